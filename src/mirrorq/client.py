@@ -1,0 +1,354 @@
+"""`connect()`: the same queues from a process that is no node.
+
+A client keeps a connection to one node of the cluster, its *entry node*, which passes its
+handles' requests on to whoever is master. When that node is gone, silent, or cut off from the
+majority, the client goes on to the next endpoint, opens its sessions there, and each handle
+attaches anew: it resends under the same producer numbers what has no outcome yet, so nothing is
+lost and nothing stored twice. What its users hold unsettled goes back meanwhile, marked as
+redelivered, and an ack of it is refused.
+
+*Threads*: one thread of the client owns the socket and steps the handles. Every public method
+may be called from any thread, except in a forked child: `connect` there.
+
+This module never loads the store, nor anything else that makes a process a node.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from mirrorq import clock, errors
+from mirrorq.catalog import declaration_error
+from mirrorq.client_driver import Call, ClientDriver, SessionPort
+from mirrorq.config import Config
+from mirrorq.errors import (
+    ConfigError,
+    MirrorQError,
+    NoQuorum,
+    ProtocolError,
+    QueueNotFound,
+    ShutDown,
+)
+from mirrorq.messages import (
+    ClientAnswer,
+    ClientCall,
+    ClientDeclare,
+    ClientDelete,
+    ClientLook,
+    SessionId,
+)
+from mirrorq.security import is_loopback
+from mirrorq.status import NodeStatus, QueueStatus
+from mirrorq.transport import parse_endpoint
+
+if TYPE_CHECKING:
+    from mirrorq.queue import MirroredQueue
+
+__all__ = ["Client", "connect"]
+
+CLOSE_S = 5.0
+"""close() ends within this."""
+CHECK_S = 0.1
+"""How often who waits for an answer looks whether the client has been closed."""
+STATUS_S = 1.0
+"""status() waits no longer for the entry node."""
+Seen = TypeVar("Seen")
+
+
+def connect(
+    endpoints: str | Sequence[str],
+    *,
+    config: Config | None = None,
+    insecure: bool = False,
+    security: None = None,
+    timeout: float | None = 30,
+) -> Client:
+    """Connect to a cluster as a process that is no node.
+
+    Args:
+        endpoints: of one or more nodes, as a list or joined by commas; tried in order.
+        config: limits and times, equal to those of the nodes.
+        insecure: allow other addresses than loopback without keys.
+        security: keys; not supported by this version.
+        timeout: seconds to wait for the first node that answers. None waits.
+
+    Returns:
+        A client, connected. It goes on to other endpoints by itself until it is closed.
+
+    Raises:
+        ConfigError: an endpoint is malformed, or not on loopback.
+        NoQuorum: no node answered in time.
+    """
+    if security is not None:
+        raise ConfigError("security is not supported by this version: leave it out")
+    texts = _endpoints(endpoints, insecure=insecure)
+    client = Client(texts, config or Config(), insecure=insecure, timeout=timeout)
+    try:
+        client._wait_connected(timeout)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def _endpoints(given: str | Sequence[str], *, insecure: bool) -> tuple[str, ...]:
+    listed = given.split(",") if isinstance(given, str) else given
+    texts = tuple(text.strip() if isinstance(text, str) else text for text in listed)
+    for text in texts:
+        if not insecure and not is_loopback(parse_endpoint(text)):
+            raise ConfigError(
+                f"refused to connect to {text} without security: whoever is on the way could "
+                "read and change every message. Use 127.0.0.1 or ipc, or pass insecure=True "
+                "when the network is trusted"
+            )
+    return texts
+
+
+def _reconnect(
+    endpoints: tuple[str, ...], config: Config, insecure: bool, timeout: float | None
+) -> Client:
+    """What a pickled client becomes."""
+    return connect(endpoints, config=config, insecure=insecure, timeout=timeout)
+
+
+class Client:
+    """A connection to a cluster, and the host of the handles made with it. See `connect`."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        config: Config,
+        *,
+        insecure: bool,
+        timeout: float | None,
+    ) -> None:
+        self._pid = os.getpid()
+        self.name = f"client-{self._pid}-{secrets.token_hex(4)}"
+        self.config = config
+        self.endpoints = tuple(endpoints)
+        self._insecure = insecure
+        self._timeout = timeout
+        self._numbers = itertools.count(1)
+        """Of sessions and calls."""
+        self._driver = ClientDriver(self.name, endpoints, config)
+        self._driver.thread.start()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reconnect, (self.endpoints, self.config, self._insecure, self._timeout)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- Life ---------------------------------------------------------------------------
+
+    @property
+    def entry_node(self) -> str:
+        """Name of the node that serves this client, "" while there is none."""
+        return self._driver.entry_node if self._driver.welcomed.is_set() else ""
+
+    def closed(self) -> bool:
+        return self._driver.is_stopping or self._driver.failure is not None
+
+    def close(self) -> None:
+        """Say goodbye and end; what is open in handles ends unknown. May be repeated.
+
+        In a forked child it does nothing: the connection is the parent's.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._driver.stop(CLOSE_S)
+
+    def is_paused(self) -> bool:
+        """No contact with a majority: no entry node, or one that is cut off."""
+        return not self._driver.welcomed.is_set() or self._driver.entry_paused
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until a node that has contact with a majority serves this client.
+
+        Raises:
+            NoQuorum: that did not come within `timeout` seconds.
+        """
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        pause = threading.Event()
+        while self.is_paused():
+            self._check_open()
+            if deadline is not None and clock.now_ms() >= deadline:
+                raise NoQuorum(self._no_answer_text(timeout))
+            pause.wait(0.005)
+
+    def _wait_connected(self, timeout: float | None) -> None:
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        while not self._driver.welcomed.wait(0.05):
+            self._check_open()
+            if deadline is not None and clock.now_ms() >= deadline:
+                raise NoQuorum(self._no_answer_text(timeout))
+
+    def _no_answer_text(self, timeout: float | None) -> str:
+        where = f"node {self._driver.entry_node}" if self._driver.welcomed.is_set() else "no node"
+        trouble = f" ({self._driver.trouble})" if self._driver.trouble else ""
+        return (
+            f"no majority answered within {timeout} s: {where} serves this client, which tries "
+            f"{', '.join(self.endpoints)}{trouble}. Start more nodes, or correct the endpoints"
+        )
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise MirrorQError(
+                f"this client was made in process {self._pid}; this is process {os.getpid()}, "
+                "forked from it: call connect() in the child"
+            )
+        failure = self._driver.failure
+        if failure is not None:
+            raise ShutDown(f"the client has failed: {failure}") from failure
+        if self._driver.is_stopping:
+            raise ShutDown("the client is closed")
+
+    # --- Queues -------------------------------------------------------------------------
+
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        timeout: float | None = 30,
+    ) -> MirroredQueue:
+        """Declare a queue and return a handle on it, as `Node.queue` does.
+
+        Raises:
+            PreconditionFailed: it exists with other properties.
+            QueueNotFound: `passive`, and it does not exist.
+            NoQuorum: no majority within `timeout` seconds.
+        """
+        from mirrorq.queue import MirroredQueue
+
+        queue_id = self.declare(
+            name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            passive=passive,
+            timeout=timeout,
+        )
+        return MirroredQueue._attach(self, queue_id, name)
+
+    def declare(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        passive: bool,
+        timeout: float | None,
+    ) -> int:
+        """Declare a queue; return its id."""
+        wrong = declaration_error(name, exclusive, auto_delete)
+        if wrong:
+            raise ConfigError(wrong)
+        declare = ClientDeclare(name, durable, exclusive, auto_delete, passive)
+        return self._ask(Call(self._numbered(declare)), timeout).value
+
+    def delete(
+        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
+    ) -> None:
+        """Delete a queue with everything in it.
+
+        Raises:
+            PreconditionFailed: it is not empty, or has consumers, and that was asked.
+        """
+        call = Call(self._numbered(ClientDelete(queue_id, if_empty, if_unused)))
+        try:
+            self._ask(call, timeout)
+        except QueueNotFound:
+            # Sent again to the next entry node it may find its own work done.
+            if call.send_count < 2:
+                raise
+
+    def status(self, queue_id: int) -> QueueStatus:
+        """What the entry node knows of a queue; `unknown` when none answers soon."""
+        try:
+            return self._look("status", queue_id, QueueStatus, STATUS_S)
+        except MirrorQError:
+            return QueueStatus.unknown()
+
+    def queues(self) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name."""
+        return self._look("queues", 0, list[QueueStatus], CLOSE_S)
+
+    def nodes(self) -> list[NodeStatus]:
+        """Every node of the cluster as the entry node sees it, by name."""
+        return self._look("nodes", 0, list[NodeStatus], CLOSE_S)
+
+    def _look(self, what: str, queue_id: int, kind: type[Seen], timeout: float) -> Seen:
+        data = self._ask(Call(self._numbered(ClientLook(what, queue_id))), timeout).data
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(
+                f"node {self._driver.entry_node} answered what is no {what}: {error}"
+            ) from None
+
+    def _numbered(self, call: ClientDeclare | ClientDelete | ClientLook) -> ClientCall:
+        return ClientCall(next(self._numbers), call)
+
+    def _ask(self, call: Call, timeout: float | None) -> ClientAnswer:
+        """Have the entry node, or the next one, do something.
+
+        Raises:
+            NoQuorum: nothing came of it in time.
+        """
+        self._check_open()
+        self._driver.call(lambda: self._driver.start_call(call))
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        while not call.done.wait(CHECK_S if timeout is None else min(CHECK_S, timeout)):
+            if not self._driver.thread.is_alive():
+                break
+            if deadline is not None and clock.now_ms() >= deadline:
+                self._driver.call(lambda: self._driver.forget_call(call))
+                raise NoQuorum(self._no_answer_text(timeout))
+        answer = call.answer
+        if answer is None:
+            self._check_open()
+            raise ShutDown("the client is closed")
+        if answer.error:
+            raise _exception(answer)
+        return answer
+
+    # --- Host of handles ----------------------------------------------------------------
+
+    def open_session(self, port: SessionPort, queue_id: int) -> SessionId:
+        """Register a handle; its first event tells who serves the queue."""
+        self._check_open()
+        number = next(self._numbers)
+        self._driver.call(lambda: self._driver.open_port(number, queue_id, port))
+        return SessionId(self.name, 0, number)
+
+    def close_session(self, session: SessionId) -> None:
+        self._driver.call(lambda: self._driver.close_port(session.number))
+
+    def wake(self, session: SessionId) -> None:
+        """Have the handle stepped soon."""
+        self._driver.wake_session(session.number)
+
+    def now_ms(self) -> int:
+        return clock.now_ms()
+
+
+def _exception(answer: ClientAnswer) -> MirrorQError:
+    """The node names the class; only those of mirrorq are made."""
+    kind: Any = getattr(errors, answer.error) if answer.error in errors.__all__ else MirrorQError
+    made: MirrorQError = kind(answer.text)
+    return made

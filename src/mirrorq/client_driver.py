@@ -1,0 +1,400 @@
+"""The thread of a client: owns its socket, steps its handles, and keeps an entry node.
+
+What `driver` is to a node this is to a client. It says hello on each connection, gives signs of
+life, and leaves a node that is silent, refuses it, or has no contact with a majority. Handles
+learn of each change as they would on a node: the link is lost, nobody serves; then who does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from attrs import define, field
+
+from mirrorq import clock
+from mirrorq.config import Config
+from mirrorq.errors import ProtocolError
+from mirrorq.messages import (
+    ClientAnswer,
+    ClientBye,
+    ClientCall,
+    ClientClose,
+    ClientClosed,
+    ClientForget,
+    ClientHello,
+    ClientLinkLost,
+    ClientMaster,
+    ClientOpen,
+    ClientPing,
+    ClientPong,
+    ClientRefused,
+    ClientUnknown,
+    ClientWelcome,
+    SessionReply,
+    SessionRequest,
+)
+from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
+from mirrorq.transport import (
+    ClientInbound,
+    ClientSocket,
+    Garbage,
+    LinkDown,
+    LinkUp,
+    SendLost,
+    ServerMessage,
+)
+from mirrorq.wire.messages import WireMessage, decode, encode
+
+log = logging.getLogger("mirrorq")
+
+LINGER_MS = 200
+"""The goodbye of a client that closes gets this long to leave. Without it the node finds out
+by silence."""
+PINGS_PER_EXPIRY = 4
+"""Signs of life that fit into the time after which the node takes the client for gone."""
+
+
+class SessionPort(Protocol):
+    """A handle, as the client's thread sees it."""
+
+    def step(
+        self, now_ms: int, events: Sequence[SessionEvent]
+    ) -> tuple[tuple[SessionRequest, ...], int | None]:
+        """Take events and the user's calls; return requests and when to be stepped again."""
+        ...
+
+
+@define(eq=False)
+class _Port:
+    port: SessionPort
+    queue_id: int
+    epoch: int = 0
+    """The newest that the port was told of."""
+    events: list[SessionEvent] = field(factory=list)
+    wake_ms: int | None = None
+
+
+@define(eq=False)
+class Call:
+    """A question that somebody waits for; it moves on with the client."""
+
+    message: ClientCall
+    done: threading.Event = field(factory=threading.Event)
+    send_count: int = 0
+    answer: ClientAnswer | None = None
+
+
+class ClientDriver:
+    """Runs one client on one thread.
+
+    Args:
+        name: what nodes call the client in their logs.
+        endpoints: tried in order, beginning again at the end.
+        config: bounds and times.
+
+    Raises:
+        ConfigError: an endpoint is malformed, or there is none.
+    """
+
+    def __init__(self, name: str, endpoints: Sequence[str], config: Config) -> None:
+        self.welcomed = threading.Event()
+        """Set while an entry node serves this client."""
+        self.entry_node = ""
+        """Name of the last that did."""
+        self.entry_paused = False
+        """It has no contact with a majority."""
+        self.trouble = ""
+        """The last thing that went wrong, for whoever waits in vain."""
+        self.failure: BaseException | None = None
+        """Why the thread has ended, if not by `stop`."""
+        self.is_stopping = False
+        self._name = name
+        self._config = config
+        self._endpoint_count = len(endpoints)
+        self._socket = ClientSocket(endpoints, config)
+        self._hello_numbers = itertools.count(1)
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._woken: deque[int] = deque()
+        self._ports: dict[int, _Port] = {}
+        self._calls: dict[int, Call] = {}
+        self._hello = 0
+        """Number of the last hello on the present connection, 0 without one."""
+        self._paused_ms: int | None = None
+        """Since when the entry node is cut off."""
+        self._heard_ms = 0
+        self._ping_ms = 0
+        self._pinged_ms = 0
+        self.thread = threading.Thread(target=self._run, name="mirrorq-client", daemon=True)
+
+    # --- From other threads ---------------------------------------------------------------
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have a function called on the thread."""
+        self._inbox.append(function)
+        self._socket.wake()
+
+    def wake_session(self, number: int) -> None:
+        self._woken.append(number)
+        self._socket.wake()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread; what is open in handles is told that the client is closed."""
+        self.is_stopping = True
+        self._socket.wake()
+        if threading.current_thread() is not self.thread:
+            self.thread.join(timeout)
+
+    # --- On the thread --------------------------------------------------------------------
+
+    def open_port(self, number: int, queue_id: int, port: SessionPort) -> None:
+        self._ports[number] = _Port(port, queue_id, wake_ms=0)
+        if self.welcomed.is_set():
+            self._send(ClientOpen(number, queue_id))
+
+    def close_port(self, number: int) -> None:
+        known = self._ports.get(number)
+        if known is None:
+            return
+        # What the user has called before closing is still sent.
+        self._step_port(clock.now_ms(), known)
+        del self._ports[number]
+        if self.welcomed.is_set():
+            self._send(ClientClose(number))
+
+    def start_call(self, call: Call) -> None:
+        self._calls[call.message.number] = call
+        if self.welcomed.is_set():
+            self._send_call(call)
+
+    def _send_call(self, call: Call) -> None:
+        call.send_count += 1
+        self._send(call.message)
+
+    def forget_call(self, call: Call) -> None:
+        number = call.message.number
+        if self._calls.pop(number, None) is not None and self.welcomed.is_set():
+            self._send(ClientForget(number))
+
+    def _on_answer(self, answer: ClientAnswer) -> None:
+        call = self._calls.pop(answer.number, None)
+        if call is not None:
+            call.answer = answer
+            call.done.set()
+
+    def _run(self) -> None:
+        try:
+            while not self.is_stopping:
+                self._round()
+        except Exception as error:
+            self.failure = error
+            log.critical("client %s has stopped: %s", self._name, error, exc_info=True)
+        self._end()
+
+    def _round(self) -> None:
+        for inbound in self._socket.poll(self._timeout_ms()):
+            self._on_inbound(inbound)
+        while self._inbox:
+            self._inbox.popleft()()
+        self._keep_alive(clock.now_ms())
+        self._step_ports(clock.now_ms())
+
+    def _end(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()
+        reason = "the client is closed"
+        if self.failure is not None:
+            reason = f"the client failed: {self.failure}"
+        for known in self._ports.values():
+            known.port.step(clock.now_ms(), [*known.events, Closed(reason)])
+        self._ports.clear()
+        if self.welcomed.is_set():
+            self._send(ClientBye())
+        self.welcomed.clear()
+        for call in self._calls.values():
+            call.done.set()
+        self._socket.close(LINGER_MS)
+
+    def _timeout_ms(self) -> int:
+        if self._inbox or self._woken or self.is_stopping:
+            return 0
+        now_ms = clock.now_ms()
+        wake = now_ms + self._config.failure_ms
+        if self._hello:
+            wake = min(wake, self._heard_ms + self._config.failure_ms)
+        if self.welcomed.is_set():
+            wake = min(wake, self._pinged_ms + self._ping_ms)
+        for known in self._ports.values():
+            if known.wake_ms is not None:
+                wake = min(wake, known.wake_ms)
+        return max(wake - now_ms, 0)
+
+    def _step_ports(self, now_ms: int) -> None:
+        """Let handles that have something to do turn it into requests."""
+        due: dict[int, None] = {}
+        while self._woken:
+            due[self._woken.popleft()] = None
+        for number, known in self._ports.items():
+            if known.events or (known.wake_ms is not None and known.wake_ms <= now_ms):
+                due[number] = None
+        for number in due:
+            known_port = self._ports.get(number)
+            if known_port is not None:
+                self._step_port(now_ms, known_port)
+
+    def _step_port(self, now_ms: int, known: _Port) -> None:
+        events, known.events = known.events, []
+        requests, known.wake_ms = known.port.step(now_ms, events)
+        if self.welcomed.is_set():
+            try:
+                for request in requests:
+                    self._send(request)
+            except ProtocolError as error:
+                known.events.append(Closed(str(error)))
+
+    def _send(self, message: WireMessage) -> None:
+        """What does not reach the node shows as SendLost or LinkDown."""
+        self._socket.send(encode(message))
+
+    # --- The entry node -----------------------------------------------------------------
+
+    def _on_inbound(self, inbound: ClientInbound) -> None:
+        match inbound:
+            case ServerMessage():
+                self._on_parts(inbound.parts)
+            case LinkUp():
+                self._heard_ms = clock.now_ms()
+                self._say_hello()
+            case LinkDown():
+                if self._hello:
+                    self._on_left(f"the connection to {inbound.peer} ended")
+            case SendLost():
+                self._lose_link()
+            case Garbage():
+                self._note(f"garbage from {inbound.source}: {inbound.why}")
+
+    def _on_parts(self, parts: list[bytes]) -> None:
+        try:
+            message = decode(parts)
+        except ProtocolError as error:
+            self._note(f"dropped a message of {self._socket.endpoint}: {error}")
+            return
+        if isinstance(message, ClientWelcome):
+            self._on_welcome(message)
+        elif isinstance(message, ClientRefused):
+            self._leave(message.why)
+        elif self.welcomed.is_set():
+            self._heard_ms = clock.now_ms()
+            self._on_message(message)
+
+    def _on_message(self, message: WireMessage) -> None:
+        match message:
+            case SessionReply():
+                self._tell(message.session.number, ReplyArrived(message))
+            case ClientMaster():
+                known = self._ports.get(message.session)
+                if known is not None:
+                    known.epoch = max(known.epoch, message.epoch)
+                    known.events.append(MasterChanged(message.epoch, message.available))
+            case ClientLinkLost():
+                self._tell(message.session, LinkLost())
+            case ClientClosed():
+                self._tell(message.session, Closed(message.reason))
+            case ClientAnswer():
+                self._on_answer(message)
+            case ClientPong():
+                self._on_pong(message)
+            case ClientUnknown():
+                self._on_left(f"node {self.entry_node} does not know this client any more")
+                self._say_hello()
+            case _:
+                self._note(f"dropped a {type(message).__name__}: not for clients")
+
+    def _tell(self, number: int, event: SessionEvent) -> None:
+        known = self._ports.get(number)
+        if known is not None:
+            known.events.append(event)
+
+    def _say_hello(self) -> None:
+        self._hello = next(self._hello_numbers)
+        self._send(ClientHello(self._hello, self._name))
+
+    def _on_welcome(self, message: ClientWelcome) -> None:
+        if message.number != self._hello:
+            return
+        now_ms = clock.now_ms()
+        self._heard_ms = self._pinged_ms = now_ms
+        expiry_ms = message.session_expiry_ms // PINGS_PER_EXPIRY
+        self._ping_ms = max(min(self._config.heartbeat_ms, expiry_ms), 1)
+        self.entry_node = message.node
+        self.entry_paused = False
+        self._paused_ms = None
+        self.trouble = ""
+        for number, known in self._ports.items():
+            self._send(ClientOpen(number, known.queue_id))
+        for call in self._calls.values():
+            self._send_call(call)
+        self._send(ClientPing())
+        self.welcomed.set()
+        log.info("client %s is served by node %s", self._name, message.node)
+
+    def _on_pong(self, message: ClientPong) -> None:
+        self.entry_paused = message.paused
+        if not message.paused:
+            self._paused_ms = None
+        elif self._paused_ms is None:
+            self._paused_ms = clock.now_ms()
+        if message.lost:
+            self._lose_link()
+
+    def _lose_link(self) -> None:
+        """Something may be gone on the way: handles say it again."""
+        for known in self._ports.values():
+            known.events.append(LinkLost())
+        for call in self._calls.values():
+            self._send_call(call)
+
+    def _keep_alive(self, now_ms: int) -> None:
+        """Give signs of life; leave a node that gives none or is of no use."""
+        patience_ms = self._config.failure_ms
+        if self._hello and now_ms - self._heard_ms >= patience_ms:
+            self._leave(f"{self._socket.endpoint} was silent for {now_ms - self._heard_ms} ms")
+            return
+        if not self.welcomed.is_set():
+            return
+        paused_ms = self._paused_ms
+        is_useless = paused_ms is not None and now_ms - paused_ms >= patience_ms
+        if is_useless and self._endpoint_count > 1:
+            self._leave(f"node {self.entry_node} has no contact with a majority")
+        elif now_ms - self._pinged_ms >= self._ping_ms:
+            self._pinged_ms = now_ms
+            self._send(ClientPing())
+
+    def _leave(self, why: str) -> None:
+        """Go on to the next endpoint."""
+        self._on_left(why)
+        self._socket.leave()
+
+    def _on_left(self, why: str) -> None:
+        """No node serves this client now."""
+        self._hello = 0
+        self._note(why)
+        if not self.welcomed.is_set():
+            return
+        self.welcomed.clear()
+        for known in self._ports.values():
+            # First the loss, while the handle still takes its master for there: it drops
+            # what no call has returned (P3). Then it waits for the next entry node.
+            known.events.append(LinkLost())
+            if known.epoch:
+                known.events.append(MasterChanged(known.epoch, False))
+
+    def _note(self, trouble: str) -> None:
+        """Keep it for who waits in vain; log it once."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            log.warning("client %s: %s", self._name, trouble)

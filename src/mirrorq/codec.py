@@ -1,0 +1,49 @@
+"""What the pure core asks of the frame codec. `wire.ops.FrameCodec` answers; the core never
+touches bytes itself and so imports nothing of `wire`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mirrorq.messages import Entry, Header, Payload
+
+
+class OpCodec(Protocol):
+    """Makes entries. Every call is pure."""
+
+    def header(self, frame: bytes) -> Header:
+        """The header of a frame that has been checked before."""
+        ...
+
+    def cut(self, frame: bytes, start: int, stop: int) -> bytes:
+        """The publish frame with messages start to stop - 1 only."""
+        ...
+
+    def publish(
+        self,
+        frame: bytes,
+        *,
+        queue_id: int,
+        epoch: int,
+        lsn: int,
+        first_sequence: int,
+        timestamp_us: int,
+    ) -> Entry:
+        """Stamp a producer's frame as the op at `lsn`."""
+        ...
+
+    def op(
+        self,
+        payload: Payload,
+        *,
+        queue_id: int,
+        epoch: int,
+        lsn: int,
+        timestamp_us: int,
+        count: int = 1,
+        producer: int = 0,
+        first_number: int = 0,
+        settled: int = 0,
+    ) -> Entry:
+        """Make an op that is no publish."""
+        ...

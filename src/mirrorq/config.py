@@ -1,0 +1,76 @@
+"""Every limit and time of a node, with its unit, its default and the reason for it."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+from attrs.validators import and_, ge, instance_of
+
+from mirrorq.errors import ConfigError
+
+__all__ = ["Config"]
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+def _int(default: int, least: int) -> int:
+    return field(
+        default=default, validator=and_(instance_of(int), ge(least)), kw_only=True
+    )
+
+
+@frozen
+class Config:
+    """Limits and times of one node. All nodes of a cluster should have equal ones."""
+
+    message_bytes_max: int = _int(16 * MIB, 1)
+    """Largest body. Twice this must fit the memory of every member."""
+    frame_bytes_max: int = _int(32 * MIB, 4 * KIB)
+    """Largest frame; up to it a put_many is one op: all or none."""
+    unstable_bytes_max: int = _int(64 * MIB, 4 * KIB)
+    """R10: ops of one queue not yet stable. At the bound `put` blocks."""
+    unconfirmed_bytes_max: int = _int(32 * MIB, 4 * KIB)
+    """Unconfirmed bodies of one handle. At the bound `put` blocks."""
+    unconfirmed_count_max: int = _int(100_000, 1)
+    """Unconfirmed messages of one handle."""
+    joiner_bytes_max: int = _int(64 * MIB, 4 * KIB)
+    """Stable ops kept in memory for joining members; who is further behind takes a state."""
+    transfer_chunk_bytes: int = _int(1 * MIB, 4 * KIB)
+    """One chunk of a transfer: small beside a round, large beside a message."""
+    prefetch: int = _int(256, 1)
+    """Messages that a consumer or a handle's get() may hold ahead of the caller."""
+    store_bytes_max: int = _int(64 * GIB, 1 * MIB)
+    """The store file grows by itself up to this."""
+    heartbeat_ms: int = _int(250, 1)
+    """Each link carries a sign of life this often."""
+    failure_ms: int = _int(1000, 1)
+    """Silence after which a peer is taken for gone."""
+    lease_ms: int = _int(300, 1)
+    """A node hands messages out only under a lease not older than this."""
+    election_ms: int = _int(1000, 1)
+    """Silence of the catalog's leader after which a node stands for election."""
+    election_spread_ms: int = _int(150, 1)
+    """Random part of the election time, so that two nodes seldom stand at once."""
+    lag_ms_max: int = _int(1000, 1)
+    """R9: a member that holds the ring up for longer is moved to the tail as joining."""
+    producer_expiry_ms: int = _int(24 * 3600 * 1000, 1000)
+    """An idle producer id is forgotten after this."""
+    checkpoint_bytes: int = _int(8 * MIB, 4 * KIB)
+    """Ops applied between two checkpoints of a queue; bounds the replay at start."""
+    checkpoint_ops: int = _int(512, 1)
+    """Ops applied between two checkpoints of a queue."""
+    session_expiry_ms: int = _int(1000, 1)
+    """A client that is silent this long is gone; what it held goes back."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.message_bytes_max + 4 * KIB > self.frame_bytes_max:
+            raise ConfigError(
+                f"message_bytes_max {self.message_bytes_max} does not fit frame_bytes_max "
+                f"{self.frame_bytes_max}: make the frame at least 4096 bytes larger"
+            )
+        if self.lease_ms >= self.failure_ms:
+            raise ConfigError(
+                f"lease_ms {self.lease_ms} must be below failure_ms {self.failure_ms}: "
+                "a node must lose its lease before it is replaced"
+            )

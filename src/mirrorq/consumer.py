@@ -1,0 +1,194 @@
+"""`Consumer`: a callback on a thread of its own, with a bound on what it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mirrorq.errors import ConfigError, PreconditionFailed
+from mirrorq.message import Message, pieces_of
+from mirrorq.messages import HandOut
+
+if TYPE_CHECKING:
+    from mirrorq.queue import MirroredQueue
+
+__all__ = ["Consumer"]
+
+log = logging.getLogger("mirrorq")
+
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 5.0
+"""Pause before a message that its callback has failed on goes back: doubled each time."""
+
+
+class Consumer:
+    """One consumer of one handle. Made by `MirroredQueue.consume`."""
+
+    def __init__(
+        self,
+        handle: MirroredQueue,
+        number: int,
+        callback: Callable[[Message], object],
+        *,
+        prefetch: int,
+        auto_ack: bool,
+        exclusive: bool,
+        on_cancel: Callable[[Consumer], object] | None,
+        cancel_on_failover: bool,
+    ) -> None:
+        if prefetch < 1:
+            raise ConfigError(f"prefetch is {prefetch}: a consumer holds at least 1 message")
+        self.number = number
+        self.cancel_on_failover = cancel_on_failover
+        self.unsettled = 0
+        """Delivered and neither acked nor given back; touched on the host's thread."""
+        self.refused = ""
+        self._prefetch = prefetch
+        self._handle = handle
+        self._callback = callback
+        self._auto_ack = auto_ack
+        self._exclusive = exclusive
+        self._on_cancel = on_cancel
+        self._buffer: deque[Message] = deque()
+        self._arrival = threading.Condition()
+        self._is_ended = False
+        self._pause_s = PAUSE_FIRST_S
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"mirrorq-consumer-{number}", daemon=True
+        )
+
+    @property
+    def prefetch(self) -> int:
+        """Most messages held unacknowledged; may be set while it runs."""
+        return self._prefetch
+
+    @prefetch.setter
+    def prefetch(self, value: int) -> None:
+        if value < 1:
+            raise ConfigError(f"prefetch is {value}: a consumer holds at least 1 message")
+        self._prefetch = value
+        self._handle._on_host(self._subscribe)
+
+    @property
+    def is_active(self) -> bool:
+        return not self._is_ended
+
+    def cancel(self) -> None:
+        """Stop. The message under way is finished; those not begun go back uncounted."""
+        done = threading.Event()
+
+        def leave() -> None:
+            self._leave()
+            done.set()
+
+        if not self._is_ended:
+            self._handle._on_host(leave)
+            done.wait(1.0)
+        self._end()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(1.0)
+
+    # --- The host's thread ----------------------------------------------------------------
+
+    def _start(self) -> None:
+        subscribed = threading.Event()
+
+        def begin() -> None:
+            self._handle._consumers[self.number] = self
+            self._subscribe()
+            subscribed.set()
+
+        self._handle._on_host(begin)
+        subscribed.wait(1.0)
+        if self._exclusive:
+            # Its refusal comes before the answer to a question asked after it.
+            with contextlib.suppress(Exception):
+                self._handle._counts()
+            if self.refused:
+                raise PreconditionFailed(
+                    f"an exclusive consumer of queue {self._handle.name!r}: {self.refused}"
+                )
+        self._thread.start()
+
+    def _subscribe(self) -> None:
+        session = self._handle._session
+        if session is not None:
+            session.subscribe(self.number, self._prefetch, self._exclusive, self._auto_ack)
+
+    def _leave(self) -> None:
+        session = self._handle._session
+        if session is not None:
+            session.give_back(tuple(self._drop()))
+            session.unsubscribe(self.number)
+        self._handle._consumers.pop(self.number, None)
+
+    def _feed(self, messages: list[Message]) -> None:
+        self.unsettled += len(messages)
+        self._buffer.extend(messages)
+        with self._arrival:
+            self._arrival.notify()
+
+    def _drop(self) -> list[HandOut]:
+        """Forget what the callback has not been given; return its names."""
+        unseen: list[Message] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                unseen.append(self._buffer.popleft())
+        self.unsettled -= len(unseen)
+        return pieces_of(unseen)
+
+    def _refuse(self, why: str) -> None:
+        self.refused = why
+        self._cancelled()
+
+    def _cancelled(self) -> None:
+        """Ended by the queue, not by its user."""
+        self._handle._consumers.pop(self.number, None)
+        self._end()
+        if self._on_cancel is not None:
+            self._handle._outcomes.call_back(self._on_cancel, self)
+
+    def _end(self) -> None:
+        self._is_ended = True
+        self._stop.set()
+        with self._arrival:
+            self._arrival.notify()
+
+    # --- Its own thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._arrival:
+                while not self._buffer and not self._is_ended:
+                    self._arrival.wait()
+            if self._is_ended:
+                return
+            try:
+                message = self._buffer.popleft()
+            except IndexError:
+                continue
+            self._handle_one(message)
+
+    def _handle_one(self, message: Message) -> None:
+        if self._auto_ack:
+            message.ack()
+        try:
+            self._callback(message)
+        except Exception:
+            log.exception(
+                "a callback failed on message %d of queue %s; it goes back in %.1f s",
+                message.sequence,
+                message.queue,
+                self._pause_s,
+            )
+            self._stop.wait(self._pause_s)
+            self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+            if not self._auto_ack:
+                message.nack()
+        else:
+            self._pause_s = PAUSE_FIRST_S

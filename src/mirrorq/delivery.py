@@ -1,0 +1,233 @@
+"""Who holds what: ready messages, consumers and open hand-outs of one master's reign.
+
+Nothing here is replicated. It is made anew from the applied state when a master's promotion
+is applied, and is gone with its reign. A *hand-out* is one contiguous piece given to one
+consumer; its number is unique in the reign, so (epoch, sequence, delivery count, number)
+names a delivery for ever.
+
+A message is in exactly one place: ready, in one open hand-out, or on its way out (an ack, a
+return or a purge of it is in the log and not yet applied).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from attrs import define, field
+
+from mirrorq.messages import Deliver, HandOut, Range, SessionId
+from mirrorq.queue_state import QueueState
+from mirrorq.ranges import RangeSet
+
+ConsumerKey = tuple[SessionId, int]
+
+TAKEN_COUNT = 4096
+"""Hand-outs whose settlements are remembered for a session that asks again."""
+DELIVER_COUNT = 4096
+"""Messages in one Deliver: bounds its size together with the byte bound of the driver."""
+
+
+@define
+class ConsumerSeat:
+    """One consumer at the master."""
+
+    key: ConsumerKey
+    prefetch: int
+    exclusive: bool = False
+    auto_ack: bool = False
+    total: int = 0
+    """Credit: how many may be handed to it in all in this attachment."""
+    handed: int = 0
+
+    @property
+    def wants(self) -> int:
+        return self.total - self.handed
+
+
+@define
+class OpenHandOut:
+    key: ConsumerKey
+    count: int
+    left: RangeSet = field(factory=RangeSet)
+    """What of it is neither settled nor returned."""
+
+
+class Delivery:
+    """Ready messages, consumers in rotation, and open hand-outs."""
+
+    def __init__(self, state: QueueState, epoch: int) -> None:
+        self._state = state
+        self._epoch = epoch
+        self.ready: RangeSet = state.live.copy()
+        self.consumers: dict[ConsumerKey, ConsumerSeat] = {}
+        self.open: dict[int, OpenHandOut] = {}
+        self.unacknowledged = 0
+        self._taken: dict[int, tuple[SessionId, RangeSet]] = {}
+        """Hand-out number -> what of it was settled, and by whom: a settlement whose answer
+        was lost comes again in the next attachment, and is no other one's."""
+        self._rotation: deque[ConsumerKey] = deque()
+        self._number = 0
+
+    # --- Consumers ----------------------------------------------------------------------
+
+    def subscribe(self, seat: ConsumerSeat) -> str:
+        """Seat a consumer or change it; return why not, or ""."""
+        others = [other for key, other in self.consumers.items() if key != seat.key]
+        if any(other.exclusive for other in others):
+            holder = next(other for other in others if other.exclusive).key[0]
+            return f"a consumer on node {holder.node} holds the queue exclusively"
+        if seat.exclusive and any(other.key[1] != 0 for other in others):
+            return f"the queue has {len(others)} other consumers"
+        known = self.consumers.get(seat.key)
+        if known is None:
+            self.consumers[seat.key] = seat
+            self._rotation.append(seat.key)
+        else:
+            known.prefetch = seat.prefetch
+        return ""
+
+    def unsubscribe(self, key: ConsumerKey) -> None:
+        if self.consumers.pop(key, None) is not None:
+            self._rotation.remove(key)
+
+    def unsubscribe_session(self, session: SessionId) -> None:
+        for key in [key for key in self.consumers if key[0] == session]:
+            self.unsubscribe(key)
+
+    def credit(self, key: ConsumerKey, total: int) -> None:
+        seat = self.consumers.get(key)
+        if seat is not None:
+            seat.total = max(seat.total, total)
+
+    @property
+    def hungry(self) -> bool:
+        """Whether some consumer waits for a message."""
+        return any(seat.wants > 0 for seat in self.consumers.values())
+
+    def wanted(self) -> int:
+        """How many messages all consumers would take now."""
+        return sum(max(seat.wants, 0) for seat in self.consumers.values())
+
+    def prefetch_max(self) -> int:
+        return max((seat.prefetch for seat in self.consumers.values()), default=0)
+
+    def holders(self, number: int) -> dict[ConsumerKey, int]:
+        """Consumers of this number (0: those of get) with open hand-outs, and their newest."""
+        return {h.key: n for n, h in self.open.items() if h.key[1] == number}
+
+    # --- Handing out --------------------------------------------------------------------
+
+    def hand_out(self, horizon: int) -> list[tuple[ConsumerKey, Deliver]]:
+        """Give ready messages below the horizon to consumers, in rotation."""
+        pieces: dict[ConsumerKey, list[HandOut]] = {}
+        counts: dict[ConsumerKey, int] = {}
+        while self.ready and self.ready.first < horizon:
+            seat = self._next_seat(counts)
+            if seat is None:
+                break
+            share = self._share(seat, horizon, counts.get(seat.key, 0))
+            piece = self._take_front(seat, horizon, share)
+            pieces.setdefault(seat.key, []).append(piece)
+            taken = piece.last - piece.first + 1
+            counts[seat.key] = counts.get(seat.key, 0) + taken
+        return [(key, Deliver(key[1], tuple(list_))) for key, list_ in pieces.items()]
+
+    def _next_seat(self, counts: dict[ConsumerKey, int]) -> ConsumerSeat | None:
+        for _ in range(len(self._rotation)):
+            key = self._rotation[0]
+            self._rotation.rotate(-1)
+            seat = self.consumers[key]
+            if seat.wants > 0 and counts.get(key, 0) < DELIVER_COUNT:
+                return seat
+        return None
+
+    def _share(self, seat: ConsumerSeat, horizon: int, given: int) -> int:
+        """Few messages are spread one by one; many go in pieces that keep frames whole."""
+        waiting = sum(1 for other in self.consumers.values() if other.wants > 0)
+        fair = max(1, self.ready.count // waiting) if waiting > 1 else self.ready.count
+        return min(seat.wants, fair, DELIVER_COUNT - given)
+
+    def _take_front(self, seat: ConsumerSeat, horizon: int, share: int) -> HandOut:
+        first, last = self.ready.front()
+        last = min(last, first + share - 1, horizon - 1)
+        count, last = self._state.count_run(first, last)
+        self.ready.remove(first, last)
+        self._number += 1
+        self.open[self._number] = OpenHandOut(seat.key, count, RangeSet(((first, last),)))
+        taken = last - first + 1
+        seat.handed += taken
+        self.unacknowledged += taken
+        return HandOut(self._epoch, self._number, first, last, count)
+
+    # --- Settling -----------------------------------------------------------------------
+
+    def take(self, session: SessionId, piece: HandOut) -> list[Range]:
+        """Close what is open of this piece; return what was, [] when nothing."""
+        if piece.epoch != self._epoch:
+            return self._take_inherited(piece)
+        handout = self.open.get(piece.number)
+        if handout is None or handout.key[0] != session or handout.count != piece.count:
+            return []
+        found = handout.left.within(piece.first, piece.last)
+        for first, last in found:
+            self.unacknowledged -= handout.left.remove(first, last)
+            self._remember(session, piece.number, first, last)
+        if not handout.left:
+            del self.open[piece.number]
+        return found
+
+    def _remember(self, session: SessionId, number: int, first: int, last: int) -> None:
+        _, taken = self._taken.setdefault(number, (session, RangeSet()))
+        taken.add(first, last)
+        if len(self._taken) > TAKEN_COUNT:
+            del self._taken[next(iter(self._taken))]
+
+    def taken_before(self, session: SessionId, piece: HandOut) -> list[Range]:
+        """What of a piece of this reign the same session has settled already."""
+        known = self._taken.get(piece.number)
+        if known is None or known[0] != session or piece.epoch != self._epoch:
+            return []
+        return known[1].within(piece.first, piece.last)
+
+    def _take_inherited(self, piece: HandOut) -> list[Range]:
+        """An ack across a promotion: the count decides whether it is still this message's.
+
+        Taken when the message is ready, last raised by a promotion, with the ack's count + 1.
+        """
+        state = self._state
+        taken: list[Range] = []
+        for low, high in self.ready.within(piece.first, piece.last):
+            for sequence in range(low, high + 1):
+                same = state.delivery_count(sequence) == piece.count + 1
+                if same and state.raised_by_promotion(sequence):
+                    self.ready.remove(sequence, sequence)
+                    taken.append((sequence, sequence))
+        return taken
+
+    def already_ended(self, piece: HandOut) -> list[Range]:
+        """What of a piece of an earlier reign has been settled since: its ack was applied
+        before the failover, or somebody else's was."""
+        gone = RangeSet(((piece.first, min(piece.last, self._state.next_sequence - 1)),))
+        for first, last in self._state.live.within(piece.first, piece.last):
+            gone.remove(first, last)
+        return list(gone)
+
+    def give_back(self, ranges: list[Range]) -> None:
+        """Seen by nobody, or returned by an op that is now applied: ready again."""
+        for first, last in ranges:
+            for low, high in self._state.live.within(first, last):
+                self.ready.add(low, high)
+
+    def holdings(self, session: SessionId) -> Iterator[tuple[int, OpenHandOut]]:
+        """Open hand-outs of one session, by number."""
+        return iter([(n, h) for n, h in self.open.items() if h.key[0] == session])
+
+    def drop(self, number: int) -> list[Range]:
+        """Close a whole hand-out; return what was open of it."""
+        handout = self.open.pop(number)
+        self.unacknowledged -= handout.left.count
+        return list(handout.left)
+
+    def add_ready(self, first: int, last: int) -> None:
+        self.ready.add(first, last)

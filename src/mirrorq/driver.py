@@ -1,0 +1,419 @@
+"""The node thread: steps the engine and carries its effects out, in the order of their fields.
+
+A round: take in all that has arrived, let handles turn their users' calls into requests, step
+the engine once, send frames right, make one commit for all queues, then send, read, reply.
+The commit is made inline: the hand-off to another thread costs more than the write at low load,
+and at high load rounds grow by themselves.
+
+A commit that the disk or the map refuses (full) is kept and tried again; what rests on it is
+not carried out before, and everything else goes on. Any other failure of the store ends the
+node: it must not speak for a disk that it does not know.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from attrs import define, field
+
+from mirrorq import clock
+from mirrorq.bodies import chunk_of, fill
+from mirrorq.engine import (
+    Answer,
+    Committed,
+    Engine,
+    EngineEffects,
+    EngineEvent,
+    Forget,
+    FromPeer,
+    FromSession,
+    LinkDown,
+    LinkUp,
+    MasterChange,
+    MasterLinkLost,
+    Notice,
+    NotSent,
+    Probed,
+    SessionClosed,
+    SessionOpened,
+)
+from mirrorq.errors import ProtocolError, StoreCorrupt, StoreFull
+from mirrorq.messages import (
+    Deliver,
+    Publish,
+    SessionId,
+    SessionReply,
+    SessionRequest,
+)
+from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
+from mirrorq.store import Store
+from mirrorq.transport import CONTROL, DATA, Transport
+from mirrorq.transport.inbound import (
+    ClientMessage,
+    Garbage,
+    Inbound,
+    PeerMessage,
+    ProbeResult,
+    ReplyLost,
+    SendLost,
+)
+from mirrorq.transport.inbound import LinkDown as PeerLinkDown
+from mirrorq.transport.inbound import LinkUp as PeerLinkUp
+from mirrorq.wire import frames
+from mirrorq.wire.messages import Part, decode, encode
+
+log = logging.getLogger("mirrorq")
+
+RETRY_MS = 100
+"""A commit that found the disk full is tried again after this."""
+POLL_MS_MAX = 10_000
+"""Longest wait of an idle node without peers; everything that matters wakes it."""
+
+_DATA_TYPES = (SessionRequest, SessionReply)
+
+
+class SessionPort(Protocol):
+    """A handle, as the node thread sees it (implemented by `queue` and by `entry`)."""
+
+    def step(
+        self, now_ms: int, events: Sequence[SessionEvent]
+    ) -> tuple[tuple[SessionRequest, ...], int | None]:
+        """Take events and the user's calls; return requests and when to be stepped again."""
+        ...
+
+
+class ClientSide(Protocol):
+    """What serves processes that are no nodes (implemented by `entry`)."""
+
+    wake_ms: int | None
+
+    def on_message(self, inbound: ClientMessage) -> None: ...
+
+    def on_reply_lost(self, identity: bytes, gone: bool) -> None: ...
+
+    def step(self, now_ms: int) -> None:
+        """Called once a round, after its input."""
+        ...
+
+
+@define
+class _Port:
+    port: SessionPort
+    queue_id: int
+    events: list[SessionEvent] = field(factory=list)
+    wake_ms: int | None = None
+
+
+class Driver:
+    """Runs one engine on one thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        transport: Transport | None,
+        on_notice: Callable[[Notice], None],
+    ) -> None:
+        self.engine = engine
+        self.failure: BaseException | None = None
+        """Why the node thread has ended, if not by `stop`."""
+        self.blocked_by = ""
+        """Why commits wait, "" when they do not."""
+        self.entry: ClientSide | None = None
+        """Takes messages of clients; called on the node thread."""
+        self._store = store
+        self._transport = transport
+        self._on_notice = on_notice
+        self._ports: dict[SessionId, _Port] = {}
+        self._calls: deque[Callable[[], None]] = deque()
+        self._woken: deque[SessionId] = deque()
+        self._events: list[EngineEvent] = []
+        self._answers: dict[int, Callable[[Answer], None]] = {}
+        self._commits: deque[EngineEffects] = deque()
+        self._retry_at_ms = 0
+        self._wake_at_ms: int | None = 0
+        self._is_stopping = False
+        self._wake_event = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="mirrorq-node", daemon=True)
+
+    # --- From other threads -------------------------------------------------------------
+
+    def wake(self) -> None:
+        """End the node thread's wait."""
+        if self._transport is not None:
+            self._transport.wake()
+        else:
+            self._wake_event.set()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have a function called on the node thread."""
+        self._calls.append(function)
+        self.wake()
+
+    def wake_session(self, session: SessionId) -> None:
+        self._woken.append(session)
+        self.wake()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread; what is open in handles is told that the node is closed."""
+        self._is_stopping = True
+        self.wake()
+        if threading.current_thread() is not self.thread:
+            self.thread.join(timeout)
+
+    # --- On the node thread -------------------------------------------------------------
+
+    def post(self, event: EngineEvent) -> None:
+        """Give the engine an event in the next round."""
+        self._events.append(event)
+
+    def expect(self, token: int, callback: Callable[[Answer], None]) -> None:
+        """Call back with the answer to an Ask."""
+        self._answers[token] = callback
+
+    def forget(self, token: int) -> None:
+        """Nobody waits for the answer to this Ask any more."""
+        self._answers.pop(token, None)
+        self.post(Forget(token))
+
+    def open_port(self, session: SessionId, queue_id: int, port: SessionPort) -> None:
+        self._ports[session] = _Port(port, queue_id, wake_ms=0)
+        self.post(SessionOpened(session, queue_id))
+
+    def close_port(self, session: SessionId) -> None:
+        known = self._ports.pop(session, None)
+        if known is not None:
+            self.post(SessionClosed(session, known.queue_id))
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                self._round()
+            self._round()
+        except Exception as error:
+            self.failure = error
+            log.critical("node %s has stopped: %s", self.engine.me.node, error, exc_info=True)
+        for session in list(self._ports):
+            self._end_port(session)
+        for callback in self._answers.values():
+            callback(Answer(0, 0, "ShutDown", "the node is closed"))
+
+    def _end_port(self, session: SessionId) -> None:
+        known = self._ports.pop(session)
+        reason = (
+            "the node is closed" if self.failure is None else f"the node failed: {self.failure}"
+        )
+        known.port.step(clock.now_ms(), [*known.events, Closed(reason)])
+
+    def _round(self) -> None:
+        self._poll()
+        while self._calls:
+            self._calls.popleft()()
+        if self.entry is not None:
+            self.entry.step(clock.now_ms())
+        self._step_ports(clock.now_ms())
+        events, self._events = self._events, []
+        effects = self.engine.step(clock.now_ms(), clock.wall_us(), events)
+        self._wake_at_ms = effects.wake_at_ms
+        for node, endpoint in effects.connects:
+            if self._transport is not None:
+                self._transport.connect_peer(node, endpoint)
+        self._send(effects.send_first)
+        self._commits.append(effects)
+        self._commit_all()
+        self._step_ports(clock.now_ms())
+        if self._transport is not None:
+            self._transport.flush()
+
+    # --- Input --------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        timeout_ms = self._timeout_ms()
+        if self._transport is None:
+            if timeout_ms > 0:
+                self._wake_event.wait(timeout_ms / 1000)
+            self._wake_event.clear()
+            return
+        for inbound in self._transport.poll(timeout_ms):
+            self._on_inbound(inbound)
+
+    def _timeout_ms(self) -> int:
+        if self._events or self._calls or self._woken or self._is_stopping:
+            return 0
+        now_ms = clock.now_ms()
+        wake = now_ms + POLL_MS_MAX
+        if self._wake_at_ms is not None:
+            wake = min(wake, self._wake_at_ms)
+        if self._commits:
+            wake = min(wake, self._retry_at_ms)
+        for port in self._ports.values():
+            if port.wake_ms is not None:
+                wake = min(wake, port.wake_ms)
+        if self.entry is not None and self.entry.wake_ms is not None:
+            wake = min(wake, self.entry.wake_ms)
+        return max(wake - now_ms, 0)
+
+    def _on_inbound(self, inbound: Inbound) -> None:
+        match inbound:
+            case PeerMessage():
+                message = self._decoded(inbound.peer, inbound.parts)
+                if message is not None:
+                    self.post(FromPeer(inbound.peer, inbound.incarnation, message))
+            case PeerLinkUp():
+                self.post(LinkUp(inbound.peer))
+            case PeerLinkDown():
+                self.post(LinkDown(inbound.peer))
+            case SendLost():
+                # The ring and the sessions say again what matters, as after a reconnect.
+                self.post(LinkUp(inbound.peer))
+            case ProbeResult():
+                self.post(Probed(inbound.peer, inbound.refused))
+            case ClientMessage():
+                if self.entry is not None:
+                    self.entry.on_message(inbound)
+            case ReplyLost():
+                if self.entry is not None:
+                    self.entry.on_reply_lost(inbound.identity, inbound.gone)
+            case Garbage():
+                log.warning("garbage from %s: %s", inbound.source, inbound.why)
+
+    def _decoded(self, source: str, parts: list[bytes]) -> object | None:
+        try:
+            message = decode(parts)
+            check_publish(message)
+        except ProtocolError as error:
+            log.warning("dropped a message of %s: %s", source, error)
+            return None
+        return message
+
+    def _step_ports(self, now_ms: int) -> None:
+        """Let handles that have something to do turn it into requests."""
+        due: dict[SessionId, None] = {}
+        while self._woken:
+            due[self._woken.popleft()] = None
+        for session, known in self._ports.items():
+            if known.events or (known.wake_ms is not None and known.wake_ms <= now_ms):
+                due[session] = None
+        for session in due:
+            known_port = self._ports.get(session)
+            if known_port is None:
+                continue
+            events, known_port.events = known_port.events, []
+            requests, known_port.wake_ms = known_port.port.step(now_ms, events)
+            self._events.extend(FromSession(request) for request in requests)
+
+    # --- Effects ------------------------------------------------------------------------
+
+    def _commit_all(self) -> None:
+        """Rounds in order: each waits for its own commit, and for all before it."""
+        if self._commits and clock.now_ms() < self._retry_at_ms:
+            return
+        while self._commits:
+            effects = self._commits[0]
+            if effects.round and not self._commit(effects):
+                return
+            self._commits.popleft()
+            self._carry_out(effects)
+            if effects.round:
+                self.post(Committed(effects.round))
+
+    def _commit(self, effects: EngineEffects) -> bool:
+        if self._transport is not None:
+            self._transport.flush()
+        try:
+            self._store.commit(effects.writes, effects.raft)
+        except StoreFull as error:
+            if not self.blocked_by:
+                log.error("commits wait: %s", error)
+            self.blocked_by = str(error)
+            self._retry_at_ms = clock.now_ms() + RETRY_MS
+            return False
+        if self.blocked_by:
+            log.warning("commits go on")
+            self.blocked_by = ""
+            self._retry_at_ms = 0
+        return True
+
+    def _carry_out(self, effects: EngineEffects) -> None:
+        self._send(effects.send)
+        for node, fetch in effects.reads:
+            try:
+                self._send([(node, chunk_of(self._store, fetch))])
+            except StoreCorrupt as error:
+                log.error("cannot serve a transfer: %s", error)
+        for reply in effects.replies:
+            self._reply(reply)
+        for change in effects.changes:
+            self._tell_ports(change)
+        for answer in effects.answers:
+            callback = self._answers.pop(answer.token, None)
+            if callback is not None:
+                callback(answer)
+        for notice in effects.notices:
+            self._on_notice(notice)
+        for node in effects.probes:
+            if self._transport is not None:
+                self._transport.probe(node)
+
+    def _send(self, messages: list[tuple[str, object]]) -> None:
+        if self._transport is None or not messages:
+            return
+        encoded: dict[int, Sequence[Part]] = {}
+        for node, message in messages:
+            parts = encoded.get(id(message))
+            if parts is None:
+                parts = encoded[id(message)] = encode(message)  # type: ignore[arg-type]
+            self._transport.send(node, _channel(message), parts)
+
+    def _reply(self, reply: SessionReply) -> None:
+        is_here = reply.session.node == self.engine.me.node
+        if is_here and reply.session not in self._ports:
+            return
+        is_own = isinstance(reply.reply, Deliver) and not reply.reply.frames
+        try:
+            reply = fill(self._store, reply)
+        except StoreCorrupt as error:
+            log.error("cannot deliver: %s", error)
+            self._undelivered(reply)
+            return
+        if is_own and not self.engine.may_deliver(reply, clock.now_ms()):
+            self._undelivered(reply)
+        elif is_here:
+            self._ports[reply.session].events.append(ReplyArrived(reply))
+        else:
+            self._send([(reply.session.node, reply)])
+
+    def _undelivered(self, reply: SessionReply) -> None:
+        self.post(NotSent(reply))
+
+    def _tell_ports(self, change: MasterChange | MasterLinkLost) -> None:
+        for known in self._ports.values():
+            if known.queue_id != change.queue_id:
+                continue
+            if isinstance(change, MasterLinkLost):
+                known.events.append(LinkLost())
+            elif change.reign:
+                known.events.append(MasterChanged(change.reign, change.available))
+            else:
+                known.events.append(Closed("the queue was deleted"))
+
+
+def check_publish(message: object) -> None:
+    """A frame that a producer packed elsewhere is checked before anything is made of it.
+
+    Raises:
+        ProtocolError: it is no sound publish frame.
+    """
+    if isinstance(message, SessionRequest) and isinstance(message.request, Publish):
+        frames.check(message.request.frame)
+
+
+def _channel(message: object) -> int:
+    """Small messages that must not wait travel beside the data, on a connection of their own."""
+    if isinstance(message, _DATA_TYPES) or hasattr(message, "epoch"):
+        return DATA
+    return CONTROL

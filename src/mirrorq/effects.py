@@ -1,0 +1,133 @@
+"""What the pure machines ask their driver to write, and what it loads for them at start.
+
+Pure data, shared by the machines, the store and the simulator's disk. One `QueueWrite` of
+each queue and one `RaftWrite` make up a round's single transaction.
+"""
+
+from __future__ import annotations
+
+from attrs import define, field, frozen
+
+from mirrorq.messages import (
+    ChangeView,
+    Entry,
+    FetchFrames,
+    MemberId,
+    Range,
+    RingMessage,
+    SessionReply,
+    StoreId,
+)
+
+
+@frozen(eq=False)
+class QueueWrite:
+    """All that one queue wants on disk in one transaction, done in the order of the fields."""
+
+    queue_id: int
+    reset: bool = False
+    """Everything of this queue is deleted first (a full transfer, a deleted queue)."""
+    truncate_to: int | None = None
+    """R6: every op with a greater lsn is cut from the log."""
+    append: tuple[Entry, ...] = ()
+    """New ops at the end of the log, in order of lsn; gaps only after `state` moved it."""
+    fetched: tuple[Entry, ...] = ()
+    """Publish frames from a transfer: not the log's end, put at their sequences."""
+    state: bytes | None = None
+    """A checkpoint: the applied state at `state_lsn`. Ops at or below it are not replayed;
+    those that are no publish may be deleted."""
+    state_lsn: int = 0
+    release: tuple[Range, ...] = ()
+    """Sequences that no longer matter: a run whose messages all lie in one of these ranges is
+    deleted."""
+    complete_sequence: int | None = None
+    """Every live message up to here is on this disk (resuming a transfer); None = as it was."""
+    stable: int | None = None
+    """Known stable lsn, a hint for the next start; None = as it was."""
+
+
+@frozen(eq=False)
+class QueueImage:
+    """What the store holds of one queue at start."""
+
+    queue_id: int
+    state: bytes | None = None
+    state_lsn: int = 0
+    entries: tuple[Entry, ...] = ()
+    """All ops with lsn > state_lsn, in order."""
+    complete_sequence: int = 0
+    stable: int = 0
+
+
+@frozen
+class RaftEntry:
+    index: int
+    term: int
+    kind: int
+    """0 nothing (a new leader's own), 1 catalog command, 2 change of voters."""
+    data: bytes
+
+
+@frozen
+class RaftSnapshot:
+    index: int
+    term: int
+    voters: tuple[StoreId, ...]
+    data: bytes
+
+
+@frozen
+class RaftState:
+    """Raft's hard state, and the promise to one founding (b"" = none)."""
+
+    term: int = 0
+    vote: StoreId | None = None
+    founding: bytes = b""
+
+
+@frozen
+class RaftWrite:
+    """Done in the order of the fields, in one transaction with the queues' writes."""
+
+    state: RaftState | None = None
+    snapshot: RaftSnapshot | None = None
+    """Replaces the one before; entries at or below its index are deleted. When the log does
+    not hold (index, term) of the snapshot, the whole log is deleted."""
+    truncate_from: int | None = None
+    """Delete every entry with this index or a greater one."""
+    append: tuple[RaftEntry, ...] = ()
+
+
+@frozen
+class RaftImage:
+    state: RaftState = field(factory=RaftState)
+    snapshot: RaftSnapshot | None = None
+    entries: tuple[RaftEntry, ...] = ()
+
+
+@define
+class ReplicaEffects:
+    """What one step of a replica wants done, in the order of the fields.
+
+    Frames go right *before* the own disk write (R1: all disks write at the same time);
+    everything that has to wait for the disk comes out of the step of `Persisted`.
+    """
+
+    send: list[tuple[MemberId, RingMessage]] = field(factory=list)
+    write: QueueWrite | None = None
+    write_number: int = 0
+    """Given back in `Persisted` when `write` is on disk."""
+    reads: list[tuple[MemberId, FetchFrames]] = field(factory=list)
+    """Frames that a joining member asked for: read and send a FrameChunk."""
+    replies: list[SessionReply] = field(factory=list)
+    """Deliver and Browsed come without frames; the driver fills them in."""
+    propose: ChangeView | None = None
+    """R8: the master proposes to count a member in."""
+    wake_at_ms: int | None = None
+
+
+@frozen
+class Persisted:
+    """The write of this number and all before it are on disk."""
+
+    number: int

@@ -1,0 +1,941 @@
+"""One node's whole logic: catalog, leadership, leases and all its queues. Pure.
+
+    effects = engine.step(now_ms, wall_us, events)
+
+The driver (`node`, or the simulator) drains whatever has arrived, steps it all, makes one
+commit of `effects.writes` and `effects.raft`, steps `Committed(effects.round)`, and carries
+the other effects out in the order of their fields. Nothing here blocks or raises on what
+peers send.
+
+What goes where: ring messages to the queue's `replica`; session requests to the master's
+node, wherever that is; Raft and founding messages to `raft` and `founding`; what the catalog's
+leader decides is in `supervisor`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from attrs import define, field, frozen
+
+from mirrorq.catalog import Catalog, QueueRecord, decode_command, encode_command
+from mirrorq.codec import OpCodec
+from mirrorq.config import Config
+from mirrorq.effects import Persisted, QueueImage, QueueWrite, RaftEntry, RaftImage, RaftWrite
+from mirrorq.errors import ProtocolError
+from mirrorq.founding import (
+    FOUNDING_MESSAGES,
+    Founded,
+    Founding,
+    FoundingEvent,
+    FoundingReceived,
+    FoundingTick,
+    PeerHello,
+)
+from mirrorq.lease import Leading, LeaseHolder
+from mirrorq.liveness import Status
+from mirrorq.master import Lease
+from mirrorq.messages import (
+    CatalogAnswer,
+    CatalogCommand,
+    CatalogRequest,
+    DeclareQueue,
+    Deliver,
+    FetchFrames,
+    Hello,
+    LeaseAnswer,
+    LeaseRelease,
+    LeaseRequest,
+    MemberId,
+    QueueReport,
+    RegisterNode,
+    SessionId,
+    SessionReply,
+    SessionRequest,
+    StoreId,
+)
+from mirrorq.peers import Peers
+from mirrorq.raft import (
+    KIND_COMMAND,
+    RAFT_MESSAGES,
+    Compact,
+    Contact,
+    Found,
+    PeerDead,
+    Promise,
+    Propose,
+    ProposeVoters,
+    Raft,
+    RaftEffects,
+    RaftEvent,
+    Received,
+    merge_writes,
+)
+from mirrorq.raft import Tick as RaftTick
+from mirrorq.replica import (
+    LeaseChanged,
+    LinkLost,
+    NodeGone,
+    Replica,
+    ReplicaEvent,
+    Requested,
+    RingReceived,
+    SessionGone,
+    Tick,
+    Undelivered,
+    ViewInstalled,
+    earliest,
+)
+from mirrorq.supervisor import CatalogChanged, CatalogReplaced, Heard, Supervisor
+from mirrorq.supervisor import Event as SupervisorEvent
+from mirrorq.supervisor import LinkDown as SupervisorLinkDown
+from mirrorq.supervisor import ProbeRefused as SupervisorProbeRefused
+from mirrorq.supervisor import Tick as SupervisorTick
+
+ASK_AGAIN_MS = 500
+"""A catalog request that nothing came of is sent again after this."""
+RETRY_MS = 20
+"""The same when the leader said that it cannot do it yet."""
+COMPACT_ENTRIES = 1000
+"""Raft's log is replaced by a snapshot after so many applied entries."""
+NOBODY = 0
+"""Token of an Ask whose answer nobody waits for."""
+
+# --- Events ------------------------------------------------------------------------------
+
+
+@frozen
+class FromPeer:
+    """A decoded message of another node. `incarnation` is that of its connection."""
+
+    node: str
+    incarnation: int
+    message: object
+
+
+@frozen
+class FromSession:
+    """A request of a handle that lives on this node."""
+
+    request: SessionRequest
+
+
+@frozen
+class SessionOpened:
+    session: SessionId
+    queue_id: int
+
+
+@frozen
+class SessionClosed:
+    session: SessionId
+    queue_id: int
+
+
+@frozen
+class LinkUp:
+    node: str
+
+
+@frozen
+class LinkDown:
+    node: str
+
+
+@frozen
+class Probed:
+    """The outcome of a probe that was asked for: a plain TCP connect to the node."""
+
+    node: str
+    refused: bool
+
+
+@frozen
+class Ask:
+    """Somebody on this node wants a catalog command done; answered by Answer(token)."""
+
+    token: int
+    command: CatalogCommand
+
+
+@frozen
+class Forget:
+    """Nobody waits for the answer to this token any more."""
+
+    token: int
+
+
+@frozen
+class Committed:
+    """The writes of this round, and all before, are on disk."""
+
+    round: int
+
+
+@frozen
+class NotSent:
+    """A Deliver that the driver could not send in time (the lease had run out)."""
+
+    reply: SessionReply
+
+
+@frozen
+class Release:
+    """The node is closing: give the lease up and hand nothing out any more."""
+
+
+EngineEvent = (
+    FromPeer
+    | FromSession
+    | SessionOpened
+    | SessionClosed
+    | LinkUp
+    | LinkDown
+    | Probed
+    | Ask
+    | Forget
+    | Committed
+    | NotSent
+    | Release
+)
+
+# --- Effects -----------------------------------------------------------------------------
+
+
+@frozen
+class Answer:
+    token: int
+    value: int
+    error: str
+    text: str
+
+
+@frozen
+class MasterChange:
+    """For handles on this node: who serves the queue. `reign` 0: the queue is deleted."""
+
+    queue_id: int
+    reign: int
+    available: bool
+
+
+@frozen
+class MasterLinkLost:
+    """For handles on this node: what was on the way to the master may be gone."""
+
+    queue_id: int
+
+
+@frozen
+class Notice:
+    """Something that listeners and the log are told."""
+
+    kind: str
+    text: str
+    queue_id: int = 0
+
+
+@define
+class EngineEffects:
+    """What one round wants done, in the order of the fields."""
+
+    send_first: list[tuple[str, object]] = field(factory=list)
+    """Ring messages: frames leave before the own disk write (R1)."""
+    writes: list[QueueWrite] = field(factory=list)
+    raft: RaftWrite | None = None
+    round: int = 0
+    """Step Committed(round) after the commit, when there was anything to write."""
+    send: list[tuple[str, object]] = field(factory=list)
+    """After the commit: what Raft says rests on its disk."""
+    reads: list[tuple[str, FetchFrames]] = field(factory=list)
+    replies: list[SessionReply] = field(factory=list)
+    """Deliver and Browsed without frames; for sessions here and on other nodes."""
+    changes: list[MasterChange | MasterLinkLost] = field(factory=list)
+    answers: list[Answer] = field(factory=list)
+    notices: list[Notice] = field(factory=list)
+    probes: list[str] = field(factory=list)
+    connects: list[tuple[str, str]] = field(factory=list)
+    """(node, endpoint): keep a connection to it from now on."""
+    wake_at_ms: int | None = None
+
+
+@define
+class _PendingAsk:
+    number: int
+    token: int
+    command: CatalogCommand
+    sent_ms: int = -ASK_AGAIN_MS
+
+
+class _Proposal(msgspec.Struct, array_like=True):
+    """A catalog command in Raft's log, with who asked for it."""
+
+    node: str
+    incarnation: int
+    number: int
+    command: bytes
+
+
+class Engine:
+    """The pure half of a node."""
+
+    def __init__(
+        self,
+        me: MemberId,
+        endpoint: str,
+        peers: Mapping[str, str],
+        config: Config,
+        codec: OpCodec,
+        raft_image: RaftImage,
+        queue_images: Iterable[QueueImage],
+        *,
+        witness: bool = False,
+        seed: int = 0,
+        now_ms: int = 0,
+    ) -> None:
+        self.me = me
+        self.config = config
+        self.catalog = Catalog()
+        self.replicas: dict[int, Replica] = {}
+        self.reports: dict[int, tuple[QueueReport, int]] = {}
+        """Last report of each queue's master, and when it came."""
+        self.lease = Lease()
+        self._store = StoreId(me.node, me.store)
+        self._endpoint = endpoint
+        self._witness = witness
+        self._codec = codec
+        self._images = {image.queue_id: image for image in queue_images}
+        self._peer_names = tuple(name for name in peers if name != me.node)
+        self._peers = Peers(config.failure_ms)
+        self._holder = LeaseHolder(me, config.lease_ms)
+        self._supervisor = Supervisor(me, self.catalog, config, now_ms)
+        self._raft = Raft(self._store, raft_image, config, seed)
+        self._founding = Founding(
+            self._store,
+            self._peer_names,
+            self._raft.founding,
+            config,
+            founded=self._raft.is_founded,
+        )
+        self._led_ms = now_ms
+        """When this node last knew of a leader: of a majority that it is in contact with."""
+        self._asks: dict[int, _PendingAsk] = {}
+        self._ask_number = 0
+        self._raft_number = 0
+        self._admissions: dict[StoreId, None] = {}
+        self._sessions: dict[SessionId, int] = {}
+        self._told: dict[int, tuple[int, bool]] = {}
+        self._inbox: dict[int, list[ReplicaEvent]] = {}
+        self._due: dict[int, int] = {}
+        self._rounds: deque[tuple[int, list[tuple[int, int]], int]] = deque()
+        self._round = 0
+        self._round_writes: list[tuple[int, int]] = []
+        self._round_raft = 0
+        self._hello_ms = now_ms - config.heartbeat_ms
+        self._reported: dict[int, QueueReport] = {}
+        self._probes: dict[str, int] = {}
+        self._probes_next: dict[str, int] = {}
+        self._raft_wake: int | None = now_ms
+        self._founding_wake: int | None = now_ms
+        self._supervisor_wake: int | None = now_ms
+        self._contact_ms: int | None = None
+        """Last majority contact that the supervisor was told of."""
+        self._applied_since_compact = 0
+        self._is_released = False
+        self._out = EngineEffects()
+        for name in self._peer_names:
+            self._peers.add(name)
+            self._out.connects.append((name, peers[name]))
+        self._start(now_ms, raft_image)
+        self._next_out = self._out
+
+    def _start(self, now_ms: int, image: RaftImage) -> None:
+        if image.snapshot is not None and image.snapshot.data:
+            self._restore(now_ms, image.snapshot.data)
+        if not self._raft.is_founded:
+            self._found(now_ms, FoundingTick())
+
+    # --- Queries ------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> str | None:
+        """Name of the catalog's leader as this node knows it."""
+        leader = self._raft.leader
+        return leader.node if leader is not None else None
+
+    @property
+    def is_founded(self) -> bool:
+        return self._raft.is_founded
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the catalog knows this life of the node: it takes part."""
+        record = self.catalog.node(self.me.node)
+        return record is not None and record.member == self.me
+
+    @property
+    def voters(self) -> tuple[StoreId, ...]:
+        return self._raft.voters
+
+    def is_paused(self, now_ms: int) -> bool:
+        """No contact with a majority of the cluster."""
+        return now_ms - self._led_ms > self.config.heartbeat_ms
+
+    def is_alive(self, member: MemberId) -> bool:
+        """Whether this life of a node runs, as far as this node knows."""
+        if member == self.me:
+            return True
+        return self._supervisor.status(member) in (Status.ALIVE, Status.UNKNOWN)
+
+    def may_deliver(self, reply: SessionReply, now_ms: int) -> bool:
+        """Whether a hand-out decided here may still be sent: the reign and the lease go on."""
+        replica = self.replicas.get(reply.queue_id)
+        master = replica.master if replica is not None else None
+        is_reign = master is not None and master.reign == reply.epoch
+        return is_reign and now_ms < self.lease.until_ms
+
+    def waiting_text(self) -> str:
+        """What keeps the cluster from being founded, "" when it is."""
+        if self._raft.is_founded:
+            return ""
+        if self._founding.stuck:
+            return self._founding.stuck
+        names = self._founding.waiting_for
+        return f"waiting for {', '.join(names)}" if names else "waiting to be admitted"
+
+    # --- The step -----------------------------------------------------------------------
+
+    def step(self, now_ms: int, wall_us: int, events: Iterable[EngineEvent]) -> EngineEffects:
+        """Take everything that arrived; see the module's text for what to do with the rest."""
+        out = self._out = self._next_out
+        for event in events:
+            self._on_event(now_ms, event)
+        self._run_timers(now_ms)
+        self._ask(now_ms)
+        self._hold_lease(now_ms)
+        self._run_replicas(now_ms, wall_us)
+        self._tell_masters()
+        self._close_round(out)
+        self._next_out = EngineEffects()
+        out.wake_at_ms = self._wake_at_ms(now_ms)
+        return out
+
+    def _on_event(self, now_ms: int, event: EngineEvent) -> None:
+        match event:
+            case FromPeer():
+                self._on_peer(now_ms, event)
+            case FromSession():
+                self._route(event.request)
+            case Committed():
+                self._on_committed(now_ms, event.round)
+            case SessionOpened():
+                self._sessions[event.session] = event.queue_id
+                self._told.pop(event.queue_id, None)
+            case SessionClosed():
+                self._sessions.pop(event.session, None)
+                self._queue(event.queue_id, SessionGone(event.session))
+            case LinkUp():
+                self._on_link(event.node)
+                self._say_hello(event.node)
+            case LinkDown():
+                self._on_link(event.node)
+                self._supervise(now_ms, SupervisorLinkDown(event.node))
+            case Probed():
+                self._on_probed(now_ms, event)
+            case Ask():
+                self._new_ask(event.token, event.command)
+            case Forget():
+                for number in [n for n, ask in self._asks.items() if ask.token == event.token]:
+                    del self._asks[number]
+            case NotSent():
+                reply = event.reply
+                if isinstance(reply.reply, Deliver):
+                    self._queue(reply.queue_id, Undelivered(reply.session, reply.reply))
+            case Release():
+                self._is_released = True
+                self._to_leader(now_ms, self._holder.release(now_ms))
+
+    # --- Peers --------------------------------------------------------------------------
+
+    def _on_peer(self, now_ms: int, event: FromPeer) -> None:
+        message = event.message
+        if isinstance(message, Hello):
+            if message.node == event.node and message.incarnation == event.incarnation:
+                self._on_hello(now_ms, message)
+            return
+        member = self._peers.on_heard(now_ms, event.node, event.incarnation)
+        if member is None:
+            return
+        store = StoreId(member.node, member.store)
+        if isinstance(message, SessionRequest):
+            self._queue(message.queue_id, Requested(message))
+        elif isinstance(message, SessionReply):
+            self._out.replies.append(message)
+        elif isinstance(message, RAFT_MESSAGES):
+            self._step_raft(now_ms, Received(store, message))
+        elif isinstance(message, FOUNDING_MESSAGES):
+            self._found(now_ms, FoundingReceived(store, message))
+        else:
+            self._on_control(now_ms, member, message)
+
+    def _on_control(self, now_ms: int, member: MemberId, message: object) -> None:
+        match message:
+            case LeaseAnswer():
+                self._holder.on_answer(message)
+            case LeaseRequest() | LeaseRelease():
+                if message.member == member:
+                    self._supervise(now_ms, message)
+            case CatalogRequest():
+                if message.member == member:
+                    self._on_catalog_request(now_ms, message)
+            case CatalogAnswer():
+                self._on_catalog_answer(message)
+            case QueueReport():
+                self.reports[message.queue_id] = (message, now_ms)
+            case _:
+                queue_id = getattr(message, "queue_id", None)
+                if isinstance(queue_id, int):
+                    self._queue(queue_id, RingReceived(member, message))  # type: ignore[arg-type]
+
+    def _on_hello(self, now_ms: int, hello: Hello) -> None:
+        if hello.node == self.me.node:
+            text = f"another node calls itself {hello.node}: give each node a name of its own"
+            self._out.notices.append(Notice("name", text))
+            return
+        is_new = self._peers.on_hello(now_ms, hello)
+        if is_new is None:
+            return
+        member = MemberId(hello.node, hello.store, hello.incarnation)
+        if is_new:
+            self._all_queues(NodeGone(member.node, member.incarnation))
+            self._on_link(member.node)
+            self._reported.clear()
+            self._say_hello(member.node)
+        if not self._raft.is_founded:
+            self._found(now_ms, PeerHello(StoreId(member.node, member.store), hello.founded))
+        self._supervise(now_ms, Heard(member, hello.unheard))
+
+    def _on_link(self, node: str) -> None:
+        """A connection ended or came anew: what was on the way may be gone."""
+        self._all_queues(LinkLost(node))
+        for queue_id in dict.fromkeys(self._sessions.values()):
+            record = self.catalog.queue(queue_id)
+            if record is not None and record.view.members[0].id.node == node:
+                self._out.changes.append(MasterLinkLost(queue_id))
+
+    def _on_probed(self, now_ms: int, event: Probed) -> None:
+        number = self._probes.pop(event.node, None)
+        newer = self._probes_next.pop(event.node, None)
+        if newer is not None:
+            self._probe(event.node, newer)
+        if number is not None and event.refused:
+            self._supervise(now_ms, SupervisorProbeRefused(event.node, number))
+
+    def _probe(self, node: str, number: int) -> None:
+        """One probe a node at a time: an old outcome must not explain a newer end."""
+        if node in self._probes:
+            self._probes_next[node] = number
+            return
+        self._probes[node] = number
+        self._out.probes.append(node)
+
+    def _say_hello(self, node: str) -> None:
+        me = self.me
+        unheard = self._supervisor.unheard()
+        hello = Hello(me.node, me.store, me.incarnation, self._raft.is_founded, unheard)
+        self._out.send.append((node, hello))
+
+    # --- Time ---------------------------------------------------------------------------
+
+    def _run_timers(self, now_ms: int) -> None:
+        if _is_due(self._founding_wake, now_ms) and not self._raft.is_founded:
+            self._found(now_ms, FoundingTick())
+        if _is_due(self._raft_wake, now_ms):
+            self._step_raft(now_ms, RaftTick())
+        if self._raft.leader is not None:
+            self._led_ms = now_ms
+        if now_ms - self._hello_ms >= self.config.heartbeat_ms:
+            self._hello_ms = now_ms
+            for peer in self._peers.all():
+                self._say_hello(peer.name)
+            for peer in self._peers.newly_silent(now_ms):
+                self._on_gone(peer.name)
+            self._report()
+        if _is_due(self._supervisor_wake, now_ms):
+            self._supervise(now_ms, SupervisorTick())
+        self._admit(now_ms)
+
+    def _on_gone(self, node: str) -> None:
+        self._all_queues(NodeGone(node))
+        self._out.notices.append(Notice("gone", f"node {node} is silent or dead"))
+
+    def _wake_at_ms(self, now_ms: int) -> int | None:
+        wake = self._hello_ms + self.config.heartbeat_ms if self._peers.all() else None
+        wake = earliest(wake, self._raft_wake)
+        wake = earliest(wake, self._supervisor_wake)
+        if not self._raft.is_founded:
+            wake = earliest(wake, self._founding_wake)
+        wake = earliest(wake, self._holder.wake_at_ms(now_ms, self._needs_lease))
+        if self._asks:
+            wake = earliest(wake, min(a.sent_ms for a in self._asks.values()) + ASK_AGAIN_MS)
+        return earliest(wake, min(self._due.values(), default=None))
+
+    # --- Founding, Raft, admission ------------------------------------------------------
+
+    def _found(self, now_ms: int, event: FoundingEvent) -> None:
+        effects = self._founding.step(now_ms, event)
+        self._founding_wake = effects.wake_at_ms
+        if effects.promise is not None:
+            self._step_raft(now_ms, Promise(effects.promise))
+        if effects.found is not None:
+            self._step_raft(now_ms, Found(effects.found))
+        self._out.send.extend((store.node, message) for store, message in effects.send)
+        self._admissions.update(dict.fromkeys(effects.admit))
+
+    def _admit(self, now_ms: int) -> None:
+        """Make stores that ask for it voters: the old one of that name goes first."""
+        raft = self._raft
+        for store in list(self._admissions):
+            if not raft.is_leader or store in raft.voters or store.node not in self._peer_names:
+                del self._admissions[store]
+                continue
+            if raft.is_changing_voters or not raft.own_term_applied:
+                return
+            others = tuple(voter for voter in raft.voters if voter.node != store.node)
+            voters = others if len(others) < len(raft.voters) else (*others, store)
+            self._raft_number += 1
+            self._step_raft(now_ms, ProposeVoters(self._raft_number, voters))
+            return
+
+    def _step_raft(self, now_ms: int, event: RaftEvent) -> None:
+        was_founded, was_leader = self._raft.is_founded, self._raft.is_leader
+        effects: RaftEffects = self._raft.step(now_ms, event)
+        self._raft_wake = effects.wake_at_ms
+        if effects.persist is not None:
+            self._out.raft = merge_writes(self._out.raft, effects.persist)
+            self._round_raft = effects.write_number
+        self._out.send.extend((store.node, message) for store, message in effects.send)
+        if effects.install is not None:
+            self._restore(now_ms, effects.install.data)
+        for entry in effects.apply:
+            self._apply(now_ms, entry)
+        if not was_founded and self._raft.is_founded:
+            self._found(now_ms, Founded())
+            self._out.notices.append(Notice("founded", "the cluster is founded"))
+        contact_ms = self._raft.majority_contact_ms
+        is_news = was_leader != self._raft.is_leader or contact_ms != self._contact_ms
+        self._contact_ms = contact_ms
+        if is_news or effects.apply:
+            self._supervise(now_ms, SupervisorTick())
+
+    def _apply(self, now_ms: int, entry: RaftEntry) -> None:
+        self._applied_since_compact += 1
+        if entry.kind == KIND_COMMAND:
+            self._apply_command(now_ms, entry)
+        if self._applied_since_compact >= COMPACT_ENTRIES:
+            self._applied_since_compact = 0
+            self._step_raft(now_ms, Compact(entry.index, self.catalog.snapshot()))
+
+    def _apply_command(self, now_ms: int, entry: RaftEntry) -> None:
+        try:
+            proposal = msgspec.msgpack.decode(entry.data, type=_Proposal)
+            command = decode_command(proposal.command)
+        except (msgspec.MsgspecError, ProtocolError) as error:
+            self._out.notices.append(Notice("catalog", f"entry {entry.index}: {error}"))
+            return
+        result = self.catalog.apply(entry.index, command)
+        for queue_id in result.queues:
+            self._on_queue_changed(queue_id)
+        if result.queues or result.nodes:
+            self._supervise(now_ms, CatalogChanged(result.queues, result.nodes))
+        is_mine = (proposal.node, proposal.incarnation) == (self.me.node, self.me.incarnation)
+        ask = self._asks.pop(proposal.number, None) if is_mine else None
+        if ask is not None and ask.token != NOBODY:
+            answer = Answer(ask.token, result.value, result.error, result.text)
+            self._out.answers.append(answer)
+
+    def _restore(self, now_ms: int, data: bytes) -> None:
+        if not data:
+            return
+        try:
+            self.catalog = Catalog.restore(data)
+        except ProtocolError as error:
+            self._out.notices.append(Notice("catalog", str(error)))
+            return
+        known = {record.id for record in self.catalog.queues()}
+        for queue_id in [*self.replicas, *self._images]:
+            if queue_id not in known:
+                self._drop(queue_id)
+        for record in self.catalog.queues():
+            self._on_queue_changed(record.id)
+        self._supervise(now_ms, CatalogReplaced(self.catalog))
+
+    # --- Leading and asking -------------------------------------------------------------
+
+    @property
+    def _leading(self) -> Leading | None:
+        raft = self._raft
+        if not raft.is_leader:
+            return None
+        contact_ms = raft.majority_contact_ms
+        return Leading(
+            raft.term,
+            raft.own_term_applied,
+            raft.commit_index,
+            -1 if contact_ms is None else contact_ms,
+        )
+
+    def _supervise(self, now_ms: int, event: SupervisorEvent) -> None:
+        effects = self._supervisor.step(now_ms, event, self._leading)
+        self._supervisor_wake = effects.wake_at_ms
+        for command in effects.propose:
+            self._propose(now_ms, self.me, 0, command)
+        for node, answer in effects.send:
+            if node == self.me.node:
+                self._holder.on_answer(answer)
+            else:
+                self._out.send.append((node, answer))
+        for probe in effects.probe:
+            self._probe(probe.node, probe.number)
+        for member in effects.known_dead:
+            if self._peers.end(member):
+                self._on_gone(member.node)
+            self._step_raft(now_ms, PeerDead(StoreId(member.node, member.store)))
+        if effects.wants_round:
+            self._step_raft(now_ms, Contact())
+            self._supervise(now_ms, SupervisorTick())
+
+    def _propose(self, now_ms: int, asker: MemberId, number: int, command: CatalogCommand) -> None:
+        proposal = _Proposal(asker.node, asker.incarnation, number, encode_command(command))
+        self._raft_number += 1
+        self._step_raft(now_ms, Propose(self._raft_number, msgspec.msgpack.encode(proposal)))
+
+    def _new_ask(self, token: int, command: CatalogCommand) -> None:
+        self._ask_number += 1
+        self._asks[self._ask_number] = _PendingAsk(self._ask_number, token, command)
+
+    def _ask(self, now_ms: int) -> None:
+        """Send catalog requests to the leader, and again when nothing came of them."""
+        if self._raft.is_founded and not self.is_registered and not self._is_registering:
+            me = self.me
+            register = RegisterNode(
+                me.node, me.store, me.incarnation, self._endpoint, self._witness
+            )
+            self._new_ask(NOBODY, register)
+        if self._raft.leader is None:
+            return
+        for ask in list(self._asks.values()):
+            if now_ms - ask.sent_ms >= ASK_AGAIN_MS:
+                ask.sent_ms = now_ms
+                self._to_leader(now_ms, CatalogRequest(ask.number, self.me, ask.command))
+
+    @property
+    def _is_registering(self) -> bool:
+        return any(isinstance(ask.command, RegisterNode) for ask in self._asks.values())
+
+    def _to_leader(
+        self, now_ms: int, message: CatalogRequest | LeaseRequest | LeaseRelease
+    ) -> None:
+        leader = self._raft.leader
+        if leader is None:
+            return
+        if leader != self._store:
+            self._out.send.append((leader.node, message))
+        elif isinstance(message, CatalogRequest):
+            self._on_catalog_request(now_ms, message)
+        else:
+            self._supervise(now_ms, message)
+
+    def _on_catalog_request(self, now_ms: int, request: CatalogRequest) -> None:
+        command = self._supervisor.admit(request, self._leading)
+        if isinstance(command, DeclareQueue) and self._is_assembling():
+            command = CatalogAnswer(request.number, 0, retry=True)
+        if not isinstance(command, CatalogAnswer):
+            self._propose(now_ms, request.member, request.number, command)
+        elif request.member == self.me:
+            self._on_catalog_answer(command)
+        else:
+            self._out.send.append((request.member.node, command))
+
+    def _is_assembling(self) -> bool:
+        """Whether a voter that runs is about to register: a first view should have it."""
+        for peer in self._peers.all():
+            member = peer.member
+            if peer.gone or member is None:
+                continue
+            record = self.catalog.node(member.node)
+            is_known = record is not None and record.member == member
+            if not is_known and StoreId(member.node, member.store) in self._raft.voters:
+                return True
+        return not self.is_registered
+
+    def _on_catalog_answer(self, answer: CatalogAnswer) -> None:
+        """A refusal; what was done is seen when the command is applied here."""
+        if answer.retry:
+            waiting = self._asks.get(answer.number)
+            if waiting is not None:
+                waiting.sent_ms -= ASK_AGAIN_MS - RETRY_MS
+            return
+        ask = self._asks.pop(answer.number, None)
+        if ask is not None and ask.token != NOBODY:
+            reply = Answer(ask.token, answer.value, answer.error, answer.text)
+            self._out.answers.append(reply)
+
+    # --- The lease ----------------------------------------------------------------------
+
+    @property
+    def _needs_lease(self) -> bool:
+        masters = any(replica.is_master for replica in self.replicas.values())
+        return masters and not self._is_released
+
+    def _hold_lease(self, now_ms: int) -> None:
+        request = self._holder.poll(now_ms, self._needs_lease)
+        if request is not None:
+            self._to_leader(now_ms, request)
+        lease = self.lease
+        was_held, was_paused = now_ms < lease.until_ms, lease.paused
+        lease.until_ms = self._holder.valid_until_ms(self._raft.applied_index)
+        lease.paused = self.is_paused(now_ms)
+        if was_paused != lease.paused:
+            kind = "paused" if lease.paused else "resumed"
+            self._out.notices.append(Notice(kind, f"{kind}: contact with a majority"))
+        if was_held != (now_ms < lease.until_ms) or was_paused != lease.paused:
+            self._all_queues(LeaseChanged())
+
+    # --- Queues -------------------------------------------------------------------------
+
+    def _on_queue_changed(self, queue_id: int) -> None:
+        record = self.catalog.queue(queue_id)
+        if record is None:
+            self._drop(queue_id)
+            return
+        replica = self.replicas.get(queue_id)
+        is_mine = any(member.id == self.me for member in record.view.members)
+        if replica is None and is_mine:
+            image = self._images.pop(queue_id, QueueImage(queue_id))
+            replica = Replica(self.me, queue_id, self.config, self._codec, image, self.lease)
+            self.replicas[queue_id] = replica
+        if replica is not None:
+            was_master = replica.is_master
+            self._queue(queue_id, ViewInstalled(record.view))
+            if record.view.members[0].id == self.me and not was_master:
+                text = f"master of queue {record.name!r} at epoch {record.view.epoch}"
+                self._out.notices.append(Notice("became master", text, queue_id))
+
+    def _drop(self, queue_id: int) -> None:
+        """The queue is no more: its store is emptied."""
+        self._images.pop(queue_id, None)
+        self._inbox.pop(queue_id, None)
+        self._due.pop(queue_id, None)
+        self.reports.pop(queue_id, None)
+        self._reported.pop(queue_id, None)
+        self._told.pop(queue_id, None)
+        self.replicas.pop(queue_id, None)
+        self._out.writes.append(QueueWrite(queue_id, reset=True))
+        if queue_id in self._sessions.values():
+            self._out.changes.append(MasterChange(queue_id, 0, False))
+
+    def _queue(self, queue_id: int, event: ReplicaEvent) -> None:
+        if queue_id in self.replicas:
+            self._inbox.setdefault(queue_id, []).append(event)
+
+    def _all_queues(self, event: ReplicaEvent) -> None:
+        for queue_id in self.replicas:
+            self._inbox.setdefault(queue_id, []).append(event)
+
+    def _run_replicas(self, now_ms: int, wall_us: int) -> None:
+        for queue_id, due_ms in list(self._due.items()):
+            if due_ms <= now_ms:
+                self._inbox.setdefault(queue_id, []).append(Tick())
+        inbox, self._inbox = self._inbox, {}
+        for queue_id, events in inbox.items():
+            replica = self.replicas.get(queue_id)
+            if replica is not None:
+                self._run_replica(now_ms, wall_us, queue_id, replica, events)
+
+    def _run_replica(
+        self,
+        now_ms: int,
+        wall_us: int,
+        queue_id: int,
+        replica: Replica,
+        events: list[ReplicaEvent],
+    ) -> None:
+        out = self._out
+        effects = replica.step(now_ms, wall_us, *events)
+        out.send_first.extend((member.node, message) for member, message in effects.send)
+        if effects.write is not None:
+            out.writes.append(effects.write)
+            self._round_writes.append((queue_id, effects.write_number))
+        out.reads.extend((member.node, fetch) for member, fetch in effects.reads)
+        out.replies.extend(effects.replies)
+        if effects.propose is not None:
+            self._new_ask(NOBODY, effects.propose)
+            self._ask(now_ms)
+        if effects.wake_at_ms is None:
+            self._due.pop(queue_id, None)
+        else:
+            self._due[queue_id] = effects.wake_at_ms
+
+    def _close_round(self, out: EngineEffects) -> None:
+        if not out.writes and out.raft is None:
+            return
+        self._round += 1
+        out.round = self._round
+        self._rounds.append((self._round, self._round_writes, self._round_raft))
+        self._round_writes = []
+        self._round_raft = 0
+
+    def _on_committed(self, now_ms: int, number: int) -> None:
+        while self._rounds and self._rounds[0][0] <= number:
+            _, writes, raft_number = self._rounds.popleft()
+            for queue_id, write_number in writes:
+                self._queue(queue_id, Persisted(write_number))
+            if raft_number:
+                self._step_raft(now_ms, Persisted(raft_number))
+
+    # --- Sessions -----------------------------------------------------------------------
+
+    def _route(self, request: SessionRequest) -> None:
+        """To the queue's master, wherever it is. A stale epoch is dropped there."""
+        record = self.catalog.queue(request.queue_id)
+        if record is None:
+            return
+        master = record.view.members[0].id
+        if master == self.me:
+            self._queue(request.queue_id, Requested(request))
+        else:
+            self._out.send.append((master.node, request))
+
+    def _tell_masters(self) -> None:
+        """Tell handles on this node who serves their queue, when that has changed."""
+        for queue_id in dict.fromkeys(self._sessions.values()):
+            record = self.catalog.queue(queue_id)
+            if record is not None:
+                self._tell_master(record)
+
+    def _tell_master(self, record: QueueRecord) -> None:
+        known = (record.view.reign, self.is_alive(record.view.members[0].id))
+        if self._told.get(record.id) != known:
+            self._told[record.id] = known
+            self._out.changes.append(MasterChange(record.id, *known))
+
+    def _report(self) -> None:
+        """Tell all nodes what the queues mastered here count, for their status."""
+        for queue_id, replica in self.replicas.items():
+            master = replica.master
+            if master is None or not master.active:
+                continue
+            delivery = master.delivery
+            consumers = sum(1 for key in delivery.consumers if key[1] != 0)
+            counts = (delivery.ready.count, delivery.unacknowledged, consumers)
+            report = QueueReport(queue_id, master.reign, *counts)
+            if self._reported.get(queue_id) != report:
+                self._reported[queue_id] = report
+                self._out.send.extend((peer.name, report) for peer in self._peers.all())
+
+
+def _is_due(at_ms: int | None, now_ms: int) -> bool:
+    return at_ms is not None and at_ms <= now_ms

@@ -1,0 +1,500 @@
+"""The entry node's side of `connect()`: what a node does for processes that are no nodes.
+
+A client's handle speaks the same requests as one on this node. Here each of its sessions gets
+a `SessionId` of this node and a port among the driver's, so that the engine and the master
+need not know that clients exist: requests go in under that id, events come out and are sent on.
+
+Everything runs on the node thread, and nothing that a client sends raises: what is wrong is
+dropped with a log line. Clients, their sessions and their calls are bounded in number; what they
+publish is bounded by R10 and their window, what they are sent by their credit.
+
+A client is gone when it says so, when its connection refuses a reply, or when it is silent for
+`session_expiry_ms`. Then each of its sessions ends with a Detach in its name, because the master
+may be on another node: what it held goes back, counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from attrs import define, field
+
+from mirrorq import clock
+from mirrorq.catalog import NAME_CHARS_MAX, declaration_error
+from mirrorq.config import Config
+from mirrorq.driver import check_publish
+from mirrorq.engine import Answer, Ask, Engine, FromSession
+from mirrorq.errors import ProtocolError
+from mirrorq.messages import (
+    ClientAnswer,
+    ClientBye,
+    ClientCall,
+    ClientClose,
+    ClientClosed,
+    ClientDeclare,
+    ClientDelete,
+    ClientForget,
+    ClientHello,
+    ClientLinkLost,
+    ClientLook,
+    ClientMaster,
+    ClientOpen,
+    ClientPing,
+    ClientPong,
+    ClientRefused,
+    ClientUnknown,
+    ClientWelcome,
+    DeclareQueue,
+    DeleteQueue,
+    Detach,
+    SessionId,
+    SessionReply,
+    SessionRequest,
+)
+from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
+from mirrorq.status import NodeStatus, QueueStatus
+from mirrorq.wire.messages import WireMessage, decode, encode
+
+if TYPE_CHECKING:
+    from mirrorq.driver import Driver
+    from mirrorq.transport import ClientMessage, Transport
+
+__all__ = ["Entry"]
+
+log = logging.getLogger("mirrorq")
+
+CLIENTS_MAX = 4096
+"""Clients of one node. Each costs a connection and some KB."""
+SESSIONS_MAX = 4096
+"""Handles of one client."""
+CALLS_MAX = 256
+"""Declarations and questions of one client under way."""
+SERVED_POLL_MS = 5
+"""How often a new queue's master is looked for."""
+
+AnswerLater = Callable[[], ClientAnswer | None]
+
+
+@define(eq=False)
+class _Client:
+    identity: bytes
+    name: str
+    heard_ms: int
+    sessions: dict[int, _Session] = field(factory=dict)
+    """By the client's own number."""
+    calls: dict[int, int] = field(factory=dict)
+    """Calls under way: number -> token of the Ask, 0 while there is none."""
+    waiting: dict[int, AnswerLater] = field(factory=dict)
+    """Calls that wait for something to come true on this node."""
+    is_lossy: bool = False
+    """Messages to it were dropped; its next pong says so."""
+
+
+@define(eq=False)
+class _Session:
+    """One session of a client: a port of the driver that passes events on."""
+
+    entry: Entry
+    client: _Client
+    number: int
+    session: SessionId
+    queue_id: int
+    epoch: int = 0
+    attachment: int = 0
+    requests: int = 0
+    """Of the last request that was passed on."""
+
+    def step(
+        self, now_ms: int, events: Sequence[SessionEvent]
+    ) -> tuple[tuple[SessionRequest, ...], int | None]:
+        for event in events:
+            self.entry.on_event(self, event)
+        return (), None
+
+    def request_in_own_name(self, request: SessionRequest) -> SessionRequest:
+        """The client's request as that of this node's session."""
+        self.epoch, self.attachment = request.epoch, request.attachment
+        self.requests = request.number
+        return SessionRequest(
+            self.queue_id,
+            request.epoch,
+            self.session,
+            request.attachment,
+            request.number,
+            request.request,
+        )
+
+    def detach(self) -> SessionRequest:
+        """What ends the attachment at the master, wherever that is."""
+        return SessionRequest(
+            self.queue_id,
+            self.epoch,
+            self.session,
+            self.attachment,
+            self.requests + 1,
+            Detach(),
+        )
+
+
+class Entry:
+    """All clients of one node. Every method is the node thread's.
+
+    Args:
+        driver: takes requests, and steps the ports.
+        transport: carries replies.
+        config: bounds and times.
+        tokens: numbers for catalog requests, shared with the node.
+        session_numbers: numbers for sessions, shared with the node.
+        status: what the node knows of a queue.
+        is_served: whether a new queue's master has been heard of.
+        is_ready: whether the node takes part in a cluster that has a leader.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        transport: Transport,
+        config: Config,
+        *,
+        tokens: Iterator[int],
+        session_numbers: Iterator[int],
+        status: Callable[[int], QueueStatus],
+        is_served: Callable[[int], bool],
+        is_ready: Callable[[], bool],
+    ) -> None:
+        self.wake_ms: int | None = None
+        """When `step` has something to do."""
+        self._driver = driver
+        self._transport = transport
+        self._config = config
+        self._tokens = tokens
+        self._session_numbers = session_numbers
+        self._status = status
+        self._is_served = is_served
+        self._is_ready = is_ready
+        self._clients: dict[bytes, _Client] = {}
+        self._stepped_ms = clock.now_ms()
+
+    @property
+    def client_count(self) -> int:
+        return len(self._clients)
+
+    @property
+    def _engine(self) -> Engine:
+        return self._driver.engine
+
+    # --- Input --------------------------------------------------------------------------
+
+    def on_message(self, inbound: ClientMessage) -> None:
+        """Take one message of a client."""
+        identity = inbound.identity
+        client = self._clients.get(identity)
+        try:
+            message = decode(inbound.parts)
+            check_publish(message)
+        except ProtocolError as error:
+            log.warning("dropped a message of %s: %s", _label(identity, client), error)
+            if client is None:
+                self._send(identity, ClientRefused(str(error)))
+            return
+        if isinstance(message, ClientHello):
+            self._on_hello(identity, message)
+        elif client is None:
+            if not isinstance(message, ClientBye):
+                self._send(identity, ClientUnknown())
+        else:
+            client.heard_ms = clock.now_ms()
+            self._on_known(client, message)
+
+    def _on_known(self, client: _Client, message: WireMessage) -> None:
+        match message:
+            case SessionRequest():
+                self._on_request(client, message)
+            case ClientOpen():
+                self._open(client, message)
+            case ClientClose():
+                session = client.sessions.pop(message.session, None)
+                if session is not None:
+                    self._end_session(session)
+            case ClientCall():
+                self._on_call(client, message)
+            case ClientForget():
+                self._forget(client, message.number)
+            case ClientPing():
+                paused = self._engine.is_paused(clock.now_ms())
+                lost, client.is_lossy = client.is_lossy, False
+                self._send(client.identity, ClientPong(paused, lost))
+            case ClientBye():
+                self._end(client, "said goodbye")
+            case _:
+                kind = type(message).__name__
+                log.warning("dropped a %s of client %s: not from clients", kind, client.name)
+
+    def on_reply_lost(self, identity: bytes, gone: bool) -> None:
+        """Replies were dropped."""
+        client = self._clients.get(identity)
+        if client is None:
+            return
+        if gone:
+            self._end(client, "its connection ended")
+        else:
+            client.is_lossy = True
+
+    def on_event(self, session: _Session, event: SessionEvent) -> None:
+        """Pass on what the driver tells a session."""
+        identity, number = session.client.identity, session.number
+        match event:
+            case ReplyArrived():
+                reply = event.reply
+                own = SessionId(session.client.name, 0, number)
+                self._send(
+                    identity,
+                    SessionReply(
+                        reply.queue_id,
+                        reply.epoch,
+                        own,
+                        reply.attachment,
+                        reply.number,
+                        reply.reply,
+                    ),
+                )
+            case MasterChanged():
+                self._send(identity, ClientMaster(number, event.epoch, event.available))
+            case LinkLost():
+                self._send(identity, ClientLinkLost(number))
+            case Closed():
+                # A node that closes says the same; its clients go on at another.
+                if self._engine.catalog.is_deleted(session.queue_id):
+                    self._on_deleted(session, event.reason)
+
+    def _on_deleted(self, session: _Session, reason: str) -> None:
+        if session.client.sessions.pop(session.number, None) is not None:
+            self._driver.close_port(session.session)
+        self._send(session.client.identity, ClientClosed(session.number, reason))
+
+    # --- Clients ------------------------------------------------------------------------
+
+    def _on_hello(self, identity: bytes, hello: ClientHello) -> None:
+        known = self._clients.get(identity)
+        if known is not None:
+            self._end(known, "began anew")
+        if len(self._clients) >= CLIENTS_MAX:
+            why = f"node {self._engine.me.node} has {CLIENTS_MAX} clients already"
+            log.warning("refused client %s: %s", hello.name[:NAME_CHARS_MAX], why)
+            self._send(identity, ClientRefused(why))
+            return
+        name = hello.name[:NAME_CHARS_MAX]
+        self._clients[identity] = _Client(identity, name, clock.now_ms())
+        log.info("client %s came", name)
+        expiry_ms = self._config.session_expiry_ms
+        self._send(identity, ClientWelcome(hello.number, self._engine.me.node, expiry_ms))
+
+    def step(self, now_ms: int) -> None:
+        """End clients that are silent, answer calls that waited."""
+        # When this thread stood still, so did its reading: that is no silence of theirs.
+        stood_ms = max(now_ms - self._stepped_ms - self._config.heartbeat_ms, 0)
+        self._stepped_ms = now_ms
+        is_waiting = False
+        for client in list(self._clients.values()):
+            client.heard_ms = min(client.heard_ms + stood_ms, now_ms)
+            if now_ms - client.heard_ms >= self._config.session_expiry_ms:
+                self._end(client, f"silent for {now_ms - client.heard_ms} ms")
+                continue
+            for look in list(client.waiting.values()):
+                answer = look()
+                if answer is not None:
+                    self._answer(client, answer)
+            is_waiting = is_waiting or bool(client.waiting)
+        pause_ms = SERVED_POLL_MS if is_waiting else self._config.heartbeat_ms
+        self.wake_ms = now_ms + pause_ms if self._clients else None
+
+    def _end(self, client: _Client, why: str) -> None:
+        log.info("client %s is gone: %s", client.name, why)
+        del self._clients[client.identity]
+        for session in client.sessions.values():
+            self._end_session(session)
+        for number in list(client.calls):
+            self._forget(client, number)
+
+    def _send(self, identity: bytes, message: WireMessage) -> None:
+        try:
+            parts = encode(message)
+        except ProtocolError as error:
+            log.error("cannot answer a client: %s", error)
+            return
+        if not self._transport.reply(identity, parts):
+            client = self._clients.get(identity)
+            if client is not None:
+                client.is_lossy = True
+
+    # --- Sessions -----------------------------------------------------------------------
+
+    def _open(self, client: _Client, message: ClientOpen) -> None:
+        number, queue_id = message.session, message.queue
+        if number in client.sessions:
+            log.warning("client %s opened session %s twice", client.name, number)
+            return
+        if len(client.sessions) >= SESSIONS_MAX:
+            reason = f"a client has at most {SESSIONS_MAX} handles: close some"
+            self._send(client.identity, ClientClosed(number, reason))
+            return
+        if self._engine.catalog.is_deleted(queue_id):
+            self._send(client.identity, ClientClosed(number, "the queue was deleted"))
+            return
+        me = self._engine.me
+        session_id = SessionId(me.node, me.incarnation, next(self._session_numbers))
+        session = _Session(self, client, number, session_id, queue_id)
+        client.sessions[number] = session
+        self._driver.open_port(session_id, queue_id, session)
+
+    def _on_request(self, client: _Client, request: SessionRequest) -> None:
+        session = client.sessions.get(request.session.number)
+        if session is None:
+            # As a rule one that was on the way when its session ended.
+            log.debug("client %s: request of no session", client.name)
+            return
+        if session.queue_id != request.queue_id:
+            log.warning(
+                "dropped a request of client %s to queue %s: its session is on %s",
+                client.name,
+                request.queue_id,
+                session.queue_id,
+            )
+            return
+        self._driver.post(FromSession(session.request_in_own_name(request)))
+
+    def _end_session(self, session: _Session) -> None:
+        if session.attachment:
+            self._driver.post(FromSession(session.detach()))
+        self._driver.close_port(session.session)
+
+    # --- Calls --------------------------------------------------------------------------
+
+    def _on_call(self, client: _Client, message: ClientCall) -> None:
+        number, call = message.number, message.call
+        if number in client.calls:
+            return
+        if len(client.calls) >= CALLS_MAX:
+            text = f"more than {CALLS_MAX} calls of one client at a time: wait for some"
+            self._answer(client, ClientAnswer(number, 0, "MirrorQError", text, b""))
+            return
+        client.calls[number] = 0
+        match call:
+            case ClientDeclare():
+                self._declare(client, number, call)
+            case ClientDelete():
+                self._delete(client, number, call)
+            case ClientLook():
+                self._look(client, number, call)
+
+    def _answer(self, client: _Client, answer: ClientAnswer) -> None:
+        client.calls.pop(answer.number, None)
+        client.waiting.pop(answer.number, None)
+        self._send(client.identity, answer)
+
+    def _forget(self, client: _Client, number: int) -> None:
+        client.waiting.pop(number, None)
+        token = client.calls.pop(number, 0)
+        if token:
+            self._driver.forget(token)
+
+    def _wait_for(self, client: _Client, number: int, look: AnswerLater) -> None:
+        """Answer now, or as soon as the look gives something."""
+        answer = look()
+        if answer is not None:
+            self._answer(client, answer)
+            return
+        client.waiting[number] = look
+        self.wake_ms = clock.now_ms()
+
+    def _declare(self, client: _Client, number: int, call: ClientDeclare) -> None:
+        wrong = declaration_error(call.name, call.exclusive, call.auto_delete)
+        if wrong:
+            self._answer(client, ClientAnswer(number, 0, "ConfigError", wrong, b""))
+            return
+        if call.passive:
+            self._wait_for(client, number, lambda: self._known_queue(number, call.name))
+            return
+        known = self._engine.catalog.queue_named(call.name)
+        command = DeclareQueue(
+            call.name, call.durable, False, False, self._engine.me.node, None, ()
+        )
+
+        def answered(answer: Answer) -> None:
+            if answer.error or known is not None:
+                self._pass_on(client, number, answer)
+            else:
+                self._wait_for(client, number, lambda: self._served(number, answer.value))
+
+        self._ask(client, number, Ask(next(self._tokens), command), answered)
+
+    def _known_queue(self, number: int, name: str) -> ClientAnswer | None:
+        record = self._engine.catalog.queue_named(name)
+        if record is not None:
+            return ClientAnswer(number, record.id, "", "", b"")
+        if not self._is_ready():
+            return None
+        text = f"no queue is named {name!r}: declare it without passive=True"
+        return ClientAnswer(number, 0, "QueueNotFound", text, b"")
+
+    def _served(self, number: int, queue_id: int) -> ClientAnswer | None:
+        if not self._is_served(queue_id):
+            return None
+        return ClientAnswer(number, queue_id, "", "", b"")
+
+    def _delete(self, client: _Client, number: int, call: ClientDelete) -> None:
+        status = self._status(call.queue)
+        text = ""
+        if call.if_empty and status.messages:
+            text = f"queue {status.name!r} has {status.messages} messages: purge it first"
+        elif call.if_unused and status.consumers:
+            text = f"queue {status.name!r} has {status.consumers} consumers: cancel them first"
+        if text:
+            self._answer(client, ClientAnswer(number, 0, "PreconditionFailed", text, b""))
+            return
+
+        def answered(answer: Answer) -> None:
+            self._pass_on(client, number, answer)
+
+        ask = Ask(next(self._tokens), DeleteQueue(call.queue))
+        self._ask(client, number, ask, answered)
+
+    def _ask(
+        self, client: _Client, number: int, ask: Ask, answered: Callable[[Answer], None]
+    ) -> None:
+        client.calls[number] = ask.token
+
+        def if_awaited(answer: Answer) -> None:
+            # A node that closes answers too; its clients ask another.
+            if client.calls.get(number) == ask.token and answer.error != "ShutDown":
+                client.calls[number] = 0
+                answered(answer)
+
+        self._driver.expect(ask.token, if_awaited)
+        self._driver.post(ask)
+
+    def _pass_on(self, client: _Client, number: int, answer: Answer) -> None:
+        self._answer(client, ClientAnswer(number, answer.value, answer.error, answer.text, b""))
+
+    def _look(self, client: _Client, number: int, call: ClientLook) -> None:
+        seen: object
+        if call.what == "status":
+            seen = self._status(call.queue)
+        elif call.what == "queues":
+            records = sorted(self._engine.catalog.queues(), key=lambda record: record.name)
+            seen = [self._status(record.id) for record in records]
+        elif call.what == "nodes":
+            seen = NodeStatus.all_of(self._engine)
+        else:
+            text = f"nothing to look at is called {call.what!r}"
+            self._answer(client, ClientAnswer(number, 0, "ProtocolError", text, b""))
+            return
+        data = msgspec.json.encode(seen)
+        self._answer(client, ClientAnswer(number, 0, "", "", data))
+
+
+def _label(identity: bytes, client: _Client | None) -> str:
+    return f"connection {identity.hex()}" if client is None else f"client {client.name}"

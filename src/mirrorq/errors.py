@@ -1,0 +1,119 @@
+"""All exceptions of mirrorq. Each message says what happened, the values, and what to do."""
+
+from __future__ import annotations
+
+import queue as _queue
+from collections.abc import Sequence
+
+__all__ = [
+    "AckRefused",
+    "AuthenticationError",
+    "ConfigError",
+    "ConfirmUnknown",
+    "Empty",
+    "Full",
+    "MirrorQError",
+    "NoQuorum",
+    "NotConfirmed",
+    "PolicyError",
+    "PreconditionFailed",
+    "ProtocolError",
+    "QueueDown",
+    "QueueNotFound",
+    "ShutDown",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
+]
+
+
+class MirrorQError(Exception):
+    """Base of all exceptions of mirrorq."""
+
+
+class Empty(MirrorQError, _queue.Empty):
+    """No message was ready within the time given."""
+
+
+class Full(MirrorQError, _queue.Full):
+    """The queue, or the handle's window of unconfirmed messages, stayed full."""
+
+
+_ShutDownBase: type[Exception] = getattr(_queue, "ShutDown", Exception)
+
+
+class ShutDown(MirrorQError, _ShutDownBase):  # type: ignore[misc, valid-type]
+    """The handle, its node or its client is closed."""
+
+
+class NotConfirmed(MirrorQError):
+    """The messages are certainly not stored.
+
+    For a `put_many` that took several ops, `stored` and `refused` say which part is which.
+    """
+
+    def __init__(
+        self, text: str, stored: Sequence[range] = (), refused: Sequence[range] = ()
+    ) -> None:
+        super().__init__(text)
+        self.stored = tuple(stored)
+        """Ranges of sequences that were stored."""
+        self.refused = tuple(refused)
+        """Ranges of indexes into the bodies given that were refused."""
+
+
+class ConfirmUnknown(MirrorQError):
+    """Whether the messages were stored is not known. Resending may make duplicates."""
+
+
+class AckRefused(MirrorQError):
+    """The delivery is no longer this handle's: the message went back or was settled."""
+
+
+class NoQuorum(MirrorQError):
+    """This node has no contact with a majority of the cluster."""
+
+
+class QueueNotFound(MirrorQError):
+    """No queue of that name."""
+
+
+class QueueDown(MirrorQError):
+    """The queue has no master: no member that is in sync is running."""
+
+
+class PreconditionFailed(MirrorQError):
+    """The queue exists with other properties, belongs to another handle, or is in use."""
+
+
+class ConfigError(MirrorQError, ValueError):
+    """A setting is wrong, or two settings contradict each other."""
+
+
+class PolicyError(MirrorQError):
+    """A policy is malformed. Nothing was changed."""
+
+
+class AuthenticationError(MirrorQError):
+    """The peer's key is not known, or its role does not allow this."""
+
+
+class ProtocolError(MirrorQError):
+    """A peer or client sent something that mirrorq does not understand."""
+
+
+class StoreError(MirrorQError):
+    """The store cannot do what was asked."""
+
+
+class StoreFull(StoreError):
+    """The disk, the map (`store_bytes_max`) or the queue's quota is full."""
+
+
+class StoreCorrupt(StoreError):
+    """A value on disk is not what mirrorq wrote."""
+
+
+class StoreLocked(StoreError):
+    """Another process has this store open."""

@@ -1,0 +1,619 @@
+"""What the master of a queue does beside the ring: admit, hand out, settle, answer.
+
+One object lives for one *reign*: from the view that made this member the master until one
+that makes another member so, or changes it from one incarnation to the next. All state
+changes go through ops (`_propose`); every outcome that a user learns, yes or no, comes from
+a stable one (R3). Where a confirm is decided: `on_applied`, for publish entries.
+
+Until the reign's first op, `promoted`, is applied, requests wait in `_waiting`: nothing is
+handed out, no ack is answered, nothing is refused (DESIGN 4.4).
+
+Producers are judged on the whole log, unstable ops too: `_highest` holds each producer's
+highest number in the log; what is at or below it is known, and is confirmed when its op is
+stable. A batch is cut at the first new number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from attrs import define, field
+
+from mirrorq.codec import OpCodec
+from mirrorq.config import Config
+from mirrorq.delivery import ConsumerKey, ConsumerSeat, Delivery
+from mirrorq.messages import (
+    AckOp,
+    Attach,
+    Attached,
+    Browse,
+    Browsed,
+    Confirmed,
+    ConsumerRefused,
+    Counts,
+    Credit,
+    Deliver,
+    Detach,
+    Detached,
+    Entry,
+    HandOut,
+    Header,
+    HorizonOp,
+    Inquire,
+    OpenProducer,
+    OpKind,
+    Payload,
+    Ping,
+    Pong,
+    ProducerOp,
+    ProducerOpened,
+    ProducerUnknown,
+    PromotedOp,
+    Publish,
+    Purge,
+    Purged,
+    PurgeOp,
+    Range,
+    Recall,
+    RefusalOp,
+    Refused,
+    Reply,
+    Request,
+    ResendNumber,
+    ReturnOp,
+    SessionId,
+    SessionReply,
+    SessionRequest,
+    Settle,
+    Settled,
+    Subscribe,
+    Unsubscribe,
+)
+from mirrorq.queue_state import REFUSED, QueueState
+from mirrorq.ranges import RangeSet
+from mirrorq.ring import Ring
+
+HORIZON_STEP = 256
+"""Least step of the delivery horizon: one op for so many hand-outs."""
+BROWSE_COUNT_MAX = 10_000
+"""Most messages one Browse answers; the caller goes on from there."""
+
+
+@define
+class Lease:
+    """One object a node, shared by all its queues: a renewal steps none of them."""
+
+    until_ms: int = 0
+    """Messages may be handed out before this moment."""
+    paused: bool = False
+    """No contact with a majority: nothing is confirmed."""
+
+
+@define
+class Attachment:
+    """One session's present attachment at this master."""
+
+    number: int
+    requests: int = 0
+    """Number of the last request taken."""
+    replies: int = 0
+    producer: int = 0
+    lost_ms: int | None = None
+    """When the link to the session's node broke; None once it has attached again."""
+
+
+@define
+class PendingSettle:
+    session: SessionId
+    request: int
+    refused: tuple[HandOut, ...]
+    why: str
+
+
+@define
+class Duties:
+    """What waits for an lsn to be applied."""
+
+    settles: list[PendingSettle] = field(factory=list)
+    purges: list[tuple[SessionId, int, int]] = field(factory=list)
+
+
+class Master:
+    """One reign over one queue. Called by `replica`; appends to the ring it is given."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        state: QueueState,
+        reign: int,
+        config: Config,
+        codec: OpCodec,
+        lease: Lease,
+    ) -> None:
+        self.reign = reign
+        self.active = False
+        """Whether `promoted` is applied."""
+        self.delivery = Delivery(state, reign)
+        self.wall_us = 0
+        """Wall-clock time of this step in microseconds: a stamp on ops, no more."""
+        self.store_bytes = 0
+        self.replies: list[SessionReply] = []
+        self._ring = ring
+        self._state = state
+        self._config = config
+        self._codec = codec
+        self._lease = lease
+        self._sessions: dict[SessionId, Attachment] = {}
+        self._waiting: deque[SessionRequest] = deque()
+        self._held_publishes: deque[tuple[SessionId, int, Publish]] = deque()
+        self._duties: dict[int, Duties] = {}
+        self._confirms: dict[SessionId, list[tuple[int, int, int]]] = {}
+        self._openers: dict[int, SessionId] = {}
+        self._owner: dict[int, SessionId] = {}
+        self._acks: list[Range] = []
+        self._returns: list[Range] = []
+        self._settles: list[PendingSettle] = []
+        self._horizon_pending = 0
+        self._recalled: dict[ConsumerKey, int] = {}
+        """Newest hand-out at the time of the last recall."""
+        self._next_sequence = state.next_sequence
+        self._highest = {number: p.highest for number, p in state.producers.items()}
+        for lsn in range(state.applied + 1, ring.received + 1):
+            entry = ring.entry(lsn)
+            assert entry is not None, "an unapplied op is always in memory"
+            self._note_in_log(entry.header)
+
+    def begin(self, now_ms: int, how: str) -> None:
+        """The first op of the reign."""
+        self._propose(now_ms, PromotedOp(how or "clean"))
+
+    def _note_in_log(self, header: Header) -> None:
+        if header.kind in (OpKind.PUBLISH, OpKind.REFUSAL):
+            number = header.producer
+            self._highest[number] = max(self._highest.get(number, 0), header.last_number)
+        if header.kind == OpKind.PUBLISH:
+            self._next_sequence = header.last_sequence + 1
+
+    # --- Requests -----------------------------------------------------------------------
+
+    def on_request(self, now_ms: int, request: SessionRequest) -> None:
+        if request.epoch != self.reign:
+            return
+        if not self.active:
+            self._waiting.append(request)
+            return
+        session, body = request.session, request.request
+        if isinstance(body, Attach):
+            self._attach(request, body)
+            return
+        attachment = self._sessions.get(session)
+        if attachment is None or attachment.number != request.attachment:
+            if attachment is None or attachment.number < request.attachment:
+                self._reply_raw(request, Detached())
+            return
+        if request.number != attachment.requests + 1:
+            if request.number > attachment.requests:
+                self._reply_raw(request, Detached())
+            return
+        attachment.requests = request.number
+        self._serve(now_ms, session, attachment, body)
+
+    def _reply_raw(self, request: SessionRequest, reply: Reply) -> None:
+        """Answer outside any attachment: number 0."""
+        self.replies.append(
+            SessionReply(
+                request.queue_id, request.epoch, request.session, request.attachment, 0, reply
+            )
+        )
+
+    def _reply(self, session: SessionId, reply: Reply) -> None:
+        attachment = self._sessions.get(session)
+        if attachment is None:
+            return
+        attachment.replies += 1
+        self.replies.append(
+            SessionReply(
+                self._ring.queue_id,
+                self.reign,
+                session,
+                attachment.number,
+                attachment.replies,
+                reply,
+            )
+        )
+
+    def _attach(self, request: SessionRequest, body: Attach) -> None:
+        session = request.session
+        known = self._sessions.get(session)
+        if known is not None and known.number >= request.attachment:
+            return
+        self.delivery.unsubscribe_session(session)
+        self._keep_only(session, body.held)
+        attachment = Attachment(request.attachment, requests=request.number)
+        self._sessions[session] = attachment
+        if body.producer:
+            attachment.producer = body.producer
+            self._owner[body.producer] = session
+        self._reply(session, Attached())
+
+    def _keep_only(self, session: SessionId, held: tuple[HandOut, ...]) -> None:
+        """What the session does not hold was seen by nobody: it goes back uncounted."""
+        keep: dict[int, RangeSet] = {}
+        for piece in held:
+            if piece.epoch == self.reign:
+                keep.setdefault(piece.number, RangeSet()).add(piece.first, piece.last)
+        for number, handout in self.delivery.holdings(session):
+            unseen = handout.left.copy()
+            for first, last in keep.get(number, ()):
+                unseen.remove(first, last)
+            for first, last in list(unseen):
+                piece = HandOut(self.reign, number, first, last, handout.count)
+                self.delivery.give_back(self.delivery.take(session, piece))
+
+    def _serve(
+        self, now_ms: int, session: SessionId, attachment: Attachment, body: Request
+    ) -> None:
+        delivery = self.delivery
+        match body:
+            case Publish():
+                self._publish(now_ms, session, attachment, body)
+            case Settle():
+                self._settle(session, body)
+            case Credit():
+                delivery.credit((session, body.number), body.total)
+            case Subscribe():
+                self._subscribe(session, body)
+            case Unsubscribe():
+                delivery.unsubscribe((session, body.number))
+            case OpenProducer():
+                self._propose(now_ms, ProducerOp(f"{session.node}/{session.number}"))
+                self._openers[self._ring.received] = session
+            case Browse():
+                self._browse(session, body)
+            case Purge():
+                self._purge(now_ms, session, body)
+            case Inquire():
+                self._count(session, body)
+            case Detach():
+                self.on_session_gone(session)
+            case Ping():
+                self._reply(session, Pong())
+            case _:
+                pass
+
+    def _subscribe(self, session: SessionId, body: Subscribe) -> None:
+        key = (session, body.number)
+        seat = ConsumerSeat(key, body.prefetch, body.exclusive, body.auto_ack)
+        why = self.delivery.subscribe(seat)
+        if why:
+            self._reply(session, ConsumerRefused(body.number, why))
+
+    def _browse(self, session: SessionId, body: Browse) -> None:
+        wanted = min(body.count_max, BROWSE_COUNT_MAX)
+        found: list[tuple[int, int, int]] = []
+        for low, high in self._state.live.within(max(body.start, 1), self._state.next_sequence):
+            first = low
+            while first <= high and wanted > 0:
+                count, last = self._state.count_run(first, min(high, first + wanted - 1))
+                found.append((first, last, count))
+                wanted -= last - first + 1
+                first = last + 1
+            if wanted <= 0:
+                break
+        self._reply(session, Browsed(body.request, tuple(found)))
+
+    def _purge(self, now_ms: int, session: SessionId, body: Purge) -> None:
+        """Ready messages end; what is unacknowledged is left alone."""
+        delivery = self.delivery
+        ranges = tuple(delivery.ready)
+        count = delivery.ready.count
+        delivery.ready = RangeSet()
+        if ranges:
+            self._propose(now_ms, PurgeOp(ranges))
+        self._duty().purges.append((session, body.request, count))
+
+    def _count(self, session: SessionId, body: Inquire) -> None:
+        self._reply(
+            session,
+            Counts(
+                body.request,
+                self.delivery.ready.count,
+                self.delivery.unacknowledged,
+                sum(1 for key in self.delivery.consumers if key[1] != 0),
+                self._state.next_sequence,
+                self.store_bytes,
+            ),
+        )
+
+    def on_session_gone(self, session: SessionId) -> None:
+        """A handle was closed or its process is gone: what it held goes back, counted."""
+        self._sessions.pop(session, None)
+        self._confirms.pop(session, None)
+        self.delivery.unsubscribe_session(session)
+        for number, _ in self.delivery.holdings(session):
+            self._returns.extend(self.delivery.drop(number))
+
+    def on_node_gone(self, node: str, incarnation: int | None) -> None:
+        """A node's handles are gone; with an incarnation, only those of older lives."""
+        for session in list(self._sessions):
+            if session.node == node and (incarnation is None or session.incarnation < incarnation):
+                self.on_session_gone(session)
+
+    def on_link_lost(self, now_ms: int, node: str) -> None:
+        """Handles on that node must attach again; who does not is gone."""
+        for session, attachment in self._sessions.items():
+            if session.node == node and attachment.lost_ms is None:
+                attachment.lost_ms = now_ms
+
+    def _end_lost(self, now_ms: int) -> None:
+        patience_ms = 2 * self._config.failure_ms
+        for session, attachment in list(self._sessions.items()):
+            lost_ms = attachment.lost_ms
+            if lost_ms is not None and now_ms - lost_ms >= patience_ms:
+                self.on_session_gone(session)
+
+    def on_undelivered(self, session: SessionId, deliver: Deliver) -> None:
+        """The lease ran out between decision and sending: nobody has seen these."""
+        for piece in deliver.handouts:
+            self.delivery.give_back(self.delivery.take(session, piece))
+
+    # --- Publishing ---------------------------------------------------------------------
+
+    def _publish(
+        self, now_ms: int, session: SessionId, attachment: Attachment, body: Publish
+    ) -> None:
+        full = self._ring.unstable_bytes >= self._config.unstable_bytes_max
+        if full or self._held_publishes:
+            self._held_publishes.append((session, attachment.number, body))
+        else:
+            self._admit(now_ms, session, attachment, body)
+
+    def _admit_held(self, now_ms: int) -> None:
+        """R10: publishes that waited for unstable ops to become stable."""
+        held = self._held_publishes
+        while held and self._ring.unstable_bytes < self._config.unstable_bytes_max:
+            session, number, body = held.popleft()
+            attachment = self._sessions.get(session)
+            if attachment is not None and attachment.number == number:
+                self._admit(now_ms, session, attachment, body)
+
+    def _admit(
+        self, now_ms: int, session: SessionId, attachment: Attachment, body: Publish
+    ) -> None:
+        header = self._codec.header(body.frame)
+        producer, last = header.producer, header.last_number
+        if producer not in self._highest:
+            self._reply(session, ProducerUnknown(producer))
+            return
+        attachment.producer = producer
+        self._owner[producer] = session
+        if last <= header.settled:
+            return
+        expected = max(self._highest[producer], header.settled) + 1
+        if header.first_number > expected:
+            self._reply(session, ResendNumber(producer, expected))
+            return
+        if header.first_number < expected:
+            self._answer_known(session, producer, header.first_number, min(last, expected - 1))
+        if last < expected:
+            return
+        if body.whole and header.first_number < expected:
+            self._reply(session, Detached())
+            return
+        frame = self._codec.cut(body.frame, expected - header.first_number, header.count)
+        entry = self._codec.publish(
+            frame,
+            queue_id=self._ring.queue_id,
+            epoch=self._ring.epoch,
+            lsn=self._ring.received + 1,
+            first_sequence=self._next_sequence,
+            timestamp_us=self.wall_us,
+        )
+        self._append(entry)
+
+    def _answer_known(self, session: SessionId, producer: int, first: int, last: int) -> None:
+        """Numbers that the log holds: the applied ones now, the others when they are stable."""
+        known = self._state.producers.get(producer)
+        if known is None:
+            return
+        for number, count, sequence, reason in known.outcomes_of(first, last):
+            if sequence == REFUSED:
+                self._reply(session, Refused(producer, number, count, reason))
+            else:
+                self._confirms.setdefault(session, []).append((number, count, sequence))
+
+    def refuse(self, now_ms: int, header: Header, reason: str) -> None:
+        """A refusal is an op: it uses the numbers, and is told when it is stable."""
+        self._propose(
+            now_ms,
+            RefusalOp(reason),
+            count=header.count,
+            producer=header.producer,
+            first_number=header.first_number,
+            settled=header.settled,
+        )
+
+    # --- Settling -----------------------------------------------------------------------
+
+    def _settle(self, session: SessionId, body: Settle) -> None:
+        refused: list[HandOut] = []
+        for piece in body.handouts:
+            before = self.delivery.taken_before(session, piece)
+            taken = RangeSet(self.delivery.take(session, piece))
+            if body.kind == "giveback":
+                self.delivery.give_back(list(taken))
+                continue
+            (self._acks if body.kind == "ack" else self._returns).extend(taken)
+            done = taken.copy()
+            for first, last in before:
+                done.add(first, last)
+            if piece.epoch != self.reign:
+                for first, last in self.delivery.already_ended(piece):
+                    done.add(first, last)
+            refused.extend(_pieces_without(piece, done))
+        if body.kind != "giveback":
+            why = "the message went back to the queue or was settled by somebody else"
+            pending = PendingSettle(session, body.request, tuple(refused), why if refused else "")
+            self._settles.append(pending)
+
+    def _flush_settles(self, now_ms: int) -> None:
+        """All acks and returns of this step are one op each."""
+        if self._acks:
+            self._propose(now_ms, AckOp(tuple(RangeSet(self._acks))))
+            self._acks = []
+        if self._returns:
+            self._propose(now_ms, ReturnOp(tuple(RangeSet(self._returns))))
+            self._returns = []
+        if self._settles:
+            # A refusal, too, is told only when everything before it is stable.
+            self._duty().settles.extend(self._settles)
+            self._settles = []
+
+    def _duty(self) -> Duties:
+        return self._duties.setdefault(self._ring.received, Duties())
+
+    # --- Applying -----------------------------------------------------------------------
+
+    def on_applied(self, now_ms: int, entry: Entry) -> None:
+        """The op is stable and applied: tell who waits for it."""
+        header = entry.header
+        payload = entry.payload
+        if payload is None:
+            self.delivery.add_ready(header.first_sequence, header.last_sequence)
+            owner = self._owner.get(header.producer)
+            if owner is not None:
+                run = (header.first_number, header.count, header.first_sequence)
+                self._confirms.setdefault(owner, []).append(run)
+        elif isinstance(payload, ReturnOp):
+            self.delivery.give_back(list(payload.ranges))
+        elif isinstance(payload, PromotedOp):
+            if header.epoch == self.reign:
+                self._activate(now_ms)
+        elif isinstance(payload, ProducerOp):
+            self._highest.setdefault(header.lsn, 0)
+            opener = self._openers.pop(header.lsn, None)
+            if opener is not None:
+                self._reply(opener, ProducerOpened(header.lsn))
+        elif isinstance(payload, RefusalOp):
+            owner = self._owner.get(header.producer)
+            if owner is not None:
+                refused = Refused(
+                    header.producer, header.first_number, header.count, payload.reason
+                )
+                self._reply(owner, refused)
+        elif isinstance(payload, HorizonOp):
+            self._horizon_pending = 0
+        self._discharge(header.lsn)
+
+    def _activate(self, now_ms: int) -> None:
+        self.delivery = Delivery(self._state, self.reign)
+        self.active = True
+        while self._waiting:
+            self.on_request(now_ms, self._waiting.popleft())
+
+    def _discharge(self, lsn: int) -> None:
+        duties = self._duties.pop(lsn, None)
+        if duties is None:
+            return
+        for settle in duties.settles:
+            self._reply(settle.session, Settled(settle.request, settle.refused, settle.why))
+        for session, request, count in duties.purges:
+            self._reply(session, Purged(request, count))
+
+    # --- The end of a step --------------------------------------------------------------
+
+    def settle(self, now_ms: int) -> None:
+        """Turn what this step's requests have made due into ops, replies and hand-outs."""
+        if not self.active:
+            return
+        self._end_lost(now_ms)
+        self._admit_held(now_ms)
+        self._flush_settles(now_ms)
+        self._discharge(self._state.applied)
+        if now_ms < self._lease.until_ms:
+            for (session, _), deliver in self.delivery.hand_out(self._state.horizon):
+                self._reply(session, deliver)
+            self._recall()
+        self._move_horizon(now_ms)
+        self._flush_confirms()
+
+    def _flush_confirms(self) -> None:
+        if self._lease.paused or not self._confirms:
+            return
+        for session, runs in self._confirms.items():
+            attachment = self._sessions.get(session)
+            if attachment is not None:
+                self._reply(session, Confirmed(attachment.producer, tuple(runs)))
+        self._confirms.clear()
+
+    def _move_horizon(self, now_ms: int) -> None:
+        """Keep the horizon ahead of demand, so that handing out waits for no round trip."""
+        delivery = self.delivery
+        if self._horizon_pending or not delivery.hungry:
+            return
+        front = delivery.ready.first if delivery.ready else self._state.next_sequence
+        wanted = delivery.wanted()
+        step = max(delivery.prefetch_max(), HORIZON_STEP, 2 * wanted)
+        if front + wanted + step // 2 > self._state.horizon:
+            self._horizon_pending = front + wanted + step
+            if self._horizon_pending > self._state.horizon:
+                self._propose(now_ms, HorizonOp(self._horizon_pending))
+            else:
+                self._horizon_pending = 0
+
+    def _recall(self) -> None:
+        """A consumer waits while handles hold messages that no call has asked for."""
+        delivery = self.delivery
+        if delivery.ready or not delivery.open or not delivery.hungry:
+            return
+        hungry = [key for key, seat in delivery.consumers.items() if seat.wants > 0]
+        for holder, newest in delivery.holders(0).items():
+            # Once for each hand-out: who was asked has given back all that nobody had seen.
+            others_wait = any(other != holder for other in hungry)
+            if others_wait and self._recalled.get(holder) != newest:
+                self._recalled[holder] = newest
+                self._reply(holder[0], Recall(holder[1]))
+
+    def wake_at_ms(self) -> int | None:
+        """When a handle whose link broke is given up."""
+        patience_ms = 2 * self._config.failure_ms
+        lost = [a.lost_ms for a in self._sessions.values() if a.lost_ms is not None]
+        return min(lost) + patience_ms if lost else None
+
+    # --- Ops ----------------------------------------------------------------------------
+
+    def _propose(
+        self,
+        now_ms: int,
+        payload: Payload,
+        *,
+        count: int = 1,
+        producer: int = 0,
+        first_number: int = 0,
+        settled: int = 0,
+    ) -> None:
+        ring = self._ring
+        entry = self._codec.op(
+            payload,
+            queue_id=ring.queue_id,
+            epoch=ring.epoch,
+            lsn=ring.received + 1,
+            timestamp_us=self.wall_us,
+            count=count,
+            producer=producer,
+            first_number=first_number,
+            settled=settled,
+        )
+        self._append(entry)
+
+    def _append(self, entry: Entry) -> None:
+        self._note_in_log(entry.header)
+        self._ring.append(entry)
+
+
+def _pieces_without(piece: HandOut, done: RangeSet) -> list[HandOut]:
+    """The parts of a hand-out that are not in `done`."""
+    rest = RangeSet(((piece.first, piece.last),))
+    for first, last in done:
+        rest.remove(first, last)
+    return [HandOut(piece.epoch, piece.number, low, high, piece.count) for low, high in rest]

@@ -1,0 +1,193 @@
+"""`Message`: one delivery. Its body is bytes; headers are read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mirrorq.errors import ConfigError
+from mirrorq.messages import HandOut
+
+if TYPE_CHECKING:
+    from mirrorq.confirmation import Settlement
+    from mirrorq.queue import MirroredQueue
+
+__all__ = ["HeaderValue", "Message", "pack_properties"]
+
+HeaderValue = str | bytes | int | float | bool
+
+
+class _Properties(msgspec.Struct, array_like=True, omit_defaults=True):
+    """A message's properties, in the frame's second column."""
+
+    headers: dict[str, Any] = {}
+    message_id: str | None = None
+    key: Any = None
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(_Properties)
+_HEADER_TYPES = (str, bytes, bool, int, float)
+
+
+def pack_properties(
+    headers: Mapping[str, HeaderValue] | None, message_id: str | None, key: str | bytes | None
+) -> bytes:
+    """The properties as bytes, b"" when there are none.
+
+    Raises:
+        TypeError: a header's name is no str, or its value is none of str, bytes, int, float,
+            bool.
+    """
+    if headers is None and message_id is None and key is None:
+        return b""
+    checked = dict(headers or {})
+    for name, value in checked.items():
+        if not isinstance(name, str) or not isinstance(value, _HEADER_TYPES):
+            raise TypeError(
+                f"header {name!r} has a value of type {type(value).__name__}: names are str, "
+                "values str, bytes, int, float or bool"
+            )
+    if message_id is not None and not isinstance(message_id, str):
+        raise TypeError(f"message_id is of type {type(message_id).__name__}, not str")
+    try:
+        return _ENCODER.encode(_Properties(checked, message_id, key))
+    except OverflowError as error:
+        raise ConfigError(f"a header's integer does not fit 64 bits: {error}") from error
+
+
+class Chunk:
+    """Messages of one frame handed out together: what their `Message`s share."""
+
+    __slots__ = ("bodies", "consumer", "first", "handle", "handout", "properties", "timestamp_us")
+
+    def __init__(
+        self,
+        handle: MirroredQueue,
+        consumer: int,
+        handout: HandOut,
+        first: int,
+        bodies: list[bytes],
+        properties: list[bytes] | None,
+        timestamp_us: int,
+    ) -> None:
+        self.handle = handle
+        self.consumer = consumer
+        self.handout = handout
+        self.first = first
+        self.bodies = bodies
+        self.properties = properties
+        self.timestamp_us = timestamp_us
+
+
+class Message:
+    """One delivered message, held until it is acked or given back.
+
+    As a context manager: acked on a clean exit, given back on an exception.
+    """
+
+    __slots__ = ("_chunk", "_index")
+
+    def __init__(self, chunk: Chunk, index: int) -> None:
+        self._chunk = chunk
+        self._index = index
+
+    @property
+    def body(self) -> bytes:
+        return self._chunk.bodies[self._index]
+
+    @property
+    def sequence(self) -> int:
+        """Position in the queue, from 1."""
+        return self._chunk.first + self._index
+
+    @property
+    def delivery_count(self) -> int:
+        """1 at the first delivery; a lower bound is never given."""
+        return self._chunk.handout.count
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it may have been handed out before."""
+        return self._chunk.handout.count > 1
+
+    @property
+    def timestamp(self) -> float:
+        """When the master took it, in seconds since 1970-01-01 UTC."""
+        return self._chunk.timestamp_us / 1e6
+
+    @property
+    def queue(self) -> str:
+        return self._chunk.handle.name
+
+    @property
+    def headers(self) -> dict[str, HeaderValue]:
+        return self._properties.headers
+
+    @property
+    def message_id(self) -> str | None:
+        return self._properties.message_id
+
+    @property
+    def key(self) -> str | bytes | None:
+        key: str | bytes | None = self._properties.key
+        return key
+
+    @property
+    def _properties(self) -> _Properties:
+        columns = self._chunk.properties
+        raw = columns[self._index] if columns else b""
+        return _DECODER.decode(raw) if raw else _Properties()
+
+    def ack(self) -> Settlement:
+        """Tell the queue that the message is done with."""
+        return self._chunk.handle._settle("ack", (self,))
+
+    def nack(self, requeue: bool = True, delay: float | None = None) -> Settlement:
+        """Give the message back to its place; it comes again with its count raised.
+
+        Args:
+            requeue: False ends the message without delivering it again.
+            delay: not supported by this version.
+        """
+        if delay is not None:
+            raise ConfigError("nack(delay=…) is not supported by this version: leave it out")
+        return self._chunk.handle._settle("nack" if requeue else "ack", (self,))
+
+    def __enter__(self) -> Message:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            self.ack()
+        else:
+            self.nack()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Message {self.queue}:{self.sequence} of {len(self.body)} bytes, delivery "
+            f"{self.delivery_count}>"
+        )
+
+
+def pieces_of(messages: tuple[Message, ...] | list[Message]) -> list[HandOut]:
+    """Names of deliveries, neighbours of one hand-out joined: what travels for ten thousand
+    acks in order is one range."""
+    pieces: list[HandOut] = []
+    handout: HandOut | None = None
+    first = last = 0
+    for message in messages:
+        chunk = message._chunk
+        sequence = chunk.first + message._index
+        if chunk.handout is handout and sequence == last + 1:
+            last = sequence
+            continue
+        if handout is not None:
+            pieces.append(HandOut(handout.epoch, handout.number, first, last, handout.count))
+        handout = chunk.handout
+        first = last = sequence
+    if handout is not None:
+        pieces.append(HandOut(handout.epoch, handout.number, first, last, handout.count))
+    return pieces

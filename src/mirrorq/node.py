@@ -1,0 +1,496 @@
+"""`Node`: one process's part in a cluster, and the host of the handles that live on it.
+
+All logic is in `engine`; the node thread that runs it is in `driver`. Here is what users and
+handles call: each call becomes an event for the node thread and waits for its answer.
+
+*Threads*: every public method may be called from any thread, except in a forked child.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from mirrorq import clock, errors
+from mirrorq.catalog import declaration_error
+from mirrorq.config import Config
+from mirrorq.driver import Driver, SessionPort
+from mirrorq.engine import Answer, Ask, Engine, Forget, Notice, Release
+from mirrorq.entry import Entry
+from mirrorq.errors import (
+    ConfigError,
+    MirrorQError,
+    NoQuorum,
+    PreconditionFailed,
+    QueueNotFound,
+    ShutDown,
+)
+from mirrorq.messages import (
+    CatalogCommand,
+    DeclareQueue,
+    DeleteQueue,
+    MemberId,
+    SessionId,
+)
+from mirrorq.security import check_listen
+from mirrorq.status import NodeStatus, QueueStatus
+from mirrorq.store import Store
+from mirrorq.transport import Transport
+from mirrorq.wire.ops import FrameCodec
+
+if TYPE_CHECKING:
+    from mirrorq.queue import MirroredQueue
+
+__all__ = ["Node"]
+
+log = logging.getLogger("mirrorq")
+
+CLOSE_S = 5.0
+"""close() ends within this, with or without a majority."""
+Result = TypeVar("Result")
+
+
+class Node:
+    """One node: a store, a part in the catalog, and copies of queues.
+
+    Args:
+        name: this node's name, one of `peers`' names when there are any.
+        path: directory of its store; made if absent.
+        peers: name -> endpoint of every node of the cluster, this one included. None: a
+            cluster of one, without sockets.
+        config: limits and times; equal on all nodes.
+        witness: votes and holds no queue.
+        insecure: allow to listen on other addresses than loopback without keys.
+        listen: endpoint to bind, when it differs from the advertised one in `peers`.
+
+    Returns at once, with or without peers; `wait_ready` waits for a majority.
+
+    Raises:
+        ConfigError: arguments that contradict each other, an endpoint that cannot be bound.
+        StoreError: the store cannot be opened (StoreLocked, StoreCorrupt among them).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        path: str | os.PathLike[str],
+        peers: Mapping[str, str] | None = None,
+        config: Config | None = None,
+        witness: bool = False,
+        security: None = None,
+        insecure: bool = False,
+        listen: str | None = None,
+    ) -> None:
+        _check_names(name, peers)
+        self.name = name
+        self.config = config or Config()
+        self.path = Path(path)
+        self.peers = dict(peers or {})
+        self._pid = os.getpid()
+        self._tokens = itertools.count(1)
+        self._session_numbers = itertools.count(1)
+        self._listeners: list[Callable[[Notice], None]] = []
+        self._closed = threading.Event()
+        self._close_lock = threading.Lock()
+        self._transport: Transport | None = None
+        address = listen or self.peers.get(name)
+        if address is not None:
+            check_listen(address, insecure=insecure)
+        self._store = Store(self.path, node=name, config=self.config)
+        try:
+            if address is not None:
+                self._transport = Transport(name, self._store.incarnation, address, self.config)
+            self._driver = self._make_driver(witness)
+        except BaseException:
+            if self._transport is not None:
+                self._transport.close()
+            self._store.close()
+            raise
+        self._warn_of_two(witness)
+        self._driver.thread.start()
+
+    def _make_driver(self, witness: bool) -> Driver:
+        store = self._store
+        me = MemberId(self.name, store.store_id, store.incarnation)
+        engine = Engine(
+            me,
+            self.endpoint,
+            self.peers,
+            self.config,
+            FrameCodec(),
+            store.raft_image(),
+            [store.load(queue_id) for queue_id in store.queue_ids()],
+            witness=witness,
+            seed=secrets.randbits(32),
+            now_ms=clock.now_ms(),
+        )
+        driver = Driver(engine, store, self._transport, self._on_notice)
+        if self._transport is not None:
+            driver.entry = Entry(
+                driver,
+                self._transport,
+                self.config,
+                tokens=self._tokens,
+                session_numbers=self._session_numbers,
+                status=self._status,
+                is_served=self._is_served,
+                is_ready=lambda: self._is_ready,
+            )
+        return driver
+
+    def _warn_of_two(self, witness: bool) -> None:
+        if len(self.peers) == 2:
+            log.warning(
+                "a cluster of two nodes (%s) has no majority without both: either one's death "
+                "pauses the other. Add a third node, a witness (witness=True) is enough",
+                ", ".join(self.peers),
+            )
+
+    # --- Life ---------------------------------------------------------------------------
+
+    @property
+    def endpoint(self) -> str:
+        """Where others reach this node; "" without peers."""
+        if self._transport is None:
+            return ""
+        return self.peers.get(self.name, self._transport.endpoint)
+
+    @property
+    def listening(self) -> str:
+        """The endpoint that is bound (with the port that was found); "" without peers."""
+        return "" if self._transport is None else self._transport.endpoint
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def closed(self) -> bool:
+        return self._closed.is_set() or self._driver.failure is not None
+
+    def close(self) -> None:
+        """Hand masters over, stop, and close the store. Ends within 5 s. May be repeated."""
+        self._check_process()
+        with self._close_lock:
+            if self._closed.is_set():
+                return
+            self._hand_over()
+            self._closed.set()
+            self._driver.stop(CLOSE_S)
+            if self._transport is not None:
+                self._transport.close()
+            self._store.close()
+
+    def _hand_over(self) -> None:
+        """Give the lease up; let the catalog's leader find other masters for a moment."""
+        if self._transport is None or not self._driver.thread.is_alive():
+            return
+        self._driver.call(lambda: self._driver.post(Release()))
+        deadline = clock.now_ms() + self.config.lease_ms
+        others = threading.Event()
+        while clock.now_ms() < deadline and self._masters_with_mirrors():
+            others.wait(0.005)
+
+    def _masters_with_mirrors(self) -> bool:
+        def look() -> bool:
+            replicas = self._driver.engine.replicas.values()
+            return any(
+                r.is_master and r.ring.view is not None and len(r.ring.view.members) > 1
+                for r in replicas
+            )
+
+        return self._on_thread(look, 1.0, False)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise MirrorQError(
+                f"node {self.name} was made in process {self._pid}; this is process "
+                f"{os.getpid()}, forked from it: make a node or connect() in the child"
+            )
+
+    def _check_open(self) -> None:
+        self._check_process()
+        failure = self._driver.failure
+        if failure is not None:
+            raise ShutDown(f"node {self.name} has failed: {failure}") from failure
+        if self._closed.is_set():
+            raise ShutDown(f"node {self.name} is closed")
+
+    # --- Waiting for the node thread ----------------------------------------------------
+
+    def _on_thread(self, function: Callable[[], Result], timeout: float, default: Result) -> Result:
+        """Call a function on the node thread; `default` when it does not answer in time."""
+        if threading.current_thread() is self._driver.thread:
+            return function()
+        done = threading.Event()
+        result = [default]
+
+        def run() -> None:
+            result[0] = function()
+            done.set()
+
+        self._driver.call(run)
+        waited = 0.0
+        while not done.wait(min(0.05, timeout)) and waited < timeout:
+            waited += 0.05
+            if not self._driver.thread.is_alive():
+                break
+        return result[0]
+
+    def _command(self, command: CatalogCommand, timeout: float | None) -> Answer:
+        """Have a catalog command done.
+
+        Raises:
+            NoQuorum: nothing came of it in time.
+        """
+        self._check_open()
+        token = next(self._tokens)
+        done = threading.Event()
+        answers: list[Answer] = []
+
+        def answered(answer: Answer) -> None:
+            answers.append(answer)
+            done.set()
+
+        def ask() -> None:
+            self._driver.expect(token, answered)
+            self._driver.post(Ask(token, command))
+
+        self._driver.call(ask)
+        if not done.wait(timeout):
+            self._driver.call(lambda: self._driver.post(Forget(token)))
+            raise NoQuorum(
+                f"the cluster did not answer within {timeout} s: node {self.name} "
+                f"{self._waiting_text()}. Start more of {', '.join(self.peers) or self.name}"
+            )
+        answer = answers[0]
+        if answer.error:
+            raise _exception(answer)
+        return answer
+
+    def _waiting_text(self) -> str:
+        engine = self._driver.engine
+        text = engine.waiting_text()
+        return text or f"has leader {engine.leader or 'none'}"
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until this node takes part in a cluster that has a majority.
+
+        Raises:
+            NoQuorum: that did not come within `timeout` seconds.
+        """
+        self._check_open()
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        pause = threading.Event()
+        while not self._on_thread(lambda: self._is_ready, 1.0, False):
+            self._check_open()
+            if deadline is not None and clock.now_ms() >= deadline:
+                raise NoQuorum(
+                    f"node {self.name} is not ready after {timeout} s: it "
+                    f"{self._waiting_text()}. Start more of {', '.join(self.peers)}"
+                )
+            pause.wait(0.005)
+
+    @property
+    def _is_ready(self) -> bool:
+        engine = self._driver.engine
+        return engine.is_registered and engine.leader is not None
+
+    # --- Queues -------------------------------------------------------------------------
+
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        timeout: float | None = 30,
+    ) -> MirroredQueue:
+        """Declare a queue and return a handle on it.
+
+        A queue that exists is returned as it is, though it may be down; a new one when all
+        members of its first view have it.
+
+        Raises:
+            PreconditionFailed: it exists with other properties.
+            QueueNotFound: `passive`, and it does not exist.
+            NoQuorum: no majority within `timeout` seconds.
+        """
+        from mirrorq.queue import MirroredQueue
+
+        queue_id = self.declare(
+            name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            passive=passive,
+            timeout=timeout,
+        )
+        return MirroredQueue._attach(self, queue_id, name)
+
+    def declare(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        passive: bool,
+        timeout: float | None,
+    ) -> int:
+        """Declare a queue; return its id."""
+        wrong = declaration_error(name, exclusive, auto_delete)
+        if wrong:
+            raise ConfigError(wrong)
+        if passive:
+            self.wait_ready(timeout)
+            return self._known_queue(name)
+        command = DeclareQueue(name, durable, exclusive, auto_delete, self.name, None, ())
+        known = self._on_thread(lambda: self._driver.engine.catalog.queue_named(name), 1.0, None)
+        if known is not None and known.durable == durable and self._is_ready:
+            return known.id
+        queue_id = self._command(command, timeout).value
+        if known is None:
+            self._wait_served(queue_id, timeout)
+        return queue_id
+
+    def _known_queue(self, name: str) -> int:
+        record = self._on_thread(lambda: self._driver.engine.catalog.queue_named(name), 1.0, None)
+        if record is None:
+            raise QueueNotFound(f"no queue is named {name!r}: declare it without passive=True")
+        return record.id
+
+    def _wait_served(self, queue_id: int, timeout: float | None) -> None:
+        """A new queue: until its master has reported that it serves."""
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        pause = threading.Event()
+        while not self._on_thread(lambda: self._is_served(queue_id), 1.0, False):
+            self._check_open()
+            if deadline is not None and clock.now_ms() >= deadline:
+                return
+            pause.wait(0.002)
+
+    def _is_served(self, queue_id: int) -> bool:
+        engine = self._driver.engine
+        replica = engine.replicas.get(queue_id)
+        if replica is not None and replica.is_master:
+            return replica.is_serving
+        return queue_id in engine.reports or engine.catalog.queue(queue_id) is None
+
+    def delete(
+        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
+    ) -> None:
+        """Delete a queue with everything in it.
+
+        Raises:
+            PreconditionFailed: it is not empty, or has consumers, and that was asked.
+        """
+        if if_empty or if_unused:
+            status = self.status(queue_id)
+            if if_empty and status.messages:
+                raise PreconditionFailed(
+                    f"queue {status.name!r} has {status.messages} messages: purge it first"
+                )
+            if if_unused and status.consumers:
+                raise PreconditionFailed(
+                    f"queue {status.name!r} has {status.consumers} consumers: cancel them first"
+                )
+        self._command(DeleteQueue(queue_id), timeout)
+
+    # --- Host of handles ----------------------------------------------------------------
+
+    def open_session(self, port: SessionPort, queue_id: int) -> SessionId:
+        """Register a handle; its first event tells who serves the queue."""
+        self._check_open()
+        number = next(self._session_numbers)
+        session = SessionId(self.name, self._store.incarnation, number)
+        self._driver.call(lambda: self._driver.open_port(session, queue_id, port))
+        return session
+
+    def close_session(self, session: SessionId) -> None:
+        self._driver.call(lambda: self._driver.close_port(session))
+
+    def wake(self, session: SessionId) -> None:
+        """Have the handle stepped soon."""
+        self._driver.wake_session(session)
+
+    def now_ms(self) -> int:
+        return clock.now_ms()
+
+    def is_paused(self) -> bool:
+        """No contact with a majority."""
+        return self._driver.engine.lease.paused
+
+    # --- Status and administration ------------------------------------------------------
+
+    def status(self, queue_id: int) -> QueueStatus:
+        """What this node knows of a queue. Never blocks for the network, never raises."""
+        return self._on_thread(lambda: self._status(queue_id), 1.0, QueueStatus.unknown())
+
+    def _status(self, queue_id: int) -> QueueStatus:
+        return QueueStatus.of(
+            self._driver.engine,
+            queue_id,
+            clock.now_ms(),
+            self._queue_bytes(queue_id),
+            self._driver.blocked_by,
+        )
+
+    def _queue_bytes(self, queue_id: int) -> int:
+        try:
+            return self._store.queue_bytes(queue_id)
+        except MirrorQError:
+            return 0
+
+    def queues(self) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name."""
+        self._check_open()
+
+        def look() -> list[QueueStatus]:
+            records = self._driver.engine.catalog.queues()
+            return [self._status(record.id) for record in sorted(records, key=lambda r: r.name)]
+
+        return self._on_thread(look, 5.0, [])
+
+    def nodes(self) -> list[NodeStatus]:
+        """Every node of the cluster as this one sees it, by name."""
+        self._check_open()
+        return self._on_thread(lambda: NodeStatus.all_of(self._driver.engine), 5.0, [])
+
+    def add_listener(self, on_event: Callable[[Notice], None]) -> None:
+        """Have a function called with what happens to this node, on the node's log thread."""
+        self._listeners.append(on_event)
+
+    def _on_notice(self, notice: Notice) -> None:
+        log.info("node %s: %s", self.name, notice.text)
+        for listener in self._listeners:
+            try:
+                listener(notice)
+            except Exception:
+                log.exception("a listener of node %s raised", self.name)
+
+
+def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
+    if not name:
+        raise ConfigError("a node needs a name")
+    if peers is not None and name not in peers:
+        raise ConfigError(
+            f"node {name!r} is not among its peers {', '.join(peers)}: name every node of the "
+            "cluster with its endpoint, this one included"
+        )
+
+
+def _exception(answer: Answer) -> MirrorQError:
+    kind = getattr(errors, answer.error, MirrorQError)
+    made = kind(answer.text)
+    return made if isinstance(made, MirrorQError) else MirrorQError(answer.text)

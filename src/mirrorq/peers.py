@@ -1,0 +1,75 @@
+"""Which life of each peer this node talks to, and when it was last heard. Pure.
+
+Handles that live on a peer are taken for gone when nothing came from it for failure_ms, or
+when it is known dead; who may be *replaced* is judged by `liveness`, with more care.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from mirrorq.messages import Hello, MemberId
+
+
+@define
+class Peer:
+    """One other node, by name."""
+
+    name: str
+    member: MemberId | None = None
+    """Its newest life that has said hello; None before."""
+    heard_ms: int = 0
+    gone: bool = True
+
+
+class Peers:
+    """All other nodes that this one knows by name."""
+
+    def __init__(self, failure_ms: int) -> None:
+        self._failure_ms = failure_ms
+        self._peers: dict[str, Peer] = {}
+
+    def add(self, name: str) -> Peer:
+        return self._peers.setdefault(name, Peer(name))
+
+    def all(self) -> tuple[Peer, ...]:
+        return tuple(self._peers.values())
+
+    def on_hello(self, now_ms: int, hello: Hello) -> bool | None:
+        """Note a sign of life: whether it is of a new life; None when it is of an old one."""
+        peer = self.add(hello.node)
+        member = MemberId(hello.node, hello.store, hello.incarnation)
+        known = peer.member
+        if known is not None and known.store == member.store:
+            if member.incarnation < known.incarnation:
+                return None
+        peer.member = member
+        peer.heard_ms = now_ms
+        peer.gone = False
+        return member != known
+
+    def on_heard(self, now_ms: int, name: str, incarnation: int) -> MemberId | None:
+        """Something came; who from, or None when that life has not said hello yet."""
+        peer = self._peers.get(name)
+        if peer is None or peer.member is None or peer.member.incarnation != incarnation:
+            return None
+        peer.heard_ms = now_ms
+        peer.gone = False
+        return peer.member
+
+    def end(self, member: MemberId) -> bool:
+        """This life is known dead. True when that is news."""
+        peer = self._peers.get(member.node)
+        if peer is None or peer.member != member or peer.gone:
+            return False
+        peer.gone = True
+        return True
+
+    def newly_silent(self, now_ms: int) -> tuple[Peer, ...]:
+        """Peers that have now been silent for failure_ms."""
+        found = []
+        for peer in self._peers.values():
+            if not peer.gone and now_ms - peer.heard_ms >= self._failure_ms:
+                peer.gone = True
+                found.append(peer)
+        return tuple(found)

@@ -1,0 +1,209 @@
+"""What `put` hands to the node thread, and how outcomes find their confirmations.
+
+Single puts that wait together are packed into one frame; a put_many keeps frames of its own,
+one if it fits, so that it is stored whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from attrs import define, field
+
+from mirrorq.confirmation import Confirmation
+from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
+from mirrorq.messages import FLAG_TRANSIENT
+from mirrorq.session import Failed, Put, Stored
+from mirrorq.wire.frames import pack_publish
+
+PACK_COUNT = 4096
+PACK_BYTES = 256 * 1024
+"""Single puts of one round go into frames of at most so many messages and bytes."""
+FRAME_OVERHEAD = 256
+"""Header, padding and the offsets' first entries of a frame."""
+MESSAGE_OVERHEAD = 8
+"""Offsets of one message in both columns."""
+
+
+@define(eq=False)
+class SinglePut:
+    """One `put`, in the inbox."""
+
+    confirmation: Confirmation
+    body: bytes
+    properties: bytes
+    persistent: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + len(self.properties)
+
+
+@define(eq=False)
+class ManyPut:
+    """One `put_many`, in the inbox; `parts` frames are still open."""
+
+    confirmation: Confirmation
+    bodies: Sequence[bytes]
+    properties: bytes
+    persistent: bool
+    size: int
+    parts_open: int = 0
+    stored: list[range] = field(factory=list)
+    refused: list[range] = field(factory=list)
+    reason: str = ""
+    is_unknown: bool = False
+
+
+@define(eq=False)
+class PutToken:
+    """What a frame's outcome is for: single confirmations, or a part of a put_many."""
+
+    singles: list[Confirmation] | None
+    many: ManyPut | None
+    offset: int = 0
+    count: int = 0
+    left: int = 0
+
+
+def _packer(
+    bodies: Sequence[bytes], properties: list[bytes] | None, persistent: bool
+) -> Callable[[int, int, int], bytes]:
+    flags = 0 if persistent else FLAG_TRANSIENT
+
+    def pack(producer: int, first_number: int, settled: int) -> bytes:
+        return pack_publish(
+            bodies,
+            properties,
+            producer=producer,
+            first_number=first_number,
+            settled=settled,
+            flags=flags,
+        )
+
+    return pack
+
+
+def frames_of(inbox: Sequence[SinglePut | ManyPut], frame_bytes_max: int) -> Iterator[Put]:
+    """Turn calls into batches, in order."""
+    run: list[SinglePut] = []
+    size = 0
+    for item in inbox:
+        if isinstance(item, ManyPut):
+            if run:
+                yield _single(run, size)
+                run, size = [], 0
+            yield from _many(item, frame_bytes_max)
+            continue
+        is_full = len(run) >= PACK_COUNT or size + item.size > PACK_BYTES
+        if run and (is_full or run[-1].persistent != item.persistent):
+            yield _single(run, size)
+            run, size = [], 0
+        run.append(item)
+        size += item.size
+    if run:
+        yield _single(run, size)
+
+
+def _single(run: list[SinglePut], size: int) -> Put:
+    bodies = [item.body for item in run]
+    properties = [item.properties for item in run]
+    token = PutToken([item.confirmation for item in run], None, 0, len(run), len(run))
+    columns = properties if any(properties) else None
+    return Put(token, len(run), size, _packer(bodies, columns, run[0].persistent), False)
+
+
+def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:
+    parts = list(_parts(item, frame_bytes_max))
+    item.parts_open = len(parts)
+    for start, stop in parts:
+        bodies = item.bodies[start:stop]
+        properties = [item.properties] * len(bodies) if item.properties else None
+        token = PutToken(None, item, start, stop - start, stop - start)
+        size = sum(map(len, bodies)) + len(item.properties) * len(bodies)
+        yield Put(token, stop - start, size, _packer(bodies, properties, item.persistent), True)
+
+
+def _parts(item: ManyPut, frame_bytes_max: int) -> Iterator[tuple[int, int]]:
+    each = len(item.properties) + MESSAGE_OVERHEAD
+    if item.size + each * len(item.bodies) + FRAME_OVERHEAD <= frame_bytes_max:
+        yield 0, len(item.bodies)
+        return
+    start = 0
+    size = FRAME_OVERHEAD
+    for index, body in enumerate(item.bodies):
+        if index > start and size + len(body) + each > frame_bytes_max:
+            yield start, index
+            start, size = index, FRAME_OVERHEAD
+        size += len(body) + each
+    yield start, len(item.bodies)
+
+
+def finish(outcome: Stored | Failed) -> list[Confirmation]:
+    """Note an outcome; return the confirmations that it ends. With the handle's lock held."""
+    token = outcome.token
+    assert isinstance(token, PutToken)
+    if token.singles is not None:
+        return _finish_singles(token.singles, outcome)
+    assert token.many is not None
+    return _finish_part(token, token.many, outcome)
+
+
+def _finish_singles(singles: list[Confirmation], outcome: Stored | Failed) -> list[Confirmation]:
+    ended = singles[outcome.index : outcome.index + outcome.count]
+    if isinstance(outcome, Stored):
+        for sequence, confirmation in enumerate(ended, outcome.first_sequence):
+            confirmation._finish(sequence, None)
+    else:
+        for confirmation in ended:
+            confirmation._finish(None, error_of(outcome))
+    return ended
+
+
+def error_of(outcome: Failed) -> MirrorQError:
+    if outcome.unknown:
+        return ConfirmUnknown(
+            f"it is not known whether the message was stored: {outcome.reason}. Publishing it "
+            "again may make a duplicate"
+        )
+    return NotConfirmed(f"the message was not stored: {outcome.reason}")
+
+
+def _finish_part(token: PutToken, many: ManyPut, outcome: Stored | Failed) -> list[Confirmation]:
+    if isinstance(outcome, Stored):
+        first = outcome.first_sequence
+        many.stored.append(range(first, first + outcome.count))
+    else:
+        start = token.offset + outcome.index
+        many.refused.append(range(start, start + outcome.count))
+        many.reason = outcome.reason
+        many.is_unknown = many.is_unknown or outcome.unknown
+    token.left -= outcome.count
+    if token.left == 0:
+        many.parts_open -= 1
+    if many.parts_open:
+        return []
+    _finish_many(many)
+    return [many.confirmation]
+
+
+def _finish_many(many: ManyPut) -> None:
+    confirmation = many.confirmation
+    if not many.refused:
+        confirmation._finish(_joined(many.stored), None)
+    elif many.is_unknown:
+        failed = Failed(None, 0, 0, many.reason, True)
+        confirmation._finish(None, error_of(failed))
+    else:
+        refused = sum(len(piece) for piece in many.refused)
+        text = f"{refused} of {len(many.bodies)} messages were not stored: {many.reason}"
+        confirmation._finish(None, NotConfirmed(text, many.stored, many.refused))
+
+
+def _joined(pieces: list[range]) -> range | tuple[int, ...]:
+    """One range; when other producers came between the parts, all sequences in order."""
+    is_one = all(a.stop == b.start for a, b in pairwise(pieces))
+    if is_one:
+        return range(pieces[0].start, pieces[-1].stop)
+    return tuple(sequence for piece in pieces for sequence in piece)

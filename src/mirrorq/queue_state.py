@@ -1,0 +1,298 @@
+"""The applied state of one queue: which messages live, how often each came back, who produced.
+
+Every member applies the same stable ops in the same order, so states at the same lsn are
+equal on all copies (Lemma 3). The state knows nothing of consumers: who holds what now is
+the master's own matter (`delivery`) and ends with its reign.
+
+A message is *live* from its publish to its ack. Its delivery count is
+
+    1 + returns of it + promotions that happened while it was live and below the horizon
+
+Promotions are kept as marks, (lsn, sequence): each counts for every message below. That
+makes a promotion cost the same for ten messages and for ten million.
+
+Invariants:
+1. live sequences are below next_sequence.
+2. `returned` holds live sequences only.
+3. outcomes of a producer are above its settled mark, in order of number.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import msgspec
+from attrs import define, field
+
+from mirrorq.messages import (
+    FLAG_TRANSIENT,
+    AckOp,
+    Entry,
+    HorizonOp,
+    OpKind,
+    ProducerOp,
+    PromotedOp,
+    PurgeOp,
+    Range,
+    ReturnOp,
+)
+from mirrorq.ranges import RangeSet
+
+STATE_VERSION = 1
+MARKS_TRIM_COUNT = 8
+"""Promotion marks are looked through for dead ones when there are more than this."""
+
+REFUSED = 0
+"""First sequence of an outcome that is a refusal."""
+
+
+@define
+class Producer:
+    """One producer id: the highest number in the applied log and what became of each."""
+
+    highest: int = 0
+    settled: int = 0
+    outcomes: list[tuple[int, int, int, str]] = field(factory=list)
+    """(first number, count, first sequence or REFUSED, reason), in order of number."""
+    used_us: int = 0
+    """Timestamp of the last op that named it; decides about expiry."""
+
+    def note(self, first: int, count: int, sequence: int, reason: str, settled: int) -> None:
+        """Record the outcome of numbers first to first + count - 1."""
+        self.highest = max(self.highest, first + count - 1)
+        self.settled = max(self.settled, settled)
+        outcomes = self.outcomes
+        if outcomes and sequence != REFUSED:
+            before = outcomes[-1]
+            joins = before[0] + before[1] == first and before[2] + before[1] == sequence
+            if joins and before[2] != REFUSED:
+                outcomes[-1] = (before[0], before[1] + count, before[2], "")
+                count = 0
+        if count:
+            outcomes.append((first, count, sequence, reason))
+        self._forget_settled()
+
+    def _forget_settled(self) -> None:
+        keep = 0
+        for first, count, _, _ in self.outcomes:
+            if first + count - 1 > self.settled:
+                break
+            keep += 1
+        if keep:
+            del self.outcomes[:keep]
+
+    def outcomes_of(self, first: int, last: int) -> list[tuple[int, int, int, str]]:
+        """What became of first to last, as far as it is kept."""
+        found = []
+        for start, count, sequence, reason in self.outcomes:
+            low, high = max(first, start), min(last, start + count - 1)
+            if low <= high:
+                shifted = sequence + low - start if sequence != REFUSED else REFUSED
+                found.append((low, high - low + 1, shifted, reason))
+        return found
+
+
+class _Image(msgspec.Struct, array_like=True):
+    """The state as bytes: a checkpoint, or what a transfer carries."""
+
+    version: int
+    applied: int
+    next_sequence: int
+    horizon: int
+    live: bytes
+    transient: bytes
+    returned: dict[int, tuple[int, int]]
+    marks: list[tuple[int, int]]
+    producers: dict[int, tuple[int, int, list[tuple[int, int, int, str]], int]]
+    history: list[tuple[int, int]]
+
+
+class QueueState:
+    """What all stable ops up to `applied` have made of the queue."""
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.next_sequence = 1
+        self.horizon = 1
+        """Messages below this sequence may be handed out."""
+        self.live = RangeSet()
+        self.transient = RangeSet()
+        """Live messages that a cold promotion drops."""
+        self.returned: dict[int, tuple[int, int]] = {}
+        """sequence -> (returns, lsn of the last return)."""
+        self.marks: list[tuple[int, int]] = []
+        """Promotions: (lsn, sequence). Counts for live messages below sequence."""
+        self.producers: dict[int, Producer] = {}
+        self.history: list[tuple[int, int]] = []
+        """(epoch, last lsn) of all applied ops, oldest first."""
+
+    # --- Queries ------------------------------------------------------------------------
+
+    def delivery_count(self, sequence: int) -> int:
+        """The count of the next delivery of this message."""
+        raised = sum(1 for _, mark in self.marks if mark > sequence)
+        return 1 + raised + self.returned.get(sequence, (0, 0))[0]
+
+    def count_run(self, first: int, last: int) -> Range:
+        """(delivery count of `first`, end of the run within last that shares it)."""
+        count = self.delivery_count(first)
+        for _, mark in self.marks:
+            if first < mark <= last:
+                last = mark - 1
+        if self.returned:
+            sequence = first + 1
+            while sequence <= last and self.delivery_count(sequence) == count:
+                sequence += 1
+            last = sequence - 1
+        return count, last
+
+    def raised_by_promotion(self, sequence: int) -> bool:
+        """Whether the last raise of this message's count was a promotion."""
+        promoted = max((lsn for lsn, mark in self.marks if mark > sequence), default=0)
+        return promoted > self.returned.get(sequence, (0, 0))[1]
+
+    def epoch_at(self, lsn: int) -> int:
+        """The epoch in which the op at `lsn` was made; 0 when that is not known."""
+        index = bisect_right(self.history, lsn - 1, key=lambda item: item[1])
+        return self.history[index][0] if index < len(self.history) else 0
+
+    # --- Applying -----------------------------------------------------------------------
+
+    def apply(self, entry: Entry) -> tuple[Range, ...]:
+        """Apply the next op; return the ranges of messages that it ended."""
+        header = entry.header
+        self.applied = header.lsn
+        extend_history(self.history, header.epoch, header.lsn)
+        payload = entry.payload
+        if payload is None:
+            self._publish(entry)
+        elif isinstance(payload, AckOp | PurgeOp):
+            return self._end(payload.ranges)
+        elif isinstance(payload, ReturnOp):
+            self._return(payload.ranges, header.lsn)
+        elif isinstance(payload, HorizonOp):
+            self.horizon = max(self.horizon, payload.sequence)
+        elif isinstance(payload, PromotedOp):
+            return self._promote(payload, header.lsn)
+        elif isinstance(payload, ProducerOp):
+            self._producer(payload, header.lsn, header.timestamp_us)
+        elif header.kind == OpKind.REFUSAL:
+            self._refuse(entry)
+        return ()
+
+    def _publish(self, entry: Entry) -> None:
+        header = entry.header
+        first, last = header.first_sequence, header.first_sequence + header.count - 1
+        self.live.add(first, last)
+        self.next_sequence = last + 1
+        if header.flags & FLAG_TRANSIENT:
+            self.transient.add(first, last)
+        producer = self.producers.get(header.producer)
+        if producer is not None:
+            producer.used_us = header.timestamp_us
+            producer.note(header.first_number, header.count, first, "", header.settled)
+
+    def _refuse(self, entry: Entry) -> None:
+        header = entry.header
+        producer = self.producers.get(header.producer)
+        if producer is not None:
+            reason = getattr(entry.payload, "reason", "")
+            producer.used_us = header.timestamp_us
+            producer.note(header.first_number, header.count, REFUSED, reason, header.settled)
+
+    def _end(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+        for first, last in ranges:
+            self.live.remove(first, last)
+            if self.transient:
+                self.transient.remove(first, last)
+            if self.returned:
+                self._forget_returns(first, last)
+        if len(self.marks) > MARKS_TRIM_COUNT:
+            self._trim_marks()
+        return ranges
+
+    def _forget_returns(self, first: int, last: int) -> None:
+        if last - first < len(self.returned):
+            for sequence in range(first, last + 1):
+                self.returned.pop(sequence, None)
+        else:
+            kept = {s: r for s, r in self.returned.items() if not first <= s <= last}
+            self.returned = kept
+
+    def _trim_marks(self) -> None:
+        least = self.live.first if self.live else self.next_sequence
+        self.marks = [(lsn, mark) for lsn, mark in self.marks if mark > least]
+
+    def _return(self, ranges: tuple[Range, ...], lsn: int) -> None:
+        for first, last in ranges:
+            for low, high in self.live.within(first, last):
+                for sequence in range(low, high + 1):
+                    returns = self.returned.get(sequence, (0, 0))[0]
+                    self.returned[sequence] = (returns + 1, lsn)
+
+    def _promote(self, payload: PromotedOp, lsn: int) -> tuple[Range, ...]:
+        ended: tuple[Range, ...] = ()
+        if payload.how == "cold" and self.transient:
+            ended = self._end(tuple(self.transient))
+        # A message published later is not below the horizon's past: the mark ends where the
+        # queue ends now.
+        self.marks.append((lsn, min(self.horizon, self.next_sequence)))
+        self._trim_marks()
+        return ended
+
+    def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
+        for number in payload.expired:
+            self.producers.pop(number, None)
+        if not payload.expired:
+            self.producers[lsn] = Producer(used_us=timestamp_us)
+
+    # --- Bytes --------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The whole state as bytes; equal states give equal bytes."""
+        image = _Image(
+            STATE_VERSION,
+            self.applied,
+            self.next_sequence,
+            self.horizon,
+            self.live.to_bytes(),
+            self.transient.to_bytes(),
+            dict(sorted(self.returned.items())),
+            self.marks,
+            {
+                number: (p.highest, p.settled, p.outcomes, p.used_us)
+                for number, p in sorted(self.producers.items())
+            },
+            self.history,
+        )
+        return msgspec.msgpack.encode(image)
+
+    @classmethod
+    def decode(cls, data: bytes) -> QueueState:
+        """Read what `encode` wrote. Raises ValueError on anything else."""
+        try:
+            image = msgspec.msgpack.decode(data, type=_Image)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"a queue's state of {len(data)} bytes: {error}") from error
+        if image.version != STATE_VERSION:
+            raise ValueError(f"a queue's state of version {image.version}, not {STATE_VERSION}")
+        state = cls()
+        state.applied = image.applied
+        state.next_sequence = image.next_sequence
+        state.horizon = image.horizon
+        state.live = RangeSet.from_bytes(image.live)
+        state.transient = RangeSet.from_bytes(image.transient)
+        state.returned = image.returned
+        state.marks = image.marks
+        state.history = image.history
+        for number, (highest, settled, outcomes, used_us) in image.producers.items():
+            state.producers[number] = Producer(highest, settled, outcomes, used_us)
+        return state
+
+
+def extend_history(history: list[tuple[int, int]], epoch: int, lsn: int) -> None:
+    """Note that the op at `lsn`, the next one, was made in `epoch`."""
+    if history and history[-1][0] == epoch:
+        history[-1] = (epoch, lsn)
+    else:
+        history.append((epoch, lsn))

@@ -1,0 +1,246 @@
+"""What goes into the consensus core, what comes out, and what its nodes tell each other.
+
+Pure data. The classes of `RAFT_MESSAGES` travel between nodes; the events and
+`RaftEffects` stay inside one process.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from attrs import frozen
+
+from mirrorq.effects import Persisted, RaftEntry, RaftSnapshot, RaftWrite
+from mirrorq.messages import StoreId
+
+__all__ = [
+    "KIND_COMMAND",
+    "KIND_NOTHING",
+    "KIND_VOTERS",
+    "RAFT_MESSAGES",
+    "AppendAnswer",
+    "AppendRequest",
+    "Compact",
+    "Contact",
+    "Found",
+    "InstallSnapshot",
+    "PeerDead",
+    "Promise",
+    "Propose",
+    "ProposeVoters",
+    "RaftEffects",
+    "RaftEvent",
+    "RaftMessage",
+    "Received",
+    "Tick",
+    "VoteAnswer",
+    "VoteRequest",
+    "decode_voters",
+    "encode_voters",
+]
+
+KIND_NOTHING = 0
+KIND_COMMAND = 1
+KIND_VOTERS = 2
+
+# --- Between nodes ------------------------------------------------------------------------
+
+
+@frozen
+class VoteRequest:
+    term: int
+    """The term that the sender stands for; with `pre` one that it has not entered yet."""
+    pre: bool
+    """Only asks whether the vote would be given: nobody's term moves."""
+    last_index: int
+    last_term: int
+
+
+@frozen
+class VoteAnswer:
+    term: int
+    """Of a granted pre-vote the term asked for, else the answerer's own."""
+    pre: bool
+    granted: bool
+
+
+@frozen
+class AppendRequest:
+    """Also the heartbeat, then without entries."""
+
+    term: int
+    previous_index: int
+    previous_term: int
+    entries: tuple[RaftEntry, ...]
+    commit_index: int
+    sent_ms: int
+    """The leader's clock at this round; comes back in the answer."""
+
+
+@frozen
+class InstallSnapshot:
+    term: int
+    snapshot: RaftSnapshot
+    sent_ms: int
+
+
+@frozen
+class AppendAnswer:
+    """Answers AppendRequest and InstallSnapshot."""
+
+    term: int
+    success: bool
+    index: int
+    """Success: the answerer's log agrees with the leader's up to here, on disk.
+    Else: the highest index at which it may agree."""
+    index_term: int
+    """The answerer's term at `index` when refused."""
+    previous_index: int
+    """Of the request, so that a late refusal is recognised."""
+    sent_ms: int
+
+
+RaftMessage = VoteRequest | VoteAnswer | AppendRequest | InstallSnapshot | AppendAnswer
+RAFT_MESSAGES = (VoteRequest, VoteAnswer, AppendRequest, InstallSnapshot, AppendAnswer)
+
+# --- Events -------------------------------------------------------------------------------
+
+
+@frozen
+class Tick:
+    """Time has passed: `wake_at_ms` has come. Harmless at any time."""
+
+
+@frozen
+class Received:
+    sender: StoreId
+    message: RaftMessage
+
+
+@frozen
+class Propose:
+    """Append a catalog command. `number` comes back in `accepted` or `rejected`."""
+
+    number: int
+    data: bytes
+
+
+@frozen
+class ProposeVoters:
+    """Change the voters by exactly one. `number` comes back in `accepted` or `rejected`."""
+
+    number: int
+    voters: tuple[StoreId, ...]
+
+
+@frozen
+class PeerDead:
+    """The process on this store is known to have ended; silence alone is no such proof."""
+
+    store: StoreId
+
+
+@frozen
+class Contact:
+    """Ask the majority for a sign of life now, for instance because a lease is wanted."""
+
+
+@frozen
+class Compact:
+    """`data` is the catalog as it is after applying `index`; the log up to there may go."""
+
+    index: int
+    data: bytes
+
+
+@frozen
+class Promise:
+    """Keep the promise to a founding on disk (it shares the hard state's value)."""
+
+    founding: bytes
+
+
+@frozen
+class Found:
+    """The cluster is founded with these voters. Without effect on a founded store."""
+
+    voters: tuple[StoreId, ...]
+
+
+RaftEvent = (
+    Tick
+    | Received
+    | Propose
+    | ProposeVoters
+    | Persisted
+    | PeerDead
+    | Contact
+    | Compact
+    | Promise
+    | Found
+)
+
+# --- Effects ------------------------------------------------------------------------------
+
+
+@frozen
+class RaftEffects:
+    """What one step wants done, in the order of the fields.
+
+    The writes of several steps may share one commit (`merge_writes`); then `send`,
+    `install` and `apply` of each wait for that commit, and afterwards `Persisted` is
+    stepped with the greatest `write_number` in it.
+    """
+
+    persist: RaftWrite | None = None
+    """To be synced before anything below is done."""
+    write_number: int = 0
+    """Names `persist`; 0 when there is none."""
+    send: tuple[tuple[StoreId, RaftMessage], ...] = ()
+    """Never before `persist`, and never before the sends of earlier steps."""
+    install: RaftSnapshot | None = None
+    """The catalog becomes this; empty data is the catalog of a newly founded cluster."""
+    apply: tuple[RaftEntry, ...] = ()
+    """Committed entries of every kind, in order, each once in the life of a process."""
+    accepted: tuple[tuple[int, int, int], ...] = ()
+    """(number, index, term) of proposals appended. It is done when `apply` shows that index
+    with that term, and lost when it shows that index with another."""
+    rejected: tuple[int, ...] = ()
+    """Proposals not appended: not the leader, or not now."""
+    wake_at_ms: int | None = None
+    """Step `Tick` then, unless another step comes first. None: nothing to wait for."""
+
+
+# --- Voters as bytes ----------------------------------------------------------------------
+
+_VOTER = struct.Struct("<QH")
+"""Store id and length in bytes of the UTF-8 name that follows."""
+
+
+def encode_voters(voters: Iterable[StoreId]) -> bytes:
+    """Return the voters, sorted, as bytes: equal sets give equal bytes."""
+    parts = []
+    for voter in sorted(voters):
+        name = voter.node.encode()
+        parts.append(_VOTER.pack(voter.store, len(name)) + name)
+    return b"".join(parts)
+
+
+def decode_voters(data: bytes) -> tuple[StoreId, ...] | None:
+    """Return what `encode_voters` was given, or None when the bytes are no such thing."""
+    voters = []
+    offset = 0
+    while offset < len(data):
+        if offset + _VOTER.size > len(data):
+            return None
+        store, size = _VOTER.unpack_from(data, offset)
+        name = data[offset + _VOTER.size : offset + _VOTER.size + size]
+        offset += _VOTER.size + size
+        try:
+            voters.append(StoreId(name.decode(), store))
+        except UnicodeDecodeError:
+            return None
+    if offset != len(data) or encode_voters(voters) != data or len(set(voters)) < len(voters):
+        return None
+    return tuple(voters)

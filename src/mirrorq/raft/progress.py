@@ -1,0 +1,93 @@
+"""What a leader knows of one other replica's log, and how much it may send it now."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+__all__ = ["IN_FLIGHT_COUNT_MAX", "Progress", "ProgressMode"]
+
+IN_FLIGHT_COUNT_MAX = 16
+"""Append requests with entries sent ahead of their answers, for each replica."""
+
+
+class ProgressMode(Enum):
+    PROBE = "probe"
+    """Where the logs agree is not known: one request at a time."""
+    STREAM = "stream"
+    """The logs agree: entries are sent ahead of the answers."""
+    SNAPSHOT = "snapshot"
+    """A snapshot is on its way: nothing but heartbeats until it is answered."""
+
+
+class Progress:
+    """One replica, seen by the leader."""
+
+    def __init__(self, next_index: int) -> None:
+        self.mode = ProgressMode.PROBE
+        self.match_index = 0
+        """The replica's log is known to agree up to here, on disk."""
+        self.next_index = next_index
+        """First entry not sent yet."""
+        self.contact_ms: int | None = None
+        """Send time of the latest request that it has answered; None before the first."""
+        self.snapshot_sent_ms = 0
+        self._is_probing = False
+        self._in_flight: deque[int] = deque()
+        """Last index of each request with entries that is not answered."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether new entries have to wait for an answer; heartbeats go on and get one."""
+        if self.mode is ProgressMode.PROBE:
+            return self._is_probing
+        if self.mode is ProgressMode.STREAM:
+            return len(self._in_flight) >= IN_FLIGHT_COUNT_MAX
+        return True
+
+    def heard(self, sent_ms: int) -> None:
+        """An answer to a request of that send time has come."""
+        self.contact_ms = sent_ms if self.contact_ms is None else max(self.contact_ms, sent_ms)
+
+    def sent(self, last_index: int, with_entries: bool) -> None:
+        """A request whose log ends at `last_index` was sent."""
+        if self.mode is ProgressMode.PROBE:
+            self._is_probing = True
+        elif self.mode is ProgressMode.STREAM and with_entries:
+            self._in_flight.append(last_index)
+            self.next_index = last_index + 1
+
+    def sent_snapshot(self, index: int, now_ms: int) -> None:
+        self._enter(ProgressMode.SNAPSHOT)
+        self.snapshot_sent_ms = now_ms
+        self.next_index = index + 1
+
+    def matched(self, index: int) -> bool:
+        """The replica's log agrees up to `index`. Returns whether that was news."""
+        if self.mode is ProgressMode.SNAPSHOT and index < self.next_index - 1:
+            # An answer from before the snapshot was sent.
+            return False
+        is_news = index > self.match_index
+        self.match_index = max(self.match_index, index)
+        while self._in_flight and self._in_flight[0] <= index:
+            self._in_flight.popleft()
+        if self.mode is not ProgressMode.STREAM:
+            self._enter(ProgressMode.STREAM)
+            self.next_index = self.match_index + 1
+        self.next_index = max(self.next_index, self.match_index + 1)
+        return is_news
+
+    def refused(self, previous_index: int, agreement: int) -> None:
+        """A request after `previous_index` did not fit: probe where the logs may agree."""
+        if previous_index <= self.match_index or self.mode is ProgressMode.SNAPSHOT:
+            # Late, or a heartbeat beside a snapshot that got lost: nothing is known by it.
+            return
+        if self.mode is ProgressMode.PROBE and previous_index != self.next_index - 1:
+            return
+        self._enter(ProgressMode.PROBE)
+        self.next_index = max(self.match_index + 1, min(previous_index, agreement + 1))
+
+    def _enter(self, mode: ProgressMode) -> None:
+        self.mode = mode
+        self._is_probing = False
+        self._in_flight.clear()

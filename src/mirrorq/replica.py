@@ -1,0 +1,509 @@
+"""One queue on one node: its ring, its applied state, a transfer, and a master's reign.
+
+    effects = replica.step(now_ms, wall_us, *events)
+
+Takes all that has arrived for the queue in one round, and answers with one `ReplicaEffects`
+whose field order is the order of execution. It never blocks, reads no clock, and never raises
+on remote input.
+
+Order within a step: events, marks of the ring, ops that have become stable are applied (R3),
+the master's answers and new ops, marks and frames again, one write.
+
+The applied state reaches the disk as a checkpoint now and then; the ops after it are kept and
+replayed at start. Message runs are deleted only at a checkpoint, when the state on disk no
+longer needs them.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from mirrorq.codec import OpCodec
+from mirrorq.config import Config
+from mirrorq.effects import Persisted, QueueImage, QueueWrite, ReplicaEffects
+from mirrorq.master import Lease, Master
+from mirrorq.messages import (
+    ChangeView,
+    Data,
+    Deliver,
+    Entry,
+    FetchFrames,
+    FrameChunk,
+    History,
+    HistoryRequest,
+    JoinerDurable,
+    Mark,
+    Member,
+    MemberId,
+    Repaired,
+    ResendFrom,
+    RingMessage,
+    SessionId,
+    SessionRequest,
+    TooOld,
+    TransferRequest,
+    TransferState,
+    UnknownOp,
+    View,
+    Watermark,
+)
+from mirrorq.queue_state import QueueState
+from mirrorq.ranges import RangeSet
+from mirrorq.ring import Ring
+from mirrorq.transfer import COMPLETE, Transfer
+
+PROPOSE_AGAIN_MS = 500
+"""A proposal to count a member in that nothing came of is made again after this."""
+IDLE_CHECKPOINT_MS = 1000
+"""A queue that has been quiet for this long is checkpointed, so that its store is drained."""
+
+
+@frozen
+class ViewInstalled:
+    view: View
+
+
+@frozen
+class RingReceived:
+    sender: MemberId
+    message: RingMessage
+
+
+@frozen
+class Requested:
+    request: SessionRequest
+
+
+@frozen
+class LinkLost:
+    """The connection to a node ended or came anew: what was on the way may be gone."""
+
+    node: str
+
+
+@frozen
+class NodeGone:
+    """A node's handles are gone: all (None) or those of lives before `incarnation`."""
+
+    node: str
+    incarnation: int | None = None
+
+
+@frozen
+class SessionGone:
+    session: SessionId
+
+
+@frozen
+class LeaseChanged:
+    """The lease shared with the node has come, gone, or the pause has begun or ended."""
+
+
+@frozen
+class Undelivered:
+    session: SessionId
+    deliver: Deliver
+
+
+@frozen
+class Tick:
+    pass
+
+
+ReplicaEvent = (
+    ViewInstalled
+    | RingReceived
+    | Requested
+    | Persisted
+    | LinkLost
+    | NodeGone
+    | SessionGone
+    | LeaseChanged
+    | Undelivered
+    | Tick
+)
+
+
+class Replica:
+    """One member's copy of one queue."""
+
+    def __init__(
+        self,
+        me: MemberId,
+        queue_id: int,
+        config: Config,
+        codec: OpCodec,
+        image: QueueImage,
+        lease: Lease,
+    ) -> None:
+        self.me = me
+        self.queue_id = queue_id
+        self.halted = ""
+        """Why this copy has stopped: an op of a version to come."""
+        self.state = QueueState() if image.state is None else QueueState.decode(image.state)
+        self.ring = Ring(me, queue_id, config.joiner_bytes_max)
+        self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes)
+        self.master: Master | None = None
+        self._config = config
+        self._codec = codec
+        self._lease = lease
+        self._ended = RangeSet()
+        """Messages that ended since the last checkpoint."""
+        self._ops_since = 0
+        self._bytes_since = 0
+        self._checkpoint_bytes = len(image.state or b"")
+        self._applied_ms = 0
+        self._reset = False
+        self._state_came = False
+        self._chunk: tuple[Entry, ...] = ()
+        self._proposed: tuple[int, int] = (0, 0)
+        self._complete_known: int | None = image.complete_sequence
+        self._next_tick_ms = 0
+        self._load(image)
+
+    def _load(self, image: QueueImage) -> None:
+        self.ring.load(image.entries, self.state.applied, self.state.history)
+        self.ring.stable = max(image.stable, self.state.applied)
+        self.ring._recount_unstable()
+        while self.state.applied < min(self.ring.stable, self.ring.received):
+            entry = self.ring.entry(self.state.applied + 1)
+            assert entry is not None, "the store gives every op after its checkpoint"
+            if not self._apply(0, entry):
+                break
+        self.transfer.begin(self.state, image.complete_sequence)
+
+    # --- Queries ------------------------------------------------------------------------
+
+    @property
+    def is_master(self) -> bool:
+        return self.master is not None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this is the master and its promotion is applied."""
+        return self.master is not None and self.master.active
+
+    # --- The step -----------------------------------------------------------------------
+
+    def step(self, now_ms: int, wall_us: int, *events: ReplicaEvent) -> ReplicaEffects:
+        out = ReplicaEffects()
+        self.ring.out = out
+        if self.master is not None:
+            self.master.wall_us = wall_us
+        for event in events:
+            self._on_event(now_ms, wall_us, event)
+        if not self.halted:
+            self._settle(now_ms, out)
+        self._make_write(now_ms, out)
+        if self.master is not None and self.master.replies:
+            out.replies = self.master.replies
+            self.master.replies = []
+        out.wake_at_ms = self._wake_at_ms(now_ms, out.wake_at_ms)
+        return out
+
+    def _on_event(self, now_ms: int, wall_us: int, event: ReplicaEvent) -> None:
+        master = self.master
+        match event:
+            case RingReceived():
+                if self.ring.view is not None and event.message.epoch == self.ring.epoch:
+                    self._on_ring(now_ms, event.sender, event.message)
+            case Requested():
+                if master is not None:
+                    master.on_request(now_ms, event.request)
+            case Persisted():
+                self.ring.on_persisted(event.number)
+                self.transfer.on_written(event.number)
+            case ViewInstalled():
+                self._install(now_ms, wall_us, event.view)
+            case LeaseChanged():
+                pass  # the end of the step hands out and confirms what is due
+            case LinkLost():
+                self.ring.on_link_lost(event.node)
+                if master is not None:
+                    master.on_link_lost(now_ms, event.node)
+            case NodeGone():
+                if master is not None:
+                    master.on_node_gone(event.node, event.incarnation)
+            case SessionGone():
+                if master is not None:
+                    master.on_session_gone(event.session)
+            case Undelivered():
+                if master is not None:
+                    master.on_undelivered(event.session, event.deliver)
+            case Tick():
+                if now_ms >= self._next_tick_ms:
+                    self._next_tick_ms = now_ms + self._config.heartbeat_ms
+                    self.ring.on_tick()
+
+    def _on_ring(self, now_ms: int, sender: MemberId, message: RingMessage) -> None:
+        ring = self.ring
+        match message:
+            case Data():
+                ring.on_data(sender, message)
+            case Watermark():
+                ring.on_watermark(sender, message)
+            case Mark():
+                ring.on_mark(sender, message)
+            case JoinerDurable():
+                ring.on_joiner_durable(sender, message)
+            case History():
+                if ring.on_history(sender, message):
+                    self._on_repaired(now_ms)
+            case HistoryRequest():
+                ring.on_history_request(sender, message)
+            case Repaired():
+                ring.on_repaired(sender, message)
+            case ResendFrom():
+                ring.on_resend(sender, message)
+            case TooOld():
+                if ring.too_old(sender, message):
+                    ring.has_state = False
+            case TransferRequest():
+                self._give_state(sender, message)
+            case TransferState():
+                self._take_state(now_ms, message)
+            case FetchFrames():
+                if ring.in_sync:
+                    ring.out.reads.append((sender, message))
+            case FrameChunk():
+                chunk = self.transfer.accept_chunk(now_ms, message, ring.epoch, self.state)
+                self._chunk += chunk or ()
+
+    # --- Views --------------------------------------------------------------------------
+
+    def _install(self, now_ms: int, wall_us: int, view: View) -> None:
+        ring = self.ring
+        if ring.view is not None and view.epoch <= ring.view.epoch:
+            return
+        first = ring.view is None and ring.received == 0
+        ring.install(view)
+        self.transfer.forget()
+        self._next_tick_ms = now_ms + self._config.heartbeat_ms
+        if first and ring.in_sync:
+            self.transfer.complete_sequence = COMPLETE
+        if not ring.is_master:
+            self.master = None
+        elif self.master is None or self.master.reign != view.reign:
+            self._reign(now_ms, wall_us, view)
+
+    def _reign(self, now_ms: int, wall_us: int, view: View) -> None:
+        master = Master(self.ring, self.state, view.reign, self._config, self._codec, self._lease)
+        master.wall_us = wall_us
+        self.master = master
+        if self.halted:
+            return
+        master.begin(now_ms, view.how)
+
+    def _on_repaired(self, now_ms: int) -> None:
+        ring = self.ring
+        if ring.received < self.state.applied:
+            # What was applied here is not in the history: this copy is of another past.
+            self._start_over()
+        if ring.has_state:
+            last = self._last_sequence_in_log()
+            if self.transfer.complete_sequence != COMPLETE:
+                cut = min(self.transfer.complete_sequence, last)
+                self.transfer.begin(self.state, cut)
+            ring.announce()
+
+    def _last_sequence_in_log(self) -> int:
+        for entry in reversed(self.ring.log):
+            if entry.payload is None:
+                return entry.header.last_sequence
+        return self.state.next_sequence - 1
+
+    def _start_over(self) -> None:
+        self._reset = True
+        self.state = QueueState()
+        self._ended = RangeSet()
+        self.ring.reset(0, [])
+        self.ring.stable = 0
+        self.ring.has_state = False
+        self.transfer.begin(self.state, 0)
+        self.transfer.complete_sequence = 0
+
+    # --- Transfer -----------------------------------------------------------------------
+
+    def _give_state(self, sender: MemberId, message: TransferRequest) -> None:
+        if self.ring.in_sync and self.ring.repaired:
+            answer = TransferState(
+                self.queue_id,
+                self.ring.epoch,
+                message.number,
+                self.state.applied,
+                self.state.encode(),
+            )
+            self.ring.out.send.append((sender, answer))
+
+    def _take_state(self, now_ms: int, message: TransferState) -> None:
+        ring = self.ring
+        state = self.transfer.accept_state(now_ms, message, ring.epoch, ring.received)
+        if state is None or ring.has_state:
+            return
+        complete = self.transfer.complete_sequence
+        if complete == COMPLETE:
+            complete = self._last_sequence_in_log()
+        self.state = state
+        ring.reset(state.applied, state.history)
+        ring.has_state = True
+        self.transfer.begin(state, complete)
+        self._state_came = True
+        ring.announce()
+
+    # --- The end of a step --------------------------------------------------------------
+
+    def _settle(self, now_ms: int, out: ReplicaEffects) -> None:
+        ring = self.ring
+        ring.complete = self.transfer.is_complete
+        if ring.is_member and not ring.in_sync and ring.repaired and ring.view is not None:
+            wake = self.transfer.pursue(now_ms, ring.view, ring.has_state, out)
+            out.wake_at_ms = earliest(out.wake_at_ms, wake)
+        ring.settle()
+        self._apply_stable(now_ms)
+        if self.master is not None:
+            self.master.settle(now_ms)
+            ring.settle()
+            self._count_in(now_ms, out)
+
+    def _apply_stable(self, now_ms: int) -> None:
+        ring = self.ring
+        while ring.has_state and self.state.applied < min(ring.stable, ring.received):
+            entry = ring.entry(self.state.applied + 1)
+            assert entry is not None, "entries are kept until they are applied"
+            if not self._apply(now_ms, entry):
+                return
+
+    def _apply(self, now_ms: int, entry: Entry) -> bool:
+        if isinstance(entry.payload, UnknownOp):
+            self.halted = (
+                f"op {entry.lsn} is of kind {entry.header.kind}, which this version does not "
+                "know: upgrade this node to the version of the queue's master"
+            )
+            return False
+        ended = self.state.apply(entry)
+        self.transfer.on_ended(ended)
+        for first, last in ended:
+            self._ended.add(first, last)
+        self._ops_since += 1
+        self._bytes_since += len(entry.frame)
+        self._applied_ms = now_ms
+        if self.master is not None:
+            self.master.on_applied(now_ms, entry)
+        return True
+
+    def _count_in(self, now_ms: int, out: ReplicaEffects) -> None:
+        """R8: only the master proposes, and it waits for the member from here on."""
+        ring = self.ring
+        gates = ring.countable()
+        if not gates or ring.view is None or self.master is None or not self.master.active:
+            return
+        epoch, asked_ms = self._proposed
+        if epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS:
+            out.wake_at_ms = earliest(out.wake_at_ms, asked_ms + PROPOSE_AGAIN_MS)
+            return
+        self._proposed = (ring.epoch, now_ms)
+        counted = tuple(Member(m.id, m.in_sync or m.id in gates) for m in ring.view.members)
+        in_sync = tuple(member for member in counted if member.in_sync)
+        joining = tuple(member for member in counted if not member.in_sync)
+        out.propose = ChangeView(self.queue_id, ring.epoch, in_sync + joining)
+        out.wake_at_ms = earliest(out.wake_at_ms, now_ms + PROPOSE_AGAIN_MS)
+
+    # --- Disk ---------------------------------------------------------------------------
+
+    def _make_write(self, now_ms: int, out: ReplicaEffects) -> None:
+        ring = self.ring
+        cut, entries = ring.take_write()
+        checkpoint = self._state_came or self._checkpoint_due(now_ms)
+        complete = None
+        number = 0
+        if self._chunk:
+            number = ring.note_write()
+            complete = self.transfer.on_writing(number, self._chunk)
+        elif self._complete_known != self.transfer.complete_sequence:
+            complete = self.transfer.complete_sequence
+        needed = cut is not None or entries or checkpoint or self._chunk or self._reset
+        if not needed and complete is None:
+            ring.trim(self.state.applied)
+            return
+        out.write_number = number or ring.note_write()
+        out.write = QueueWrite(
+            self.queue_id,
+            reset=self._reset,
+            truncate_to=cut,
+            append=entries,
+            fetched=self._chunk,
+            state=self._checkpoint() if checkpoint else None,
+            state_lsn=self.state.applied,
+            release=self._released() if checkpoint else (),
+            complete_sequence=complete,
+            stable=min(ring.stable, ring.received),
+        )
+        if complete is not None:
+            self._complete_known = complete
+        self._chunk = ()
+        self._reset = self._state_came = False
+        ring.trim(self.state.applied)
+
+    def _checkpoint_due(self, now_ms: int) -> bool:
+        if not self._ops_since:
+            return False
+        config = self._config
+        due = self._ops_since >= config.checkpoint_ops
+        due = due or self._bytes_since >= config.checkpoint_bytes
+        if due and self._bytes_since < 4 * self._checkpoint_bytes:
+            # A state of many ranges is dear to write: let it wait until it pays.
+            due = self._ops_since >= 16 * config.checkpoint_ops
+        return due or now_ms - self._applied_ms >= IDLE_CHECKPOINT_MS
+
+    def _checkpoint(self) -> bytes:
+        data = self.state.encode()
+        self._ops_since = self._bytes_since = 0
+        self._checkpoint_bytes = len(data)
+        return data
+
+    def _released(self) -> tuple[tuple[int, int], ...]:
+        """The widest dead ranges around what has ended since the last checkpoint."""
+        state = self.state
+        dead = RangeSet()
+        if self._state_came and state.next_sequence > 1:
+            dead.add(1, state.next_sequence - 1)
+            for first, last in state.live:
+                dead.remove(first, last)
+        for first, _ in self._ended:
+            dead.add(*state.live.gap(first, 1, state.next_sequence - 1))
+        self._ended = RangeSet()
+        return tuple(dead)
+
+    # --- Time ---------------------------------------------------------------------------
+
+    def _wake_at_ms(self, now_ms: int, wake: int | None) -> int | None:
+        if self.ring.needs_tick:
+            wake = earliest(wake, max(self._next_tick_ms, now_ms + 1))
+        if self._ops_since:
+            wake = earliest(wake, self._applied_ms + IDLE_CHECKPOINT_MS)
+        if self.master is not None:
+            wake = earliest(wake, self.master.wake_at_ms())
+        return wake
+
+
+def earliest(one: int | None, other: int | None) -> int | None:
+    """The earlier of two times, None being never."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+__all__ = [
+    "LeaseChanged",
+    "LinkLost",
+    "NodeGone",
+    "Replica",
+    "ReplicaEvent",
+    "Requested",
+    "RingReceived",
+    "SessionGone",
+    "Tick",
+    "Undelivered",
+    "ViewInstalled",
+    "earliest",
+]

@@ -1,0 +1,529 @@
+"""One member of one queue's ring: a log that a majority of nobody, but every member in sync,
+has on disk.
+
+Guarantee. An op that the master calls *stable* is on the disk of every member in sync of
+the view in force, at the same lsn, after the same ops. Whatever any master of any epoch
+ever called stable is in the log of each later master.
+
+Not guaranteed. An op that is not stable may vanish, and may come back from another disk.
+Nothing here tells users anything: that is `replica`, from stable ops only.
+
+How it works. Members stand in a row, m0 (master), m1 … mj in sync, then joining ones.
+A frame goes right along the row, each member passing it on before its own disk write.
+`durable` marks run after it: each member passes right the minimum of what came from the
+left and its own; what the last in sync member sends to the master is on all disks, and the
+master calls that stable. One op costs two trips and one disk write, whatever the size of
+the ring, and a body crosses each link once.
+
+It gets trickier when the row changes. Each change is a *view* with a new epoch, agreed by
+the catalog. In a new epoch nothing of the old one counts: marks start from zero, frames
+with the old epoch on the envelope are dropped, and a member takes part only when it is
+*repaired* (R6): the master's history, (epoch, last lsn) pairs as they were when the epoch
+began, travels right, and each member cuts its log to the greatest lsn at which both have
+the same epoch. Length alone says nothing: two logs of the same length may differ.
+
+Lemma 1. A stable op is in the log of every member in sync.
+Lemma 2. Two logs with the same epoch at an lsn agree up to that lsn.
+Lemma 4. Whatever an old master calls stable, whenever, is in its successor's log: the old
+one needs the mark of every member in sync of its view, and a member that has installed the
+successor's view sends none, while what it sent before covers ops that it has on disk.
+
+Invariants:
+1. log entries are base + 1 … received, without a gap.
+2. durable <= received; neither grows past what repair has found to agree.
+3. Only a repaired member accepts, forwards, marks or answers.
+4. Gating on a joining member ends with the epoch, never before (R8).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from mirrorq import view as views
+from mirrorq.effects import ReplicaEffects
+from mirrorq.messages import (
+    Data,
+    Entry,
+    History,
+    HistoryRequest,
+    JoinerDurable,
+    Mark,
+    MemberId,
+    Repaired,
+    ResendFrom,
+    TooOld,
+    View,
+    Watermark,
+)
+from mirrorq.queue_state import extend_history
+
+MESSAGE_BYTES = 1 << 20
+"""A resend is cut into messages of about this size, so that none delays the next round."""
+RESEND_BYTES = 16 << 20
+"""What one resend sends at most; the receiver's next mark or request brings the rest."""
+REPEAT_COUNT = 4
+"""Ticks after the last change in which marks are repeated: what a reconnect swallowed."""
+
+
+def common_lsn(mine: list[tuple[int, int]], theirs: Iterable[tuple[int, int]]) -> int:
+    """The greatest lsn at which both histories name the same epoch; 0 when there is none."""
+    last_of = dict(mine)
+    best = 0
+    for epoch, last in theirs:
+        if epoch in last_of:
+            best = max(best, min(last, last_of[epoch]))
+    return best
+
+
+class Ring:
+    """The log and the marks of one member. Methods are called by `replica` only."""
+
+    def __init__(self, me: MemberId, queue_id: int, joiner_bytes_max: int) -> None:
+        self.me = me
+        self.queue_id = queue_id
+        self.out = ReplicaEffects()
+        """Where effects go; the replica takes it at the end of each step."""
+        self.view: View | None = None
+        self.repaired = False
+        self.has_state = True
+        """False while a joiner waits for a transferred state: it asks for no resend."""
+        self.complete = True
+        """False while frames of live messages are not on this disk (R7)."""
+
+        self.log: deque[Entry] = deque()
+        self.log_bytes = 0
+        self.base = 0
+        """lsn before the first entry that is kept in memory."""
+        self.received = 0
+        self.history: list[tuple[int, int]] = []
+        """(epoch, last lsn) of everything up to received."""
+        self.durable = 0
+        self.stable = 0
+        """Known stable; may run ahead of received in a joining member only."""
+        self.stable_bytes = 0
+        """Bytes of kept entries at or below stable."""
+        self.unstable_bytes = 0
+
+        self.start_history: tuple[tuple[int, int], ...] = ()
+        self.start_last = 0
+        """Last lsn of the history with which this epoch began."""
+        self.gates: dict[MemberId, int] = {}
+        """R8: joining members that stable waits for, with their durable."""
+        self.joiners: dict[MemberId, int] = {}
+        self._w_left = 0
+        self._w_sent = 0
+        self._joiner_sent = -1
+        self._right_received = -1
+        """What the right has been sent; -1 until it says that it is repaired."""
+        self._left_heard = False
+        self._marked = (-1, -1)
+        self._ticks_left = REPEAT_COUNT
+        self._asked_from = 0
+
+        self._joiner_bytes_max = joiner_bytes_max
+        self._append: list[Entry] = []
+        self._truncate_to: int | None = None
+        self._writes: deque[tuple[int, int]] = deque()
+        self._write_number = 0
+
+    # --- Start --------------------------------------------------------------------------
+
+    def load(self, entries: Iterable[Entry], base: int, history: list[tuple[int, int]]) -> None:
+        """Take the log's end from disk: everything after `base`."""
+        self.base = self.received = base
+        self.history = list(history)
+        for entry in entries:
+            self._keep(entry)
+        self.durable = self.received
+
+    def install(self, view: View) -> None:
+        """Enter a newer epoch (R4: never an older one)."""
+        self.view = view
+        self.repaired = False
+        self._w_left = self._w_sent = 0
+        self._joiner_sent = -1
+        self._right_received = -1
+        self._left_heard = False
+        self._marked = (-1, -1)
+        self._ticks_left = REPEAT_COUNT
+        self._asked_from = 0
+        self.gates = {}
+        self.joiners = {}
+        if self.is_master:
+            self.repaired = True
+            self.start_history = tuple(self.history)
+            self.start_last = self.received
+            self._send_history()
+        elif (left := self._left()) is not None:
+            self._send(left, HistoryRequest(self.queue_id, view.epoch))
+
+    # --- Questions ----------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        return self.view.epoch if self.view else 0
+
+    @property
+    def is_master(self) -> bool:
+        return self.view is not None and views.is_master(self.view, self.me)
+
+    @property
+    def is_member(self) -> bool:
+        return self.view is not None and views.find(self.view, self.me) is not None
+
+    @property
+    def in_sync(self) -> bool:
+        return self.view is not None and views.is_in_sync(self.view, self.me)
+
+    def entry(self, lsn: int) -> Entry | None:
+        """The entry at `lsn` if it is kept in memory."""
+        index = lsn - self.base - 1
+        return self.log[index] if 0 <= index < len(self.log) else None
+
+    # --- The master ---------------------------------------------------------------------
+
+    def append(self, entry: Entry) -> None:
+        """The master adds the next op."""
+        assert self.is_master
+        assert entry.lsn == self.received + 1
+        self._accept(entry)
+
+    def countable(self) -> tuple[MemberId, ...]:
+        """R8: joining members that may be counted in now; stable waits for them from here.
+
+        Not what this master knows to be stable alone decides: its predecessor may have
+        confirmed more, all of it within the history with which this epoch began.
+        """
+        if self.view is None or not self.is_master:
+            return ()
+        for joiner, durable in self.joiners.items():
+            if durable >= self.stable and durable >= self.start_last:
+                self.gates.setdefault(joiner, durable)
+        return tuple(self.gates)
+
+    # --- Messages -----------------------------------------------------------------------
+
+    def on_history(self, sender: MemberId, message: History) -> bool:
+        """R6. Returns True when this member has just become repaired."""
+        if self.repaired or sender != self._left() or message.epoch != self.epoch:
+            return False
+        self.start_history = message.history
+        self.start_last = message.history[-1][1] if message.history else 0
+        self._cut(common_lsn(self.history, message.history))
+        self.repaired = True
+        self._send_history()
+        return True
+
+    def on_history_request(self, sender: MemberId, message: HistoryRequest) -> None:
+        if self.repaired and message.epoch == self.epoch and sender == self._right():
+            self._send_history()
+
+    def on_repaired(self, sender: MemberId, message: Repaired) -> None:
+        if message.epoch == self.epoch and sender == self._right():
+            self._right_received = message.received
+            self._serve_right(always=True)
+
+    def on_resend(self, sender: MemberId, message: ResendFrom) -> None:
+        if message.epoch == self.epoch and sender == self._right():
+            self._right_received = min(message.lsn - 1, self.received)
+            self._serve_right(always=True)
+
+    def on_data(self, sender: MemberId, message: Data) -> None:
+        if not self._from_left(sender, message.epoch):
+            return
+        for entry in message.entries:
+            if entry.lsn == self.received + 1:
+                self._accept(entry)
+            elif entry.lsn > self.received:
+                self._ask_again()
+                break
+        self._learn_stable(message.stable)
+
+    def on_mark(self, sender: MemberId, message: Mark) -> None:
+        if not self._from_left(sender, message.epoch):
+            return
+        if message.received > self.received:
+            self._ask_again()
+        self._learn_stable(message.stable)
+
+    def on_watermark(self, sender: MemberId, message: Watermark) -> None:
+        if not self.repaired or message.epoch != self.epoch or self.view is None:
+            return
+        if self.is_master:
+            expected = views.last_in_sync(self.view)
+        else:
+            expected = self._left() if self.in_sync else None
+        if sender == expected:
+            self._w_left = max(self._w_left, message.lsn)
+
+    def on_joiner_durable(self, sender: MemberId, message: JoinerDurable) -> None:
+        if not self.is_master or message.epoch != self.epoch or self.view is None:
+            return
+        member = views.find(self.view, sender)
+        if member is None or member.in_sync:
+            return
+        self.joiners[sender] = max(self.joiners.get(sender, 0), message.lsn)
+        if sender in self.gates:
+            self.gates[sender] = self.joiners[sender]
+
+    def on_persisted(self, number: int) -> None:
+        while self._writes and self._writes[0][0] <= number:
+            self.durable = max(self.durable, min(self._writes.popleft()[1], self.received))
+
+    def on_link_lost(self, node: str) -> None:
+        """What was on the way to or from `node` may be gone: say everything again."""
+        self._w_sent = 0
+        self._joiner_sent = -1
+        self._marked = (-1, -1)
+        self._left_heard = False
+        self._ticks_left = REPEAT_COUNT
+        right = self._right()
+        if right is not None and right.node == node:
+            self._right_received = -1
+        self.on_tick()
+
+    def on_tick(self) -> None:
+        """Repeat what a lost message would leave hanging."""
+        self._asked_from = 0
+        if self.view is None or not self.is_member:
+            return
+        left = self._left()
+        if left is not None and not self.repaired:
+            self._send(left, HistoryRequest(self.queue_id, self.epoch))
+        elif left is not None and self.has_state and not self._left_heard:
+            self._send(left, Repaired(self.queue_id, self.epoch, self.received))
+        if self._ticks_left > 0 or self.stable < self.received:
+            self._ticks_left -= 1
+            self._w_sent = 0
+            self._joiner_sent = -1
+            self._marked = (-1, -1)
+
+    @property
+    def needs_tick(self) -> bool:
+        """Whether a tick would still do anything."""
+        if not self.is_member:
+            return False
+        waiting = not self.is_master and not (self.repaired and self._left_heard)
+        behind = 0 <= self._right_received < self.received
+        return waiting or behind or self._ticks_left > 0 or self.stable < self.received
+
+    def announce(self) -> None:
+        """A joiner has its state now: ask the left for what follows."""
+        left = self._left()
+        if left is not None and self.repaired and self.has_state:
+            self._send(left, Repaired(self.queue_id, self.epoch, self.received))
+
+    def too_old(self, sender: MemberId, message: TooOld) -> bool:
+        return message.epoch == self.epoch and sender == self._left() and not self.in_sync
+
+    # --- The end of a step --------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Send marks and frames that this step has made due."""
+        if self.view is None or not self.repaired or not self.is_member:
+            return
+        self._serve_right(always=False)
+        self._pass_watermark()
+        if self.is_master:
+            self._advance_stable()
+        self._report_joiner()
+        self._mark_right()
+
+    def take_write(self) -> tuple[int | None, tuple[Entry, ...]]:
+        """What of the log this step wants on disk: (truncate to, appended entries)."""
+        cut, entries = self._truncate_to, tuple(self._append)
+        self._truncate_to = None
+        self._append.clear()
+        return cut, entries
+
+    def note_write(self) -> int:
+        """Number a write; everything received so far is durable when it is persisted."""
+        self._write_number += 1
+        self._writes.append((self._write_number, self.received))
+        return self._write_number
+
+    def trim(self, applied: int) -> None:
+        """Forget entries that are applied and that no member will ask this one for."""
+        keep_bytes = 0
+        if self.view is not None and any(not member.in_sync for member in self.view.members):
+            keep_bytes = self._joiner_bytes_max
+        limit = min(applied, self.stable, self.durable)
+        while self.log and self.log[0].lsn <= limit and self.log_bytes > keep_bytes:
+            entry = self.log.popleft()
+            self.log_bytes -= len(entry.frame)
+            self.base = entry.lsn
+
+    def reset(self, lsn: int, history: list[tuple[int, int]]) -> None:
+        """A transferred state stands at `lsn`: the log begins there (R7)."""
+        self.log.clear()
+        self.log_bytes = 0
+        self._append.clear()
+        self._truncate_to = None
+        self.base = self.received = lsn
+        self.history = list(history)
+        self.durable = 0
+        self._writes.clear()
+        self._recount_unstable()
+
+    # --- Inside -------------------------------------------------------------------------
+
+    def _left(self) -> MemberId | None:
+        return views.left(self.view, self.me) if self.view else None
+
+    def _right(self) -> MemberId | None:
+        return views.right(self.view, self.me) if self.view else None
+
+    def _send(self, to: MemberId, message: object) -> None:
+        self.out.send.append((to, message))  # type: ignore[arg-type]
+
+    def _send_history(self) -> None:
+        right = self._right()
+        if right is not None:
+            self._send(right, History(self.queue_id, self.epoch, self.start_history))
+
+    def _from_left(self, sender: MemberId, epoch: int) -> bool:
+        ready = self.repaired and self.has_state
+        if not ready or epoch != self.epoch or sender != self._left():
+            return False
+        self._left_heard = True
+        return True
+
+    def _ask_again(self) -> None:
+        left = self._left()
+        if left is not None and self._asked_from != self.received + 1:
+            self._asked_from = self.received + 1
+            self._send(left, ResendFrom(self.queue_id, self.epoch, self.received + 1))
+
+    def _keep(self, entry: Entry) -> None:
+        self.log.append(entry)
+        size = len(entry.frame)
+        self.log_bytes += size
+        self.received = entry.lsn
+        if entry.lsn > self.stable:
+            self.unstable_bytes += size
+        extend_history(self.history, entry.epoch, entry.lsn)
+
+    def _accept(self, entry: Entry) -> None:
+        self._keep(entry)
+        self._append.append(entry)
+        self._ticks_left = REPEAT_COUNT
+
+    def _cut(self, lsn: int) -> None:
+        """R6: cut the log in memory to `lsn`; the disk follows in this step's write."""
+        if lsn >= self.received:
+            return
+        while self.log and self.log[-1].lsn > lsn:
+            self.log_bytes -= len(self.log.pop().frame)
+        self.received = lsn
+        self.base = min(self.base, lsn)
+        self.history = cut_history(self.history, lsn)
+        self._truncate_to = lsn
+        self._append = [entry for entry in self._append if entry.lsn <= lsn]
+        # It falls with a truncation: what is appended in place of the cut is not on disk.
+        self.durable = min(self.durable, lsn)
+        self._writes = deque((number, min(end, lsn)) for number, end in self._writes)
+        self._recount_unstable()
+
+    def _recount_unstable(self) -> None:
+        self.unstable_bytes = sum(len(e.frame) for e in self.log if e.lsn > self.stable)
+
+    def _learn_stable(self, stable: int) -> None:
+        if stable <= self.stable:
+            return
+        index = max(self.stable - self.base, 0)
+        until = min(stable, self.received) - self.base
+        while index < until:
+            self.unstable_bytes -= len(self.log[index].frame)
+            index += 1
+        self.stable = stable
+        self._ticks_left = REPEAT_COUNT
+
+    def _serve_right(self, always: bool) -> None:
+        """Send the right what it lacks, frames first seen in this step included."""
+        right = self._right()
+        if right is None or self._right_received < 0 or not (self.repaired and self.has_state):
+            return
+        if self._right_received < self.base:
+            self._right_received = -1
+            self._send(right, TooOld(self.queue_id, self.epoch))
+            return
+        if not always and self._right_received >= self.received:
+            return
+        sent = 0
+        while sent < RESEND_BYTES:
+            batch = self._batch_after(self._right_received)
+            if not batch and not always:
+                break
+            self._send(right, Data(self.queue_id, self.epoch, self.stable, batch))
+            self._marked = (self.stable, self.received)
+            if not batch:
+                break
+            self._right_received = batch[-1].lsn
+            sent += sum(len(entry.frame) for entry in batch)
+            always = False
+
+    def _batch_after(self, lsn: int) -> tuple[Entry, ...]:
+        batch = []
+        size = 0
+        index = lsn - self.base
+        while index < len(self.log) and size < MESSAGE_BYTES:
+            batch.append(self.log[index])
+            size += len(self.log[index].frame)
+            index += 1
+        return tuple(batch)
+
+    def _pass_watermark(self) -> None:
+        """R2: the running minimum goes right; the last in sync member closes the ring."""
+        if not self.in_sync or self.view is None:
+            return
+        lowest = self.durable if self.is_master else min(self._w_left, self.durable)
+        if lowest <= self._w_sent:
+            return
+        is_last = views.last_in_sync(self.view) == self.me
+        if is_last and self.is_master:
+            return
+        to = views.master(self.view) if is_last else self._right()
+        if to is not None:
+            self._w_sent = lowest
+            self._send(to, Watermark(self.queue_id, self.epoch, lowest))
+
+    def _advance_stable(self) -> None:
+        """R2 at the master: what every disk has that it waits for."""
+        assert self.view is not None
+        alone = views.last_in_sync(self.view) == self.me
+        lowest = self.durable if alone else min(self._w_left, self.durable)
+        for durable in self.gates.values():
+            lowest = min(lowest, durable)
+        self._learn_stable(lowest)
+
+    def _report_joiner(self) -> None:
+        """R7: a joiner tells the master what it has, only while its copy is complete."""
+        if self.in_sync or not (self.has_state and self.complete) or self.view is None:
+            return
+        if self.durable > self._joiner_sent:
+            self._joiner_sent = self.durable
+            master = views.master(self.view)
+            if master is not None:
+                self._send(master, JoinerDurable(self.queue_id, self.epoch, self.durable))
+
+    def _mark_right(self) -> None:
+        right = self._right()
+        mark = (self.stable, self.received)
+        if right is None or self._right_received < 0 or mark == self._marked:
+            return
+        if not self.has_state:
+            return
+        self._marked = mark
+        self._send(right, Mark(self.queue_id, self.epoch, self.stable, self.received))
+
+
+def cut_history(history: list[tuple[int, int]], lsn: int) -> list[tuple[int, int]]:
+    """The history of the log cut to `lsn`."""
+    kept = []
+    before = 0
+    for epoch, last in history:
+        if before < lsn:
+            kept.append((epoch, min(last, lsn)))
+        before = last
+    return kept

@@ -1,0 +1,683 @@
+"""One handle's conversation with the master of its queue. Pure.
+
+    output = session.step(now_ms, *events)
+
+A handle lives on one node (or client); the queue's master may be anywhere, and may change.
+What a handle sends belongs to an *attachment*: requests and replies are numbered in it, and a
+gap on either side, a lost link or a new master begins the next one. A new attachment says what
+users hold (`held`), and sends again everything that has no outcome yet: batches under the same
+producer numbers (P4), settlements of the same deliveries. So nothing here needs to know what
+was lost on the way.
+
+What was handed to the handle and not yet returned by a call is dropped at a new attachment: it
+is not in `held`, was seen by nobody, and goes back uncounted (P3).
+
+Outcomes. A batch ends with sequences, with a refusal, or unknown (its producer id expired, or
+the handle was closed): never by a time-out here.
+
+Invariants:
+1. Numbers of a producer are without gaps and in the order of puts.
+2. `batches` holds exactly the numbers without an outcome, in order.
+3. Credit asked for never exceeds demand + window beyond what is buffered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from attrs import define, field, frozen
+
+from mirrorq.config import Config
+from mirrorq.messages import (
+    Attach,
+    Attached,
+    Browse,
+    Browsed,
+    Confirmed,
+    ConsumerRefused,
+    Counts,
+    Credit,
+    Deliver,
+    Detach,
+    Detached,
+    HandOut,
+    Inquire,
+    OpenProducer,
+    Ping,
+    ProducerOpened,
+    ProducerUnknown,
+    Publish,
+    Purge,
+    Purged,
+    Recall,
+    Refused,
+    Request,
+    ResendNumber,
+    SessionId,
+    SessionReply,
+    SessionRequest,
+    Settle,
+    Settled,
+    Subscribe,
+    Unsubscribe,
+)
+from mirrorq.ranges import RangeSet
+
+IDLE_GIVEBACK_MS = 100
+"""Messages fetched ahead that no call takes for this long go back."""
+WINDOW_MAX_FACTOR = 4
+"""get() under sustained consumption fetches ahead up to this many prefetches."""
+
+# --- Events -------------------------------------------------------------------------------
+
+
+@frozen
+class MasterChanged:
+    """Somebody serves the queue in this reign, or nobody does now."""
+
+    epoch: int
+    available: bool
+
+
+@frozen
+class ReplyArrived:
+    reply: SessionReply
+
+
+@frozen
+class LinkLost:
+    """What was on the way may be gone."""
+
+
+@frozen
+class Closed:
+    """The node, the client or the queue is no more."""
+
+    reason: str
+
+
+SessionEvent = MasterChanged | ReplyArrived | LinkLost | Closed
+
+
+@frozen
+class Put:
+    """A batch of messages to publish. `token` comes back with the outcome."""
+
+    token: object
+    count: int
+    size: int
+    pack: Callable[[int, int, int], bytes]
+    """(producer, first number, settled) -> frame."""
+    whole: bool
+
+
+@frozen
+class SettleCall:
+    """`kind`: ack or nack."""
+
+    token: object
+    kind: str
+    handouts: tuple[HandOut, ...]
+
+
+@frozen
+class Query:
+    """Browse, Purge or Inquire; the request number is put in here."""
+
+    token: object
+    request: Callable[[int], Request]
+
+
+# --- Output -------------------------------------------------------------------------------
+
+
+@frozen
+class Stored:
+    """Messages `index` to index + count - 1 of the put have these sequences."""
+
+    token: object
+    index: int
+    count: int
+    first_sequence: int
+
+
+@frozen
+class Failed:
+    """Messages of the put that were refused, or whose outcome is unknown."""
+
+    token: object
+    index: int
+    count: int
+    reason: str
+    unknown: bool
+
+
+@frozen
+class SettleDone:
+    token: object
+    refused: tuple[HandOut, ...]
+    why: str
+
+
+@frozen
+class QueryDone:
+    token: object
+    reply: object
+    """Browsed, Purged or Counts."""
+
+
+@frozen
+class Delivered:
+    deliver: Deliver
+
+
+@frozen
+class DropBuffered:
+    """A new attachment: what no call has returned is void. `failover`: the master changed."""
+
+    failover: bool
+
+
+@frozen
+class GiveBack:
+    """Another consumer waits: return what no call has taken."""
+
+    consumer: int
+
+
+@frozen
+class ConsumerFailed:
+    number: int
+    why: str
+
+
+Output = (
+    Stored | Failed | SettleDone | QueryDone | Delivered | DropBuffered | GiveBack | ConsumerFailed
+)
+
+
+# --- State --------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class _Batch:
+    put: Put
+    first: int
+    open: RangeSet
+    """Numbers without an outcome."""
+    frame: bytes
+
+
+@define
+class _ConsumerState:
+    prefetch: int
+    exclusive: bool
+    auto_ack: bool
+    total: int = 0
+    """Credit asked for in this attachment."""
+    received: int = 0
+    """Messages delivered in this attachment."""
+
+
+@define(eq=False)
+class _OpenSettle:
+    call: SettleCall
+    request: int
+
+
+class Session:
+    """The pure half of a handle."""
+
+    def __init__(self, session: SessionId, queue_id: int, config: Config) -> None:
+        self.session = session
+        self.queue_id = queue_id
+        self.epoch = 0
+        self.available = False
+        self.closed = ""
+        """Why, once it is closed."""
+        self.unconfirmed_count = 0
+        self.unconfirmed_bytes = 0
+        self._config = config
+        self._attachment = 0
+        self._request = 0
+        self._reply = 0
+        self._attached = False
+        self._attaching = False
+        self._is_detached = False
+        self._attached_epoch = 0
+        """Of the last attachment."""
+        self._heard_ms = 0
+        self._pinged_ms = 0
+        self._producer = 0
+        self._opening = False
+        self._next_number = 1
+        self._waiting: deque[Put] = deque()
+        self._batches: deque[_Batch] = deque()
+        self._consumers: dict[int, _ConsumerState] = {}
+        self._held: dict[tuple[int, int], tuple[HandOut, RangeSet]] = {}
+        """(epoch, hand-out number) -> what of it is delivered and not settled."""
+        self._settles: dict[int, _OpenSettle] = {}
+        self._queries: dict[int, Query] = {}
+        self._call_number = 0
+        self._requests: list[SessionRequest] = []
+        self._output: list[Output] = []
+
+    # --- Calls (between steps; take effect at the next `flush`) ---------------------------
+
+    def put(self, put: Put) -> None:
+        self._waiting.append(put)
+        self.unconfirmed_count += put.count
+        self.unconfirmed_bytes += put.size
+
+    def settle(self, call: SettleCall) -> None:
+        """Ack or nack what users took."""
+        self._call_number += 1
+        settle = _OpenSettle(call, self._call_number)
+        self._settles[self._call_number] = settle
+        if self._attached:
+            self._send(Settle(settle.request, call.kind, call.handouts))
+
+    def give_back(self, handouts: tuple[HandOut, ...]) -> None:
+        """Return what no call has taken."""
+        for piece in handouts:
+            self._unhold(piece)
+        current = tuple(piece for piece in handouts if piece.epoch == self.epoch)
+        if current and self._attached:
+            self._send(Settle(0, "giveback", current))
+
+    def query(self, query: Query) -> None:
+        self._call_number += 1
+        self._queries[self._call_number] = query
+        if self._attached:
+            self._send(query.request(self._call_number))
+
+    def forget_query(self, token: object) -> None:
+        """Nobody waits for this answer any more."""
+        for number in [n for n, query in self._queries.items() if query.token is token]:
+            del self._queries[number]
+
+    def subscribe(self, number: int, prefetch: int, exclusive: bool, auto_ack: bool) -> None:
+        known = self._consumers.get(number)
+        if known is None:
+            self._consumers[number] = _ConsumerState(prefetch, exclusive, auto_ack)
+        else:
+            known.prefetch = prefetch
+        if self._attached:
+            self._send(Subscribe(number, prefetch, exclusive, auto_ack))
+
+    def unsubscribe(self, number: int) -> None:
+        if self._consumers.pop(number, None) is not None and self._attached:
+            self._send(Unsubscribe(number))
+
+    def want(self, number: int, buffered: int, wanted: int) -> None:
+        """Let the master hand out until `wanted` are here, `buffered` of which are."""
+        consumer = self._consumers.get(number)
+        if consumer is None or not self._attached:
+            return
+        total = consumer.received - buffered + wanted
+        missing = total - consumer.total
+        # Renewed in halves: one request for many messages, yet never a wait for one.
+        if missing > 0 and (missing * 2 >= wanted or consumer.total <= consumer.received):
+            consumer.total = total
+            self._send(Credit(number, total))
+
+    def detach(self) -> None:
+        """The last request: everything goes back, nothing more is asked for or taken."""
+        if self._attached:
+            self._send(Detach())
+        self._is_detached = True
+        self._attached = self.available = False
+
+    # --- The step -------------------------------------------------------------------------
+
+    def step(self, now_ms: int, events: Sequence[SessionEvent]) -> list[Output]:
+        """Take what arrived; `flush` gives the requests that it and the calls have caused."""
+        for event in events:
+            match event:
+                case ReplyArrived():
+                    self._on_reply(now_ms, event.reply)
+                case MasterChanged():
+                    self._on_master(now_ms, event)
+                case LinkLost():
+                    self._attach(now_ms)
+                case Closed():
+                    self._close(event.reason)
+        if self._is_pending and now_ms - self._heard_ms >= self._config.failure_ms:
+            self._nudge(now_ms)
+        output, self._output = self._output, []
+        return output
+
+    def flush(self, now_ms: int) -> tuple[SessionRequest, ...]:
+        """Requests to route to the master now."""
+        if self._attached:
+            self._publish_waiting()
+        requests = tuple(self._requests)
+        self._requests.clear()
+        return requests
+
+    def wake_at_ms(self) -> int | None:
+        """When silence of the master has lasted too long, while something is open."""
+        if not self._is_pending:
+            return None
+        return max(self._heard_ms, self._pinged_ms) + self._config.failure_ms
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits for an outcome."""
+        return not (self._waiting or self._batches or self._settles or self._queries)
+
+    @property
+    def _is_pending(self) -> bool:
+        waits = not self.is_idle or bool(self._consumers) or not self._attached
+        return self.available and not self.closed and waits
+
+    def _nudge(self, now_ms: int) -> None:
+        """Silence. First ask for a sign of life; when that does not come, attach again."""
+        if now_ms - self._pinged_ms < self._config.failure_ms:
+            return
+        silent_ms = now_ms - self._heard_ms
+        self._pinged_ms = now_ms
+        if self._attached and silent_ms < 2 * self._config.failure_ms:
+            self._send(Ping())
+        else:
+            self._attach(now_ms)
+
+    # --- Attaching --------------------------------------------------------------------------
+
+    def _on_master(self, now_ms: int, event: MasterChanged) -> None:
+        if event.epoch < self.epoch or self.closed or self._is_detached:
+            return
+        if (event.epoch, event.available) == (self.epoch, self.available):
+            return
+        self.epoch = event.epoch
+        self.available = event.available
+        self._attach(now_ms)
+
+    def _attach(self, now_ms: int) -> None:
+        """Begin the next attachment or, without a master, only end this one.
+
+        What is buffered is void at once: the next master may hand it to somebody else before
+        this handle hears of it.
+        """
+        failover = self.available and 0 < self._attached_epoch < self.epoch
+        if self._attached or self._attaching or failover:
+            self._output.append(DropBuffered(failover))
+        self._attached = False
+        self._attaching = self.available and not self.closed
+        self._requests.clear()
+        if self._attaching:
+            self._attachment += 1
+            self._attached_epoch = self.epoch
+            self._request = self._reply = 0
+            self._heard_ms = self._pinged_ms = now_ms
+
+    def complete_attach(self) -> None:
+        """After the handle has dropped its buffer (`held` is final): say it all again."""
+        if not self._attaching:
+            return
+        self._attaching = False
+        self._attached = True
+        held = tuple(
+            HandOut(piece.epoch, piece.number, first, last, piece.count)
+            for piece, left in self._held.values()
+            for first, last in left
+        )
+        self._send(Attach(held, self._producer))
+        for number, consumer in self._consumers.items():
+            consumer.total = consumer.received = 0
+            self._send(Subscribe(number, consumer.prefetch, consumer.exclusive, consumer.auto_ack))
+        for settle in self._settles.values():
+            self._send(Settle(settle.request, settle.call.kind, settle.call.handouts))
+        for request, query in self._queries.items():
+            self._send(query.request(request))
+        self._opening = False
+        for batch in self._batches:
+            self._send(Publish(batch.frame, batch.put.whole))
+
+    def _send(self, request: Request) -> None:
+        self._request += 1
+        self._requests.append(
+            SessionRequest(
+                self.queue_id,
+                self.epoch,
+                self.session,
+                self._attachment,
+                self._request,
+                request,
+            )
+        )
+
+    # --- Publishing -------------------------------------------------------------------------
+
+    def _publish_waiting(self) -> None:
+        if not self._waiting:
+            return
+        if not self._producer:
+            if not self._opening:
+                self._opening = True
+                self._send(OpenProducer())
+            return
+        while self._waiting:
+            put = self._waiting.popleft()
+            first = self._next_number
+            frame = put.pack(self._producer, first, self._settled)
+            self._next_number += put.count
+            numbers = RangeSet(((first, first + put.count - 1),))
+            self._batches.append(_Batch(put, first, numbers, frame))
+            self._send(Publish(frame, put.whole))
+
+    @property
+    def _settled(self) -> int:
+        """Every number up to here has its outcome."""
+        return self._batches[0].open.first - 1 if self._batches else self._next_number - 1
+
+    def _on_outcome(
+        self, first: int, count: int, sequence: int, reason: str, unknown: bool = False
+    ) -> None:
+        """Numbers first to first + count - 1 have ended. Ended ones are told once."""
+        last = first + count - 1
+        for batch in self._batches:
+            if batch.first > last:
+                break
+            if batch.first + batch.put.count <= first:
+                continue
+            self._end_numbers(batch, first, last, sequence, reason, unknown)
+        while self._batches and not self._batches[0].open:
+            self._batches.popleft()
+
+    def _end_numbers(
+        self, batch: _Batch, first: int, last: int, sequence: int, reason: str, unknown: bool
+    ) -> None:
+        for low, high in batch.open.within(first, last):
+            batch.open.remove(low, high)
+            put, index, count = batch.put, low - batch.first, high - low + 1
+            self.unconfirmed_count -= count
+            if not batch.open:
+                self.unconfirmed_bytes -= put.size
+            if sequence:
+                self._output.append(Stored(put.token, index, count, sequence + low - first))
+            else:
+                self._output.append(Failed(put.token, index, count, reason, unknown))
+
+    def _lose_producer(self, producer: int) -> None:
+        """The id has expired: what is open under it is of unknown outcome."""
+        if producer != self._producer:
+            return
+        self._end_batches("the producer id has expired at the queue's master")
+        self._producer = 0
+        self._next_number = 1
+        self._opening = False
+
+    def _end_batches(self, reason: str) -> None:
+        while self._batches:
+            batch = self._batches[0]
+            for low, high in list(batch.open):
+                self._end_numbers(batch, low, high, 0, reason, unknown=True)
+            self._batches.popleft()
+
+    # --- Replies ----------------------------------------------------------------------------
+
+    def _on_reply(self, now_ms: int, reply: SessionReply) -> None:
+        if reply.epoch != self.epoch or reply.attachment != self._attachment or self.closed:
+            return
+        self._heard_ms = now_ms
+        if isinstance(reply.reply, Detached):
+            self._attach(now_ms)
+            return
+        if reply.number != self._reply + 1:
+            if reply.number > self._reply:
+                self._attach(now_ms)
+            return
+        self._reply = reply.number
+        self._take(reply)
+
+    def _take(self, envelope: SessionReply) -> None:
+        reply = envelope.reply
+        match reply:
+            case Deliver():
+                self._on_deliver(reply)
+            case Confirmed():
+                if reply.producer == self._producer:
+                    for first, count, sequence in reply.runs:
+                        self._on_outcome(first, count, sequence, "")
+            case Settled():
+                settle = self._settles.pop(reply.request, None)
+                if settle is not None:
+                    # Only now: an attachment in between must still say that it was seen.
+                    self.drop(settle.call.handouts)
+                    done = SettleDone(settle.call.token, reply.refused, reply.why)
+                    self._output.append(done)
+            case Refused():
+                if reply.producer == self._producer:
+                    self._on_outcome(reply.first_number, reply.count, 0, reply.reason)
+            case ProducerOpened():
+                if self._opening:
+                    self._producer = reply.producer
+                    self._opening = False
+            case ProducerUnknown():
+                self._lose_producer(reply.producer)
+            case ResendNumber():
+                if reply.producer == self._producer:
+                    for batch in self._batches:
+                        if batch.first + batch.put.count > reply.number:
+                            self._send(Publish(batch.frame, batch.put.whole))
+            case Browsed() | Purged() | Counts():
+                query = self._queries.pop(reply.request, None)
+                if query is not None:
+                    self._output.append(QueryDone(query.token, reply))
+            case Recall():
+                self._output.append(GiveBack(reply.consumer))
+            case ConsumerRefused():
+                self._consumers.pop(reply.number, None)
+                self._output.append(ConsumerFailed(reply.number, reply.why))
+            case Attached():
+                pass
+            case _:
+                pass
+
+    def _on_deliver(self, deliver: Deliver) -> None:
+        consumer = self._consumers.get(deliver.consumer)
+        count = 0
+        for piece in deliver.handouts:
+            count += piece.last - piece.first + 1
+            self._held[piece.epoch, piece.number] = (
+                piece,
+                RangeSet(((piece.first, piece.last),)),
+            )
+        if consumer is None:
+            self.give_back(deliver.handouts)
+            return
+        consumer.received += count
+        self._output.append(Delivered(deliver))
+
+    def drop(self, handouts: Sequence[HandOut]) -> None:
+        """The handle forgets what no call has returned: it is not held."""
+        for piece in handouts:
+            self._unhold(piece)
+
+    def _unhold(self, piece: HandOut) -> None:
+        known = self._held.get((piece.epoch, piece.number))
+        if known is not None:
+            known[1].remove(piece.first, piece.last)
+            if not known[1]:
+                del self._held[piece.epoch, piece.number]
+
+    # --- The end ----------------------------------------------------------------------------
+
+    def _close(self, reason: str) -> None:
+        """Everything open ends unknown."""
+        if self.closed:
+            return
+        self.closed = reason
+        self._attached = self.available = False
+        self._end_batches(reason)
+        while self._waiting:
+            put = self._waiting.popleft()
+            self._output.append(Failed(put.token, 0, put.count, reason, True))
+        for settle in self._settles.values():
+            self._output.append(SettleDone(settle.call.token, settle.call.handouts, reason))
+        self._settles.clear()
+        for query in self._queries.values():
+            self._output.append(QueryDone(query.token, None))
+        self._queries.clear()
+        self._requests.clear()
+
+
+def browse_request(start: int, count_max: int) -> Callable[[int], Request]:
+    return lambda number: Browse(number, start, count_max)
+
+
+def purge_request(number: int) -> Request:
+    return Purge(number)
+
+
+def inquire_request(number: int) -> Request:
+    return Inquire(number)
+
+
+__all__ = [
+    "Closed",
+    "ConsumerFailed",
+    "Delivered",
+    "DropBuffered",
+    "Failed",
+    "GiveBack",
+    "LinkLost",
+    "MasterChanged",
+    "Output",
+    "Put",
+    "Query",
+    "QueryDone",
+    "ReplyArrived",
+    "Session",
+    "SessionEvent",
+    "SettleCall",
+    "SettleDone",
+    "Stored",
+    "browse_request",
+    "inquire_request",
+    "purge_request",
+]
+
+
+@define
+class Window:
+    """How far ahead of its callers a handle's get() fetches.
+
+    It grows only while calls come as fast as messages do, and falls to nothing when they stop:
+    messages in a handle that nobody asks for are messages that others wait for.
+    """
+
+    size_max: int
+    size: int = 0
+    taken_ms: int = field(default=0)
+
+    def on_taken(self, now_ms: int, buffer_empty: bool) -> None:
+        """Callers have taken messages; were they all there were?"""
+        if buffer_empty and now_ms - self.taken_ms < IDLE_GIVEBACK_MS:
+            self.size = min(max(self.size * 2, 1), self.size_max)
+        self.taken_ms = now_ms
+
+    def on_idle(self) -> None:
+        self.size = 0

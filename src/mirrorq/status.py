@@ -1,0 +1,138 @@
+"""What `status()` and `nodes()` tell: frozen values, made on the node thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from mirrorq.engine import Engine
+
+__all__ = ["NodeStatus", "QueueStatus"]
+
+
+@frozen
+class QueueStatus:
+    """One queue as one node knows it."""
+
+    name: str
+    state: str
+    """running, syncing (a member is joining), down (no master runs), paused (this node has
+    no contact with a majority)."""
+    master: str | None = None
+    mirrors: tuple[str, ...] = ()
+    """In ring order, without the master."""
+    synchronised_mirrors: tuple[str, ...] = ()
+    epoch: int = 0
+    messages: int = 0
+    """Ready and unacknowledged."""
+    messages_ready: int = 0
+    messages_unacknowledged: int = 0
+    counts_age_ms: int = 0
+    """How old the counts are: 0 on the master's node."""
+    consumers: int = 0
+    policy: str | None = None
+    sync_progress: float | None = None
+    """0 to 1 while this node's own copy is being completed, else None."""
+    store_bytes: int = 0
+    """Bytes of this node's copy."""
+    blocked_by: str = ""
+    """Why puts wait, "" when they do not."""
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def unknown(cls) -> QueueStatus:
+        """Of a queue or a node that is no more."""
+        return cls("", "down")
+
+    @classmethod
+    def of(
+        cls, engine: Engine, queue_id: int, now_ms: int, store_bytes: int, blocked_by: str
+    ) -> QueueStatus:
+        """What the engine of this node knows."""
+        record = engine.catalog.queue(queue_id)
+        if record is None:
+            return cls.unknown()
+        view = record.view
+        master = view.members[0].id
+        runs = engine.is_alive(master)
+        mirrors = tuple(member.id.node for member in view.members[1:])
+        in_sync = tuple(member.id.node for member in view.members[1:] if member.in_sync)
+        state = "running" if len(in_sync) == len(mirrors) else "syncing"
+        if not runs:
+            state = "down"
+        if engine.is_paused(now_ms):
+            state = "paused"
+        ready, unacknowledged, consumers, age_ms = _counts(engine, queue_id, now_ms)
+        replica = engine.replicas.get(queue_id)
+        warnings = (replica.halted,) if replica is not None and replica.halted else ()
+        return cls(
+            name=record.name,
+            state=state,
+            master=master.node if runs else None,
+            mirrors=mirrors,
+            synchronised_mirrors=in_sync,
+            epoch=view.epoch,
+            messages=ready + unacknowledged,
+            messages_ready=ready,
+            messages_unacknowledged=unacknowledged,
+            counts_age_ms=age_ms,
+            consumers=consumers,
+            sync_progress=_progress(engine, queue_id),
+            store_bytes=store_bytes,
+            blocked_by=blocked_by,
+            warnings=warnings,
+        )
+
+
+def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, int]:
+    """(ready, unacknowledged, consumers, age): the master's own, or its last report."""
+    replica = engine.replicas.get(queue_id)
+    master = replica.master if replica is not None else None
+    if master is not None and master.active:
+        delivery = master.delivery
+        consumers = sum(1 for key in delivery.consumers if key[1] != 0)
+        return delivery.ready.count, delivery.unacknowledged, consumers, 0
+    known = engine.reports.get(queue_id)
+    if known is not None:
+        report, heard_ms = known
+        counts = (report.ready, report.unacknowledged, report.consumers)
+        return (*counts, max(now_ms - heard_ms, 0))
+    return (replica.state.live.count if replica is not None else 0, 0, 0, 0)
+
+
+def _progress(engine: Engine, queue_id: int) -> float | None:
+    replica = engine.replicas.get(queue_id)
+    if replica is None or replica.ring.in_sync or not replica.ring.is_member:
+        return None
+    live = replica.state.live.count
+    missing = replica.transfer.missing.count
+    return 0.0 if not replica.ring.has_state else (1 - missing / live if live else 1.0)
+
+
+@frozen
+class NodeStatus:
+    """One node as another sees it."""
+
+    name: str
+    endpoint: str
+    incarnation: int
+    witness: bool
+    alive: bool
+    leader: bool
+    """Leads the catalog."""
+
+    @classmethod
+    def all_of(cls, engine: Engine) -> list[NodeStatus]:
+        return [
+            cls(
+                node.name,
+                node.endpoint,
+                node.incarnation,
+                node.witness,
+                engine.is_alive(node.member),
+                engine.leader == node.name,
+            )
+            for node in engine.catalog.nodes()
+        ]

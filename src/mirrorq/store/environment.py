@@ -1,0 +1,376 @@
+"""The LMDB environment of one node: its files, its transactions, its errors.
+
+One thread writes at a time and any thread may read. A read takes `_reading` for as long as its
+transaction is open, which is short: LMDB can neither move nor grow the map while a transaction
+looks at it, and a transaction left open would keep freed pages from being used again.
+
+The map grows by doubling. It may become `RESERVE_BYTES` larger than `store_bytes_max`, but a
+write with messages is refused when afterwards more than `store_bytes_max` would be in use. So
+the reserve is always there for what drains a full store: acks, checkpoints, releases, Raft.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import lmdb
+from attrs import frozen
+from lmdb import verify as lmdb_verify
+
+from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
+from mirrorq.store.pathlock import PathLock
+from mirrorq.store.records import Damaged
+
+Result = TypeVar("Result")
+
+MAP_BYTES_START = 64 << 20
+"""The map is only address space, but a small one keeps the file of a small store small."""
+RESERVE_BYTES = 8 << 20
+"""What drains a full store is small; a large checkpoint of a queue is a few MiB."""
+READERS_MAX = 64
+"""Slots in the lock file; mirrorq reads one at a time, backups and tools take the others."""
+WALK_BYTES_MAX = 256 << 20
+"""After an unclean end the pages of a file up to this size are walked before LMDB sees them: a
+few milliseconds when messages came in batches, two seconds when each came in its own commit."""
+DATA_FILE = "data.mdb"
+
+_META = struct.Struct("<16xI20xI92xQQ")
+"""Of a meta page: magic, size of a page, last page, transaction. The one with the later
+transaction counts."""
+_META_MAGIC = 0xBEEFC0DE
+
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DAMAGE = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.InvalidError,
+    lmdb.BadValsizeError,
+    lmdb.IncompatibleError,
+)
+_RENEW = (
+    "Stop this node, move the directory away and start it again: "
+    "it then takes its queues from the other members, or put a backup in its place"
+)
+
+
+@frozen(eq=False)
+class Tables:
+    """The named databases."""
+
+    meta: lmdb._Database
+    queues: lmdb._Database
+    messages: lmdb._Database
+    ops: lmdb._Database
+    garbage: lmdb._Database
+    raft: lmdb._Database
+
+    @classmethod
+    def open(cls, environment: lmdb.Environment, txn: lmdb.Transaction[memoryview]) -> Tables:
+        """Open or create them within `txn`."""
+        names = ("meta", "queues", "messages", "ops", "garbage", "raft")
+        return cls(*(environment.open_db(name.encode(), txn=txn) for name in names))
+
+    def all(self) -> tuple[lmdb._Database, ...]:
+        return (self.meta, self.queues, self.messages, self.ops, self.garbage, self.raft)
+
+
+class Environment:
+    """Open from construction to `close`, by one process."""
+
+    def __init__(self, path: Path, bytes_max: int) -> None:
+        """Lock the path, check the files and open them.
+
+        Args:
+            path: Directory; made if absent.
+            bytes_max: What messages may fill.
+
+        Raises:
+            StoreLocked: The path is open already.
+            StoreCorrupt: The files are not what LMDB wrote.
+            StoreError: The directory cannot be used.
+        """
+        self.path = path
+        self._bytes_max = bytes_max
+        self._pid = os.getpid()
+        self._writing = threading.Lock()
+        self._reading = threading.Lock()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = PathLock(path)
+        except OSError as error:
+            raise StoreError(
+                f"store {path} cannot be used ({error}): give a directory that can be written"
+            ) from error
+        try:
+            with self._translated("opening"):
+                self._check_files()
+                self._open()
+        except BaseException:
+            self._lock.release(is_clean=False)
+            raise
+        self._is_open = True
+
+    # --- Opening and closing ------------------------------------------------------------
+
+    def _check_files(self) -> None:
+        """Walk the pages when something may be wrong with them.
+
+        LMDB trusts what it maps: a file that is shorter than its own records say, or a page
+        number that was changed, ends the process with a signal instead of an error.
+        """
+        file = self.path / DATA_FILE
+        size = file.stat().st_size if file.exists() else 0
+        if size == 0:
+            return
+        whole = _whole_bytes(file)
+        is_walk_due = not self._lock.was_clean and size <= WALK_BYTES_MAX
+        if is_walk_due or whole is None or size < whole:
+            problems = _walk(file)
+            if problems:
+                more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+                raise StoreCorrupt(
+                    f"store {self.path}: {DATA_FILE} of {size} bytes is damaged: "
+                    f"{problems[0]}{more}. {_RENEW}"
+                )
+        if whole is not None and size < whole:
+            # Legal when the last pages are free and were never written. If they were not, a
+            # value now ends in zeros, which its checksum tells, instead of a SIGBUS.
+            os.truncate(file, whole)
+
+    def _open(self) -> None:
+        self._lmdb = lmdb.open(
+            str(self.path),
+            map_size=min(MAP_BYTES_START, self._bytes_max + RESERVE_BYTES),
+            max_dbs=8,
+            max_readers=READERS_MAX,
+            max_spare_txns=1,
+            # Runs are large and read in order: let the kernel read ahead.
+            readahead=True,
+            # A stray write of the host process must not reach the file through the map.
+            writemap=False,
+            lib_version=0,
+        )
+        try:
+            self._bytes_limit = max(self._bytes_max, self._file_bytes()) + RESERVE_BYTES
+            with self._lmdb.begin(write=True, buffers=True) as txn:
+                self._refuse_foreign(txn)
+                self.tables = Tables.open(self._lmdb, txn)
+        except BaseException:
+            self._lmdb.close()
+            raise
+
+    def _refuse_foreign(self, txn: lmdb.Transaction[memoryview]) -> None:
+        names = {bytes(name) for name in self._lmdb.dbs(txn)}
+        if txn.stat()["entries"] and b"meta" not in names:
+            raise StoreError(
+                f"store {self.path} holds an LMDB environment that mirrorq did not make: "
+                "give this node a path of its own"
+            )
+
+    def close(self) -> None:
+        """Close the files and give up the lock. In a forked child: do nothing."""
+        if os.getpid() != self._pid:
+            return
+        with self._writing, self._reading:
+            if self._is_open:
+                self._is_open = False
+                self._lmdb.close()
+                self._lock.release(is_clean=True)
+
+    # --- Transactions -------------------------------------------------------------------
+
+    def read(self, work: Callable[[lmdb.Transaction[memoryview]], Result]) -> Result:
+        """Run `work` in a read transaction. What it returns must hold no view of the map."""
+        self._check_process()
+        with self._reading, self._translated("reading"):
+            self._check_open()
+            txn = self._lmdb.begin(buffers=True)
+            try:
+                return work(txn)
+            finally:
+                txn.abort()
+
+    def write(
+        self,
+        work: Callable[[lmdb.Transaction[memoryview]], Result],
+        message_bytes: int | None = None,
+    ) -> Result:
+        """Run `work` in a write transaction and sync it. It runs again when the map has grown.
+
+        Args:
+            work: Makes the changes; it must not remember anything of a run that fails.
+            message_bytes: Bytes of messages that it brings; None: it may use the reserve.
+
+        Raises:
+            StoreFull: The disk or the map is full; nothing was changed.
+            StoreError: The disk failed; nothing was changed.
+        """
+        self._check_process()
+        with self._writing, self._translated("writing"):
+            self._check_open()
+            while True:
+                before = self._lmdb.info()["last_txnid"]
+                try:
+                    return self._write_once(work, message_bytes)
+                except lmdb.MapFullError:
+                    self._grow()
+                except lmdb.Error as error:
+                    self._recover()
+                    if self._lmdb.info()["last_txnid"] != before:
+                        raise StoreError(
+                            f"store {self.path}: the disk failed at the end of a commit ({error}), "
+                            "which may be on disk or not: close the store and open it again"
+                        ) from error
+                    raise
+
+    def _write_once(
+        self,
+        work: Callable[[lmdb.Transaction[memoryview]], Result],
+        message_bytes: int | None,
+    ) -> Result:
+        txn = self._lmdb.begin(write=True, buffers=True)
+        try:
+            result = work(txn)
+            if message_bytes is not None:
+                self._check_room(txn, message_bytes)
+            txn.commit()
+            return result
+        except BaseException:
+            txn.abort()
+            raise
+
+    def _check_room(self, txn: lmdb.Transaction[memoryview], message_bytes: int) -> None:
+        # Pages are at least half full; well below the bound there is nothing to count.
+        if self._file_bytes() + 2 * message_bytes + RESERVE_BYTES < self._bytes_max:
+            return
+        used = self._used_bytes(txn)
+        if used > self._bytes_max:
+            raise StoreFull(
+                f"store {self.path} would hold {used} bytes of store_bytes_max "
+                f"{self._bytes_max}: consume and ack messages, or raise store_bytes_max"
+            )
+
+    def _grow(self) -> None:
+        size = self._lmdb.info()["map_size"]
+        if size >= self._bytes_limit:
+            raise StoreFull(
+                f"store {self.path} has no free pages left (map of {size} bytes, "
+                f"store_bytes_max {self._bytes_max}): consume and ack messages, or raise "
+                "store_bytes_max"
+            )
+        with self._reading:
+            self._lmdb.set_mapsize(min(2 * size, self._bytes_limit))
+
+    def _recover(self) -> None:
+        """Open again when LMDB will not go on, as after a failed write of a meta page."""
+        try:
+            self._lmdb.begin().abort()
+        except lmdb.Error:
+            with self._reading:
+                self._lmdb.close()
+                self._open()
+
+    # --- Sizes --------------------------------------------------------------------------
+
+    def used_bytes(self) -> int:
+        """Bytes of all pages in use."""
+        return self.read(self._used_bytes)
+
+    def _used_bytes(self, txn: lmdb.Transaction[memoryview]) -> int:
+        pages = 2
+        for stat in (txn.stat(), *(txn.stat(table) for table in self.tables.all())):
+            pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return pages * int(stat["psize"])
+
+    def _file_bytes(self) -> int:
+        return int((self._lmdb.info()["last_pgno"] + 1) * self._lmdb.stat()["psize"])
+
+    # --- Errors -------------------------------------------------------------------------
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(
+                f"store {self.path} was opened by process {self._pid} and cannot be used by its "
+                f"fork {os.getpid()}: open nodes and clients after the fork"
+            )
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreError(f"store {self.path} is closed: open it again")
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except Damaged as error:
+            raise StoreCorrupt(f"store {self.path}: {error}. {_RENEW}") from error
+        except lmdb.Error as error:
+            raise self._error(error, doing) from error
+        except OSError as error:
+            raise StoreError(f"store {self.path}, {doing}: {error}. Look at the disk") from error
+
+    def _error(self, error: lmdb.Error, doing: str) -> StoreError:
+        what = f"store {self.path}, {doing}: {error}"
+        if isinstance(error, lmdb.DiskError) or self._is_disk_full(_code(error)):
+            free = os.statvfs(self.path)
+            return StoreFull(
+                f"{what} ({free.f_bavail * free.f_frsize} bytes free on the disk). Nothing was "
+                "changed: make space on the disk"
+            )
+        if isinstance(error, _DAMAGE):
+            return StoreCorrupt(f"{what}. {_RENEW}")
+        if isinstance(error, lmdb.VersionMismatchError):
+            return StoreError(f"{what}. Use the version of mirrorq and lmdb that made it")
+        return StoreError(f"{what}. Nothing was changed: look at the disk, then try again")
+
+    def _is_disk_full(self, code: int) -> bool:
+        """Whether an error means that there is no space.
+
+        LMDB calls a write that was cut short an I/O error, and a full disk begins with one. So
+        the file is asked whether it takes one more byte at its end, where nothing is in use.
+        """
+        if code != errno.EIO:
+            return code in _FULL_DISK
+        try:
+            with (self.path / DATA_FILE).open("ab", buffering=0) as file:
+                file.write(b"\0")
+        except OSError as error:
+            return error.errno in _FULL_DISK
+        return False
+
+
+def _whole_bytes(file: Path) -> int | None:
+    """The length that a data file's own records give it; None when it has no such records."""
+    with file.open("rb") as opened:
+        head = opened.read(_META.size)
+        if len(head) < _META.size:
+            return None
+        magic, page_bytes, *first = _META.unpack(head)
+        opened.seek(page_bytes)
+        head = opened.read(_META.size)
+    if magic != _META_MAGIC or len(head) < _META.size:
+        return None
+    last_page = max(first, _META.unpack(head)[2:], key=lambda meta: int(meta[1]))[0]
+    return int((last_page + 1) * page_bytes)
+
+
+def _walk(file: Path) -> list[str]:
+    """What is wrong with the pages of a data file."""
+    try:
+        problems = lmdb_verify.verify(str(file), subdir=False)  # type: ignore[no-untyped-call]
+    except (lmdb_verify.VerifyError, OverflowError) as error:
+        return [str(error)]
+    # Pages that are in use nowhere and in no free list cost space, and nothing else.
+    return [problem for problem in problems if "a leak" not in problem]
+
+
+def _code(error: lmdb.Error) -> int:
+    # Errors of the binding itself, unlike those of LMDB, carry no code.
+    return getattr(error, "code", 0)

@@ -1,0 +1,91 @@
+"""One process, and in it one `Store`, at a time on a path.
+
+The lock is a POSIX record lock: it ends with the process, however that ends, and is not
+inherited by a fork, so a worker that outlives a killed parent keeps nobody out. Such a lock
+does not exclude its own process and is dropped when any descriptor of its file is closed;
+therefore a table of the paths open here is asked before the file is touched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+from mirrorq.errors import StoreError, StoreLocked
+
+FILE_NAME = "mirrorq.lock"
+CONTENT_BYTES = 32
+"""Always the same length: overwriting needs no space on a full disk."""
+
+_open_paths: dict[tuple[int, int], int] = {}
+"""(device, inode) of a store's directory -> pid that opened it; a forked child's parent counts
+for nothing here, the lock itself keeps the child out."""
+_guard = threading.Lock()
+
+
+class PathLock:
+    """Held from construction to `release`."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock.
+
+        Args:
+            path: The store's directory, which is there.
+
+        Raises:
+            StoreLocked: Another process, or another `Store` of this one, has it.
+        """
+        self._path = path
+        status = os.stat(path)
+        self._identity = (status.st_dev, status.st_ino)
+        with _guard:
+            if _open_paths.get(self._identity) == os.getpid():
+                raise StoreLocked(
+                    f"store {path} is already open in this process (pid {os.getpid()}): "
+                    "use the node that has it, or close that first"
+                )
+            self._descriptor = self._lock()
+            _open_paths[self._identity] = os.getpid()
+        self.was_clean = self._content() != "open"
+        """False when the last holder did not close the store."""
+        self._write("open")
+
+    def release(self, *, is_clean: bool) -> None:
+        """Give the lock up; `is_clean` when the store was closed in good order."""
+        with _guard:
+            self._write("closed" if is_clean else "open")
+            os.close(self._descriptor)
+            _open_paths.pop(self._identity, None)
+
+    def _lock(self) -> int:
+        descriptor = os.open(self._path / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, CONTENT_BYTES, 0).decode("ascii", "replace").split()
+            os.close(descriptor)
+            if not isinstance(error, (BlockingIOError, PermissionError)):
+                raise StoreError(
+                    f"store {self._path} cannot be locked ({error}): put it on a local file system"
+                ) from error
+            pid = holder[1] if len(holder) > 1 else "unknown"
+            raise StoreLocked(
+                f"store {self._path} is open in another process (pid {pid}): "
+                "stop that process, or give this node a path of its own"
+            ) from error
+        return descriptor
+
+    def _content(self) -> str:
+        words = os.pread(self._descriptor, CONTENT_BYTES, 0).decode("ascii", "replace").split()
+        return words[0] if words else ""
+
+    def _write(self, word: str) -> None:
+        content = f"{word} {os.getpid()}".ljust(CONTENT_BYTES - 1) + "\n"
+        try:
+            os.pwrite(self._descriptor, content.encode(), 0)
+            os.fsync(self._descriptor)
+        except OSError:
+            # A new file on a full disk: the lock holds all the same, only the pid is not told.
+            return

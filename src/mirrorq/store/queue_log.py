@@ -1,0 +1,246 @@
+"""What a `QueueWrite` does, and what is read back, within one transaction.
+
+A queue that begins anew (`reset`) gets another generation, which is part of the keys of its
+runs. What it had before is out of sight at once and is deleted by and by, as is what one
+transaction cannot release: millions of runs would make a transaction larger than LMDB allows
+and hold every other queue up. The table `garbage` lists what is left to be deleted.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import lmdb
+from attrs import astuple, define, evolve
+
+from mirrorq.effects import QueueImage, QueueWrite
+from mirrorq.messages import Entry, OpKind
+from mirrorq.store.environment import Tables
+from mirrorq.store.records import (
+    Damaged,
+    decoded,
+    pack_u64,
+    record_key,
+    record_queue,
+    seal,
+    state_key,
+    unpack_u64,
+)
+from mirrorq.store.run_table import NUMBER_MAX, Budget, Hint, RunTable
+
+DELETED_RUNS_MAX = 4096
+"""Runs that one transaction deletes: about 20 ms, and far from LMDB's 131,072 changed pages."""
+
+_RECORD = struct.Struct("<QQQQ")
+_STATE_HEAD = struct.Struct("<Q")
+_GARBAGE_KEY = struct.Struct(">cQQQ")
+_GENERATION_KEY = b"generation"
+_TABLE_OF_CODE = {b"m": "messages", b"o": "ops"}
+
+
+@define
+class Record:
+    """What the store keeps of each queue beside its runs and its checkpoint."""
+
+    generation: int
+    complete_sequence: int = 0
+    stable: int = 0
+    run_bytes: int = 0
+    """Bytes of all runs. Written with the next checkpoint or at the end: after a crash an
+    estimate."""
+
+
+def _decode_record(data: bytes) -> Record:
+    return Record(*_RECORD.unpack(data))
+
+
+def _decode_state(data: bytes) -> tuple[int, bytes]:
+    return int(_STATE_HEAD.unpack_from(data)[0]), data[_STATE_HEAD.size :]
+
+
+class QueueLog:
+    """All queues within one transaction.
+
+    `records` are those known from earlier transactions. What this one changes is in `changed`
+    (None: the queue is gone), for the caller to take over when the transaction is committed.
+    """
+
+    def __init__(
+        self,
+        txn: lmdb.Transaction[memoryview],
+        tables: Tables,
+        records: dict[int, Record] | None = None,
+    ) -> None:
+        self._txn = txn
+        self._tables = tables
+        self._records = {} if records is None else records
+        self._budget = Budget(DELETED_RUNS_MAX)
+        self.changed: dict[int, Record | None] = {}
+
+    # --- Reading ------------------------------------------------------------------------
+
+    def queue_ids(self) -> list[int]:
+        """Every queue that has anything here, in order."""
+        cursor = self._txn.cursor(self._tables.queues)
+        ids = (record_queue(key) for key in cursor.iternext(keys=True, values=False))
+        return [queue_id for queue_id in ids if queue_id is not None]
+
+    def record(self, queue_id: int) -> Record | None:
+        """A queue's record as of this transaction."""
+        if queue_id in self.changed:
+            return self.changed[queue_id]
+        if queue_id in self._records:
+            return self._records[queue_id]
+        key = record_key(queue_id)
+        value = self._txn.get(key, db=self._tables.queues)
+        return None if value is None else decoded("queues", key, value, _decode_record)
+
+    def image(self, queue_id: int) -> QueueImage:
+        """The checkpoint and every entry after it."""
+        record = self.record(queue_id)
+        if record is None:
+            return QueueImage(queue_id)
+        state_lsn, state = 0, None
+        key = state_key(queue_id)
+        value = self._txn.get(key, db=self._tables.queues)
+        if value is not None:
+            state_lsn, state = decoded("queues", key, value, _decode_state)
+        entries: list[Entry] = []
+        for table in ("messages", "ops"):
+            entries += self._runs(table, queue_id, record).entries_after(state_lsn)
+        entries.sort(key=lambda entry: entry.lsn)
+        for expected, entry in enumerate(entries, state_lsn + 1):
+            if entry.lsn != expected:
+                raise Damaged("ops", key, f"op {expected} of queue {queue_id} is missing")
+        return QueueImage(
+            queue_id, state, state_lsn, tuple(entries), record.complete_sequence, record.stable
+        )
+
+    def read(
+        self, queue_id: int, first: int, last: int, bytes_max: int, hint: Hint
+    ) -> list[memoryview]:
+        """Frames that hold sequences of [first, last], in order, at least one if there is any."""
+        record = self.record(queue_id)
+        if record is None:
+            return []
+        messages = self._runs("messages", queue_id, record)
+        return messages.read(first, last, max(bytes_max, 1), hint)
+
+    def has_garbage(self) -> bool:
+        """Whether anything is left to be deleted."""
+        return self._txn.cursor(self._tables.garbage).first()
+
+    # --- Writing ------------------------------------------------------------------------
+
+    def apply(self, write: QueueWrite) -> None:
+        """Carry out a write, in the order of its fields."""
+        if write.reset:
+            self._reset(write.queue_id)
+        if not _has_content(write):
+            return
+        old = self.record(write.queue_id)
+        record = Record(self._next_generation()) if old is None else evolve(old)
+        self.changed[write.queue_id] = record
+        messages = self._runs("messages", write.queue_id, record)
+        ops = self._runs("ops", write.queue_id, record)
+        if write.truncate_to is not None:
+            messages.truncate(write.truncate_to)
+            ops.truncate(write.truncate_to)
+        _append(messages, ops, write.append)
+        messages.fill_in(write.fetched)
+        if write.state is not None:
+            self._checkpoint(write.queue_id, record, ops, write.state, write.state_lsn)
+        for first, last in write.release:
+            self._release(write.queue_id, record, messages, first, last)
+        record.run_bytes = max(0, record.run_bytes + messages.growth + ops.growth)
+        if write.stable is not None:
+            record.stable = write.stable
+        if write.complete_sequence is not None:
+            record.complete_sequence = write.complete_sequence
+        # `stable` is a hint and the bytes are an estimate: they wait for one of these.
+        due = (write.complete_sequence, write.truncate_to, write.state)
+        if old is None or any(value is not None for value in due):
+            self.put_record(write.queue_id, record)
+
+    def collect(self) -> None:
+        """Delete what earlier transactions have left, as much as one transaction may."""
+        cursor = self._txn.cursor(self._tables.garbage)
+        there = cursor.first()
+        while there and self._budget.left > 0:
+            key = bytes(cursor.key())
+            code, queue_id, generation, first = _GARBAGE_KEY.unpack(key)
+            last = decoded("garbage", key, cursor.value(), unpack_u64)
+            record = self.record(queue_id)
+            table = self._runs(_TABLE_OF_CODE[code], queue_id, Record(generation))
+            is_done = table.delete(first, last, self._budget)
+            if record is not None and record.generation == generation:
+                run_bytes = max(0, record.run_bytes + table.growth)
+                self.changed[queue_id] = evolve(record, run_bytes=run_bytes)
+            if not is_done:
+                return
+            there = cursor.delete() and bool(cursor.key())
+
+    def put_record(self, queue_id: int, record: Record) -> None:
+        """Write a record that may be ahead of what is on disk."""
+        key = record_key(queue_id)
+        data = _RECORD.pack(*astuple(record))
+        self._txn.put(key, seal(key, data), db=self._tables.queues)
+
+    def _runs(self, table: str, queue_id: int, record: Record) -> RunTable:
+        database = self._tables.messages if table == "messages" else self._tables.ops
+        return RunTable(table, self._txn, database, queue_id, record.generation)
+
+    def _reset(self, queue_id: int) -> None:
+        record = self.record(queue_id)
+        if record is None:
+            return
+        self._discard(b"m", queue_id, record, 0, NUMBER_MAX)
+        self._discard(b"o", queue_id, record, 0, NUMBER_MAX)
+        self._txn.delete(record_key(queue_id), db=self._tables.queues)
+        self._txn.delete(state_key(queue_id), db=self._tables.queues)
+        self.changed[queue_id] = None
+
+    def _checkpoint(
+        self, queue_id: int, record: Record, ops: RunTable, state: bytes, lsn: int
+    ) -> None:
+        key = state_key(queue_id)
+        data = _STATE_HEAD.pack(lsn) + state
+        self._txn.put(key, seal(key, data), db=self._tables.queues)
+        if not ops.delete(0, lsn, self._budget):
+            self._discard(b"o", queue_id, record, 0, lsn)
+
+    def _release(
+        self, queue_id: int, record: Record, messages: RunTable, first: int, last: int
+    ) -> None:
+        """Delete the runs that lie wholly in [first, last]."""
+        start = messages.first_whole_from(first)
+        if not messages.delete(start, last, self._budget):
+            self._discard(b"m", queue_id, record, start, last)
+
+    def _discard(self, code: bytes, queue_id: int, record: Record, first: int, last: int) -> None:
+        """Have the runs with first <= number <= last deleted by later transactions."""
+        key = _GARBAGE_KEY.pack(code, queue_id, record.generation, first)
+        self._txn.put(key, seal(key, pack_u64(last)), db=self._tables.garbage)
+
+    def _next_generation(self) -> int:
+        value = self._txn.get(_GENERATION_KEY, db=self._tables.meta)
+        last = 0 if value is None else decoded("meta", _GENERATION_KEY, value, unpack_u64)
+        sealed = seal(_GENERATION_KEY, pack_u64(last + 1))
+        self._txn.put(_GENERATION_KEY, sealed, db=self._tables.meta)
+        return last + 1
+
+
+def _has_content(write: QueueWrite) -> bool:
+    """Whether anything is written after the reset: a deleted queue leaves no record."""
+    marks = (write.truncate_to, write.state, write.complete_sequence, write.stable)
+    return bool(write.append or write.fetched) or any(mark is not None for mark in marks)
+
+
+def _append(messages: RunTable, ops: RunTable, entries: tuple[Entry, ...]) -> None:
+    publish = [entry for entry in entries if entry.header.kind == OpKind.PUBLISH]
+    if publish and publish[0].header.first_sequence > messages.last_number():
+        messages.append(publish)
+    else:
+        # Written before, by a commit of which nobody heard that it had succeeded.
+        messages.fill_in(publish)
+    ops.append(entry for entry in entries if entry.header.kind != OpKind.PUBLISH)

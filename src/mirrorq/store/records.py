@@ -1,0 +1,99 @@
+"""Keys and checksummed values of everything that is no frame.
+
+A value is CRC-32C (4 bytes, little-endian) of key and data, then the data. The key is part of
+the sum: a value that has come under another key is as wrong as a changed one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TypeVar
+
+from mirrorq.wire.frames import crc32c
+
+Decoded = TypeVar("Decoded")
+Buffer = bytes | memoryview
+
+_CRC = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_PLACE = struct.Struct(">QQQ")
+_PREFIX = struct.Struct(">QQ")
+_QUEUE = struct.Struct(">Q")
+
+
+class Damaged(Exception):
+    """A value is not what mirrorq wrote; the environment makes it a `StoreCorrupt`."""
+
+    def __init__(self, database: str, key: Buffer, why: str) -> None:
+        super().__init__(f"database {database!r}, key {bytes(key).hex()}: {why}")
+
+
+def seal(key: bytes, data: bytes) -> bytes:
+    """The value to store `data` as under `key`."""
+    return _CRC.pack(crc32c(key + data)) + data
+
+
+def unseal(database: str, key: Buffer, value: Buffer) -> bytes:
+    """The data of a stored value.
+
+    Raises:
+        Damaged: The checksum does not match.
+    """
+    if len(value) < _CRC.size:
+        raise Damaged(database, key, f"the value has {len(value)} bytes, at least 4 were written")
+    data = bytes(value[_CRC.size :])
+    expected = _CRC.unpack_from(value)[0]
+    actual = crc32c(bytes(key) + data)
+    if actual != expected:
+        raise Damaged(database, key, f"checksum {actual:08x}, written was {expected:08x}")
+    return data
+
+
+def decoded(
+    database: str, key: Buffer, value: Buffer, decode: Callable[[bytes], Decoded]
+) -> Decoded:
+    """The decoded data of a stored value; what does not decode is damage too."""
+    data = unseal(database, key, value)
+    try:
+        return decode(data)
+    except (ValueError, struct.error) as error:
+        raise Damaged(database, key, f"{len(data)} bytes that mean nothing ({error})") from error
+
+
+def pack_u64(number: int) -> bytes:
+    return _U64.pack(number)
+
+
+def unpack_u64(data: bytes) -> int:
+    return int(_U64.unpack(data)[0])
+
+
+def place_key(queue_id: int, generation: int, number: int) -> bytes:
+    """Key of a run: queue, generation, last sequence or last lsn."""
+    return _PLACE.pack(queue_id, generation, number)
+
+
+def place_prefix(queue_id: int, generation: int) -> bytes:
+    """What all keys of one queue's runs begin with."""
+    return _PREFIX.pack(queue_id, generation)
+
+
+def place_number(key: Buffer) -> int:
+    """The last sequence or last lsn in the key of a run."""
+    return int(_PLACE.unpack(key)[2])
+
+
+def record_key(queue_id: int) -> bytes:
+    """Key of a queue's record."""
+    return _QUEUE.pack(queue_id) + b"q"
+
+
+def state_key(queue_id: int) -> bytes:
+    """Key of a queue's checkpoint."""
+    return _QUEUE.pack(queue_id) + b"s"
+
+
+def record_queue(key: Buffer) -> int | None:
+    """The queue whose record is under this key; None when it is another one's."""
+    return int(_QUEUE.unpack_from(key)[0]) if bytes(key[8:]) == b"q" else None

@@ -1,0 +1,535 @@
+"""What the catalog's leader owes every queue: a master that lives, and a ring that closes.
+
+The machine runs on every node, so that it knows at once who is alive when its node comes to
+lead; it proposes and grants only while its node leads and has applied an entry of its own
+term. It reads the applied catalog, changes nothing itself, and all it wants done is in the
+`SupervisorEffects` of a step.
+
+Guarantees
+    1. A new master was in sync in the last committed view (R5): the candidates are read from
+       the catalog, and the proposal names the epoch that it replaces (R12).
+    2. A master is replaced only when it is known dead, or when no lease that any leader
+       granted it can still run. From the proposal on it gets no lease, until the queue's
+       epoch has changed: a proposal that seems lost may still be committed.
+    3. Nobody but the queue's master counts a joiner in (R12): supervised changes keep or
+       shrink the set in sync, and `admit` refuses others' proposals.
+    4. The last copy in sync is never removed. A queue none of whose members in sync runs
+       stays as it is, down, until one comes back.
+
+A queue is judged when its view, a node or a link has changed, and when a wait is over. A
+judgement first chooses the master, then who stays in sync beside it, then who joins, then an
+order that needs no broken link (R11). If that differs from the view, it is proposed, and
+nothing else for this queue until the epoch has changed or the proposal seems lost.
+"""
+
+from __future__ import annotations
+
+from attrs import define, evolve, frozen
+
+from mirrorq.catalog import Catalog, QueueRecord
+from mirrorq.config import Config
+from mirrorq.lease import Leading, LeaseGrantor
+from mirrorq.liveness import Liveness, Probe, Status
+from mirrorq.messages import (
+    CatalogAnswer,
+    CatalogCommand,
+    CatalogRequest,
+    ChangeView,
+    DeclareQueue,
+    DeleteQueue,
+    LeaseAnswer,
+    LeaseRelease,
+    LeaseRequest,
+    MemberId,
+    RegisterNode,
+    RemoveNode,
+    View,
+)
+from mirrorq.placement import wanted_members
+from mirrorq.view import (
+    arrange,
+    find,
+    in_sync_ids,
+    is_in_sync,
+    joining_ids,
+    links,
+    make_view,
+    member_ids,
+    order_error,
+    promotable,
+)
+
+__all__ = [
+    "CatalogChanged",
+    "CatalogReplaced",
+    "Event",
+    "Heard",
+    "LinkDown",
+    "ProbeRefused",
+    "Supervisor",
+    "SupervisorEffects",
+    "Tick",
+]
+
+# --- Input and output -------------------------------------------------------------------
+
+
+@frozen
+class Tick:
+    """Time has passed, or what `Leading` says has changed."""
+
+
+@frozen
+class Heard:
+    """A sign of life (Hello) came from this incarnation."""
+
+    member: MemberId
+    unheard: tuple[str, ...] = ()
+
+
+@frozen
+class LinkDown:
+    """The open control connection to this node ended."""
+
+    node: str
+
+
+@frozen
+class ProbeRefused:
+    """The endpoint of this node refused the probe of this number."""
+
+    node: str
+    number: int
+
+
+@frozen
+class CatalogChanged:
+    """The catalog has applied commands: what their `CatalogResult` says was changed."""
+
+    queues: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+@frozen(eq=False)
+class CatalogReplaced:
+    """A snapshot took the place of the whole catalog."""
+
+    catalog: Catalog
+
+
+Event = (
+    Tick
+    | Heard
+    | LinkDown
+    | ProbeRefused
+    | CatalogChanged
+    | CatalogReplaced
+    | LeaseRequest
+    | LeaseRelease
+)
+
+
+@frozen
+class SupervisorEffects:
+    """What a step wants done. Only `propose` and `send` need that this node leads."""
+
+    propose: tuple[CatalogCommand, ...] = ()
+    """To be put into Raft's log now. What is lost is proposed again."""
+    send: tuple[tuple[str, LeaseAnswer], ...] = ()
+    """(node name, message); the own name: to this node's own lease holder."""
+    wants_round: bool = False
+    """A lease request waits for an answer of the majority: let Raft send a round now."""
+    probe: tuple[Probe, ...] = ()
+    """Try a TCP connection; tell `ProbeRefused` when it is refused, else nothing."""
+    known_dead: tuple[MemberId, ...] = ()
+    """Incarnations that have become known dead in this step: Raft need not wait for them."""
+    wake_at_ms: int | None = None
+
+
+LEAVE_FACTOR = 5
+"""A node that gave its lease up is given no copies for this many failure_ms: longer than a
+close may last. One that is heard longer than that has changed its mind."""
+
+
+@frozen
+class _Leave:
+    """A member gave its lease up, and with it its masters."""
+
+    number: int
+    """Its newest request then."""
+    ends_ms: int
+
+
+@define
+class _Proposal:
+    """One that is under way for a queue."""
+
+    epoch: int
+    """The epoch that it replaces."""
+    sent_ms: int
+    evicts: bool
+    """It, or one sent before it for this epoch, takes the queue from its master."""
+
+
+@frozen
+class _Situation:
+    """What holds for all queues in one round of judgements."""
+
+    running: tuple[MemberId, ...]
+    """Nodes that hold queues, are alive and are not about to leave."""
+    masters: dict[str, int]
+
+
+class Supervisor:
+    """The leader's duties on one node. See the module's text."""
+
+    def __init__(self, own: MemberId, catalog: Catalog, config: Config, now_ms: int) -> None:
+        self._catalog = catalog
+        self._own = own
+        self._retry_ms = config.failure_ms
+        self._leave_ms = LEAVE_FACTOR * config.failure_ms
+        self._liveness = Liveness(own, config, now_ms)
+        self._grantor = LeaseGrantor(config.lease_ms)
+        self._term = 0
+        """The term that this node leads; 0: none."""
+        self._proposals: dict[int, _Proposal] = {}
+        self._evicting: dict[int, MemberId] = {}
+        """Queue id -> master that is to be replaced and gets no lease any more."""
+        self._leaving: dict[MemberId, _Leave] = {}
+        self._dirty: dict[int, None] = {}
+        self._all_dirty = True
+        self._judge_at_ms: int | None = None
+
+    # --- Questions --------------------------------------------------------------------
+
+    def status(self, member: MemberId) -> Status:
+        """Judge one incarnation; what the catalog knows counts too."""
+        if member != self._own and self._catalog.is_superseded(member):
+            return Status.DEAD
+        return self._liveness.status(member)
+
+    def unheard(self) -> tuple[str, ...]:
+        """Return the cluster's nodes that this one does not hear: for its signs of life."""
+        return self._liveness.unheard(tuple(node.name for node in self._catalog.nodes()))
+
+    # --- One step ---------------------------------------------------------------------
+
+    def step(self, now_ms: int, event: Event, leading: Leading | None) -> SupervisorEffects:
+        """Take one event in. `leading`: None while this node does not lead the catalog."""
+        self._liveness.advance(now_ms)
+        self._on_leading(now_ms, leading)
+        self._on_event(now_ms, event)
+        self._end_leaves(now_ms)
+        probe = self._liveness.probes()
+        self._all_dirty |= self._liveness.refresh()
+        propose: tuple[CatalogCommand, ...] = ()
+        send: tuple[tuple[str, LeaseAnswer], ...] = ()
+        wants_round = False
+        if leading is not None:
+            if leading.own_term_applied:
+                propose = self._judge(now_ms)
+            send = self._grant(now_ms, leading)
+            wants_round = isinstance(event, LeaseRequest) and bool(self._grantor.pending())
+        return SupervisorEffects(
+            propose, send, wants_round, probe, self._liveness.deaths(), self._wake_at_ms(leading)
+        )
+
+    def _on_leading(self, now_ms: int, leading: Leading | None) -> None:
+        term = 0 if leading is None else leading.term
+        if term == self._term:
+            return
+        self._term = term
+        self._proposals.clear()
+        self._evicting.clear()
+        self._leaving.clear()
+        self._all_dirty = True
+        self._grantor.elected(now_ms)
+
+    def _on_event(self, now_ms: int, event: Event) -> None:
+        match event:
+            case Heard():
+                self._liveness.on_heard(event.member, event.unheard)
+            case LinkDown():
+                self._liveness.on_link_down(event.node)
+            case ProbeRefused():
+                self._liveness.on_probe_refused(event.node, event.number)
+            case CatalogChanged():
+                self._dirty.update(dict.fromkeys(event.queues))
+                self._all_dirty |= bool(event.nodes)
+            case CatalogReplaced():
+                self._catalog = event.catalog
+                self._all_dirty = True
+            case LeaseRequest() if self._term:
+                self._on_lease_request(now_ms, event)
+            case LeaseRelease() if self._term:
+                self._on_lease_release(now_ms, event)
+            case _:
+                pass
+
+    def _on_lease_request(self, now_ms: int, request: LeaseRequest) -> None:
+        self._grantor.on_request(now_ms, request)
+        leave = self._leaving.get(request.member)
+        if leave is not None and request.number > leave.number:
+            del self._leaving[request.member]
+            self._all_dirty = True
+
+    def _on_lease_release(self, now_ms: int, release: LeaseRelease) -> None:
+        if self._grantor.on_release(release):
+            self._all_dirty |= release.member not in self._leaving
+            self._leaving[release.member] = _Leave(release.number, now_ms + self._leave_ms)
+
+    def _end_leaves(self, now_ms: int) -> None:
+        for member, leave in list(self._leaving.items()):
+            if now_ms >= leave.ends_ms:
+                del self._leaving[member]
+                self._all_dirty = True
+
+    def _grant(self, now_ms: int, leading: Leading) -> tuple[tuple[str, LeaseAnswer], ...]:
+        for member in self._evicting.values():
+            self._grantor.refuse(member)
+        granted = self._grantor.answers(now_ms, leading)
+        return tuple((member.node, answer) for member, answer in granted)
+
+    def _wake_at_ms(self, leading: Leading | None) -> int | None:
+        wake_at_ms = self._liveness.wake_at_ms()
+        if leading is None or self._judge_at_ms is None:
+            return wake_at_ms
+        return self._judge_at_ms if wake_at_ms is None else min(wake_at_ms, self._judge_at_ms)
+
+    # --- Requests of other nodes ---------------------------------------------------------
+
+    def admit(
+        self, request: CatalogRequest, leading: Leading | None
+    ) -> CatalogCommand | CatalogAnswer:
+        """Return the command to propose for a request, or the answer that refuses it."""
+        if leading is None or not leading.own_term_applied:
+            return CatalogAnswer(request.number, 0, retry=True)
+        command = request.command
+        match command:
+            case DeclareQueue():
+                command = self.fill_members(command)
+                if not command.members and self._catalog.queue_named(command.name) is None:
+                    return CatalogAnswer(request.number, 0, retry=True)
+                return command
+            case ChangeView():
+                wrong = self._change_error(request.member, command)
+            case RemoveNode():
+                wrong = self._removal_error(command)
+            case RegisterNode():
+                wrong = _registration_error(request.member, command)
+            case DeleteQueue():
+                wrong = ""
+        if wrong:
+            return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)
+        return command
+
+    def fill_members(self, command: DeclareQueue) -> DeclareQueue:
+        """Return the declaration with its first view: running members, all in sync."""
+        situation = self._situation()
+        steady = [member for member in situation.running if self._liveness.is_steady(member)]
+        wanted = wanted_members(command, steady, situation.masters)
+        if not wanted:
+            return evolve(command, members=())
+        in_sync, _ = arrange(wanted[0], wanted[1:], (), self._liveness.is_broken)
+        return evolve(command, members=in_sync)
+
+    def _change_error(self, asker: MemberId, command: ChangeView) -> str:
+        """R12: what a master may change in its own view, and nobody else."""
+        queue = self._catalog.queue(command.queue_id)
+        if queue is None or queue.view.epoch != command.replaces:
+            return ""  # applying it says so in the same words to everybody
+        wrong = order_error(command.members)
+        if wrong:
+            return wrong
+        if queue.view.members[0].id != asker or command.members[0].id != asker:
+            return (
+                f"{asker.node} is not the master of queue {queue.name!r} in both views: only "
+                "the catalog's leader replaces a master"
+            )
+        proposed = View(command.replaces + 1, command.members)
+        strangers = [one.node for one in member_ids(proposed) if find(queue.view, one) is None]
+        if strangers or command.how:
+            return f"a master adds no members and promotes nobody: {strangers}, {command.how!r}"
+        return self._link_error(queue.view, proposed)
+
+    def _link_error(self, view: View, proposed: View) -> str:
+        """Refuse to count a joiner in at a place where its link is broken: it would flap."""
+        if all(is_in_sync(view, one) for one in in_sync_ids(proposed)):
+            return ""
+        for one, other in links(proposed):
+            if self._liveness.is_broken(one, other):
+                return f"the link between {one} and {other} is broken"
+        return ""
+
+    def _removal_error(self, command: RemoveNode) -> str:
+        for queue in self._catalog.queues():
+            others = [
+                one
+                for one in in_sync_ids(queue.view)
+                if (one.node, one.store) != (command.node, command.store)
+            ]
+            if not others:
+                return (
+                    f"node {command.node} has the last copy of queue {queue.name!r}: "
+                    "delete the queue first, or let another node synchronise"
+                )
+        return ""
+
+    # --- Judgement --------------------------------------------------------------------
+
+    def _situation(self) -> _Situation:
+        masters: dict[str, int] = {}
+        for queue in self._catalog.queues():
+            name = queue.view.members[0].id.node
+            masters[name] = masters.get(name, 0) + 1
+        running = tuple(
+            node.member
+            for node in self._catalog.nodes()
+            if not node.witness
+            and self.status(node.member) is Status.ALIVE
+            and node.member not in self._leaving
+        )
+        return _Situation(running, masters)
+
+    def _judge(self, now_ms: int) -> tuple[CatalogCommand, ...]:
+        """Judge what may have changed; return what to propose."""
+        if self._judge_at_ms is not None and now_ms >= self._judge_at_ms:
+            self._all_dirty = True
+        if self._all_dirty:
+            self._judge_at_ms = None
+            ids = dict.fromkeys(queue.id for queue in self._catalog.queues())
+            ids.update(dict.fromkeys(self._proposals))
+        else:
+            ids = dict(self._dirty)
+        self._all_dirty = False
+        self._dirty.clear()
+        if not ids:
+            return ()
+        situation = self._situation()
+        commands = [self._judge_queue(now_ms, queue_id, situation) for queue_id in ids]
+        return tuple(command for command in commands if command is not None)
+
+    def _judge_queue(
+        self, now_ms: int, queue_id: int, situation: _Situation
+    ) -> CatalogCommand | None:
+        queue = self._catalog.queue(queue_id)
+        under_way = self._proposals.get(queue_id)
+        if queue is None or (under_way is not None and under_way.epoch != queue.view.epoch):
+            self._proposals.pop(queue_id, None)
+            self._evicting.pop(queue_id, None)
+            under_way = None
+        if queue is None:
+            return None
+        if under_way is not None and now_ms < under_way.sent_ms + self._retry_ms:
+            self._wait(under_way.sent_ms + self._retry_ms)
+            return None
+        command, evicts = self._decide(now_ms, queue, situation)
+        if under_way is not None and under_way.evicts:
+            # A proposal that took the master's place was sent and may still be committed. The
+            # master gets its leases back only after some view of a newer epoch: if all is
+            # well now, the same view, which makes the one sent before fail.
+            evicts = True
+            command = command or ChangeView(queue.id, queue.view.epoch, queue.view.members)
+        if evicts:
+            self._evicting[queue.id] = queue.view.members[0].id
+        else:
+            self._evicting.pop(queue.id, None)
+        if command is not None:
+            self._proposals[queue.id] = _Proposal(queue.view.epoch, now_ms, evicts)
+            self._wait(now_ms + self._retry_ms)
+        return command
+
+    def _wait(self, at_ms: int) -> None:
+        """Judge everything again at that time."""
+        self._judge_at_ms = at_ms if self._judge_at_ms is None else min(self._judge_at_ms, at_ms)
+
+    def _decide(
+        self, now_ms: int, queue: QueueRecord, situation: _Situation
+    ) -> tuple[CatalogCommand | None, bool]:
+        """Return what should change, and whether the master is to go (now or after a wait)."""
+        view = queue.view
+        master = view.members[0].id
+        if self.status(master) is Status.UNKNOWN:
+            return None, False
+        wanted = wanted_members(queue, situation.running, situation.masters)
+        head = self._head(view, wanted)
+        if head == master:
+            members = self._ring(view, head, wanted).members
+            same = members == view.members
+            return (None if same else ChangeView(queue.id, view.epoch, members)), False
+        ends = queue.exclusive
+        runs = [self.status(one) for one in promotable(view)]
+        cold = Status.ALIVE not in runs
+        if head is None and not ends:
+            return None, False
+        if cold and Status.UNKNOWN in runs:
+            return None, False  # one that may still run would spare what a cold start drops
+        if not self._may_replace(now_ms, master):
+            self._wait(self._grantor.free_at_ms(master))
+            return None, True
+        if head is None or ends or (cold and not queue.durable):
+            return DeleteQueue(queue.id), True
+        how = "cold" if cold else "clean"
+        return ChangeView(queue.id, view.epoch, self._ring(view, head, wanted).members, how), True
+
+    def _may_replace(self, now_ms: int, master: MemberId) -> bool:
+        return self.status(master) is Status.DEAD or now_ms >= self._grantor.free_at_ms(master)
+
+    def _head(self, view: View, wanted: tuple[MemberId, ...]) -> MemberId | None:
+        """Choose the master: R5, the first in order of those in sync whose store is alive.
+
+        Who runs on comes before who was restarted: it still has transient messages, and a
+        restarted master comes back as a mirror. Who is leaving or unwanted comes last.
+        """
+        best: tuple[tuple[bool, bool, bool, int], MemberId] | None = None
+        for place, known in enumerate(promotable(view)):
+            member = self._present(known)
+            if member is None:
+                continue
+            key = (member in self._leaving, member not in wanted, member != known, place)
+            if best is None or key < best[0]:
+                best = (key, member)
+        return None if best is None else best[1]
+
+    def _present(self, known: MemberId) -> MemberId | None:
+        """Return the living incarnation of a member's store, if it may be a master."""
+        if self.status(known) is Status.ALIVE:
+            return known
+        node = self._catalog.node(known.node)
+        if node is None or node.store != known.store or node.witness:
+            return None
+        return node.member if self.status(node.member) is Status.ALIVE else None
+
+    def _ring(self, view: View, head: MemberId, wanted: tuple[MemberId, ...]) -> View:
+        """Return the members that should stand beside this master, in order."""
+        mirrors = [one for one in in_sync_ids(view) if one != head and self._stays(one)]
+        if head not in self._leaving:
+            mirrors = [one for one in mirrors if one not in self._leaving]
+        joining = [one for one in joining_ids(view) if self._stays(one) and one != head]
+        if all(one == head or one in mirrors for one in wanted):
+            # Only now: an unwanted copy goes when all the wanted ones are in sync.
+            # One that leaves with the master is no unwanted copy: all may stop at once.
+            mirrors = [
+                one
+                for one in mirrors
+                if one in wanted or one in self._leaving or not self._is_alive(one)
+            ]
+        joining = [one for one in joining if one in wanted or not self._is_alive(one)]
+        known = [head, *mirrors, *joining]
+        joining += [one for one in wanted if one not in known and self._liveness.is_steady(one)]
+        in_sync, tail = arrange(head, mirrors, joining, self._liveness.is_broken)
+        return make_view(view.epoch + 1, in_sync, tail)
+
+    def _is_alive(self, member: MemberId) -> bool:
+        return self.status(member) is Status.ALIVE
+
+    def _stays(self, member: MemberId) -> bool:
+        """Say whether a mirror may stay: alive, or not yet judged by a new leader."""
+        return self.status(member) in (Status.ALIVE, Status.UNKNOWN)
+
+
+def _registration_error(asker: MemberId, command: RegisterNode) -> str:
+    named = MemberId(command.node, command.store, command.incarnation)
+    if named != asker:
+        return f"{asker.node} registers another node: {named.node}"
+    return ""

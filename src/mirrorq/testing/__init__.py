@@ -1,0 +1,13 @@
+"""mirrorq.testing: whole clusters on virtual time, for mirrorq's tests and for yours.
+
+    cluster     `SimulatedCluster`: nodes, disks, network, crashes
+    workload    producers and consumers, and what they saw
+    checkers    what must hold of a run
+    swarm       one seed, one run with random faults
+
+Nothing here sleeps, opens a socket or writes a file.
+"""
+
+from mirrorq.testing.cluster import SimulatedCluster, states
+
+__all__ = ["SimulatedCluster", "states"]

@@ -1,0 +1,119 @@
+"""What must hold of a run, each a checker of its own, in Jepsen's words.
+
+A checker returns sentences; none means that all is well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.workload import Journal
+
+
+def lost(journal: Journal) -> list[str]:
+    """P1: every acknowledged message was delivered (after a drain)."""
+    seen = {delivery.body for delivery in journal.deliveries}
+    return [
+        f"lost: {attempt.body!r}, acknowledged as sequence {attempt.sequence}"
+        for attempt in journal.attempts.values()
+        if attempt.state == "acknowledged" and attempt.body not in seen
+    ]
+
+
+def unexpected(journal: Journal) -> list[str]:
+    """Nothing is delivered that was never tried, was refused, or has another sequence."""
+    wrong = []
+    for delivery in journal.deliveries:
+        attempt = journal.attempts.get(delivery.body)
+        if attempt is None or attempt.state == "refused":
+            wrong.append(f"unexpected: {delivery.body!r} at sequence {delivery.sequence}")
+        elif attempt.state == "acknowledged" and attempt.sequence != delivery.sequence:
+            wrong.append(
+                f"unexpected: {delivery.body!r} at sequence {delivery.sequence}, acknowledged "
+                f"as {attempt.sequence}"
+            )
+    return wrong
+
+
+def duplicated(journal: Journal) -> list[str]:
+    """P4: one message stands at one sequence; P3: at most one first delivery of each."""
+    wrong = []
+    places: dict[bytes, int] = {}
+    for delivery in journal.deliveries:
+        place = places.setdefault(delivery.body, delivery.sequence)
+        if place != delivery.sequence:
+            wrong.append(
+                f"duplicated: {delivery.body!r} at sequences {place} and {delivery.sequence}"
+            )
+    bodies: dict[int, bytes] = {}
+    for delivery in journal.deliveries:
+        body = bodies.setdefault(delivery.sequence, delivery.body)
+        if body != delivery.body:
+            wrong.append(f"two bodies at sequence {delivery.sequence}: {body!r}, {delivery.body!r}")
+    firsts = Counter(d.sequence for d in journal.deliveries if d.count == 1)
+    wrong += [
+        f"{count} deliveries of sequence {sequence} have redelivered=False"
+        for sequence, count in firsts.items()
+        if count > 1
+    ]
+    return wrong
+
+
+def unflagged(journal: Journal) -> list[str]:
+    """P3: the delivery with redelivered=False is the first that was handed out."""
+    seen: set[int] = set()
+    wrong = []
+    for delivery in sorted(journal.deliveries, key=lambda d: d.handout):
+        if delivery.count == 1 and delivery.sequence in seen:
+            wrong.append(f"unflagged repeat of sequence {delivery.sequence}")
+        seen.add(delivery.sequence)
+    return wrong
+
+
+def undone_acks(journal: Journal) -> list[str]:
+    """P3: a message whose ack has resolved is never handed out again."""
+    wrong = []
+    for delivery in journal.deliveries:
+        resolved_ms = journal.resolved_ms.get(delivery.sequence)
+        if resolved_ms is not None and delivery.time_ms > resolved_ms:
+            wrong.append(
+                f"sequence {delivery.sequence} handed out at {delivery.time_ms} ms, acked at "
+                f"{resolved_ms} ms"
+            )
+    return wrong
+
+
+def unresolved(journal: Journal) -> list[str]:
+    """Every confirmation and every ack has ended."""
+    wrong = [f"open: {a.body!r}" for a in journal.attempts.values() if a.state == "open"]
+    wrong += [f"ack open: {d.sequence}" for d in journal.deliveries if d.acked == "open"]
+    return wrong
+
+
+def unequal(cluster: SimulatedCluster, queue_id: int) -> list[str]:
+    """Lemma 3: applied states at the same lsn are equal on all copies."""
+    by_lsn: dict[int, tuple[str, bytes]] = {}
+    wrong = []
+    for name in cluster.running:
+        replica = cluster.engine(name).replicas.get(queue_id)
+        if replica is None:
+            continue
+        state = replica.state
+        known = by_lsn.setdefault(state.applied, (name, state.encode()))
+        if known[1] != state.encode():
+            wrong.append(f"{name} and {known[0]} differ at lsn {state.applied}")
+    return wrong
+
+
+def all_of(journal: Journal, cluster: SimulatedCluster, queue_id: int) -> list[str]:
+    """Every checker, after a drain."""
+    return [
+        *lost(journal),
+        *unexpected(journal),
+        *duplicated(journal),
+        *unflagged(journal),
+        *undone_acks(journal),
+        *unresolved(journal),
+        *unequal(cluster, queue_id),
+    ]

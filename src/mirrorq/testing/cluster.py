@@ -1,0 +1,512 @@
+"""`SimulatedCluster`: whole nodes on virtual time, disks, network and crashes. One seed, one run.
+
+Every node runs the real `engine.Engine`; only what `node.Node` does with the outside world is
+played here: commits take time and are lost in a crash, messages travel with a delay on
+per-link FIFOs, time jumps from event to event. The same seed gives the same trace, under any
+PYTHONHASHSEED.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+
+from attrs import define, evolve, field
+
+from mirrorq.config import Config
+from mirrorq.engine import (
+    Answer,
+    Ask,
+    Committed,
+    Engine,
+    EngineEffects,
+    EngineEvent,
+    FromPeer,
+    FromSession,
+    LinkDown,
+    LinkUp,
+    MasterChange,
+    MasterLinkLost,
+    NotSent,
+    Probed,
+    SessionClosed,
+    SessionOpened,
+)
+from mirrorq.messages import (
+    CatalogCommand,
+    DeclareQueue,
+    Deliver,
+    FrameChunk,
+    MemberId,
+    SessionId,
+    SessionReply,
+    SessionRequest,
+)
+from mirrorq.testing.disk import SimulatedDisk
+from mirrorq.testing.network import Network
+from mirrorq.wire.ops import FrameCodec
+
+Action = Callable[[], None]
+SessionPort = Callable[[object], None]
+"""Called with a MasterChange, MasterLinkLost or SessionReply for one session."""
+
+START_US = 1_700_000_000_000_000
+
+
+@define
+class SimulatedNode:
+    """One node: a name with a disk, and a process when it runs."""
+
+    name: str
+    disk: SimulatedDisk
+    witness: bool = False
+    engine: Engine | None = None
+    life: int = 0
+    """Counts starts and ends: what was scheduled for an older life is void."""
+    paused_until_ms: int = 0
+    clock_offset_ms: int = 0
+    inbox: list[EngineEvent] = field(factory=list)
+    run_scheduled: bool = False
+    wake_ms: int | None = None
+    commits: deque[EngineEffects] = field(factory=deque)
+    commit_ms: int = 1
+    """How long a commit takes on this disk."""
+    ports: dict[SessionId, tuple[int, SessionPort]] = field(factory=dict)
+    answers: dict[int, Answer] = field(factory=dict)
+
+
+class SimulatedCluster:
+    """Nodes by name, all made with the same `peers`."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...] = ("a", "b", "c"),
+        *,
+        seed: int = 0,
+        config: Config | None = None,
+        witnesses: tuple[str, ...] = (),
+    ) -> None:
+        self.random = Random(seed)
+        self.config = config or Config()
+        self.now_ms = 0
+        self.network = Network()
+        self.trace: list[str] = []
+        """What happened, a line each; equal for equal seeds."""
+        self.handed_ms: dict[tuple[int, int, int], int] = {}
+        """(queue, epoch, hand-out number) -> when the master's node sent it."""
+        self.nodes: dict[str, SimulatedNode] = {}
+        self._codec = FrameCodec()
+        self._events: list[tuple[int, int, Action]] = []
+        self._order = 0
+        self._tokens = 0
+        self._session_number = 0
+        for name in names:
+            disk = SimulatedDisk(self.random.getrandbits(62))
+            self.nodes[name] = SimulatedNode(name, disk, name in witnesses)
+
+    # --- Time ---------------------------------------------------------------------------
+
+    def at(self, time_ms: int, action: Action) -> None:
+        """Do something at a time."""
+        self._order += 1
+        heapq.heappush(self._events, (max(time_ms, self.now_ms), self._order, action))
+
+    def after(self, delay_ms: int, action: Action) -> None:
+        self.at(self.now_ms + delay_ms, action)
+
+    def run(self, duration_ms: int) -> None:
+        """Let virtual time pass."""
+        end_ms = self.now_ms + duration_ms
+        while self._events and self._events[0][0] <= end_ms:
+            self._step()
+        self.now_ms = end_ms
+
+    def run_until(self, condition: Callable[[], bool], limit_ms: int = 60_000) -> bool:
+        """Let time pass until the condition holds; False when it does not by the limit."""
+        end_ms = self.now_ms + limit_ms
+        while not condition():
+            if not self._events or self._events[0][0] > end_ms:
+                self.now_ms = end_ms
+                return condition()
+            self._step()
+        return True
+
+    def _step(self) -> None:
+        time_ms, _, action = heapq.heappop(self._events)
+        self.now_ms = time_ms
+        action()
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.now_ms:>8} {text}")
+
+    # --- Nodes --------------------------------------------------------------------------
+
+    def start(self, *names: str) -> None:
+        """Start the processes of these nodes (all when none is named)."""
+        for name in names or tuple(self.nodes):
+            self._start(self.nodes[name])
+
+    def _start(self, node: SimulatedNode) -> None:
+        if node.engine is not None:
+            return
+        node.life += 1
+        incarnation = node.disk.start()
+        me = MemberId(node.name, node.disk.store, incarnation)
+        self.note(f"start {node.name} incarnation {incarnation}")
+        node.engine = Engine(
+            me,
+            f"sim://{node.name}",
+            {name: f"sim://{name}" for name in self.nodes},
+            self.config,
+            self._codec,
+            node.disk.raft_image(),
+            node.disk.images(),
+            witness=node.witness,
+            seed=self.random.getrandbits(32),
+            now_ms=self.clock_ms(node),
+        )
+        node.inbox.clear()
+        node.commits.clear()
+        node.run_scheduled = False
+        node.wake_ms = None
+        for other in self.nodes.values():
+            if other is not node and other.engine is not None:
+                self._connect(node, other)
+        self._schedule(node)
+
+    def _connect(self, node: SimulatedNode, other: SimulatedNode) -> None:
+        if self.network.is_connected(node.name, other.name):
+            self._tell(node, LinkUp(other.name), 1)
+            self._tell(other, LinkUp(node.name), 1)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: what was not synced is lost, connections end at once."""
+        node = self.nodes[name]
+        if node.engine is None:
+            return
+        self.note(f"kill {name}")
+        node.engine = None
+        node.life += 1
+        node.inbox.clear()
+        node.commits.clear()
+        node.ports.clear()
+        node.paused_until_ms = 0
+        for other in self.nodes.values():
+            if other is not node:
+                for link in (
+                    self.network.link(name, other.name),
+                    self.network.link(other.name, name),
+                ):
+                    link.generation += 1
+                if self.network.is_connected(name, other.name):
+                    self._tell(other, LinkDown(name), 1)
+
+    def wipe(self, name: str) -> None:
+        """The stopped node's disk is replaced by an empty one."""
+        assert self.nodes[name].engine is None
+        self.nodes[name].disk = SimulatedDisk(self.random.getrandbits(62))
+        self.note(f"wipe {name}")
+
+    def pause(self, name: str, duration_ms: int) -> None:
+        """SIGSTOP and SIGCONT: the process does nothing for a while, and does not know."""
+        node = self.nodes[name]
+        node.paused_until_ms = self.now_ms + duration_ms
+        self.note(f"pause {name} for {duration_ms} ms")
+        self.at(node.paused_until_ms, lambda: self._schedule(node))
+
+    def engine(self, name: str) -> Engine:
+        engine = self.nodes[name].engine
+        assert engine is not None, f"node {name} does not run"
+        return engine
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        return tuple(name for name, node in self.nodes.items() if node.engine is not None)
+
+    def clock_ms(self, node: SimulatedNode) -> int:
+        return self.now_ms + node.clock_offset_ms
+
+    # --- Links --------------------------------------------------------------------------
+
+    def cut(self, one: str, other: str, *, silent: bool = False, one_way: bool = False) -> None:
+        """Cut the link between two nodes (or only from `one` to `other`)."""
+        self.note(f"cut {one} {'->' if one_way else '--'} {other}{' silently' if silent else ''}")
+        pairs = [(one, other)] if one_way else [(one, other), (other, one)]
+        was_connected = self.network.is_connected(one, other)
+        for pair in pairs:
+            link = self.network.link(*pair)
+            link.generation += 1
+            if silent:
+                link.silent = True
+            else:
+                link.cut = True
+        if was_connected and not silent:
+            self._break(one, other)
+
+    def heal(self, one: str, other: str) -> None:
+        """Let the link between two nodes work again, both ways."""
+        was_connected = self.network.is_connected(one, other)
+        for pair in ((one, other), (other, one)):
+            link = self.network.link(*pair)
+            link.cut = link.silent = False
+            link.delay_ms = 0
+            link.generation += 1
+        self.note(f"heal {one} -- {other}")
+        first, second = self.nodes[one], self.nodes[other]
+        if first.engine is not None and second.engine is not None:
+            if was_connected:
+                self._break(one, other)
+            self._connect(first, second)
+
+    def heal_all(self) -> None:
+        for one in self.nodes:
+            for other in self.nodes:
+                if one < other:
+                    self.heal(one, other)
+
+    def _break(self, one: str, other: str) -> None:
+        for name, peer in ((one, other), (other, one)):
+            if self.nodes[name].engine is not None:
+                self._tell(self.nodes[name], LinkDown(peer), 1)
+
+    # --- Running a node -----------------------------------------------------------------
+
+    def _tell(self, node: SimulatedNode, event: EngineEvent, delay_ms: int = 0) -> None:
+        """Give an event to a node's present life."""
+        life = node.life
+
+        def arrive() -> None:
+            if node.life == life and node.engine is not None:
+                node.inbox.append(event)
+                self._schedule(node)
+
+        self.after(delay_ms, arrive)
+
+    def _schedule(self, node: SimulatedNode, delay_ms: int = 0) -> None:
+        if node.engine is None or (node.run_scheduled and delay_ms == 0):
+            return
+        if self.now_ms < node.paused_until_ms:
+            return
+        life = node.life
+        if delay_ms == 0:
+            node.run_scheduled = True
+
+        def go() -> None:
+            if node.life == life:
+                self._run_node(node, delay_ms > 0)
+
+        self.after(delay_ms, go)
+
+    def _run_node(self, node: SimulatedNode, is_timer: bool) -> None:
+        if node.engine is None:
+            return
+        if self.now_ms < node.paused_until_ms:
+            node.run_scheduled = False
+            return
+        if is_timer and (node.wake_ms is None or node.wake_ms > self.now_ms):
+            return
+        node.run_scheduled = False
+        events, node.inbox = node.inbox, []
+        clock_ms = self.clock_ms(node)
+        effects = node.engine.step(clock_ms, START_US + self.now_ms * 1000, events)
+        self._send(node, effects.send_first)
+        node.commits.append(effects)
+        if len(node.commits) == 1:
+            self._commit_next(node)
+        node.wake_ms = None
+        if effects.wake_at_ms is not None:
+            delay_ms = max(effects.wake_at_ms - clock_ms, 1)
+            node.wake_ms = self.now_ms + delay_ms
+            self._schedule(node, delay_ms)
+
+    def _commit_next(self, node: SimulatedNode) -> None:
+        """Carry out rounds in order; what has to be written takes time first."""
+        while node.commits:
+            effects = node.commits[0]
+            if effects.round:
+                life = node.life
+                self.after(node.commit_ms, partial(self._committed, node, life))
+                return
+            node.commits.popleft()
+            self._carry_out(node, effects)
+
+    def _committed(self, node: SimulatedNode, life: int) -> None:
+        if node.life != life or node.engine is None:
+            return
+        if self.now_ms < node.paused_until_ms:
+            self.at(node.paused_until_ms, lambda: self._committed(node, life))
+            return
+        effects = node.commits.popleft()
+        node.disk.commit(effects.writes, effects.raft)
+        node.inbox.append(Committed(effects.round))
+        self._schedule(node)
+        self._carry_out(node, effects)
+        self._commit_next(node)
+
+    def _carry_out(self, node: SimulatedNode, effects: EngineEffects) -> None:
+        self._send(node, effects.send)
+        for peer, fetch in effects.reads:
+            entries = node.disk.read(fetch.queue_id, fetch.after_sequence + 1, fetch.upto_sequence)
+            taken = tuple(entries[:4])
+            upto = (
+                taken[-1].header.last_sequence
+                if len(taken) < len(entries)
+                else (fetch.upto_sequence)
+            )
+            chunk = FrameChunk(
+                fetch.queue_id, fetch.epoch, fetch.number, fetch.after_sequence, upto, taken
+            )
+            self._send(node, [(peer, chunk)])
+        for reply in effects.replies:
+            self._reply(node, reply)
+        for change in effects.changes:
+            self._tell_ports(node, change)
+        for answer in effects.answers:
+            node.answers[answer.token] = answer
+        for notice in effects.notices:
+            self.note(f"{node.name}: {notice.text}")
+        for peer in effects.probes:
+            self._probe(node, peer)
+
+    def _send(self, node: SimulatedNode, messages: list[tuple[str, object]]) -> None:
+        assert node.engine is not None
+        incarnation = node.engine.me.incarnation
+        for peer, message in messages:
+            other = self.nodes.get(peer)
+            if other is None or other.engine is None:
+                continue
+            delay_ms = self.random.randint(0, 1)
+            arrival_ms = self.network.arrival_ms(node.name, peer, self.now_ms, delay_ms)
+            if arrival_ms is None:
+                continue
+            self._deliver_later(node, other, FromPeer(node.name, incarnation, message), arrival_ms)
+
+    def _deliver_later(
+        self, node: SimulatedNode, other: SimulatedNode, event: FromPeer, arrival_ms: int
+    ) -> None:
+        link = self.network.link(node.name, other.name)
+        generation, life = link.generation, other.life
+
+        def arrive() -> None:
+            if link.generation == generation and other.life == life:
+                other.inbox.append(event)
+                self._schedule(other)
+
+        self.at(arrival_ms, arrive)
+
+    def _probe(self, node: SimulatedNode, peer: str) -> None:
+        other = self.nodes[peer]
+        reachable = self.network.is_connected(node.name, peer)
+        refused = reachable and other.engine is None
+        self._tell(node, Probed(peer, refused), 1 if refused else self.config.failure_ms)
+
+    # --- Sessions -----------------------------------------------------------------------
+
+    def open_session(self, name: str, queue_id: int, port: SessionPort) -> SessionId:
+        """A handle on this node. `port` is called with what concerns it."""
+        node = self.nodes[name]
+        engine = self.engine(name)
+        self._session_number += 1
+        session = SessionId(name, engine.me.incarnation, self._session_number)
+        node.ports[session] = (queue_id, port)
+        self._tell(node, SessionOpened(session, queue_id))
+        return session
+
+    def close_session(self, session: SessionId) -> None:
+        node = self.nodes[session.node]
+        known = node.ports.pop(session, None)
+        if known is not None:
+            self._tell(node, SessionClosed(session, known[0]))
+
+    def request(self, request: SessionRequest) -> None:
+        node = self.nodes[request.session.node]
+        engine = node.engine
+        if engine is not None and engine.me.incarnation == request.session.incarnation:
+            self._tell(node, FromSession(request))
+
+    def _reply(self, node: SimulatedNode, reply: SessionReply) -> None:
+        engine = node.engine
+        assert engine is not None
+        if isinstance(reply.reply, Deliver) and not reply.reply.frames:
+            if not engine.may_deliver(reply, self.clock_ms(node)):
+                self._tell(node, NotSent(reply))
+                return
+            reply = self._filled(node, reply)
+        if reply.session.node != node.name:
+            self._send(node, [(reply.session.node, reply)])
+            return
+        known = node.ports.get(reply.session)
+        if known is not None:
+            known[1](reply)
+
+    def _filled(self, node: SimulatedNode, reply: SessionReply) -> SessionReply:
+        """Put the bodies in, as the real driver does from its store."""
+        deliver = reply.reply
+        assert isinstance(deliver, Deliver)
+        found: list[bytes] = []
+        for piece in deliver.handouts:
+            self.handed_ms[reply.queue_id, piece.epoch, piece.number] = self.now_ms
+            for entry in node.disk.read(reply.queue_id, piece.first, piece.last):
+                header = entry.header
+                start = max(piece.first - header.first_sequence, 0)
+                stop = min(piece.last + 1 - header.first_sequence, header.count)
+                found.append(self._codec.cut(entry.frame, start, stop))
+        return evolve(reply, reply=evolve(deliver, frames=tuple(found)))
+
+    def _tell_ports(self, node: SimulatedNode, change: MasterChange | MasterLinkLost) -> None:
+        for queue_id, port in list(node.ports.values()):
+            if queue_id == change.queue_id:
+                port(change)
+
+    # --- Catalog ------------------------------------------------------------------------
+
+    def ask(self, name: str, command: CatalogCommand, limit_ms: int = 60_000) -> Answer:
+        """Have a catalog command done through this node; time passes until it is."""
+        self._tokens += 1
+        token = self._tokens
+        node = self.nodes[name]
+        self._tell(node, Ask(token, command))
+        done = self.run_until(lambda: token in node.answers, limit_ms)
+        assert done, f"{command} is not answered after {limit_ms} ms"
+        return node.answers.pop(token)
+
+    def declare(self, name: str, queue: str, *, durable: bool = True) -> int:
+        """Declare a queue through this node; return its id when its master serves."""
+        answer = self.ask(name, DeclareQueue(queue, durable, False, False, name, None, ()))
+        assert not answer.error, answer.text
+        assert self.run_until(lambda: self.master(answer.value) is not None)
+        return answer.value
+
+    def master(self, queue_id: int) -> str | None:
+        """The node that serves the queue now, by its own belief and the newest epoch."""
+        best: tuple[int, str] | None = None
+        for name in self.running:
+            replica = self.engine(name).replicas.get(queue_id)
+            if replica is not None and replica.is_serving:
+                found = (replica.ring.epoch, name)
+                best = max(best, found) if best else found
+        return best[1] if best else None
+
+    def in_sync(self, queue_id: int) -> tuple[str, ...]:
+        """Nodes in sync in the newest view that any running node knows."""
+        views = [
+            record.view
+            for name in self.running
+            if (record := self.engine(name).catalog.queue(queue_id)) is not None
+        ]
+        newest = max(views, key=lambda view: view.epoch, default=None)
+        if newest is None:
+            return ()
+        return tuple(member.id.node for member in newest.members if member.in_sync)
+
+
+def states(cluster: SimulatedCluster, queue_id: int) -> Mapping[str, bytes]:
+    """The applied state of each running copy, as bytes: equal when copies are equal."""
+    return {
+        name: replica.state.encode()
+        for name in cluster.running
+        if (replica := cluster.engine(name).replicas.get(queue_id)) is not None
+    }

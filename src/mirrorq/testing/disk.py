@@ -1,0 +1,140 @@
+"""A disk of the simulator: what was synced survives a crash, what was not is gone.
+
+It does what `store.Store` does with the same writes, in memory and without pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import define, evolve, field
+
+from mirrorq.effects import (
+    QueueImage,
+    QueueWrite,
+    RaftEntry,
+    RaftImage,
+    RaftSnapshot,
+    RaftState,
+    RaftWrite,
+)
+from mirrorq.messages import Entry
+
+
+@define
+class QueueFiles:
+    """One queue's synced content."""
+
+    ops: dict[int, Entry] = field(factory=dict)
+    """lsn -> op that is no publish."""
+    frames: dict[int, Entry] = field(factory=dict)
+    """First sequence -> publish op."""
+    state: bytes | None = None
+    state_lsn: int = 0
+    complete_sequence: int = 0
+    stable: int = 0
+
+    def apply(self, write: QueueWrite) -> None:
+        if write.reset:
+            self.__init__()  # type: ignore[misc]
+        if write.truncate_to is not None:
+            self._truncate(write.truncate_to)
+        for entry in (*write.append, *write.fetched):
+            if entry.payload is None:
+                self.frames[entry.header.first_sequence] = entry
+            else:
+                self.ops[entry.lsn] = entry
+        if write.state is not None:
+            self.state, self.state_lsn = write.state, write.state_lsn
+            self.ops = {lsn: op for lsn, op in self.ops.items() if lsn > write.state_lsn}
+        for first, last in write.release:
+            gone = [
+                key
+                for key, entry in self.frames.items()
+                if first <= key and entry.header.last_sequence <= last
+            ]
+            for key in gone:
+                del self.frames[key]
+        if write.complete_sequence is not None:
+            self.complete_sequence = write.complete_sequence
+        if write.stable is not None:
+            self.stable = write.stable
+
+    def _truncate(self, lsn: int) -> None:
+        self.ops = {key: op for key, op in self.ops.items() if key <= lsn}
+        self.frames = {key: op for key, op in self.frames.items() if op.lsn <= lsn}
+
+    def image(self, queue_id: int) -> QueueImage:
+        entries = [*self.ops.values(), *self.frames.values()]
+        entries = [entry for entry in entries if entry.lsn > self.state_lsn]
+        entries.sort(key=lambda entry: entry.lsn)
+        return QueueImage(
+            queue_id,
+            self.state,
+            self.state_lsn,
+            tuple(entries),
+            self.complete_sequence,
+            self.stable,
+        )
+
+
+@define
+class SimulatedDisk:
+    """One store. `store` is its identity: a wiped disk is another one."""
+
+    store: int
+    incarnation: int = 0
+    queues: dict[int, QueueFiles] = field(factory=dict)
+    raft_state: RaftState = field(factory=RaftState)
+    snapshot: RaftSnapshot | None = None
+    entries: list[RaftEntry] = field(factory=list)
+
+    def start(self) -> int:
+        """A process opens the store; return its incarnation."""
+        self.incarnation += 1
+        return self.incarnation
+
+    def commit(self, writes: Iterable[QueueWrite], raft: RaftWrite | None) -> None:
+        """One transaction, synced when this returns."""
+        for write in writes:
+            self.queues.setdefault(write.queue_id, QueueFiles()).apply(write)
+        if raft is not None:
+            self._commit_raft(raft)
+
+    def _commit_raft(self, write: RaftWrite) -> None:
+        if write.state is not None:
+            self.raft_state = write.state
+        snapshot = write.snapshot
+        if snapshot is not None:
+            matches = any(
+                (e.index, e.term) == (snapshot.index, snapshot.term) for e in self.entries
+            )
+            self.snapshot = snapshot
+            kept = [e for e in self.entries if e.index > snapshot.index]
+            self.entries = kept if matches else []
+        if write.truncate_from is not None:
+            self.entries = [e for e in self.entries if e.index < write.truncate_from]
+        self.entries.extend(write.append)
+
+    def raft_image(self) -> RaftImage:
+        return RaftImage(self.raft_state, self.snapshot, tuple(self.entries))
+
+    def images(self) -> list[QueueImage]:
+        return [files.image(queue_id) for queue_id, files in sorted(self.queues.items())]
+
+    def read(self, queue_id: int, first: int, last: int) -> list[Entry]:
+        """Publish ops that hold messages of first to last, in order."""
+        files = self.queues.get(queue_id, QueueFiles())
+        return [
+            entry
+            for key, entry in sorted(files.frames.items())
+            if key <= last and entry.header.last_sequence >= first
+        ]
+
+    def backup(self) -> SimulatedDisk:
+        """A copy as of now, to be restored later."""
+        queues = {
+            queue_id: evolve(files, ops=dict(files.ops), frames=dict(files.frames))
+            for queue_id, files in self.queues.items()
+        }
+        return evolve(self, queues=queues, entries=list(self.entries))

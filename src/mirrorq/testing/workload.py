@@ -1,0 +1,338 @@
+"""Producers and consumers of the simulator, on the real `session.Session`, and what they saw.
+
+A producer publishes numbered bodies; a consumer takes, and acks or gives back. Each writes what
+happened to it into a `Journal`, in Jepsen's words, and the checkers read nothing else of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from attrs import define, field
+
+from mirrorq.engine import MasterChange, MasterLinkLost
+from mirrorq.messages import HandOut, SessionId, SessionReply
+from mirrorq.session import (
+    Closed,
+    Delivered,
+    DropBuffered,
+    Failed,
+    GiveBack,
+    LinkLost,
+    MasterChanged,
+    Output,
+    Put,
+    ReplyArrived,
+    Session,
+    SessionEvent,
+    SettleCall,
+    SettleDone,
+    Stored,
+)
+from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.wire import frames
+
+
+@define
+class Attempt:
+    """One message that a producer tried to publish."""
+
+    body: bytes
+    state: str = "open"
+    """open, acknowledged (with its sequence), refused, unknown."""
+    sequence: int = 0
+
+
+@define
+class Delivery:
+    """One message as a user received it."""
+
+    sequence: int
+    body: bytes
+    count: int
+    time_ms: int
+    """When the master handed it out (P3); the user may have taken it later."""
+    handout: tuple[int, int]
+    """(epoch, number)."""
+    consumer: str
+    acked: str = ""
+    """"" not tried; open, ok, refused, lost (its handle ended first)."""
+
+
+@define
+class Journal:
+    """All that producers and consumers of one queue saw."""
+
+    attempts: dict[bytes, Attempt] = field(factory=dict)
+    deliveries: list[Delivery] = field(factory=list)
+    ack_order: list[Delivery] = field(factory=list)
+    """Deliveries in the order in which their acks resolved ok."""
+    resolved_ms: dict[int, int] = field(factory=dict)
+    """sequence -> when an ack of it first resolved ok."""
+
+
+class SimulatedHandle:
+    """One handle on a node of the simulator: the glue that `queue.MirroredQueue` is in real."""
+
+    def __init__(
+        self, cluster: SimulatedCluster, node: str, queue_id: int, name: str, random: Random
+    ) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.queue_id = queue_id
+        self.name = name
+        self.random = random
+        self.is_open = True
+        self._events: list[SessionEvent] = []
+        self._scheduled = False
+        self._session_id: SessionId = cluster.open_session(node, queue_id, self._on_event)
+        self.session = Session(self._session_id, queue_id, cluster.config)
+        self._life = cluster.nodes[node].life
+
+    def close(self) -> None:
+        """The process that has the handle closes it."""
+        if self.is_open:
+            self.session.detach()
+            self._flush()
+            self._end("closed")
+            self.cluster.close_session(self._session_id)
+
+    def die(self) -> None:
+        """Its node was killed: nothing more is learned of what is open."""
+        self._end("killed")
+
+    def _end(self, reason: str) -> None:
+        if self.is_open:
+            outputs = self.session.step(self.cluster.now_ms, [Closed(reason)])
+            self.is_open = False
+            self.take(outputs)
+
+    @property
+    def is_alive(self) -> bool:
+        node = self.cluster.nodes[self.node]
+        return self.is_open and node.life == self._life
+
+    def _on_event(self, event: object) -> None:
+        match event:
+            case SessionReply():
+                self._events.append(ReplyArrived(event))
+            case MasterChange():
+                if event.reign:
+                    self._events.append(MasterChanged(event.reign, event.available))
+                else:
+                    self._events.append(Closed("the queue was deleted"))
+            case MasterLinkLost():
+                self._events.append(LinkLost())
+        self.poke()
+
+    def poke(self, delay_ms: int = 0) -> None:
+        """Be stepped soon."""
+        if not self._scheduled or delay_ms:
+            if not delay_ms:
+                self._scheduled = True
+            self.cluster.after(delay_ms, self._step)
+
+    def _step(self) -> None:
+        self._scheduled = False
+        if not self.is_alive:
+            if self.is_open:
+                self.die()
+            return
+        if self.cluster.now_ms < self.cluster.nodes[self.node].paused_until_ms:
+            self.poke(self.cluster.nodes[self.node].paused_until_ms - self.cluster.now_ms)
+            return
+        events, self._events = self._events, []
+        outputs = self.session.step(self.cluster.now_ms, events)
+        self.take(outputs)
+        self.work()
+        self.session.complete_attach()
+        self.ask()
+        self._flush()
+
+    def _flush(self) -> None:
+        now_ms = self.cluster.now_ms
+        for request in self.session.flush(now_ms):
+            self.cluster.request(request)
+        wake = self.session.wake_at_ms()
+        if wake is not None:
+            self.poke(max(wake - now_ms, 1))
+
+    def take(self, outputs: list[Output]) -> None:
+        """What the session tells."""
+        raise NotImplementedError
+
+    def work(self) -> None:
+        """What the user calls."""
+
+    def ask(self) -> None:
+        """Credit."""
+
+
+class Producer(SimulatedHandle):
+    """Publishes bodies `name/n`, n = 1, 2, …, in batches, with bounded messages in flight."""
+
+    in_flight_max = 20
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        node: str,
+        queue_id: int,
+        name: str,
+        random: Random,
+        journal: Journal,
+        count: int,
+    ) -> None:
+        self.journal = journal
+        self.count = count
+        self.sent = 0
+        super().__init__(cluster, node, queue_id, name, random)
+
+    @property
+    def is_done(self) -> bool:
+        return not self.is_open or (self.sent >= self.count and self.session.is_idle)
+
+    def publish(self) -> None:
+        """Put the next batch."""
+        if not self.is_alive or self.sent >= self.count:
+            return
+        if self.session.unconfirmed_count < self.in_flight_max:
+            size = min(self.random.randint(1, 4), self.count - self.sent)
+            bodies = [b"%s/%d" % (self.name.encode(), self.sent + i + 1) for i in range(size)]
+            self.sent += size
+            for body in bodies:
+                self.journal.attempts[body] = Attempt(body)
+            pack = _packer(bodies)
+            whole = self.random.random() < 0.5
+            self.session.put(Put(bodies, size, sum(map(len, bodies)), pack, whole))
+        self.poke()
+
+    def take(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Stored | Failed):
+                bodies = output.token
+                assert isinstance(bodies, list)
+                for offset in range(output.count):
+                    attempt = self.journal.attempts[bodies[output.index + offset]]
+                    self._end_attempt(attempt, output, offset)
+
+    def _end_attempt(self, attempt: Attempt, output: Stored | Failed, offset: int) -> None:
+        assert attempt.state == "open", f"two outcomes for {attempt.body!r}"
+        if isinstance(output, Stored):
+            attempt.state = "acknowledged"
+            attempt.sequence = output.first_sequence + offset
+        else:
+            attempt.state = "unknown" if output.unknown else "refused"
+
+
+class Consumer(SimulatedHandle):
+    """Takes messages; acks most, gives some back, and sometimes holds them for a while."""
+
+    prefetch = 10
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        node: str,
+        queue_id: int,
+        name: str,
+        random: Random,
+        journal: Journal,
+        nack_share: float = 0.1,
+    ) -> None:
+        self.journal = journal
+        self.nack_share = nack_share
+        self._buffer: list[tuple[HandOut, int, bytes]] = []
+        self._unsettled = 0
+        super().__init__(cluster, node, queue_id, name, random)
+        self.session.subscribe(1, self.prefetch, False, False)
+
+    def take(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Delivered():
+                    self._on_deliver(output)
+                case DropBuffered():
+                    self.session.drop([piece for piece, _, _ in self._buffer])
+                    self._unsettled -= len(self._buffer)
+                    self._buffer.clear()
+                case GiveBack():
+                    pass
+                case SettleDone():
+                    self._on_settled(output)
+
+    def _on_deliver(self, output: Delivered) -> None:
+        deliver = output.deliver
+        bodies: list[bytes] = []
+        for frame in deliver.frames:
+            bodies += frames.split(frame)
+        index = 0
+        for piece in deliver.handouts:
+            for sequence in range(piece.first, piece.last + 1):
+                one = HandOut(piece.epoch, piece.number, sequence, sequence, piece.count)
+                self._buffer.append((one, sequence, bodies[index]))
+                index += 1
+        self._unsettled += index
+
+    def work(self) -> None:
+        """The user takes some of what is here, and settles it at once or later."""
+        if not self._buffer:
+            return
+        take = self.random.randint(1, len(self._buffer))
+        taken, self._buffer = self._buffer[:take], self._buffer[take:]
+        for piece, sequence, body in taken:
+            handed_ms = self.cluster.handed_ms[self.queue_id, piece.epoch, piece.number]
+            name = (piece.epoch, piece.number)
+            delivery = Delivery(sequence, body, piece.count, handed_ms, name, self.name)
+            self.journal.deliveries.append(delivery)
+            hold_ms = self.random.choice((0, 0, 1, 5, 50))
+            self.cluster.after(hold_ms, _later(self._settle, piece, delivery))
+        if self._buffer:
+            self.poke(self.random.randint(1, 5))
+
+    def _settle(self, piece: HandOut, delivery: Delivery) -> None:
+        if not self.is_alive:
+            return
+        if self.cluster.now_ms < self.cluster.nodes[self.node].paused_until_ms:
+            until = self.cluster.nodes[self.node].paused_until_ms
+            self.cluster.at(until, _later(self._settle, piece, delivery))
+            return
+        self._unsettled -= 1
+        nack = self.random.random() < self.nack_share
+        if not nack:
+            delivery.acked = "open"
+        call = SettleCall(None if nack else delivery, "nack" if nack else "ack", (piece,))
+        self.session.settle(call)
+        self.poke()
+
+    def _on_settled(self, done: SettleDone) -> None:
+        delivery = done.token
+        if not isinstance(delivery, Delivery):
+            return
+        if not self.is_open:
+            delivery.acked = "lost"
+        elif done.refused:
+            delivery.acked = "refused"
+        else:
+            delivery.acked = "ok"
+            self.journal.ack_order.append(delivery)
+            self.journal.resolved_ms.setdefault(delivery.sequence, self.cluster.now_ms)
+
+    def ask(self) -> None:
+        self.session.want(1, self._unsettled, self.prefetch)
+
+
+def _packer(bodies: list[bytes]) -> Callable[[int, int, int], bytes]:
+    def pack(producer: int, first_number: int, settled: int) -> bytes:
+        return frames.pack_publish(
+            bodies, producer=producer, first_number=first_number, settled=settled
+        )
+
+    return pack
+
+
+def _later(
+    function: Callable[[HandOut, Delivery], None], piece: HandOut, delivery: Delivery
+) -> Callable[[], None]:
+    return lambda: function(piece, delivery)

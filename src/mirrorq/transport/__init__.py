@@ -1,0 +1,69 @@
+"""Sockets: the only package of mirrorq that imports zmq.
+
+A node owns one `Transport`: one listening endpoint, and two connections to each peer, one
+for control and one for data, so that a large frame delays no sign of life. A process that
+is no node owns a `ClientSocket`, connected to one node at a time.
+
+What it guarantees:
+
+1. Between two nodes each channel is FIFO while its connection lasts. What was in flight
+   when a connection ended may be lost; the loss shows as `LinkDown` and then `LinkUp`.
+2. Nothing blocks but `poll`, and nothing grows without bound: what does not fit a queue is
+   dropped, counted, and told (`SendLost`, `ReplyLost`). The protocols above resend.
+3. Bytes from outside never raise: they come out as messages or as `Garbage`.
+4. No exception of zmq leaves this package.
+
+It authenticates nobody and judges no failure: `LinkDown` says that a connection ended,
+`ProbeResult` whether the peer's endpoint refuses connections, and silence is for the
+machines above to notice.
+
+How it works: a ROUTER is bound to the endpoint; each peer is reached by two DEALERs whose
+routing ids name (node, incarnation, channel), so traffic from a to b uses connections that
+a opened, and replies to clients go back over the ROUTER. Every call into libzmq that sends
+or receives gives the GIL away, and beside a thread that computes each costs some hundred
+microseconds to get it back. Therefore messages to one destination are collected and leave
+as one zmq message a round (see `packing`), and `poll` asks a socket for its state, which
+keeps the GIL, before it receives from it.
+"""
+
+from __future__ import annotations
+
+from mirrorq.transport.client import ClientSocket
+from mirrorq.transport.endpoint import Endpoint, parse_endpoint, parse_listen
+from mirrorq.transport.inbound import (
+    CONTROL,
+    DATA,
+    ClientInbound,
+    ClientMessage,
+    Garbage,
+    Inbound,
+    LinkDown,
+    LinkUp,
+    PeerMessage,
+    ProbeResult,
+    ReplyLost,
+    SendLost,
+    ServerMessage,
+)
+from mirrorq.transport.transport import Transport
+
+__all__ = [
+    "CONTROL",
+    "DATA",
+    "ClientInbound",
+    "ClientMessage",
+    "ClientSocket",
+    "Endpoint",
+    "Garbage",
+    "Inbound",
+    "LinkDown",
+    "LinkUp",
+    "PeerMessage",
+    "ProbeResult",
+    "ReplyLost",
+    "SendLost",
+    "ServerMessage",
+    "Transport",
+    "parse_endpoint",
+    "parse_listen",
+]

@@ -1,0 +1,90 @@
+"""What `poll` returns."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+CONTROL = 0
+"""Signs of life, leases, the catalog: small messages that must not wait."""
+DATA = 1
+"""Frames, ring messages and sessions."""
+
+Parts = list[bytes]
+"""One message as `wire.messages` encodes it."""
+
+
+@frozen
+class PeerMessage:
+    peer: str
+    incarnation: int
+    channel: int
+    parts: Parts
+
+
+@frozen
+class ClientMessage:
+    """From a process that is no node. `identity` is where `reply` sends."""
+
+    identity: bytes
+    parts: Parts
+
+
+@frozen
+class ServerMessage:
+    """To a `ClientSocket`, from the node that it is connected to."""
+
+    parts: Parts
+
+
+@frozen
+class LinkUp:
+    """Both connections to the peer stand (a client: the one to this endpoint)."""
+
+    peer: str
+
+
+@frozen
+class LinkDown:
+    """A connection to the peer ended. Messages in flight may be lost."""
+
+    peer: str
+
+
+@frozen
+class SendLost:
+    """Messages to this peer were dropped: its connection is gone or its queue is full."""
+
+    peer: str
+    channel: int
+    count: int
+
+
+@frozen
+class ReplyLost:
+    """Replies to this client were dropped. `gone`: it is not connected any more."""
+
+    identity: bytes
+    count: int
+    gone: bool
+
+
+@frozen
+class ProbeResult:
+    """`refused`: nothing listens at the peer's endpoint, though its host answers."""
+
+    peer: str
+    refused: bool
+
+
+@frozen
+class Garbage:
+    """Bytes that are no message of mirrorq. `source` names the sender as far as known."""
+
+    source: str
+    why: str
+
+
+Inbound = (
+    PeerMessage | ClientMessage | LinkUp | LinkDown | SendLost | ReplyLost | ProbeResult | Garbage
+)
+ClientInbound = ServerMessage | LinkUp | LinkDown | SendLost | Garbage

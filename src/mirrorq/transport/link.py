@@ -1,0 +1,150 @@
+"""One outgoing connection and what its monitor tells, and how parts enter and leave a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import zmq
+
+from mirrorq.config import Config
+from mirrorq.transport.endpoint import Endpoint
+from mirrorq.transport.packing import INDEX_BYTES_MAX, Outbox, Part
+
+RECONNECT_MS = 10
+"""A restarted peer is found at once."""
+RECONNECT_MS_MAX = 200
+"""A dead one costs five attempts a second."""
+QUEUE_COUNT_MAX = 1000
+"""High-water marks in zmq messages. Bytes are bounded by the protocols above: R10 for the
+ring, credits for sessions."""
+ZERO_COPY_BYTES = 64 * 1024
+"""From here on handing a part to libzmq is cheaper than copying it (100 KB: 13 us, not 57)."""
+PARTS_MAX = 65_536
+"""Parts of one zmq message that are kept. A message with more is garbage."""
+UNACKNOWLEDGED_FAILURES_MAX = 3
+"""A connection whose bytes nobody acknowledges for so many failure times is ended, because
+TCP by itself waits up to two minutes between attempts when a cut network is whole again."""
+
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_READABLE = int(zmq.POLLIN)
+
+UP = "up"
+DOWN = "down"
+FAILED = "failed"
+"""An attempt to connect failed."""
+
+_CHANGES = {
+    int(zmq.EVENT_HANDSHAKE_SUCCEEDED): UP,
+    int(zmq.EVENT_DISCONNECTED): DOWN,
+    int(zmq.EVENT_CONNECT_RETRIED): FAILED,
+}
+_WATCHED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+
+
+def part_bytes_max(config: Config) -> int:
+    """The largest part accepted: a frame, or an index with its sizes."""
+    return config.frame_bytes_max + 4 * INDEX_BYTES_MAX
+
+
+def set_bounds(socket: zmq.Socket[bytes], config: Config) -> None:
+    """Bounds and times that every socket on the network has."""
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, QUEUE_COUNT_MAX)
+    socket.setsockopt(zmq.RCVHWM, QUEUE_COUNT_MAX)
+    socket.setsockopt(zmq.MAXMSGSIZE, part_bytes_max(config))
+    socket.setsockopt(zmq.HANDSHAKE_IVL, config.failure_ms)
+    socket.setsockopt(zmq.TCP_MAXRT, UNACKNOWLEDGED_FAILURES_MAX * config.failure_ms)
+
+
+def is_readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a receive finds something. Keeps the GIL, which an attempt gives away."""
+    return bool(int(socket.get(zmq.EVENTS)) & _READABLE)
+
+
+def send_parts(socket: zmq.Socket[bytes], parts: Sequence[Part]) -> None:
+    """Send without blocking, all or nothing.
+
+    Raises:
+        zmq.ZMQError: EAGAIN when it would block; EHOSTUNREACH from a ROUTER.
+    """
+    last = len(parts) - 1
+    for position, part in enumerate(parts):
+        # Only bytes never change under libzmq: a memoryview may lie over a page of the store.
+        copy = len(part) < ZERO_COPY_BYTES or not isinstance(part, bytes)
+        socket.send(part, _NOBLOCK if position == last else _MORE, copy=copy)
+
+
+def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
+    """One zmq message from a socket that is readable."""
+    parts = [socket.recv(_NOBLOCK)]
+    while socket.get(zmq.RCVMORE):
+        part = socket.recv(_NOBLOCK)
+        if len(parts) < PARTS_MAX:
+            parts.append(part)
+    return parts
+
+
+class Link:
+    """A DEALER connected to one endpoint, its outbox, and the state of its connection."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: Endpoint,
+        routing_id: bytes,
+        config: Config,
+        *,
+        watch_failures: bool = False,
+    ) -> None:
+        self.is_up = False
+        self.outbox = Outbox()
+        self.socket = context.socket(zmq.DEALER)
+        set_bounds(self.socket, config)
+        self.socket.setsockopt(zmq.ROUTING_ID, routing_id)
+        # Without it messages would queue for a dead peer and reach its next incarnation.
+        self.socket.setsockopt(zmq.IMMEDIATE, 1)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+        self.socket.setsockopt(zmq.CONNECT_TIMEOUT, config.failure_ms)
+        self.socket.setsockopt(zmq.IPV6, int(":" in endpoint.host))
+        watched = _WATCHED | int(zmq.EVENT_CONNECT_RETRIED) if watch_failures else _WATCHED
+        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(watched)
+        self.socket.connect(endpoint.zmq_text)
+
+    def changes(self) -> list[str]:
+        """What happened to the connection since the last call, in order: UP, DOWN, FAILED."""
+        changes = []
+        while is_readable(self.monitor):
+            event = int.from_bytes(receive_parts(self.monitor)[0][:2], "little")
+            change = _CHANGES.get(event, FAILED)
+            if change == DOWN and not self.is_up:
+                # It ended before its handshake, as when a stranger listens there.
+                change = FAILED
+            if change != FAILED:
+                self.is_up = change == UP
+            if change == DOWN:
+                self.outbox.clear()
+            changes.append(change)
+        if changes:
+            # Let the socket see the new connection now: a send looks for it at most once a
+            # millisecond and would find none.
+            is_readable(self.socket)
+        return changes
+
+    def flush(self) -> int:
+        """Send what the outbox holds. Returns the number of messages that were lost."""
+        count = len(self.outbox)
+        if count == 0:
+            return 0
+        parts = self.outbox.take()
+        try:
+            send_parts(self.socket, parts)
+        except zmq.ZMQError:
+            return count
+        return 0
+
+    def close(self, linger_ms: int = 0) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(linger=0)
+        self.socket.close(linger=linger_ms)

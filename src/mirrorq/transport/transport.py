@@ -1,0 +1,421 @@
+"""A node's sockets. See the package's docstring."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import time
+from collections.abc import Sequence
+
+import zmq
+from attrs import define
+
+from mirrorq.config import Config
+from mirrorq.errors import ConfigError, MirrorQError, ProtocolError, ShutDown
+from mirrorq.transport.endpoint import (
+    Endpoint,
+    endpoint_in_use,
+    parse_endpoint,
+    parse_listen,
+    resolve_listen,
+)
+from mirrorq.transport.inbound import (
+    CONTROL,
+    DATA,
+    ClientMessage,
+    Garbage,
+    Inbound,
+    LinkDown,
+    LinkUp,
+    PeerMessage,
+    ProbeResult,
+    ReplyLost,
+    SendLost,
+)
+from mirrorq.transport.link import (
+    DOWN,
+    UP,
+    Link,
+    is_readable,
+    part_bytes_max,
+    receive_parts,
+    send_parts,
+    set_bounds,
+)
+from mirrorq.transport.packing import Outbox, Part, unpack
+from mirrorq.transport.probe import Probe
+from mirrorq.transport.wake import Waker
+
+PEER_MARK = b"N"
+"""First byte of a peer's routing ids. A client's may begin with anything else; those that
+libzmq makes up begin with zero."""
+NODE_NAME_BYTES_MAX = 200
+"""A routing id has at most 255 bytes and holds more than the name."""
+ROUND_COUNT_MAX = 2000
+"""zmq messages that one poll returns at most, so that a round ends."""
+BACKLOG = 1024
+"""Connections that wait to be accepted: after a restart all clients come at once."""
+PEERS_KNOWN_MAX = 4096
+"""Parsed routing ids that are remembered."""
+
+_ROUTING_ID = struct.Struct(">cBQ8s")
+
+
+@define
+class _Peer:
+    endpoint: Endpoint
+    links: tuple[Link, Link]
+    is_up: bool = False
+
+
+class Transport:
+    """One node's listening endpoint and its connections to its peers.
+
+    Args:
+        node: name of this node, at most 200 bytes.
+        incarnation: of this node; peers see it with every message.
+        listen: endpoint to bind: `tcp://host:port`, `ipc://path`; port 0 or * takes a free
+            one, see `endpoint`.
+        config: bounds and times.
+
+    Raises:
+        ConfigError: the endpoint is malformed, in use, or no address of this machine.
+
+    *Threads*: one thread owns it, all methods but `wake` are that thread's.
+    """
+
+    def __init__(self, node: str, incarnation: int, listen: str, config: Config) -> None:
+        name = node.encode()
+        if not 0 < len(name) <= NODE_NAME_BYTES_MAX:
+            raise ConfigError(
+                f"node name {node!r} has {len(name)} bytes: use 1 to {NODE_NAME_BYTES_MAX}"
+            )
+        self.dropped_count = 0
+        """Messages that could not be sent."""
+        self.garbage_count = 0
+        """Messages received that could not be read."""
+        self._pid = os.getpid()
+        self._config = config
+        self._part_bytes_max = part_bytes_max(config)
+        # Two nodes that were given one name must not take each other's connections over, so
+        # each transport's ids are its own; Hello shows the mistake.
+        nonce = os.urandom(8)
+        self._routing_ids = [
+            _ROUTING_ID.pack(PEER_MARK, channel, incarnation, nonce) + name
+            for channel in (CONTROL, DATA)
+        ]
+        self._known: dict[bytes, tuple[str, int, int]] = {}
+        self._peers: dict[str, _Peer] = {}
+        self._dirty: dict[tuple[str, int], Link] = {}
+        self._replies: dict[bytes, Outbox] = {}
+        self._probes: dict[str, Probe] = {}
+        self._lost: list[Inbound] = []
+        self._is_closed = False
+        endpoint = resolve_listen(parse_listen(listen))
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._router = self._context.socket(zmq.ROUTER)
+        try:
+            self.endpoint = self._bind(endpoint)
+        except ConfigError:
+            self._router.close(linger=0)
+            self._context.term()
+            raise
+        self._waker = Waker()
+        self._poller = zmq.Poller()
+        self._poller.register(self._router, zmq.POLLIN)
+        self._poller.register(self._waker.fd, zmq.POLLIN)
+
+    def _bind(self, endpoint: Endpoint) -> str:
+        router = self._router
+        set_bounds(router, self._config)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        router.setsockopt(zmq.BACKLOG, BACKLOG)
+        router.setsockopt(zmq.IPV6, int(":" in endpoint.host))
+        try:
+            router.bind(endpoint.zmq_text)
+        except zmq.ZMQError as error:
+            raise _bind_error(endpoint, error) from None
+        bound = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        return bound.rstrip("\0")
+
+    # --- Peers ---
+
+    def connect_peer(self, peer: str, endpoint: str) -> None:
+        """Keep two connections to the peer open from now on; `LinkUp` says when they stand.
+
+        Another endpoint for a known peer replaces the old connections.
+
+        Raises:
+            ConfigError: the endpoint is malformed.
+        """
+        self._check_open()
+        parsed = parse_endpoint(endpoint)
+        known = self._peers.get(peer)
+        if known is not None:
+            if known.endpoint == parsed:
+                return
+            self.forget_peer(peer)
+        control, data = (
+            Link(self._context, parsed, routing_id, self._config)
+            for routing_id in self._routing_ids
+        )
+        self._peers[peer] = _Peer(parsed, (control, data))
+        for link in (control, data):
+            self._poller.register(link.monitor, zmq.POLLIN)
+
+    def forget_peer(self, peer: str) -> None:
+        """Close the connections to the peer. Unknown: nothing happens."""
+        self._check_open()
+        self._end_probe(peer)
+        known = self._peers.pop(peer, None)
+        if known is None:
+            return
+        for channel, link in enumerate(known.links):
+            self._dirty.pop((peer, channel), None)
+            self._poller.unregister(link.monitor)
+            link.close()
+
+    def send(self, peer: str, channel: int, parts: Sequence[Part]) -> bool:
+        """Give one message to the channel; it leaves at the next `flush` or `poll`.
+
+        Returns:
+            False: dropped, because there is no connection or its queue is full. When the
+            queue proves full only later, `poll` returns `SendLost`.
+        """
+        known = self._peers.get(peer)
+        if known is None or not known.links[channel].is_up or not self._fits(parts):
+            self.dropped_count += 1
+            return False
+        link = known.links[channel]
+        link.outbox.add(parts)
+        if link.outbox.is_full:
+            self._dirty.pop((peer, channel), None)
+            lost = link.flush()
+            self.dropped_count += lost
+            if lost > 1:
+                self._lost.append(SendLost(peer, channel, lost - 1))
+            return lost == 0
+        self._dirty[peer, channel] = link
+        return True
+
+    def reply(self, identity: bytes, parts: Sequence[Part]) -> bool:
+        """Give one message to a client; it leaves at the next `flush` or `poll`.
+
+        Returns:
+            False: too large, dropped. A client that is gone or does not read shows as
+            `ReplyLost` in `poll`.
+        """
+        if not self._fits(parts):
+            self.dropped_count += 1
+            return False
+        outbox = self._replies.get(identity)
+        if outbox is None:
+            outbox = self._replies[identity] = Outbox()
+        outbox.add(parts)
+        if outbox.is_full:
+            del self._replies[identity]
+            self._send_replies(identity, outbox)
+        return True
+
+    def flush(self) -> None:
+        """Hand everything that was sent to the network: before a long piece of work."""
+        self._check_open()
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for (peer, channel), link in dirty.items():
+                lost = link.flush()
+                if lost:
+                    self.dropped_count += lost
+                    self._lost.append(SendLost(peer, channel, lost))
+        if self._replies:
+            replies, self._replies = self._replies, {}
+            for identity, outbox in replies.items():
+                self._send_replies(identity, outbox)
+
+    def _send_replies(self, identity: bytes, outbox: Outbox) -> None:
+        count = len(outbox)
+        try:
+            send_parts(self._router, [identity, *outbox.take()])
+        except zmq.ZMQError as error:
+            self.dropped_count += count
+            self._lost.append(ReplyLost(identity, count, gone=error.errno != zmq.EAGAIN))
+
+    def _fits(self, parts: Sequence[Part]) -> bool:
+        """A larger part would make the receiver end the connection."""
+        limit = self._part_bytes_max
+        return all(len(part) <= limit for part in parts)
+
+    def probe(self, peer: str) -> None:
+        """Try a plain connect to the peer's endpoint; `ProbeResult` comes from `poll`.
+
+        Unknown peer, or a probe already under way: nothing happens.
+        """
+        self._check_open()
+        known = self._peers.get(peer)
+        if known is None or peer in self._probes:
+            return
+        probe = Probe(known.endpoint, _now_ms() + self._config.failure_ms, self._waker.wake)
+        self._probes[peer] = probe
+
+    # --- Poll ---
+
+    def wake(self) -> None:
+        """End a `poll` of the owning thread, or its next one. Thread-safe, cheap, coalesces."""
+        self._waker.wake()
+
+    def poll(self, timeout_ms: int) -> list[Inbound]:
+        """Flush, wait until something is there, and return all of it, within bounds.
+
+        Args:
+            timeout_ms: 0 or more. Returns earlier on `wake`; may return nothing earlier.
+        """
+        self.flush()
+        inbound, self._lost = self._lost, []
+        if inbound or is_readable(self._router):
+            timeout_ms = 0
+        self._wait(timeout_ms)
+        self._read_links(inbound)
+        self._read_router(inbound)
+        if self._probes:
+            self._read_probes(inbound)
+        return inbound
+
+    def _wait(self, timeout_ms: int) -> None:
+        """Block until something is there. Gives the GIL away only if there is need to."""
+        if timeout_ms <= 0 or not self._waker.fall_asleep():
+            self._waker.awake(is_readable=False)
+            return
+        fds = []
+        for probe in self._probes.values():
+            if probe.fd is not None:
+                fds.append(probe.fd)
+                self._poller.register(probe.fd, probe.events)
+        if self._probes:
+            first = min(probe.deadline_ms for probe in self._probes.values())
+            timeout_ms = max(0, min(timeout_ms, first - _now_ms()))
+        ready = self._poller.poll(timeout_ms)
+        for fd in fds:
+            self._poller.unregister(fd)
+        waker_fd = self._waker.fd
+        self._waker.awake(is_readable=any(item[0] == waker_fd for item in ready))
+
+    def _read_links(self, inbound: list[Inbound]) -> None:
+        for name, peer in self._peers.items():
+            for link in peer.links:
+                for change in link.changes():
+                    if change == DOWN and peer.is_up:
+                        peer.is_up = False
+                        inbound.append(LinkDown(name))
+                    elif change == UP and all(other.is_up for other in peer.links):
+                        peer.is_up = True
+                        inbound.append(LinkUp(name))
+
+    def _read_router(self, inbound: list[Inbound]) -> None:
+        bytes_left = self._part_bytes_max
+        for _ in range(ROUND_COUNT_MAX):
+            if bytes_left <= 0 or not is_readable(self._router):
+                return
+            identity, *parts = receive_parts(self._router)
+            bytes_left -= sum(map(len, parts))
+            try:
+                self._unpack(identity, parts, inbound)
+            except ProtocolError as error:
+                self.garbage_count += 1
+                inbound.append(Garbage(_source(identity), str(error)))
+
+    def _unpack(self, identity: bytes, parts: list[bytes], inbound: list[Inbound]) -> None:
+        messages = unpack(parts)
+        if identity[:1] != PEER_MARK:
+            inbound.extend([ClientMessage(identity, message) for message in messages])
+            return
+        known = self._known.get(identity)
+        if known is None:
+            if len(self._known) >= PEERS_KNOWN_MAX:
+                self._known.clear()
+            known = self._known[identity] = _parse_routing_id(identity)
+        peer, incarnation, channel = known
+        inbound.extend([PeerMessage(peer, incarnation, channel, message) for message in messages])
+
+    def _read_probes(self, inbound: list[Inbound]) -> None:
+        now_ms = _now_ms()
+        for peer, probe in list(self._probes.items()):
+            refused = probe.result(now_ms)
+            if refused is not None:
+                self._end_probe(peer)
+                inbound.append(ProbeResult(peer, refused))
+
+    def _end_probe(self, peer: str) -> None:
+        probe = self._probes.pop(peer, None)
+        if probe is not None:
+            probe.close()
+
+    # --- End ---
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close everything; what was sent gets `linger_ms` to leave. Twice is no error.
+
+        In a forked child it does nothing: the sockets are the parent's.
+        """
+        if self._is_closed or os.getpid() != self._pid:
+            return
+        self.flush()
+        self._is_closed = True
+        for peer in list(self._probes):
+            self._end_probe(peer)
+        for known in self._peers.values():
+            for link in known.links:
+                link.close(linger_ms)
+        self._peers.clear()
+        self._router.close(linger=linger_ms)
+        self._context.term()
+        self._waker.close()
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise MirrorQError(
+                f"this node belongs to process {self._pid} and cannot be used in the forked "
+                f"process {os.getpid()}: open it after the fork, or use mirrorq.connect()"
+            )
+        if self._is_closed:
+            raise ShutDown("the node's sockets are closed")
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _bind_error(endpoint: Endpoint, error: zmq.ZMQError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return endpoint_in_use(endpoint)
+    if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
+        return ConfigError(
+            f"cannot listen on {endpoint.text}: {endpoint.host} is no address of this machine; "
+            "give listen= one that is, or 0.0.0.0 for all"
+        )
+    return ConfigError(f"cannot listen on {endpoint.text}: {os.strerror(error.errno or 0)}")
+
+
+def _parse_routing_id(identity: bytes) -> tuple[str, int, int]:
+    """Peer, incarnation and channel.
+
+    Raises:
+        ProtocolError: begins like a peer's id, but is none.
+    """
+    size = _ROUTING_ID.size
+    try:
+        _, channel, incarnation, _ = _ROUTING_ID.unpack(identity[:size])
+        peer = identity[size:].decode()
+    except (struct.error, UnicodeDecodeError):
+        raise ProtocolError("the sender's routing id is not that of a node") from None
+    if channel not in (CONTROL, DATA) or not peer:
+        raise ProtocolError("the sender's routing id is not that of a node")
+    return peer, incarnation, channel
+
+
+def _source(identity: bytes) -> str:
+    try:
+        return "node " + _parse_routing_id(identity)[0]
+    except ProtocolError:
+        return f"connection {identity.hex()}"

@@ -1,0 +1,54 @@
+"""How other threads end a node's `poll`."""
+
+from __future__ import annotations
+
+import socket
+
+
+class Waker:
+    """Makes a sleeping poller return; costs nothing while it is awake.
+
+    Each side first writes its own flag and then reads the other's, and the GIL puts all
+    four accesses in one order. So at least one side sees the other: either the waker finds
+    the poller asleep and sends a byte, or the poller finds the flag and does not sleep.
+    """
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._woken = False
+        self._asleep = False
+
+    @property
+    def fd(self) -> int:
+        return self._receiver.fileno()
+
+    def wake(self) -> None:
+        """Thread-safe. Many wakes before the poller runs send one byte."""
+        self._woken = True
+        if self._asleep:
+            self._asleep = False
+            try:
+                self._sender.send(b"\0")
+            except OSError:
+                # Full: a byte is there already. Closed: nobody is left to wake.
+                return
+
+    def fall_asleep(self) -> bool:
+        """Called by the poller before it blocks. False: it was woken and must not block."""
+        self._asleep = True
+        if self._woken:
+            self._asleep = False
+        return not self._woken
+
+    def awake(self, *, is_readable: bool) -> None:
+        """Called by the poller after it has blocked, or found that it must not."""
+        self._asleep = False
+        self._woken = False
+        if is_readable:
+            self._receiver.recv(64)
+
+    def close(self) -> None:
+        self._receiver.close()
+        self._sender.close()

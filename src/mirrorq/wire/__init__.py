@@ -1,0 +1,4 @@
+"""Bytes: frames (`frames`), the payloads of ops (`ops`) and messages (`messages`).
+
+What is on the wire is what is in the store; docs/disk-format.md has the layouts.
+"""

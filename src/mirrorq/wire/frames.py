@@ -1,0 +1,361 @@
+"""Frames: one op of one queue as bytes. Pure functions over the C of `_native`.
+
+A frame made here is sealed: its layout (wire.h, docs/disk-format.md) is whole and its CRC-32C
+covers every byte. `check` holds bytes from elsewhere to both; everything else takes a frame that
+has been checked, is safe on one that has not, and then raises or returns nonsense.
+
+How it works: one C call a frame, however many messages it holds, because a call costs more than
+a message. The interpreter does what it does best, `len` and `join`; C does the arithmetic.
+
+Invariants:
+
+1. A frame is a `bytes` of its own. C writes only into one that was made in the same function,
+   has at least 96 bytes, and that nobody else has seen.
+2. `stamp` moves the checksum along by what it changes: a body that was damaged after the
+   frame was sealed is still found out.
+3. What makes a frame raises ValueError or TypeError: the caller is wrong. What reads one
+   raises ProtocolError: the sender is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from mirrorq._native import ffi, lib
+from mirrorq.errors import ProtocolError
+from mirrorq.messages import FLAG_PROPERTIES, Header, OpKind
+
+if TYPE_CHECKING:
+    from mirrorq._native._wire import Bytes
+
+__all__ = [
+    "FRAME_SIZE_MIN",
+    "HEADER_SIZE",
+    "Frame",
+    "check",
+    "crc32c",
+    "cut",
+    "header",
+    "pack_op",
+    "pack_publish",
+    "payload",
+    "split",
+    "split_properties",
+    "split_run",
+    "stamp",
+]
+
+Frame = bytes | bytearray | memoryview
+
+MAGIC = b"mqf1"
+VERSION = 1
+HEADER_SIZE = 88
+FRAME_SIZE_MIN = 96
+"""The header and two offsets."""
+
+_PUBLISH = int(OpKind.PUBLISH)
+
+# magic, version, kind, flags, queue_id, epoch, lsn, first_sequence, count, length, producer,
+# first_number, settled, timestamp_us, crc, reserved
+_HEADER = struct.Struct("<4sBBHQQQQIIQQQqII")
+_FIELDS = struct.Struct("<5xBHQQQQIIQQQq8x")
+_SHAPE = struct.Struct("<5xBH32xI")
+_LENGTH = struct.Struct("<44xI")
+_OFFSET = struct.Struct("<i")
+_TWO_OFFSETS = struct.Struct("<ii")
+
+_ZEROS = tuple(bytes(size) for size in range(8))
+
+_values_decoder = msgspec.msgpack.Decoder(list[bytes])
+_LIST_COUNT_MIN = 8
+_LIST_VALUE_SIZE_MAX = 1024
+"""From so many values on, and up to this mean size, a MessagePack list that C writes and the
+decoder takes apart is quicker than slicing, though it copies the values twice."""
+
+
+def _pointer(data: Frame) -> Bytes:
+    return data if type(data) is bytes else ffi.from_buffer("uint8_t[]", data)
+
+
+def _text(code: int) -> str:
+    return ffi.string(lib.mq_error_text(code)).decode()
+
+
+def _refuse(code: int, frame: Frame, what: str = "a frame") -> NoReturn:
+    """Raise what `code` says of `frame`, with the values of its header."""
+    what = f"{what} of {len(frame)} bytes"
+    if len(frame) < HEADER_SIZE:
+        raise ProtocolError(f"{what} was refused: {_text(code)}")
+    magic, version, kind, _, queue_id, epoch, lsn, _, count, length, *_ = _HEADER.unpack_from(frame)
+    raise ProtocolError(
+        f"{what} was refused: {_text(code)} (magic {magic!r}, version {version}, kind {kind}, "
+        f"queue {queue_id}, epoch {epoch}, lsn {lsn}, count {count}, length {length})"
+    )
+
+
+# --- Making -------------------------------------------------------------------------------
+
+
+def _lengths(values: Sequence[Frame]) -> bytes:
+    """A column's first half as C wants it before it seals: 0, then the lengths."""
+    return struct.pack(f"{len(values) + 1}i", 0, *map(len, values))
+
+
+def _seal(frame: bytes, body_size: int, properties_size: int) -> bytes:
+    code = lib.mq_seal(frame, len(frame), body_size, properties_size)
+    if code:
+        raise ValueError(f"no frame can be made of this: {_text(code)}")
+    return frame
+
+
+def pack_publish(
+    bodies: Sequence[Frame],
+    properties: Sequence[Frame] | None = None,
+    *,
+    producer: int = 0,
+    first_number: int = 0,
+    settled: int = 0,
+    flags: int = 0,
+) -> bytes:
+    """Make an unstamped publish frame.
+
+    Args:
+        bodies: at least one; bytes-like.
+        properties: one bytes-like for each body, b"" for none.
+        producer: id of the producer, 0 for none.
+        first_number: the producer's number of the first body, 0 for none.
+        settled: the producer needs no outcome at or below this number.
+        flags: FLAG_TRANSIENT or 0.
+
+    Returns:
+        The sealed frame. Queue, epoch, lsn, first sequence and timestamp are 0 until `stamp`.
+
+    Raises:
+        ValueError: no body, not one property for each body, a number below 0 or above
+            2^63 - 1, a memoryview of items that are no single bytes, or more than 2^31 - 8
+            bytes in all.
+        TypeError: something is not bytes-like.
+    """
+    count = len(bodies)
+    column = b"".join(bodies)
+    body_size = len(column)
+    properties_size = 0
+    length = HEADER_SIZE + 4 * (count + 1) + body_size
+    try:
+        pieces = [b"", _lengths(bodies), column]
+        if properties is not None:
+            if len(properties) != count:
+                raise ValueError(f"{count} bodies have {len(properties)} properties")
+            column = b"".join(properties)
+            properties_size = len(column)
+            flags |= FLAG_PROPERTIES
+            pieces += (_ZEROS[-length & 3], _lengths(properties), column)
+            length += (-length & 3) + 4 * (count + 1) + properties_size
+        padding = -length & 7
+        pieces.append(_ZEROS[padding])
+        pieces[0] = _HEADER.pack(
+            MAGIC, VERSION, _PUBLISH, flags, 0, 0, 0, 0, count, length + padding,
+            producer, first_number, settled, 0, 0, 0,
+        )  # fmt: skip
+    except struct.error as error:
+        raise ValueError(f"no frame can be made of this: {error}") from None
+    return _seal(b"".join(pieces), body_size, properties_size)
+
+
+def pack_op(
+    kind: int,
+    payload: bytes,
+    *,
+    queue_id: int,
+    epoch: int,
+    lsn: int,
+    count: int = 1,
+    producer: int = 0,
+    first_number: int = 0,
+    settled: int = 0,
+    flags: int = 0,
+    timestamp_us: int = 0,
+) -> bytes:
+    """Make the frame of an op that is no publish.
+
+    Raises:
+        ValueError: a field does not fit, or `kind` is publish.
+    """
+    if kind == _PUBLISH:
+        raise ValueError("publish frames are made by pack_publish")
+    length = HEADER_SIZE + 8 + len(payload)
+    padding = -length & 7
+    try:
+        head = _HEADER.pack(
+            MAGIC, VERSION, kind, flags, queue_id, epoch, lsn, 0, count, length + padding,
+            producer, first_number, settled, timestamp_us, 0, 0,
+        )  # fmt: skip
+        offsets = _TWO_OFFSETS.pack(0, len(payload))
+    except struct.error as error:
+        raise ValueError(f"no frame can be made of this: {error}") from None
+    return _seal(b"".join((head, offsets, payload, _ZEROS[padding])), len(payload), 0)
+
+
+def stamp(
+    frame: Frame, *, queue_id: int, epoch: int, lsn: int, first_sequence: int, timestamp_us: int
+) -> bytes:
+    """Return a copy of a checked frame with these fields set and the checksum moved along.
+
+    Raises:
+        ValueError: a field is below 0 or above 2^63 - 1, or the frame was not checked.
+    """
+    size = len(frame)
+    stamped = bytes(size)
+    try:
+        code = lib.mq_stamp(
+            _pointer(frame), size, queue_id, epoch, lsn, first_sequence, timestamp_us, stamped
+        )
+    except OverflowError as error:
+        raise ValueError(f"the frame cannot be stamped: {error}") from None
+    if code:
+        raise ValueError(f"the frame cannot be stamped: {_text(code)}")
+    return stamped
+
+
+def cut(frame: bytes, start: int, stop: int) -> bytes:
+    """Return a frame of messages [start, stop) of a checked publish frame.
+
+    First sequence and first number move along, where there are any. The whole range returns
+    the frame itself.
+
+    Raises:
+        ValueError: the range is empty or not within the frame, this is no publish frame, or
+            the frame was not checked.
+    """
+    kind, _, count = _SHAPE.unpack_from(frame)
+    if kind != _PUBLISH or not 0 <= start < stop <= count:
+        raise ValueError(f"[{start}, {stop}) are no messages of {header(frame)}")
+    if stop - start == count:
+        return frame
+    size = lib.mq_cut_size(frame, len(frame), start, stop)
+    piece = bytes(max(size, 0))
+    code = lib.mq_cut(frame, len(frame), start, stop, piece, len(piece))
+    if code:
+        raise ValueError(f"the frame cannot be cut: {_text(code)}")
+    return piece
+
+
+# --- Reading ------------------------------------------------------------------------------
+
+
+def header(frame: Frame) -> Header:
+    """Return the header of a frame that has been checked before.
+
+    Raises:
+        ProtocolError: there are too few bytes for one.
+    """
+    try:
+        (
+            kind, flags, queue_id, epoch, lsn, first_sequence, count, length,
+            producer, first_number, settled, timestamp_us,
+        ) = _FIELDS.unpack_from(frame)  # fmt: skip
+    except struct.error:
+        raise ProtocolError(f"{len(frame)} bytes are too few for a frame's header") from None
+    return Header(
+        kind, flags, queue_id, epoch, lsn, first_sequence, count,
+        producer, first_number, settled, timestamp_us, length,
+    )  # fmt: skip
+
+
+def check(frame: Frame) -> Header:
+    """Check every byte of one frame: layout, offsets, padding, checksum.
+
+    Raises:
+        ProtocolError: the bytes are not exactly one frame; it says why, with the values.
+    """
+    code = lib.mq_check(_pointer(frame), len(frame))
+    if code:
+        _refuse(code, frame)
+    return header(frame)
+
+
+def _column(frame: Frame, at: int, count: int) -> tuple[int, int]:
+    """Where the values of the column at `at` begin, and where they end."""
+    values_at = at + 4 * (count + 1)
+    (size,) = _OFFSET.unpack_from(frame, values_at - 4)
+    return values_at, values_at + size
+
+
+def _values(frame: bytes, column: int, at: int, count: int) -> list[bytes]:
+    """Make the list of one column's values; `at` is where its offsets are."""
+    values_at, end = _column(frame, at, count)
+    size = end - values_at
+    if count < _LIST_COUNT_MIN or size > count * _LIST_VALUE_SIZE_MAX:
+        start = values_at
+        offsets = struct.unpack_from(f"{count}i", frame, at + 4)
+        return [frame[start : (start := values_at + offset)] for offset in offsets]
+    listed = bytes(5 + 5 * count + size)
+    code = lib.mq_list(frame, len(frame), column, listed, len(listed))
+    if code:
+        _refuse(code, frame)
+    return _values_decoder.decode(listed)
+
+
+def _shape(frame: Frame) -> tuple[int, int]:
+    """How many values each column holds, and the flags."""
+    kind, flags, count = _SHAPE.unpack_from(frame)
+    return (count if kind == _PUBLISH else 1), flags
+
+
+def split(frame: Frame) -> list[bytes]:
+    """Return the bodies of a checked publish frame, in order."""
+    if type(frame) is not bytes:
+        frame = bytes(frame)
+    count, _ = _shape(frame)
+    return _values(frame, 0, HEADER_SIZE, count)
+
+
+def split_properties(frame: Frame) -> list[bytes] | None:
+    """Return each message's properties of a checked publish frame, or None if it has none."""
+    if type(frame) is not bytes:
+        frame = bytes(frame)
+    count, flags = _shape(frame)
+    if not flags & FLAG_PROPERTIES:
+        return None
+    _, end = _column(frame, HEADER_SIZE, count)
+    return _values(frame, 1, end + (-end & 3), count)
+
+
+def payload(frame: Frame) -> bytes:
+    """Return the payload of a checked frame that is no publish."""
+    start, end = _column(frame, HEADER_SIZE, 1)
+    return bytes(frame[start:end])
+
+
+def split_run(run: Frame) -> list[memoryview]:
+    """Split frames that stand end to end; one C call checks them all.
+
+    Returns:
+        The frames, as views of `run`: they keep it alive.
+
+    Raises:
+        ProtocolError: one is wrong; it names the offset.
+    """
+    view = memoryview(run)
+    size = len(view)
+    checked = lib.mq_checked_prefix(_pointer(run), size)
+    if checked != size:
+        rest = view[checked:]
+        code = lib.mq_check_first(_pointer(rest), len(rest))
+        _refuse(code, rest, f"what stands at offset {checked} in a run")
+    frames = []
+    at = 0
+    while at < size:
+        (length,) = _LENGTH.unpack_from(run, at)
+        frames.append(view[at : at + length])
+        at += length
+    return frames
+
+
+def crc32c(data: Frame) -> int:
+    """Return the CRC-32C (Castagnoli) of `data`."""
+    return lib.mq_crc32c(_pointer(data), len(data))

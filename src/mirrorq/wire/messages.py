@@ -1,0 +1,400 @@
+"""Messages between processes, as the parts of one multipart message.
+
+The first part, the *head*, is MessagePack: `[version, [tag, field, …]]`, fields in the order
+of the message's class, nested values as arrays of their own. Every `bytes` and every frame
+of an entry travels as a further part, in the order of the fields, uncopied; the head holds
+its size in its place.
+
+Guarantees: `decode(encode(m)) == m`; whatever arrives, `decode` returns a message whose
+fields have the types that its class declares (integers from 0 to 2^63 - 1), or raises
+`ProtocolError`. Frames of entries are checked by their checksum; other frames are checked by
+who stores or splits them. What the values *mean* is for the machines to judge.
+
+Compatibility: a class may get a new field at its end, with a default, under the same version;
+older nodes ignore it. Everything else needs a new version, which older nodes refuse by name.
+How a class is written follows from its type hints; only its tag is given here.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from operator import attrgetter, or_
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import attrs
+import msgspec
+
+from mirrorq import founding
+from mirrorq import messages as m
+from mirrorq.errors import ProtocolError
+from mirrorq.raft import messages as raft
+from mirrorq.wire.ops import make_entry
+
+__all__ = ["HEAD_BYTES_MAX", "VERSION", "Part", "WireMessage", "decode", "encode"]
+
+VERSION = 1
+"""Of everything in this module. On the wire as the first byte after the head's array mark."""
+HEAD_BYTES_MAX = 16 * 1024 * 1024
+"""Some 700,000 hand-outs in one message. Frames are not in the head."""
+
+Part = bytes | bytearray | memoryview
+WireMessage = (
+    m.RingMessage
+    | m.SessionRequest
+    | m.SessionReply
+    | m.ControlMessage
+    | m.ClientMessage
+    | raft.RaftMessage
+    | founding.FoundingMessage
+)
+
+_TAGS: dict[type, int] = {
+    # Ring
+    m.Data: 1,
+    m.Mark: 2,
+    m.Watermark: 3,
+    m.JoinerDurable: 4,
+    m.History: 5,
+    m.HistoryRequest: 6,
+    m.Repaired: 7,
+    m.ResendFrom: 8,
+    m.TooOld: 9,
+    m.TransferRequest: 10,
+    m.TransferState: 11,
+    m.FetchFrames: 12,
+    m.FrameChunk: 13,
+    # Sessions
+    m.SessionRequest: 20,
+    m.SessionReply: 21,
+    m.Attach: 30,
+    m.OpenProducer: 31,
+    m.Publish: 32,
+    m.Subscribe: 33,
+    m.Unsubscribe: 34,
+    m.Credit: 35,
+    m.Settle: 36,
+    m.Browse: 37,
+    m.Purge: 38,
+    m.Inquire: 39,
+    m.Detach: 40,
+    m.Ping: 41,
+    m.Attached: 50,
+    m.Detached: 51,
+    m.ProducerOpened: 52,
+    m.ProducerUnknown: 53,
+    m.Confirmed: 54,
+    m.Refused: 55,
+    m.ResendNumber: 56,
+    m.Deliver: 57,
+    m.Settled: 58,
+    m.Browsed: 59,
+    m.Purged: 60,
+    m.Counts: 61,
+    m.Recall: 62,
+    m.ConsumerRefused: 63,
+    m.Pong: 64,
+    # Between nodes
+    m.Hello: 70,
+    m.LeaseRequest: 71,
+    m.LeaseAnswer: 72,
+    m.LeaseRelease: 73,
+    m.CatalogRequest: 74,
+    m.CatalogAnswer: 75,
+    m.QueueReport: 76,
+    # Catalog commands
+    m.RegisterNode: 80,
+    m.DeclareQueue: 81,
+    m.DeleteQueue: 82,
+    m.ChangeView: 83,
+    m.RemoveNode: 84,
+    # Raft
+    raft.VoteRequest: 90,
+    raft.VoteAnswer: 91,
+    raft.AppendRequest: 92,
+    raft.AppendAnswer: 93,
+    raft.InstallSnapshot: 94,
+    # Founding
+    founding.FoundingProposal: 100,
+    founding.FoundingPromise: 101,
+    founding.FoundingDone: 102,
+    founding.FoundingRefused: 103,
+    founding.AdmissionRequest: 104,
+    # Between a client and its entry node
+    m.ClientHello: 110,
+    m.ClientWelcome: 111,
+    m.ClientUnknown: 112,
+    m.ClientRefused: 113,
+    m.ClientOpen: 114,
+    m.ClientClose: 115,
+    m.ClientMaster: 116,
+    m.ClientLinkLost: 117,
+    m.ClientClosed: 118,
+    m.ClientCall: 119,
+    m.ClientForget: 120,
+    m.ClientAnswer: 121,
+    m.ClientPing: 122,
+    m.ClientPong: 123,
+    m.ClientBye: 124,
+    m.ClientDeclare: 125,
+    m.ClientDelete: 126,
+    m.ClientLook: 127,
+}
+"""Tags are on the wire and never change meaning; a class without one cannot be sent."""
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Raw = list[Part]
+_Parts = Iterator[Part]
+
+
+@attrs.frozen
+class _Form:
+    """How values of one type are written in the head, and made again.
+
+    `pack` and `unpack` are None when the value stands in the head as it is.
+    """
+
+    wire: Any
+    """The type that msgspec checks."""
+    pack: Callable[[Any, _Raw], Any] | None = None
+    unpack: Callable[[Any, _Parts], Any] | None = None
+
+
+def _pack_bytes(value: Part, raw: _Raw) -> int:
+    raw.append(value)
+    return len(value)
+
+
+def _unpack_bytes(size: int, parts: _Parts) -> bytes:
+    part = next(parts, None)
+    if part is None:
+        raise ProtocolError(f"a message lacks its part of {size} bytes")
+    if len(part) != size:
+        raise ProtocolError(f"a part of a message has {len(part)} bytes, its head says {size}")
+    return part if isinstance(part, bytes) else bytes(part)
+
+
+def _pack_entry(entry: m.Entry, raw: _Raw) -> int:
+    raw.append(entry.frame)
+    return len(entry.frame)
+
+
+def _unpack_entry(size: int, parts: _Parts) -> m.Entry:
+    return make_entry(_unpack_bytes(size, parts))
+
+
+_FORMS: dict[Any, _Form] = {
+    int: _Form(_Number),
+    bool: _Form(bool),
+    str: _Form(str),
+    bytes: _Form(_Number, _pack_bytes, _unpack_bytes),
+    m.Entry: _Form(_Number, _pack_entry, _unpack_entry),
+}
+"""Forms made so far; classes are added as they are met."""
+
+
+def _form(hint: Any) -> _Form:
+    known = _FORMS.get(hint)
+    if known is not None:
+        return known
+    if get_origin(hint) is tuple:
+        return _tuple_form(get_args(hint))
+    if get_origin(hint) in (Union, types.UnionType):
+        return _union_form(get_args(hint))
+    if attrs.has(hint):
+        form = _FORMS[hint] = _class_form(hint)
+        return form
+    raise TypeError(f"{hint!r} has no form on the wire")
+
+
+def _tuple_form(items: tuple[Any, ...]) -> _Form:
+    """A run of one type, or a fixed row of plain ones."""
+    if items[-1] is not Ellipsis:
+        forms = [_form(item) for item in items]
+        if any(form.pack for form in forms):
+            raise TypeError(f"a row of {items!r} has no form on the wire")
+        return _Form(tuple[tuple(form.wire for form in forms)])  # type: ignore[misc]
+    item = _form(items[0])
+    wire = tuple[item.wire, ...]  # type: ignore[name-defined]
+    pack, unpack = item.pack, item.unpack
+    if pack is None or unpack is None:
+        return _Form(wire)
+    return _Form(
+        wire,
+        lambda values, raw: [pack(value, raw) for value in values],
+        lambda values, parts: tuple([unpack(value, parts) for value in values]),
+    )
+
+
+def _union_form(items: tuple[Any, ...]) -> _Form:
+    """One of several classes, told apart by their tags; perhaps None."""
+    classes = [item for item in items if item is not type(None)]
+    is_optional = len(classes) < len(items)
+    forms = [_form(cls) for cls in classes]
+    untagged = [cls.__name__ for cls in classes if cls not in _TAGS]
+    if len(classes) > 1 and untagged:
+        raise TypeError(f"give tags to {untagged}: a union cannot be told apart without them")
+    pack_of = {cls: form.pack for cls, form in zip(classes, forms, strict=True)}
+    unpack_of = {form.wire: form.unpack for form in forms}
+
+    def pack(value: Any, raw: _Raw) -> Any:
+        if value is None and is_optional:
+            return None
+        return pack_of[value.__class__](value, raw)  # type: ignore[misc]
+
+    def unpack(value: Any, parts: _Parts) -> Any:
+        return None if value is None else unpack_of[value.__class__](value, parts)  # type: ignore[misc]
+
+    wires = [form.wire for form in forms] + [None] * is_optional
+    return _Form(reduce(or_, wires), pack, unpack)
+
+
+def _class_form(cls: type) -> _Form:
+    """An array of the fields, after the tag if the class has one."""
+    hints = get_type_hints(cls)
+    fields = attrs.fields(cls)
+    forms = [_form(hints[field.name]) for field in fields]
+    tag = _TAGS.get(cls)
+    struct = msgspec.defstruct(
+        cls.__name__,
+        [
+            (field.name, form.wire)
+            if field.default is attrs.NOTHING
+            else (field.name, form.wire, _wire_default(field.default))
+            for field, form in zip(fields, forms, strict=True)
+        ],
+        array_like=True,
+        tag=tag,
+        frozen=True,
+        gc=False,
+    )
+    head = () if tag is None else (tag,)
+    values_of = _values_of([field.name for field in fields])
+    astuple = msgspec.structs.astuple
+    packs = [(index, form.pack) for index, form in enumerate(forms) if form.pack]
+    unpacks = [(index, form.unpack) for index, form in enumerate(forms) if form.unpack]
+
+    def pack(value: Any, raw: _Raw) -> Any:
+        return head + values_of(value)
+
+    def unpack(value: Any, parts: _Parts) -> Any:
+        return cls(*astuple(value))
+
+    def pack_nested(value: Any, raw: _Raw) -> Any:
+        values = list(values_of(value))
+        for index, pack_field in packs:
+            values[index] = pack_field(values[index], raw)
+        return (*head, *values)
+
+    def unpack_nested(value: Any, parts: _Parts) -> Any:
+        values = list(astuple(value))
+        for index, unpack_field in unpacks:
+            values[index] = unpack_field(values[index], parts)
+        return cls(*values)
+
+    return _Form(struct, pack_nested, unpack_nested) if packs else _Form(struct, pack, unpack)
+
+
+def _wire_default(default: Any) -> Any:
+    """A default as it stands in the head: one that is plain, for a field of an older node."""
+    if default is None or isinstance(default, bool | int | str) or default == ():
+        return default
+    raise TypeError(f"the default {default!r} has no form on the wire")
+
+
+def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """The fields of an object as a tuple, in one call where there are several."""
+    if not names:
+        return lambda _: ()
+    getter = attrgetter(*names)
+    return getter if len(names) > 1 else lambda value: (getter(value),)
+
+
+def _classes(*unions: Any) -> Iterable[Any]:
+    for union in unions:
+        yield from get_args(union) or (union,)
+
+
+_MESSAGE = _union_form(tuple(_classes(WireMessage)))
+
+
+class _Envelope(msgspec.Struct, array_like=True, gc=False):
+    version: int
+    body: _MESSAGE.wire  # type: ignore[name-defined]
+
+
+class _Version(msgspec.Struct, array_like=True):
+    version: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Envelope).decode
+_decode_version = msgspec.msgpack.Decoder(_Version).decode
+_MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError, MemoryError)
+"""What msgspec raises on bad input: text that is no UTF-8 is a ValueError, deep nesting and
+sizes that lie are the others."""
+
+
+def encode(message: WireMessage) -> list[Part]:
+    """Write a message.
+
+    Returns:
+        The parts: the head, then the raw parts, which are those of the message itself.
+
+    Raises:
+        ProtocolError: the head is larger than any node accepts.
+    """
+    raw: list[Part] = [b""]
+    head = _encode((VERSION, _MESSAGE.pack(message, raw)))  # type: ignore[misc]
+    if len(head) > HEAD_BYTES_MAX:
+        raise ProtocolError(
+            f"a {type(message).__name__} has a head of {len(head)} bytes, at most "
+            f"{HEAD_BYTES_MAX} are possible"
+        )
+    raw[0] = head
+    return raw
+
+
+def decode(parts: Sequence[Part]) -> WireMessage:
+    """Read a message.
+
+    Raises:
+        ProtocolError: the parts are no message of this version; says what is wrong.
+    """
+    if not parts:
+        raise ProtocolError("a message has no parts")
+    if len(parts[0]) > HEAD_BYTES_MAX:
+        raise ProtocolError(
+            f"a message has a head of {len(parts[0])} bytes, at most {HEAD_BYTES_MAX} are possible"
+        )
+    try:
+        envelope = _decode(parts[0])
+    except _MALFORMED as error:
+        raise _malformed(parts[0], error) from None
+    if envelope.version != VERSION:
+        raise _other_version(envelope.version)
+    rest = iter(parts)
+    next(rest)
+    message: WireMessage = _MESSAGE.unpack(envelope.body, rest)  # type: ignore[misc]
+    if next(rest, None) is not None:
+        raise ProtocolError(f"a {type(message).__name__} came with more parts than its head names")
+    return message
+
+
+def _malformed(head: Part, error: BaseException) -> ProtocolError:
+    """What is wrong with a head: its version if that can be read and differs."""
+    try:
+        version = _decode_version(head).version
+    except _MALFORMED:
+        version = VERSION
+    if version != VERSION:
+        return _other_version(version)
+    return ProtocolError(f"a message of {len(head)} bytes cannot be read: {error}")
+
+
+def _other_version(version: int) -> ProtocolError:
+    return ProtocolError(
+        f"a message has version {version} of the protocol, this node speaks {VERSION}: "
+        "run the same release of mirrorq on both sides"
+    )

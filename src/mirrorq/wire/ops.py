@@ -1,0 +1,196 @@
+"""Ops: the payload of a frame that is no publish, and entries made of frames.
+
+A payload is a MessagePack array of the op's fields, in the order of its class. It is taken as
+it stands or not at all: an array that is longer than this version knows is refused, because two
+members that understood one op differently would no longer hold the same queue. What an op means
+changes only with a new kind, and a kind that is not known here is an `UnknownOp`: its queue stops
+and says so (docs/disk-format.md, Op payloads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from attrs import fields, frozen
+
+from mirrorq.errors import ProtocolError
+from mirrorq.messages import (
+    AckOp,
+    Entry,
+    Header,
+    HorizonOp,
+    OpKind,
+    Payload,
+    ProducerOp,
+    PromotedOp,
+    PurgeOp,
+    Range,
+    RefusalOp,
+    ReturnOp,
+    UnknownOp,
+)
+from mirrorq.wire import frames
+
+__all__ = ["FrameCodec", "decode_payload", "encode_payload", "make_entry"]
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""What fits a frame's header, the store's keys and Arrow's int64."""
+_Sequence = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+_Ranges = tuple[tuple[_Sequence, _Sequence], ...]
+
+
+@frozen
+class _Form:
+    """How one kind of op is written."""
+
+    kind: OpKind
+    op: Any
+    """The class of messages.py."""
+    names: tuple[str, ...]
+    """Its fields, in order."""
+    decoder: msgspec.msgpack.Decoder[Any]
+
+
+def _form(kind: OpKind, op: Any, array: Any) -> _Form:
+    names = tuple(field.name for field in fields(op))
+    return _Form(kind, op, names, msgspec.msgpack.Decoder(array))
+
+
+_FORMS = (
+    _form(OpKind.ACK, AckOp, tuple[_Ranges]),
+    _form(OpKind.RETURN, ReturnOp, tuple[_Ranges]),
+    _form(OpKind.HORIZON, HorizonOp, tuple[_Number]),
+    _form(OpKind.PROMOTED, PromotedOp, tuple[Literal["clean", "unclean", "cold"]]),
+    _form(OpKind.REFUSAL, RefusalOp, tuple[str]),
+    _form(OpKind.PURGE, PurgeOp, tuple[_Ranges]),
+    _form(OpKind.PRODUCER, ProducerOp, tuple[str, tuple[_Number, ...]]),
+)
+_FORM_OF_KIND = {int(form.kind): form for form in _FORMS}
+_FORM_OF_CLASS = {form.op: form for form in _FORMS}
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def _form_of(op: Payload) -> _Form:
+    form = _FORM_OF_CLASS.get(type(op))
+    if form is None:
+        raise TypeError(f"{op!r} is no op that can be written")
+    return form
+
+
+def encode_payload(op: Payload) -> bytes:
+    """Write an op's fields.
+
+    Raises:
+        TypeError: `op` is an UnknownOp, or None: publish frames have bodies instead.
+    """
+    return _encoder.encode([getattr(op, name) for name in _form_of(op).names])
+
+
+def decode_payload(kind: int, payload: bytes) -> Payload:
+    """Read an op's fields.
+
+    Returns:
+        The op; `UnknownOp` for a kind of a version to come.
+
+    Raises:
+        ProtocolError: the payload is not what this kind has.
+    """
+    form = _FORM_OF_KIND.get(kind)
+    if form is None:
+        return UnknownOp(kind)
+    try:
+        values = form.decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(
+            f"the payload of {len(payload)} bytes of op {form.kind.name} is malformed: {error}"
+        ) from None
+    op: Payload = form.op(*values)
+    if isinstance(op, AckOp | ReturnOp | PurgeOp):
+        _check_ranges(op.ranges)
+    return op
+
+
+def _check_ranges(ranges: Iterable[Range]) -> None:
+    for first, last in ranges:
+        if first > last:
+            raise ProtocolError(f"a range of an op ends before it begins: ({first}, {last})")
+
+
+def _read(header: Header, frame: bytes) -> Entry:
+    if header.kind == OpKind.PUBLISH:
+        return Entry(header, None, frame)
+    return Entry(header, decode_payload(header.kind, frames.payload(frame)), frame)
+
+
+def make_entry(frame: frames.Frame) -> Entry:
+    """Check a frame and read its op. A view of something larger is copied out of it.
+
+    Raises:
+        ProtocolError: the frame or its payload is wrong.
+    """
+    frame = bytes(frame)
+    return _read(frames.check(frame), frame)
+
+
+class FrameCodec:
+    """What the pure core is given to make entries with (see mirrorq.codec.OpCodec)."""
+
+    def header(self, frame: bytes) -> Header:
+        """Return the header of a frame that has been checked before."""
+        return frames.header(frame)
+
+    def cut(self, frame: bytes, start: int, stop: int) -> bytes:
+        """Return the publish frame with messages start to stop - 1 only."""
+        return frames.cut(frame, start, stop)
+
+    def publish(
+        self,
+        frame: bytes,
+        *,
+        queue_id: int,
+        epoch: int,
+        lsn: int,
+        first_sequence: int,
+        timestamp_us: int,
+    ) -> Entry:
+        """Stamp a producer's frame, checked before, as the op at `lsn`."""
+        stamped = frames.stamp(
+            frame,
+            queue_id=queue_id,
+            epoch=epoch,
+            lsn=lsn,
+            first_sequence=first_sequence,
+            timestamp_us=timestamp_us,
+        )
+        return Entry(frames.header(stamped), None, stamped)
+
+    def op(
+        self,
+        payload: Payload,
+        *,
+        queue_id: int,
+        epoch: int,
+        lsn: int,
+        timestamp_us: int,
+        count: int = 1,
+        producer: int = 0,
+        first_number: int = 0,
+        settled: int = 0,
+    ) -> Entry:
+        """Make an op that is no publish; its kind is that of the payload's class."""
+        frame = frames.pack_op(
+            _form_of(payload).kind,
+            encode_payload(payload),
+            queue_id=queue_id,
+            epoch=epoch,
+            lsn=lsn,
+            count=count,
+            producer=producer,
+            first_number=first_number,
+            settled=settled,
+            timestamp_us=timestamp_us,
+        )
+        return Entry(frames.header(frame), payload, frame)

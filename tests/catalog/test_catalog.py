@@ -1,0 +1,300 @@
+"""The catalog as a state machine: each command, compare-and-set, snapshots, bytes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorq.catalog import Catalog, CatalogResult, decode_command, encode_command
+from mirrorq.errors import ProtocolError
+from mirrorq.messages import (
+    CatalogCommand,
+    ChangeView,
+    DeclareQueue,
+    DeleteQueue,
+    Member,
+    MemberId,
+    RegisterNode,
+    RemoveNode,
+    SessionId,
+    View,
+)
+from mirrorq.view import make_view, order_error
+
+A, B, C = (MemberId(name, number, 1) for number, name in enumerate("abc", 1))
+
+
+def register(member: MemberId, *, witness: bool = False, endpoint: str = "") -> RegisterNode:
+    at = endpoint or f"tcp://{member.node}:1"
+    return RegisterNode(member.node, member.store, member.incarnation, at, witness)
+
+
+def declare(
+    name: str = "orders",
+    members: tuple[MemberId, ...] = (A, B, C),
+    *,
+    durable: bool = True,
+    exclusive: bool = False,
+    auto_delete: bool = False,
+    owner: SessionId | None = None,
+) -> DeclareQueue:
+    return DeclareQueue(name, durable, exclusive, auto_delete, "a", owner, members)
+
+
+def change(replaces: int, *members: MemberId, how: str = "", queue_id: int = 1) -> ChangeView:
+    return ChangeView(queue_id, replaces, tuple(Member(one, True) for one in members), how)
+
+
+def applied(*commands: CatalogCommand) -> tuple[Catalog, CatalogResult]:
+    """Return a catalog after these commands, and the last result."""
+    catalog, result = Catalog(), CatalogResult()
+    for index, command in enumerate(commands, 1):
+        result = catalog.apply(index, command)
+    return catalog, result
+
+
+# --- Nodes ------------------------------------------------------------------------------
+
+
+def test_a_node_is_registered_once_per_incarnation() -> None:
+    """A newer incarnation replaces, an equal one changes nothing, an older one is refused."""
+    catalog, result = applied(register(A))
+    assert result == CatalogResult(nodes=("a",))
+    assert catalog.apply(2, register(A)) == CatalogResult()
+    newer = MemberId("a", A.store, 3)
+    assert catalog.apply(3, register(newer)).nodes == ("a",)
+    assert catalog.is_superseded(A)
+    assert not catalog.is_superseded(newer)
+    refused = catalog.apply(4, register(A))
+    assert refused.error == "PreconditionFailed"
+    assert "incarnation 3" in refused.text
+    assert "incarnation 1" in refused.text
+    record = catalog.node("a")
+    assert record is not None
+    assert record.member == newer
+
+
+def test_a_wiped_store_takes_its_name_over() -> None:
+    """A new store under an old name replaces the entry, and does not count as its successor."""
+    wiped = MemberId("a", 77, 1)
+    catalog, result = applied(register(A), register(wiped))
+    assert result.nodes == ("a",)
+    record = catalog.node("a")
+    assert record is not None
+    assert record.member == wiped
+    assert not catalog.is_superseded(A)
+
+
+def test_removing_a_node_names_its_store() -> None:
+    """The old store of a wiped node can be removed without touching the new one."""
+    catalog, _ = applied(register(A))
+    assert catalog.apply(2, RemoveNode("a", 77)) == CatalogResult()
+    assert catalog.apply(3, RemoveNode("a", A.store)).nodes == ("a",)
+    assert catalog.node("a") is None
+
+
+# --- Queues -----------------------------------------------------------------------------
+
+
+def test_a_new_queue_starts_in_epoch_1_with_all_in_sync() -> None:
+    """The first view has every member in sync, in the order given, master first."""
+    catalog, result = applied(declare())
+    assert result == CatalogResult(value=1, queues=(1,))
+    queue = catalog.queue(1)
+    assert queue is not None
+    assert queue == catalog.queue_named("orders")
+    assert queue.view == make_view(1, (A, B, C), reign=1)
+
+
+def test_declaring_again_gives_the_same_queue() -> None:
+    """Equal properties give the existing id; which node asks and whom it names is no matter."""
+    catalog, _ = applied(declare())
+    assert catalog.apply(2, declare(members=())) == CatalogResult(value=1)
+
+
+@pytest.mark.parametrize("name", ["durable", "exclusive", "auto_delete"])
+def test_declaring_with_other_properties_fails(name: str) -> None:
+    """The refusal names the property, its value, and the value asked for."""
+    catalog, _ = applied(declare())
+    other = {"durable": False, "exclusive": True, "auto_delete": True}[name]
+    result = catalog.apply(2, declare(**{name: other}))  # type: ignore[arg-type]
+    assert (result.error, result.value) == ("PreconditionFailed", 0)
+    assert f"{name}={not other}, not {other}" in result.text
+
+
+def test_an_exclusive_queue_belongs_to_one_handle() -> None:
+    """Its owner may declare it again, another handle may not."""
+    owner, other = SessionId("a", 1, 1), SessionId("a", 1, 2)
+    catalog, _ = applied(declare(exclusive=True, owner=owner, members=(A,)))
+    assert catalog.apply(2, declare(exclusive=True, owner=owner)).value == 1
+    assert catalog.apply(3, declare(exclusive=True, owner=other)).error == "PreconditionFailed"
+    assert catalog.apply(4, declare()).error == "PreconditionFailed"
+
+
+def test_queue_ids_are_never_used_again() -> None:
+    """A queue declared under the name of a deleted one is another queue."""
+    catalog, result = applied(declare(), DeleteQueue(1))
+    assert result.queues == (1,)
+    assert catalog.queue(1) is None
+    assert catalog.queue_named("orders") is None
+    assert catalog.apply(3, declare()).value == 2
+    assert Catalog.restore(catalog.snapshot()).apply(4, declare("other")).value == 3
+
+
+def test_deleting_an_absent_queue_says_so() -> None:
+    """The second of two deletes learns that the queue is gone, by its id."""
+    _, result = applied(DeleteQueue(41))
+    assert (result.error, result.queues) == ("QueueNotFound", ())
+    assert "41" in result.text
+
+
+def test_a_queue_needs_a_well_formed_first_view() -> None:
+    """A declaration without members, or with one node twice, makes nothing."""
+    for members in ((), (A, MemberId("a", 9, 1))):
+        catalog, result = applied(declare(members=members))
+        assert result.error == "ProtocolError"
+        assert catalog.queues() == ()
+
+
+# --- Views ------------------------------------------------------------------------------
+
+
+def test_a_view_changes_by_compare_and_set() -> None:
+    """Of two proposals for one epoch the second fails and names both epochs."""
+    catalog, result = applied(declare(), change(1, A, B))
+    assert result == CatalogResult(value=2, queues=(1,))
+    late = catalog.apply(3, change(1, A, C))
+    assert (late.error, late.queues) == ("PreconditionFailed", ())
+    assert "epoch 1" in late.text
+    assert "epoch 2" in late.text
+    queue = catalog.queue(1)
+    assert queue is not None
+    assert queue.view == make_view(2, (A, B), reign=1)
+
+
+def test_only_who_was_in_sync_becomes_master() -> None:
+    """R5: by store, restarted or not; neither a joiner, a stranger nor a wiped store."""
+    again = MemberId("b", B.store, 2)
+    for head, how, error in [
+        (B, "clean", ""),
+        (again, "cold", ""),
+        (B, "", "ProtocolError"),
+        (MemberId("b", 99, 2), "clean", "ProtocolError"),
+        (C, "clean", "ProtocolError"),
+        (C, "unclean", ""),
+    ]:
+        joining = ChangeView(1, 1, (Member(A, True), Member(B, True), Member(C, False)))
+        catalog, _ = applied(declare(), joining)
+        assert catalog.apply(3, change(2, head, how=how)).error == error, (head, how)
+
+
+def test_a_reign_lasts_while_the_master_lives() -> None:
+    """It is named after the epoch of the change of master; a restarted master begins anew."""
+    again = MemberId("a", A.store, 2)
+    catalog, _ = applied(declare(), change(1, A, B))
+    reigns = []
+    for replaces, head, how in [(2, B, "clean"), (3, B, ""), (4, B, ""), (5, again, "unclean")]:
+        assert catalog.apply(9, change(replaces, head, how=how)).error == ""
+        queue = catalog.queue(1)
+        assert queue is not None
+        reigns.append(queue.view.reign)
+    assert reigns == [3, 3, 3, 6]
+
+
+def test_a_malformed_view_is_refused() -> None:
+    """A view whose master is not in sync never comes into force."""
+    catalog, _ = applied(declare())
+    result = catalog.apply(2, ChangeView(1, 1, (Member(A, False),)))
+    assert result.error == "ProtocolError"
+    assert catalog.apply(3, change(1, A, queue_id=9)).error == "QueueNotFound"
+
+
+# --- Bytes ------------------------------------------------------------------------------
+
+members_of = st.builds(MemberId, st.sampled_from("abc"), st.sampled_from([1, 2]), st.integers(1, 3))
+commands = st.one_of(
+    st.builds(
+        RegisterNode,
+        st.sampled_from("abc"),
+        st.sampled_from([1, 2]),
+        st.integers(1, 3),
+        st.just("tcp://x:1"),
+        st.booleans(),
+    ),
+    st.builds(
+        DeclareQueue,
+        st.sampled_from(["q", "r"]),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+        st.just("a"),
+        st.none() | st.builds(SessionId, st.just("a"), st.just(1), st.integers(1, 2)),
+        st.lists(members_of, max_size=3).map(tuple),
+    ),
+    st.builds(
+        ChangeView,
+        st.integers(1, 3),
+        st.integers(1, 4),
+        st.lists(st.builds(Member, members_of, st.booleans()), max_size=3).map(tuple),
+        st.sampled_from(["", "clean", "cold", "unclean"]),
+    ),
+    st.builds(DeleteQueue, st.integers(1, 3)),
+    st.builds(RemoveNode, st.sampled_from("abc"), st.sampled_from([1, 2])),
+)
+
+
+@given(st.lists(commands, max_size=30), st.integers(0, 30))
+def test_any_history_is_well_formed_and_survives_a_snapshot(
+    history: list[CatalogCommand], cut: int
+) -> None:
+    """Any commands: no exception, equal states give equal bytes, also across a restart of the
+    machine from its snapshot, epochs grow by one, and a promoted member was in sync."""
+    one, other = Catalog(), Catalog()
+    for index, command in enumerate(history, 1):
+        if index == cut:
+            other = Catalog.restore(other.snapshot())
+        before = {queue.id: queue.view for queue in one.queues()}
+        assert decode_command(encode_command(command)) == command
+        assert one.apply(index, command) == other.apply(
+            index, decode_command(encode_command(command))
+        )
+        for queue in one.queues():
+            assert order_error(queue.view.members) == ""
+            _check_step(before.get(queue.id), queue.view)
+    assert one.snapshot() == other.snapshot()
+    assert Catalog.restore(one.snapshot()).snapshot() == one.snapshot()
+
+
+def _check_step(before: View | None, after: View) -> None:
+    if before is None or after == before:
+        return
+    assert after.epoch == before.epoch + 1
+    head = after.members[0].id
+    if head != before.members[0].id and after.how != "unclean":
+        stores = [(m.id.node, m.id.store) for m in before.members if m.in_sync]
+        assert (head.node, head.store) in stores
+
+
+def test_foreign_bytes_are_a_protocol_error() -> None:
+    """Garbage, a command of a later version and a snapshot of another one name themselves."""
+    for data in (b"", b"\xff", msgspec.msgpack.encode((1, {"node": 5}))):
+        with pytest.raises(ProtocolError, match="no catalog command"):
+            decode_command(data)
+    with pytest.raises(ProtocolError, match="command 200 is of a later version"):
+        decode_command(msgspec.msgpack.encode((200, {})))
+    with pytest.raises(ProtocolError, match="version 9"):
+        Catalog.restore(msgspec.msgpack.encode((9, {})))
+    with pytest.raises(ProtocolError, match="no catalog snapshot"):
+        Catalog.restore(b"\x92\x01\x05")
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_decode_or_raise_protocol_error(data: bytes) -> None:
+    """What peers send raises nothing but ProtocolError."""
+    for decode in (decode_command, Catalog.restore):
+        try:
+            decode(data)
+        except ProtocolError:
+            continue

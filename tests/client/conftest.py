@@ -1,0 +1,50 @@
+"""A node that clients can reach, and clients that are closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from running import NodeProcesses
+
+from mirrorq.client import Client, connect
+from mirrorq.config import Config
+from mirrorq.node import Node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A cluster of one that listens on loopback."""
+    with Node("a", path=tmp_path / "a", listen="tcp://127.0.0.1:0") as node:
+        node.wait_ready(30)
+        yield node
+
+
+Connecting = Callable[..., Client]
+
+
+@pytest.fixture
+def connecting() -> Iterator[Connecting]:
+    """`connect`, with the closing done at the end."""
+    clients: list[Client] = []
+
+    def connect_and_keep(*endpoints: str, config: Config | None = None) -> Client:
+        client = connect(endpoints, config=config, timeout=30)
+        clients.append(client)
+        return client
+
+    yield connect_and_keep
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[NodeProcesses]:
+    """Three nodes, each a process of its own."""
+    cluster = NodeProcesses(tmp_path, "abc")
+    try:
+        cluster.wait_ready()
+        yield cluster
+    finally:
+        cluster.end()

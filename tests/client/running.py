@@ -1,0 +1,94 @@
+"""Nodes and clients of the tests, and waiting for what they come to."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+DEADLINE_S = 30.0
+"""After this a condition is taken never to come. No test waits for it when all is well."""
+HERE = Path(__file__).parent
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Look again and again until the condition holds."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "never came"
+        time.sleep(0.005)
+
+
+def free_endpoints(names: Sequence[str]) -> dict[str, str]:
+    """An endpoint on loopback for each name, on ports that nobody has now."""
+    sockets = [socket.socket() for _ in names]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return {name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
+
+
+class Script:
+    """A Python script of this folder as a process; its end is the test's end."""
+
+    def __init__(self, name: str, *given: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / name), *given],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        """The next line that it prints; "" when it has ended."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def end(self) -> None:
+        """End it by the end of its input, or kill it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        if not self.process.stdin.closed:
+            self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+class NodeProcesses:
+    """A cluster of which each node is a process."""
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self.peers = free_endpoints(names)
+        self.scripts = {
+            name: Script("node_process.py", name, str(path / name), json.dumps(self.peers))
+            for name in names
+        }
+
+    @property
+    def endpoints(self) -> list[str]:
+        return list(self.peers.values())
+
+    def wait_ready(self) -> None:
+        for script in self.scripts.values():
+            assert script.line() == "ready\n"
+
+    def kill(self, name: str) -> None:
+        self.scripts.pop(name).kill()
+
+    def end(self) -> None:
+        for script in self.scripts.values():
+            script.kill()

@@ -1,0 +1,212 @@
+"""The client: queues from a process that is no node."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+from running import until
+
+import mirrorq
+from conftest import Connecting
+from mirrorq.client import Client
+from mirrorq.config import Config
+from mirrorq.errors import (
+    ConfigError,
+    MirrorQError,
+    NoQuorum,
+    PreconditionFailed,
+    QueueNotFound,
+    ShutDown,
+)
+from mirrorq.node import Node
+from mirrorq.transport import Transport
+
+
+@pytest.fixture
+def client(node: Node, connecting: Connecting) -> Client:
+    return connecting(node.listening)
+
+
+def test_a_message_goes_in_and_out(client: Client) -> None:
+    """What one handle of a client puts, another takes and acks; then the queue is empty."""
+    orders = client.queue("orders")
+    assert orders.put(b"one").result(10) == 1
+    assert orders.put_many([b"two", b"three"]).result(10) == range(2, 4)
+    other = client.queue("orders")
+    messages = [other.get(timeout=10) for _ in range(3)]
+    assert [message.body for message in messages] == [b"one", b"two", b"three"]
+    other.ack_many(messages).result(10)
+    assert orders.qsize() == 0
+
+
+def test_node_and_client_share_a_queue(node: Node, client: Client) -> None:
+    """A handle on a node and one of a client are on the same queue."""
+    on_node, on_client = node.queue("orders"), client.queue("orders")
+    on_node.put(b"from the node").result(10)
+    assert on_client.get(timeout=10).body == b"from the node"
+    on_client.put(b"from the client").result(10)
+    assert on_node.get(timeout=10).body == b"from the client"
+
+
+def test_browse_and_purge(client: Client) -> None:
+    """Looking takes nothing; purging ends what is ready."""
+    orders = client.queue("orders")
+    orders.put_many([b"a", b"b"]).result(10)
+    assert [message.body for message in orders.browse()] == [b"a", b"b"]
+    assert orders.purge() == 2
+    assert orders.empty()
+
+
+def test_a_consumer_of_a_client(client: Client) -> None:
+    """consume() calls back with every message, and acks are taken."""
+    orders = client.queue("orders")
+    bodies: list[bytes] = []
+
+    def take(message: mirrorq.Message) -> None:
+        bodies.append(message.body)
+        message.ack()
+
+    consumer = orders.consume(take)
+    orders.put_many([b"%d" % number for number in range(500)]).result(10)
+    until(lambda: len(bodies) == 500)
+    until(lambda: orders.status().messages == 0)
+    consumer.cancel()
+    assert bodies == [b"%d" % number for number in range(500)]
+
+
+def test_administration(node: Node, client: Client) -> None:
+    """status(), queues() and nodes() tell what the entry node knows."""
+    client.wait_ready(30)
+    orders = client.queue("orders")
+    client.queue("bills")
+    assert [status.name for status in client.queues()] == ["bills", "orders"]
+    assert orders.status() == node.queue("orders").status()
+    assert client.nodes() == node.nodes()
+    assert client.entry_node == "a"
+
+
+def test_a_queue_that_differs(client: Client) -> None:
+    """A declaration that contradicts the queue is refused with the node's own exception."""
+    client.queue("orders")
+    with pytest.raises(PreconditionFailed, match="durable=True, not False"):
+        client.queue("orders", durable=False)
+    with pytest.raises(ConfigError, match="1 to 255 characters"):
+        client.queue("")
+    with pytest.raises(ConfigError, match="is a string"):
+        client.queue(7)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot be written as UTF-8"):
+        client.queue("\ud800")
+
+
+def test_passive(client: Client) -> None:
+    """passive=True finds a queue and makes none."""
+    with pytest.raises(QueueNotFound, match="no queue is named 'orders'"):
+        client.queue("orders", passive=True)
+    client.queue("orders")
+    client.queue("orders", passive=True)
+
+
+def test_a_deleted_queue(node: Node, client: Client) -> None:
+    """Deleting respects its conditions, and ends every handle of every client."""
+    orders, other = client.queue("orders"), client.queue("orders")
+    orders.put(b"one").result(10)
+    with pytest.raises(PreconditionFailed, match="1 messages"):
+        orders.delete(if_empty=True)
+    orders.delete()
+    with pytest.raises(ShutDown):
+        other.get(timeout=10)
+    assert client.queues() == []
+    with pytest.raises(QueueNotFound):
+        client.delete(1, if_empty=False, if_unused=False, timeout=10)
+    assert node.queue("orders").put(b"a new one").result(10) == 1
+
+
+def test_a_closed_client(node: Node, client: Client) -> None:
+    """After close() everything says ShutDown, and what the client held goes back."""
+    orders = node.queue("orders")
+    orders.put(b"one").result(10)
+    handle = client.queue("orders")
+    assert handle.get(timeout=10).redelivered is False
+    client.close()
+    client.close()
+    with pytest.raises(ShutDown):
+        client.queue("orders")
+    with pytest.raises(ShutDown):
+        handle.put(b"two")
+    assert orders.get(timeout=10).redelivered is True
+
+
+def test_a_closed_handle_gives_back(client: Client) -> None:
+    """close() of one handle returns what it holds while the client goes on."""
+    first, second = client.queue("orders"), client.queue("orders")
+    first.put(b"one").result(10)
+    first.get(timeout=10)
+    first.close()
+    message = second.get(timeout=10)
+    assert (message.body, message.redelivered) == (b"one", True)
+
+
+def test_it_is_picklable(client: Client) -> None:
+    """A pickled client is a client of its own on the same cluster."""
+    client.queue("orders").put(b"one").result(10)
+    with pickle.loads(pickle.dumps(client)) as copy:
+        assert copy.name != client.name
+        assert copy.queue("orders").get(timeout=10).body == b"one"
+
+
+def test_after_a_fork(client: Client) -> None:
+    """The child is told to connect itself; the parent's client goes on."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            client.close()
+            client.queue("orders")
+        except MirrorQError as error:
+            status = 0 if "call connect() in the child" in str(error) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert client.queue("orders").put(b"still here").result(10) == 1
+
+
+def test_it_loads_no_store() -> None:
+    """A client is light: neither LMDB nor a node's logic is imported for it."""
+    code = (
+        "import sys, mirrorq, mirrorq.client, mirrorq.queue\n"
+        "wrong = {'lmdb', 'mirrorq.store', 'mirrorq.node', 'mirrorq.engine', 'mirrorq.driver'}\n"
+        "sys.exit(str(sorted(wrong & set(sys.modules))) if wrong & set(sys.modules) else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "text"),
+    [
+        ("", "malformed"),
+        ([], "no endpoint"),
+        ("tcp://127.0.0.1:7400,nonsense", "malformed"),
+        ("tcp://192.0.2.1:7400", "without security"),
+    ],
+)
+def test_endpoints_that_are_refused(endpoints: str | list[str], text: str) -> None:
+    """Wrong endpoints, and those that are not on loopback, are refused before any socket."""
+    with pytest.raises(ConfigError, match=text):
+        mirrorq.connect(endpoints)
+
+
+def test_nobody_answers() -> None:
+    """Where nothing listens, and where something listens that is no node, it gives up in time."""
+    silent = Transport("silent", 1, "tcp://127.0.0.1:0", Config())
+    try:
+        with pytest.raises(NoQuorum, match=r"no majority answered within 0\.3 s"):
+            mirrorq.connect(silent.endpoint, timeout=0.3)
+    finally:
+        silent.close()
+    with pytest.raises(NoQuorum, match="tries tcp"):
+        mirrorq.connect(silent.endpoint, timeout=0.3)

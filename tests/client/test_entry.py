@@ -1,0 +1,252 @@
+"""The entry node's side, spoken to by hand: bounds, silence and garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+import pytest
+from conftest import Connecting
+from running import until
+
+from mirrorq import entry
+from mirrorq.config import Config
+from mirrorq.messages import (
+    Attach,
+    Attached,
+    ClientAnswer,
+    ClientBye,
+    ClientCall,
+    ClientClose,
+    ClientClosed,
+    ClientForget,
+    ClientHello,
+    ClientLook,
+    ClientMaster,
+    ClientOpen,
+    ClientPing,
+    ClientPong,
+    ClientRefused,
+    ClientUnknown,
+    ClientWelcome,
+    Hello,
+    OpenProducer,
+    ProducerOpened,
+    Publish,
+    SessionId,
+    SessionReply,
+    SessionRequest,
+)
+from mirrorq.node import Node
+from mirrorq.transport import ClientSocket, ServerMessage
+from mirrorq.wire import frames
+from mirrorq.wire.messages import WireMessage, decode, encode
+
+Kind = TypeVar("Kind")
+
+
+class RawClient:
+    """A client that says what it is told to."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.socket = ClientSocket([endpoint], Config())
+        self.heard: list[WireMessage] = []
+        until(lambda: self.poll() or self.socket.is_up)
+
+    def poll(self) -> None:
+        for inbound in self.socket.poll(10):
+            if isinstance(inbound, ServerMessage):
+                self.heard.append(decode(inbound.parts))
+
+    def say(self, message: WireMessage) -> None:
+        self.socket.send(encode(message))
+        self.socket.flush()
+
+    def hear(self, kind: type[Kind]) -> Kind:
+        """The next message of a class; what came before it is dropped."""
+        until(lambda: self.poll() or any(isinstance(heard, kind) for heard in self.heard))
+        while True:
+            heard = self.heard.pop(0)
+            if isinstance(heard, kind):
+                return heard
+
+    def hello(self) -> RawClient:
+        self.say(ClientHello(1, "raw"))
+        assert self.hear(ClientWelcome).number == 1
+        return self
+
+    def ping(self) -> ClientPong:
+        """Everything said before has been taken when this returns."""
+        self.say(ClientPing())
+        return self.hear(ClientPong)
+
+
+@pytest.fixture
+def raw(node: Node) -> Iterator[RawClient]:
+    client = RawClient(node.listening)
+    yield client
+    client.socket.close()
+
+
+def clients_of(node: Node) -> int:
+    side = node._driver.entry
+    assert isinstance(side, entry.Entry)
+    return side.client_count
+
+
+def request(body: object, *, queue_id: int = 1, epoch: int = 1, number: int = 1) -> SessionRequest:
+    return SessionRequest(queue_id, epoch, SessionId("raw", 0, 7), 1, number, body)  # type: ignore[arg-type]
+
+
+def test_a_session_by_hand(node: Node, raw: RawClient) -> None:
+    """Requests go in under the node's session and replies come out under the client's own."""
+    node.queue("orders")
+    raw.hello().say(ClientOpen(7, 1))
+    master = raw.hear(ClientMaster)
+    assert master == ClientMaster(7, 1, True)
+    raw.say(request(Attach((), 0)))
+    reply = raw.hear(SessionReply)
+    assert (reply.session.number, reply.attachment, reply.reply) == (7, 1, Attached())
+
+
+def test_hello_comes_first(raw: RawClient) -> None:
+    """Who has not said hello is told to; a goodbye is no reason to answer."""
+    raw.say(ClientBye())
+    raw.say(ClientOpen(7, 1))
+    assert raw.hear(ClientUnknown) == ClientUnknown()
+    assert raw.heard == []
+    raw.hello()
+
+
+def test_a_silent_client_is_gone(node: Node, raw: RawClient) -> None:
+    """Silence ends a client, and its next word is answered with ClientUnknown."""
+    raw.hello()
+    assert clients_of(node) == 1
+    until(lambda: clients_of(node) == 0)
+    raw.say(ClientPing())
+    raw.hear(ClientUnknown)
+
+
+def test_signs_of_life(node: Node, connecting: Connecting) -> None:
+    """A client whose user does nothing stays, and one that was forgotten is back by itself."""
+    config = Config(session_expiry_ms=1000)
+    client = connecting(node.listening, config=config)
+    orders = client.queue("orders")
+    side = node._driver.entry
+    assert isinstance(side, entry.Entry)
+    node._driver.call(lambda: [side._end(each, "test") for each in list(side._clients.values())])
+    until(lambda: clients_of(node) == 1 and client.entry_node)
+    assert orders.put(b"one").result(10) == 1
+    assert orders.get(timeout=10).body == b"one"
+
+
+def test_a_goodbye(node: Node, raw: RawClient) -> None:
+    """A goodbye ends the client at once."""
+    raw.hello().say(ClientBye())
+    until(lambda: clients_of(node) == 0)
+
+
+def test_a_second_hello_begins_anew(node: Node, raw: RawClient) -> None:
+    """What was open before the hello is closed: the same number can be opened again."""
+    node.queue("orders")
+    raw.hello().say(ClientOpen(7, 1))
+    raw.hear(ClientMaster)
+    raw.hello().say(ClientOpen(7, 1))
+    assert raw.hear(ClientMaster).session == 7
+    assert clients_of(node) == 1
+
+
+def test_garbage(node: Node, raw: RawClient, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes, messages for nodes, wrong numbers and bad frames are dropped; the rest goes on."""
+    node.queue("orders")
+    raw.hello().say(ClientOpen(7, 1))
+    raw.socket.send([b"\xff\xfe"])
+    raw.socket.send([b"\x92\x63\x90"])
+    raw.socket.send([encode(ClientPing())[0], b"a part too many"])
+    raw.say(Hello("evil", 1, 1, True))
+    raw.say(ClientWelcome(1, "evil", 1))
+    raw.say(ClientOpen(7, 1))
+    raw.say(ClientClose(99))
+    raw.say(ClientForget(99))
+    raw.say(request(Attach((), 0), queue_id=99))
+    raw.say(request(Publish(b"no frame", False)))
+    raw.say(SessionRequest(1, 1, SessionId("a", 1, 99), 1, 1, Attach((), 0)))
+    assert raw.ping() == ClientPong(False, False)
+    raw.say(request(Attach((), 0)))
+    assert raw.hear(SessionReply).reply == Attached()
+    for text in ("cannot be read", "version 99", "Hello", "opened session 7 twice", "queue 99"):
+        assert text in caplog.text
+    assert node.queue("orders").put(b"one").result(10) == 1
+
+
+def test_a_damaged_frame(node: Node, raw: RawClient) -> None:
+    """A publish frame with one changed byte is not stored; the sound one is."""
+    orders = node.queue("orders")
+    raw.hello().say(ClientOpen(7, 1))
+    raw.hear(ClientMaster)
+    raw.say(request(Attach((), 0)))
+    raw.say(request(OpenProducer(), number=2))
+    until(lambda: raw.poll() or any("ProducerOpened" in repr(heard) for heard in raw.heard))
+    raw.hear(SessionReply)
+    opened = raw.hear(SessionReply).reply
+    assert isinstance(opened, ProducerOpened)
+    sound = frames.pack_publish([b"sound"], producer=opened.producer, first_number=1)
+    damaged = sound.replace(b"sound", b"Sound")
+    raw.say(request(Publish(damaged, False), number=3))
+    raw.say(request(Publish(sound, False), number=3))
+    assert orders.get(timeout=10).body == b"sound"
+
+
+def test_another_version(raw: RawClient) -> None:
+    """A stranger of another version is told why it is not served."""
+    raw.socket.send([msgspec.msgpack.encode((99, [110, 1, "raw"]))])
+    assert "version 99" in raw.hear(ClientRefused).why
+
+
+def test_more_clients_than_there_is_room_for(
+    node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more client is refused by name; the others go on."""
+    monkeypatch.setattr(entry, "CLIENTS_MAX", 1)
+    raw.hello()
+    other = RawClient(node.listening)
+    other.say(ClientHello(1, "other"))
+    assert "1 clients already" in other.hear(ClientRefused).why
+    other.socket.close()
+    raw.ping()
+
+
+def test_more_sessions_and_calls_than_there_is_room_for(
+    node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session or call too many is answered as such."""
+    monkeypatch.setattr(entry, "SESSIONS_MAX", 1)
+    monkeypatch.setattr(entry, "CALLS_MAX", 0)
+    raw.hello().say(ClientOpen(1, 1))
+    raw.say(ClientOpen(2, 1))
+    closed = raw.hear(ClientClosed)
+    assert (closed.session, "at most 1 handles" in closed.reason) == (2, True)
+    raw.say(ClientCall(5, ClientLook("nodes")))
+    answer = raw.hear(ClientAnswer)
+    assert (answer.number, "more than 0 calls" in answer.text) == (5, True)
+
+
+def test_questions_by_hand(node: Node, raw: RawClient) -> None:
+    """What nobody can look at is said; a queue that is unknown has an unknown status."""
+    raw.hello().say(ClientCall(1, ClientLook("weather")))
+    assert raw.hear(ClientAnswer).error == "ProtocolError"
+    raw.say(ClientCall(2, ClientLook("status", 99)))
+    assert b'"down"' in raw.hear(ClientAnswer).data
+
+
+def test_a_queue_that_is_still_to_come(node: Node, raw: RawClient) -> None:
+    """A session on an id that this node has not heard of waits; on a deleted one it is closed."""
+    raw.hello().say(ClientOpen(7, 1))
+    raw.ping()
+    orders = node.queue("orders")
+    assert raw.hear(ClientMaster).session == 7
+    orders.delete()
+    assert raw.hear(ClientClosed).session == 7
+    raw.say(ClientOpen(8, 1))
+    assert raw.hear(ClientClosed) == ClientClosed(8, "the queue was deleted")

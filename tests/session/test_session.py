@@ -1,0 +1,524 @@
+"""A session against a real master: what survives lost messages, lost links and failovers."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from mirrorq.messages import (
+    Attach,
+    Attached,
+    Confirmed,
+    ConsumerRefused,
+    Counts,
+    Credit,
+    Detached,
+    HandOut,
+    OpenProducer,
+    Ping,
+    ProducerOpened,
+    ProducerUnknown,
+    Publish,
+    Purged,
+    Refused,
+    Request,
+    ResendNumber,
+    SessionReply,
+    Settle,
+    Subscribe,
+)
+from mirrorq.session import (
+    Closed,
+    DropBuffered,
+    Failed,
+    LinkLost,
+    MasterChanged,
+    Query,
+    QueryDone,
+    ReplyArrived,
+    Session,
+    SettleCall,
+    SettleDone,
+    Stored,
+    inquire_request,
+    purge_request,
+)
+from mirrorq.wire import frames
+
+from world import CONFIG, QUEUE_ID, User, World, put_of, started
+
+
+def bodies_of(requests: list[Request]) -> list[Publish]:
+    """The publishes among requests."""
+    return [request for request in requests if isinstance(request, Publish)]
+
+
+class Scripted:
+    """A session whose master is the test itself."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.user = User(self.world, 1)
+        self.session: Session = self.user.session
+        self.now_ms = 0
+        self.replies = 0
+        self.epoch = 1
+
+    def step(self, *events: object) -> list[object]:
+        """One step; returns the outputs and notes the requests."""
+        outputs = self.session.step(self.now_ms, events)  # type: ignore[arg-type]
+        for output in outputs:
+            if isinstance(output, DropBuffered):
+                self.session.drop(())
+        self.session.complete_attach()
+        self.requests = list(self.session.flush(self.now_ms))
+        if any(isinstance(request.request, Attach) for request in self.requests):
+            self.replies = 0
+        return list(outputs)
+
+    @property
+    def sent(self) -> list[Request]:
+        """Requests of the last step, out of their envelopes."""
+        return [request.request for request in self.requests]
+
+    def attachment(self) -> int:
+        """The session's present attachment, as its last request named it."""
+        return self.session._attachment
+
+    def reply(self, *bodies: object, attachment: int | None = None) -> list[object]:
+        """Replies that arrive in one step."""
+        events = []
+        for body in bodies:
+            self.replies += 1
+            number = attachment if attachment is not None else self.attachment()
+            events.append(
+                ReplyArrived(
+                    SessionReply(
+                        QUEUE_ID,
+                        self.epoch,
+                        self.session.session,
+                        number,
+                        self.replies,
+                        body,  # type: ignore[arg-type]
+                    )
+                )
+            )
+        return self.step(*events)
+
+    def attach(self) -> None:
+        """Up to a producer id."""
+        self.step(MasterChanged(self.epoch, True))
+        self.reply(Attached())
+
+
+def test_nothing_is_sent_while_there_is_no_master() -> None:
+    """Puts, settlements and questions wait for a master; the first request is Attach."""
+    script = Scripted()
+    script.session.put(put_of([], [b"x"]))
+    script.session.query(Query("q", inquire_request))
+    script.step()
+    assert script.sent == []
+    script.step(MasterChanged(1, False))
+    assert script.sent == []
+    script.step(MasterChanged(1, True))
+    assert isinstance(script.sent[0], Attach)
+    assert [request.number for request in script.requests] == [
+        *range(1, len(script.requests) + 1)
+    ]
+
+
+def test_a_put_waits_for_a_producer_id_and_numbers_have_no_gaps() -> None:
+    """OpenProducer goes out once, at the first put; then numbers count from 1."""
+    script = Scripted()
+    script.attach()
+    assert OpenProducer() not in script.sent
+    script.session.put(put_of("one", [b"1"]))
+    script.session.put(put_of("two", [b"2", b"3"]))
+    script.step()
+    assert script.sent == [OpenProducer()]
+    script.session.put(put_of("three", [b"4"]))
+    script.step()
+    assert script.sent == []
+    script.reply(ProducerOpened(9))
+    headers = [frames.header(publish.frame) for publish in bodies_of(script.sent)]
+    assert [(h.producer, h.first_number, h.count) for h in headers] == [
+        (9, 1, 1),
+        (9, 2, 2),
+        (9, 4, 1),
+    ]
+
+
+def test_confirms_end_puts_once_and_settled_rides_on_the_next_batch() -> None:
+    """A run may cover parts of several batches; a number is told once, however often it comes."""
+    script = Scripted()
+    script.attach()
+    script.session.put(put_of("one", [b"1", b"2"]))
+    script.session.put(put_of("two", [b"3", b"4"]))
+    script.step()
+    script.reply(ProducerOpened(9))
+    outputs = script.reply(Confirmed(9, ((1, 3, 100),)))
+    assert outputs == [Stored("one", 0, 2, 100), Stored("two", 0, 1, 102)]
+    outputs = script.reply(Confirmed(9, ((2, 3, 101),)))
+    assert outputs == [Stored("two", 1, 1, 103)]
+    assert script.session.unconfirmed_count == script.session.unconfirmed_bytes == 0
+    script.session.put(put_of("three", [b"5"]))
+    script.step()
+    assert frames.header(bodies_of(script.sent)[0].frame).settled == 4
+
+
+def test_a_refusal_ends_the_numbers_that_it_names() -> None:
+    """Refused numbers are certainly not stored; the others stay open."""
+    script = Scripted()
+    script.attach()
+    script.session.put(put_of("one", [b"1"]))
+    script.session.put(put_of("two", [b"2"]))
+    script.step()
+    script.reply(ProducerOpened(9))
+    assert script.reply(Refused(9, 1, 1, "too long")) == [Failed("one", 0, 1, "too long", False)]
+    assert script.reply(Confirmed(9, ((2, 1, 50),))) == [Stored("two", 0, 1, 50)]
+
+
+def test_replies_of_another_attachment_or_epoch_are_dropped() -> None:
+    """What an earlier attachment or master says is not believed."""
+    script = Scripted()
+    script.attach()
+    script.session.put(put_of("one", [b"1"]))
+    script.step()
+    script.reply(ProducerOpened(9))
+    old = script.attachment()
+    script.step(LinkLost())
+    assert script.attachment() == old + 1
+    assert script.reply(Confirmed(9, ((1, 1, 5),)), attachment=old) == []
+    script.step(MasterChanged(2, True))
+    assert script.reply(Confirmed(9, ((1, 1, 5),))) == []
+    script.epoch = 2
+    script.replies = 0
+    assert script.reply(Attached(), Confirmed(9, ((1, 1, 5),))) == [Stored("one", 0, 1, 5)]
+
+
+def test_an_older_master_is_not_listened_to() -> None:
+    """News of a lower epoch come late and change nothing."""
+    script = Scripted()
+    script.attach()
+    script.step(MasterChanged(5, True))
+    attachment = script.attachment()
+    script.step(MasterChanged(4, True), MasterChanged(4, False))
+    assert (script.session.epoch, script.session.available) == (5, True)
+    assert script.attachment() == attachment
+
+
+def test_news_that_change_nothing_disturb_nobody() -> None:
+    """A repeated MasterChanged of an attached session drops no messages and attaches nothing."""
+    script = Scripted()
+    script.attach()
+    assert script.step(MasterChanged(1, True)) == []
+    assert script.sent == []
+
+
+def test_a_reply_gap_attaches_again() -> None:
+    """A reply that is missing may have been anything: attach, and say all that is open again."""
+    script = Scripted()
+    script.attach()
+    script.session.put(put_of("one", [b"1"]))
+    script.step()
+    script.reply(ProducerOpened(9))
+    attachment = script.attachment()
+    script.replies += 1
+    outputs = script.reply(Confirmed(9, ((1, 1, 5),)))
+    assert outputs == [DropBuffered(False)]
+    assert script.attachment() == attachment + 1
+    assert script.sent[0] == Attach((), 9)
+    assert frames.header(bodies_of(script.sent)[0].frame).first_number == 1
+
+
+def test_detached_attaches_again() -> None:
+    """The master has forgotten this attachment."""
+    script = Scripted()
+    script.attach()
+    attachment = script.attachment()
+    assert script.reply(Detached()) == [DropBuffered(False)]
+    assert script.attachment() == attachment + 1
+    assert isinstance(script.sent[0], Attach)
+
+
+def test_resend_number_sends_from_there() -> None:
+    """Batches wholly below the number are not sent again."""
+    script = Scripted()
+    script.attach()
+    for token in ("one", "two", "three"):
+        script.session.put(put_of(token, [b"1", b"2"]))
+    script.step()
+    script.reply(ProducerOpened(9))
+    script.reply(ResendNumber(9, 3))
+    firsts = [frames.header(publish.frame).first_number for publish in bodies_of(script.sent)]
+    assert firsts == [3, 5]
+
+
+def test_an_expired_producer_leaves_what_was_sent_unknown_and_what_waits_goes_on() -> None:
+    """ProducerUnknown ends what is open under the id; later puts get a new id, from 1."""
+    script = Scripted()
+    script.attach()
+    script.session.put(put_of("one", [b"1"]))
+    script.step()
+    script.reply(ProducerOpened(9))
+    outputs = script.reply(ProducerUnknown(9), ProducerUnknown(9))
+    assert [(o.token, o.unknown) for o in outputs if isinstance(o, Failed)] == [("one", True)]
+    script.session.put(put_of("two", [b"2"]))
+    script.step()
+    assert script.sent == [OpenProducer()]
+    script.reply(ProducerOpened(12))
+    header = frames.header(bodies_of(script.sent)[0].frame)
+    assert (header.producer, header.first_number, header.settled) == (12, 1, 0)
+
+
+def test_silence_is_asked_after_and_then_attaches_again() -> None:
+    """failure_ms without a word: a Ping; as long again: a new attachment, sent in that step."""
+    script = Scripted()
+    script.attach()
+    script.session.query(Query("q", inquire_request))
+    script.step()
+    assert script.session.wake_at_ms() == CONFIG.failure_ms
+    script.now_ms = CONFIG.failure_ms
+    script.step()
+    assert script.sent == [Ping()]
+    wake_ms = script.session.wake_at_ms()
+    assert wake_ms == 2 * CONFIG.failure_ms
+    attachment = script.attachment()
+    script.now_ms = wake_ms
+    script.step()
+    assert script.attachment() == attachment + 1
+    assert isinstance(script.sent[0], Attach)
+
+
+def test_the_end_of_a_master_makes_what_is_buffered_void() -> None:
+    """A buffered message may be handed to somebody else by the next master: it is dropped as
+    soon as its master is known to be gone, not only when there is another."""
+    script = Scripted()
+    script.attach()
+    assert DropBuffered(False) in script.step(MasterChanged(1, False))
+    assert script.step(MasterChanged(2, False)) == []
+    assert DropBuffered(True) in script.step(MasterChanged(2, True))
+
+
+def test_a_failover_is_told_once_even_if_the_new_master_is_known_before_it_serves() -> None:
+    """cancel_on_failover rests on this: the epoch at the last attachment decides."""
+    script = Scripted()
+    script.attach()
+    outputs = script.step(MasterChanged(2, False))
+    outputs += script.step(MasterChanged(2, True))
+    outputs += script.step(LinkLost())
+    told = [output.failover for output in outputs if isinstance(output, DropBuffered)]
+    assert told.count(True) == 1
+
+
+def test_unsettled_deliveries_stay_held_until_their_settlement_has_an_outcome() -> None:
+    """An ack that is lost on the way must find its delivery open: it is named in `held`, or the
+    master would hand the message to somebody else as if nobody had seen it."""
+    script = Scripted()
+    script.attach()
+    piece = HandOut(1, 1, 10, 12, 1)
+    from mirrorq.messages import Deliver
+
+    script.reply(Deliver(0, (piece,)))
+    ack = evolve(piece, first=11, last=11)
+    script.session.settle(SettleCall("ack", "ack", (ack,)))
+    script.step()
+    script.step(LinkLost())
+    attach = script.sent[0]
+    assert isinstance(attach, Attach)
+    assert sorted((p.first, p.last) for p in attach.held) in (
+        [(10, 10), (11, 11), (12, 12)],
+        [(10, 12)],
+    )
+    assert [s.handouts for s in script.sent if isinstance(s, Settle)] == [(ack,)]
+
+
+def test_credit_is_renewed_in_halves_and_starts_again_with_the_attachment() -> None:
+    """Few requests for many messages; a new attachment counts from 0."""
+    script = Scripted()
+    script.attach()
+    session = script.session
+    session.subscribe(1, 100, False, False)
+    session.want(1, 0, 100)
+    script.step()
+    assert Credit(1, 100) in script.sent
+    from mirrorq.messages import Deliver
+
+    script.reply(Deliver(1, (HandOut(1, 1, 1, 30, 1),)))
+    session.want(1, 0, 100)
+    script.step()
+    assert script.sent == []
+    script.reply(Deliver(1, (HandOut(1, 2, 31, 60, 1),)))
+    session.want(1, 0, 100)
+    script.step()
+    assert script.sent == [Credit(1, 160)]
+    script.step(LinkLost())
+    assert Subscribe(1, 100, False, False) in script.sent
+    session.want(1, 40, 100)
+    script.step()
+    assert script.sent == [Credit(1, 60)]
+
+
+def test_an_answer_to_a_forgotten_question_is_dropped() -> None:
+    """A caller whose patience has ended is not told."""
+    script = Scripted()
+    script.attach()
+    script.session.query(Query("kept", inquire_request))
+    script.session.query(Query("gone", purge_request))
+    script.step()
+    script.session.forget_query("gone")
+    outputs = script.reply(Counts(1, 0, 0, 0, 1, 0), Purged(2, 0))
+    assert outputs == [QueryDone("kept", Counts(1, 0, 0, 0, 1, 0))]
+
+
+def test_a_refused_consumer_is_gone() -> None:
+    """It is not subscribed again by itself."""
+    script = Scripted()
+    script.attach()
+    script.session.subscribe(1, 10, True, False)
+    script.step()
+    script.reply(ConsumerRefused(1, "another one"))
+    script.step(LinkLost())
+    assert [s.number for s in script.sent if isinstance(s, Subscribe)] == [0]
+
+
+def test_closing_ends_everything_open_as_unknown() -> None:
+    """What was accepted and has no outcome is unknown, whether it was sent or not."""
+    script = Scripted()
+    script.attach()
+    session = script.session
+    session.put(put_of("sent", [b"1"]))
+    script.step()
+    script.reply(ProducerOpened(9))
+    session.settle(SettleCall("ack", "ack", (HandOut(1, 1, 1, 1, 1),)))
+    session.query(Query("q", inquire_request))
+    script.step()
+    script.step(MasterChanged(1, False))
+    session.put(put_of("waiting", [b"2"]))
+    outputs = script.step(Closed("the node is closed"))
+    failed = [(o.token, o.unknown) for o in outputs if isinstance(o, Failed)]
+    assert failed == [("sent", True), ("waiting", True)]
+    assert [o.token for o in outputs if isinstance(o, SettleDone)] == ["ack"]
+    assert QueryDone("q", None) in outputs
+    assert session.is_idle
+    assert script.step(MasterChanged(2, True)) == []
+    assert script.sent == []
+
+
+def test_puts_survive_a_failover_that_lost_them() -> None:
+    """The first master dies before its disk write; the second gets the batch again, once."""
+    world, user = started()
+    user.put(3)
+    world.settle_all(until=lambda: user.session._producer != 0)
+    user.step()
+    world.carry_requests(user)
+    world.kill()
+    world.serve()
+    world.settle_all()
+    assert [sent.outcome for sent in user.sent] == ["stored"] * 3
+    assert [sent.sequence for sent in user.sent] == [1, 2, 3]
+
+
+def test_puts_that_were_stored_before_a_failover_make_no_duplicate() -> None:
+    """P4: the batch is on disk, the confirm is not told; the resent one is known."""
+    world, user = started()
+    user.put(1)
+    world.settle_all()
+    user.put(3)
+    user.step()
+    world.carry_requests(user)
+    assert world.write()
+    world.kill()
+    world.serve()
+    world.settle_all()
+    assert [sent.sequence for sent in user.sent] == [1, 2, 3, 4]
+    assert world.replica is not None
+    assert world.replica.state.live.count == 4
+
+
+def test_an_ack_whose_answer_was_lost_is_taken_when_it_comes_again() -> None:
+    """The master took it; the link broke before the answer: it is not refused."""
+    world, user = started()
+    user.put(2)
+    user.demand = 2
+    world.settle_all(until=lambda: len(user.buffer) == 2)
+    user.demand = 0
+    first, second = user.take(2)
+    user.settle("ack", [first])
+    user.step()
+    world.carry_requests(user)
+    world.break_link(user)
+    world.settle_all()
+    assert first.settled == "ok"
+    user.settle("ack", [second])
+    user.step()
+    world.carry_requests(user)
+    assert world.write()
+    world.break_link(user)
+    world.settle_all()
+    assert second.settled == "ok"
+
+
+def test_an_ack_that_was_lost_on_the_way_is_taken_when_it_comes_again() -> None:
+    """And nobody else is handed the message meanwhile as a first delivery."""
+    world, user = started()
+    other = world.open()
+    user.put(1)
+    user.demand = 1
+    world.settle_all(until=lambda: bool(user.buffer))
+    user.demand = 0
+    messages = user.take()
+    other.demand = 1
+    world.settle_all()
+    user.settle("ack", messages)
+    user.step()
+    world.break_link(user)
+    world.settle_all()
+    assert messages[0].settled == "ok"
+    assert not other.buffer
+
+
+def test_an_ack_across_a_failover_is_taken() -> None:
+    """DESIGN 4.5: still the same message's, raised only by the promotion."""
+    world, user = started()
+    user.put(1)
+    user.demand = 1
+    world.settle_all(until=lambda: bool(user.buffer))
+    user.demand = 0
+    messages = user.take()
+    world.kill()
+    world.serve()
+    user.settle("ack", messages)
+    world.settle_all()
+    assert messages[0].settled == "ok"
+    assert world.replica is not None
+    assert world.replica.state.live.count == 0
+
+
+def test_what_was_buffered_goes_back_uncounted_after_a_broken_link() -> None:
+    """Seen by nobody: the next hand-out is again the first."""
+    world, user = started()
+    user.put(2)
+    user.demand = 2
+    world.settle_all(until=lambda: len(user.buffer) == 2)
+    user.take(1)
+    user.demand = 0
+    world.break_link(user)
+    assert not user.buffer
+    user.demand = 1
+    world.settle_all(until=lambda: bool(user.buffer))
+    (again,) = user.take()
+    assert (again.sequence, again.piece.count) == (2, 1)
+
+
+def test_a_recall_sends_back_what_no_call_has_returned() -> None:
+    """A waiting consumer gets what another handle has fetched ahead."""
+    world, user = started()
+    other = world.open()
+    user.put(4)
+    user.demand = 4
+    world.settle_all(until=lambda: len(user.buffer) == 4)
+    user.take(1)
+    user.demand = 0
+    other.demand = 2
+    world.settle_all(until=lambda: len(other.buffer) >= 2)
+    assert [message.sequence for message in other.take(2)] == [2, 3]
+    assert all(message.piece.count == 1 for message in other.taken)

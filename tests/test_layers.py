@@ -1,0 +1,277 @@
+"""Who may import whom, read from the source: the layers of docs/architecture.md.
+
+A pure module gets its time, its randomness and its network from outside, so that a simulator can
+play them and the same seed gives the same run. One import of `time` ends that, and nothing but
+this test would notice.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "mirrorq"
+
+PURE = (
+    "catalog",
+    "codec",
+    "delivery",
+    "effects",
+    "engine",
+    "errors",
+    "founding",
+    "lease",
+    "liveness",
+    "master",
+    "messages",
+    "peers",
+    "placement",
+    "queue_state",
+    "raft",
+    "ranges",
+    "replica",
+    "ring",
+    "session",
+    "supervisor",
+    "transfer",
+    "view",
+)
+"""Modules and packages that are state machines or data."""
+
+IMPURE = frozenset(
+    {
+        "asyncio",
+        "cffi",
+        "concurrent",
+        "lmdb",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "socket",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+        "uuid",
+        "zmq",
+    }
+)
+"""Clocks, chance, threads, files and networks."""
+
+ONLY_IN = {"lmdb": "store", "zmq": "transport", "cffi": "_native"}
+"""Each outside library is known to one package."""
+
+
+def files_of(module: str) -> list[Path]:
+    """Return the files of a module or package of mirrorq."""
+    package = ROOT / module
+    return sorted(package.rglob("*.py")) if package.is_dir() else [ROOT / f"{module}.py"]
+
+
+def all_files() -> list[Path]:
+    """Return every Python file of mirrorq."""
+    return sorted(ROOT.rglob("*.py"))
+
+
+def label(path: Path) -> str:
+    """Return what names a file in a test's id."""
+    return str(path.relative_to(ROOT))
+
+
+PURE_FILES = [path for module in PURE for path in files_of(module)]
+
+
+def nodes_at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree without what stands under `if TYPE_CHECKING:`."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for other in child.orelse:
+                yield other
+                yield from nodes_at_run_time(other)
+            continue
+        yield child
+        yield from nodes_at_run_time(child)
+
+
+def imported(path: Path) -> list[str]:
+    """Return the full names of the modules that a file imports at run time."""
+    names: list[str] = []
+    for node in nodes_at_run_time(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            assert node.module is not None
+            names.append(node.module)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+@pytest.mark.parametrize("path", PURE_FILES, ids=label)
+def test_a_pure_module_sees_no_clock_no_chance_and_no_network(path: Path) -> None:
+    """A pure module imports nothing that can make two runs with one seed differ."""
+    tops = {name.partition(".")[0] for name in imported(path)}
+    assert sorted(tops & IMPURE) == []
+
+
+@pytest.mark.parametrize("path", PURE_FILES, ids=label)
+def test_a_pure_module_imports_only_pure_ones(path: Path) -> None:
+    """Pure modules know each other and the limits, and nothing of who drives them."""
+    parts = [name.split(".") for name in imported(path)]
+    mine = {names[1] for names in parts if names[0] == "mirrorq" and len(names) > 1}
+    assert sorted(mine - {*PURE, "config"}) == []
+
+
+@pytest.mark.parametrize(("library", "package"), ONLY_IN.items())
+def test_an_outside_library_is_known_to_one_package(library: str, package: str) -> None:
+    """LMDB, ZeroMQ and cffi each are behind one package, with their errors and their rules."""
+    users = {
+        label(path).partition("/")[0].removesuffix(".py")
+        for path in all_files()
+        if library in {name.partition(".")[0] for name in imported(path)}
+    }
+    assert sorted(users - {package}) == []
+
+
+def sets_that_are_walked(path: Path) -> list[str]:
+    """Return where a file iterates what is plainly a set, as `line: source`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = set_names(tree)
+    harmless = order_free(tree)
+    found = []
+    for node in ast.walk(tree):
+        walked: list[ast.expr] = []
+        if isinstance(node, ast.For) or (
+            isinstance(node, ast.comprehension) and id(node) not in harmless
+        ):
+            walked = [node.iter]
+        elif isinstance(node, ast.Starred):
+            walked = [node.value]
+        elif isinstance(node, ast.Call) and name_of(node.func) in ORDER_KEEPING:
+            walked = list(node.args[:1])
+        found += [
+            f"{expr.lineno}: {ast.unparse(expr)}"
+            for expr in walked
+            if is_set(expr, names.get(id(node), frozenset()))
+        ]
+    return found
+
+
+ORDER_KEEPING = frozenset({"list", "tuple", "enumerate", "iter", "next", "zip", "map", "filter"})
+"""Calls that pass the order of their argument on; `sorted`, `len`, `any` do not."""
+ORDER_FREE = frozenset({"sorted", "set", "frozenset", "any", "all", "min", "max", "sum", "len"})
+"""Calls for whose result the order of a generator does not count."""
+
+
+def name_of(expr: ast.expr) -> str:
+    """Return the plain or the last dotted name of an expression, or ""."""
+    if isinstance(expr, ast.Name):
+        return expr.id
+    return expr.attr if isinstance(expr, ast.Attribute) else ""
+
+
+def is_set(expr: ast.expr, names: frozenset[str]) -> bool:
+    """Tell whether an expression is a set as far as the source shows."""
+    if isinstance(expr, ast.Set | ast.SetComp):
+        return True
+    if isinstance(expr, ast.Call):
+        return isinstance(expr.func, ast.Name) and expr.func.id in ("set", "frozenset")
+    if isinstance(expr, ast.BinOp):
+        return is_set(expr.left, names) or is_set(expr.right, names)
+    return ast.unparse(expr) in names
+
+
+def set_names(tree: ast.AST) -> dict[int, frozenset[str]]:
+    """Return, by the id of each node, what its function or class knows to be sets.
+
+    A name counts within the function that annotates or assigns it, an attribute in the whole file.
+    """
+    attributes = frozenset(name for name in set_names_in(ast.walk(tree)) if "." in name)
+    found: dict[int, frozenset[str]] = {}
+
+    def visit(scope: ast.AST, outer: frozenset[str]) -> None:
+        inside = list(nodes_of_scope(scope))
+        hidden = {node.arg for node in inside if isinstance(node, ast.arg)}
+        names = (outer - hidden) | set_names_in(inside)
+        for node in inside:
+            found[id(node)] = names
+            if isinstance(node, SCOPES):
+                visit(node, names if not isinstance(scope, ast.ClassDef) else outer)
+
+    visit(tree, attributes)
+    return found
+
+
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+def nodes_of_scope(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function, class or module, not what is inside inner ones."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, SCOPES):
+            yield from nodes_of_scope(child)
+
+
+def set_names_in(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    """Return the names and attributes that are annotated as sets, or given one."""
+    found: list[str] = []
+    for node in nodes:
+        if isinstance(node, ast.AnnAssign) and is_set_type(node.annotation):
+            found.append(ast.unparse(node.target))
+        elif isinstance(node, ast.arg) and node.annotation and is_set_type(node.annotation):
+            found.append(node.arg)
+        elif isinstance(node, ast.Assign) and is_set(node.value, frozenset()):
+            found += [ast.unparse(target) for target in node.targets]
+    return frozenset(found)
+
+
+def is_set_type(annotation: ast.expr) -> bool:
+    """Tell whether an annotation names a set."""
+    text = ast.unparse(annotation).strip("'\"")
+    return text.startswith(("set[", "frozenset[", "AbstractSet[")) or text in ("set", "frozenset")
+
+
+def order_free(tree: ast.AST) -> frozenset[int]:
+    """Return the ids of the comprehensions whose result does not depend on the order."""
+    found: list[int] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.SetComp):
+            found += [id(part) for part in node.generators]
+        elif isinstance(node, ast.Call) and name_of(node.func) in ORDER_FREE:
+            for argument in node.args:
+                if isinstance(argument, ast.GeneratorExp | ast.ListComp | ast.SetComp):
+                    found += [id(part) for part in argument.generators]
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("path", PURE_FILES, ids=label)
+def test_a_pure_module_iterates_no_set(path: Path) -> None:
+    """The order of a set of strings changes from process to process, and effects with it."""
+    assert sets_that_are_walked(path) == []
+
+
+def test_the_search_for_sets_finds_them(tmp_path: Path) -> None:
+    """The test above can fail: each form that it knows is found, and harmless ones are not."""
+    path = tmp_path / "example.py"
+    path.write_text(
+        "names: set[str] = set()\n"
+        "for name in names: pass\n"
+        "for name in {1, 2} | names: pass\n"
+        "items = [name for name in names]\n"
+        "first = next(iter(names))\n"
+        "fine = sorted(names), any(name for name in names), len(names)\n"
+        "def other(names: list[str]) -> None:\n"
+        "    for name in names: pass\n"
+        "for name in sorted(names): pass\n"
+    )
+    found = {int(line.partition(":")[0]) for line in sets_that_are_walked(path)}
+    assert found == {2, 3, 4, 5}

@@ -1,0 +1,102 @@
+"""What an installation holds, and what importing it costs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import mirrorq
+from mirrorq import errors
+
+PACKAGE = Path(mirrorq.__file__).parent
+ROOT = Path(__file__).parents[1]
+
+
+def in_a_fresh_process(code: str) -> object:
+    """Run code in a new interpreter; return what it printed as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        timeout=60,
+    )
+    return json.loads(done.stdout)
+
+
+def test_importing_mirrorq_loads_no_machinery() -> None:
+    """`import mirrorq` stays cheap because it loads nothing that a name has not asked for."""
+    loaded = in_a_fresh_process(
+        """
+        import sys, json
+        before = set(sys.modules)
+        import mirrorq
+        heavy = {"attr", "msgspec", "lmdb", "zmq", "asyncio", "rich", "click", "_cffi_backend"}
+        print(json.dumps(sorted(heavy & (set(sys.modules) - before))))
+        """
+    )
+    assert loaded == []
+
+
+def test_a_client_loads_no_lmdb() -> None:
+    """A process that is no node needs neither LMDB nor a disk."""
+    loaded = in_a_fresh_process(
+        """
+        import sys, json
+        import mirrorq
+        mirrorq.connect, mirrorq.Client, mirrorq.MirroredQueue, mirrorq.Message
+        print(json.dumps([name for name in sys.modules if name.partition(".")[0] == "lmdb"]))
+        """
+    )
+    assert loaded == []
+
+
+@pytest.mark.parametrize("name", mirrorq.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    """Each name of `__all__` can be got, and `dir` shows it."""
+    assert getattr(mirrorq, name) is not None
+    assert name in dir(mirrorq)
+
+
+def test_every_exception_is_public() -> None:
+    """Whatever mirrorq raises can be caught by a name of the package."""
+    assert set(errors.__all__) <= set(mirrorq.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """A misspelt name is told as by any other module."""
+    with pytest.raises(AttributeError, match="no_such_name"):
+        mirrorq.no_such_name  # noqa: B018
+
+
+def test_the_package_has_its_types_and_its_extension() -> None:
+    """py.typed and the stub of the C part are installed, and the extension is the abi3 one."""
+    from mirrorq._native import _wire
+
+    assert (PACKAGE / "py.typed").is_file()
+    assert (PACKAGE / "_native" / "_wire.pyi").is_file()
+    assert Path(str(_wire.__file__)).name == "_wire.abi3.so"
+
+
+def test_the_version_has_its_lines_in_the_changelog() -> None:
+    """Who installs a version finds what it brings."""
+    version = importlib.metadata.version("mirrorq")
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## {re.escape(version)}\b", changelog, re.MULTILINE)
+
+
+def test_every_module_says_what_it_is() -> None:
+    """docs/architecture.md names each module, so that a newcomer finds his way."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    modules = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")}
+    names = {name.removesuffix(".py") for name in modules} - {"__init__"}
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
