@@ -7,14 +7,15 @@ STAMP := $(VENV)/.installed
 BUILT_FROM := pyproject.toml setup.py $(wildcard src/mirrorq/_native/*.c src/mirrorq/_native/*.h) \
 	src/mirrorq/_native/build.py
 
-# How many seeds the simulation runs. `make test` takes a few.
+# Which seeds `make sim` runs: 200 the first two hundred, 17,23 these, 100-199 a range.
 SEEDS ?= 200
-TEST_SEEDS := 20
-# Tests that start processes have a target of their own.
-PROCESSES := $(sort $(dir $(wildcard $(foreach name,client cli examples processes, \
-	tests/$(name)/test_*.py))))
+# How many `make soak` runs.
+SOAK_SEEDS ?= 5000
+# Tests that run whole clusters or start processes have targets of their own.
+SIMULATION := tests/simulation
+PROCESSES := $(wildcard $(addprefix tests/,client cli processes test_demo.py test_examples.py))
 PYTEST := $(BIN)/python -m pytest
-SWARM := $(BIN)/python -m mirrorq.testing.swarm
+SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint types unit simulation processes sim explore soak bench ceiling \
@@ -45,10 +46,10 @@ types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(STAMP)  ## unit and property tests
-	$(PYTEST) tests $(PROCESSES:%=--ignore=%)
+	$(PYTEST) tests --ignore=$(SIMULATION) $(PROCESSES:%=--ignore=%)
 
 simulation: $(STAMP)  ## whole clusters on virtual time under random faults: a few seeds
-	$(SWARM) --seeds $(TEST_SEEDS)
+	$(PYTEST) $(SIMULATION)
 
 processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts in any order
 	$(PYTEST) $(PROCESSES)
@@ -56,8 +57,8 @@ processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts i
 sim: $(STAMP)  ## many seeds of the simulation: make sim SEEDS=1000
 	$(SWARM) --seeds $(SEEDS)
 
-soak: $(STAMP)  ## seeds that nobody has run before: make soak SEEDS=10000
-	$(SWARM) --seeds $(SEEDS) --first $$(date +%s)
+soak: $(STAMP)  ## seeds that nobody has run before: make soak SOAK_SEEDS=9000
+	first=$$(date +%s); $(SWARM) --seeds $$first-$$((first + $(SOAK_SEEDS) - 1))
 
 explore: $(STAMP)  ## every interleaving of small rings over the real modules: minutes
 	$(BIN)/python -m mirrorq.testing.explore --long

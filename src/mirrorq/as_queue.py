@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING
+
+from mirrorq.errors import Full, NoQuorum, QueueDown
 
 if TYPE_CHECKING:
     from mirrorq.message import Message
     from mirrorq.queue import MirroredQueue
 
 __all__ = ["QueueAdapter"]
+
+log = logging.getLogger("mirrorq")
 
 JOIN_PAUSE_S = 0.02
 """join() asks the queue this often."""
@@ -20,15 +25,20 @@ JOIN_PAUSE_S = 0.02
 class QueueAdapter:
     """`queue.Queue` on a handle: `get()` gives bytes, `task_done()` acks.
 
+    `put()` returns when the message is confirmed, `put(block=False)` when it is accepted.
     `task_done()` acks the oldest unsettled message that this thread got. `join()` waits until
     the queue has neither ready nor unacknowledged messages.
     """
 
     maxsize = 0
+    """No bound on the number of messages."""
 
     def __init__(self, handle: MirroredQueue) -> None:
         self._handle = handle
         self._local = threading.local()
+        self._lock = threading.Lock()
+        self._open_count = 0
+        """Messages that got out through this adapter and are not done."""
 
     @property
     def _taken(self) -> deque[Message]:
@@ -38,21 +48,43 @@ class QueueAdapter:
         return taken
 
     def put(self, item: bytes, block: bool = True, timeout: float | None = None) -> None:
-        """Publish, and wait for the confirmation: then it is as safe as it gets."""
-        self._handle.put(item, block=block, timeout=timeout).result(timeout if block else None)
+        """Publish; if `block`, wait until it is safe.
+
+        Raises:
+            Full: it was not accepted, or not confirmed, in time (NoQuorum, QueueDown if that
+                is why). What was accepted is published all the same as soon as that can be.
+        """
+        _check_timeout(block, timeout)
+        begun = time.monotonic()
+        confirmation = self._handle.put(item, block=block, timeout=timeout)
+        if not block:
+            return
+        left = None if timeout is None else max(timeout - (time.monotonic() - begun), 0)
+        try:
+            confirmation.result(left)
+        except TimeoutError:
+            raise self._handle._why_not(
+                Full(
+                    f"a message to queue {self._handle.name!r} was accepted and is not "
+                    f"confirmed after {timeout} s: it is published when that can be"
+                )
+            ) from None
 
     def put_nowait(self, item: bytes) -> None:
+        """`put` that does not wait for the confirmation either."""
         self.put(item, block=False)
 
     def get(self, block: bool = True, timeout: float | None = None) -> bytes:
         """Take the next body; `task_done()` acks it."""
-        if timeout is not None and timeout < 0:
-            raise ValueError("'timeout' must be a non-negative number")
+        _check_timeout(block, timeout)
         message = self._handle.get(block, timeout)
         self._taken.append(message)
+        with self._lock:
+            self._open_count += 1
         return message.body
 
     def get_nowait(self) -> bytes:
+        """`get` that does not wait for a message to be published."""
         return self.get(block=False)
 
     def task_done(self) -> None:
@@ -60,28 +92,57 @@ class QueueAdapter:
 
         Raises:
             ValueError: there is none.
+            AckRefused: it went back to the queue meanwhile.
         """
         if not self._taken:
             raise ValueError("task_done() called too many times")
-        self._taken.popleft().ack().result()
+        try:
+            self._taken.popleft().ack().result()
+        finally:
+            with self._lock:
+                self._open_count -= 1
 
     def join(self) -> None:
-        """Wait until everything in the queue has been taken and acked."""
-        while True:
-            counts = self._handle._counts()
-            if not counts.ready and not counts.unacknowledged:
-                return
+        """Wait until everything in the queue has been taken and acked.
+
+        After `shutdown(immediate=True)`: until what was taken here is done.
+        """
+        is_warned = False
+        while not self._is_done():
+            if not is_warned and not self._can_ask():
+                log.warning("join() waits: queue %s cannot be reached", self._handle.name)
+                is_warned = True
             time.sleep(JOIN_PAUSE_S)
 
+    def _is_done(self) -> bool:
+        if self._handle._is_shut_for_gets:
+            return not self._open_count
+        try:
+            counts = self._handle._counts()
+        except (NoQuorum, QueueDown):
+            return False
+        return not counts.ready and not counts.unacknowledged
+
+    def _can_ask(self) -> bool:
+        return not isinstance(self._handle._why_not(Full("")), NoQuorum | QueueDown)
+
     def qsize(self) -> int:
+        """Messages ready."""
         return self._handle.qsize()
 
     def empty(self) -> bool:
+        """Whether no message is ready."""
         return self._handle.empty()
 
     def full(self) -> bool:
+        """Whether a `put` would wait."""
         return self._handle.full()
 
     def shutdown(self, immediate: bool = False) -> None:
-        """Close the handle; messages stay in the queue."""
+        """As `queue.Queue.shutdown`, but messages stay in the queue."""
         self._handle.shutdown(immediate)
+
+
+def _check_timeout(block: bool, timeout: float | None) -> None:
+    if block and timeout is not None and timeout < 0:
+        raise ValueError("'timeout' must be a non-negative number")

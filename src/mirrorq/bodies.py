@@ -6,7 +6,7 @@ are on disk; one that straddles the edge of a range is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from attrs import evolve
 
@@ -15,6 +15,7 @@ from mirrorq.messages import (
     Deliver,
     FetchFrames,
     FrameChunk,
+    HandOut,
     Range,
     SessionReply,
 )
@@ -22,12 +23,15 @@ from mirrorq.store import Store
 from mirrorq.wire import frames
 from mirrorq.wire.ops import make_entry
 
-READ_BYTES = 64 << 20
-"""Most bytes that one reply carries; a consumer's credit bounds it long before."""
+DELIVER_BYTES = 8 << 20
+"""A Deliver carries about so much; what is left of the hand-out goes back and comes next."""
 
 
-def fill(store: Store, reply: SessionReply) -> SessionReply:
+def fill(store: Store, reply: SessionReply) -> tuple[SessionReply, SessionReply | None]:
     """Put the bodies into a Deliver or Browsed; everything else is returned as it is.
+
+    Returns:
+        The reply, and a Deliver of what did not fit into it, which is to be given back.
 
     Raises:
         StoreCorrupt: a frame is not as it was written.
@@ -35,26 +39,63 @@ def fill(store: Store, reply: SessionReply) -> SessionReply:
     body = reply.reply
     if isinstance(body, Deliver) and not body.frames:
         ranges = [(piece.first, piece.last) for piece in body.handouts]
-    elif isinstance(body, Browsed) and not body.frames:
+        found, end = _frames(store, reply.queue_id, ranges)
+        sent, rest = _split_at(body.handouts, end)
+        filled = evolve(reply, reply=Deliver(body.consumer, sent, found))
+        return filled, evolve(reply, reply=Deliver(body.consumer, rest)) if rest else None
+    if isinstance(body, Browsed) and not body.frames:
         ranges = [(first, last) for first, last, _ in body.ranges]
-    else:
-        return reply
-    found = tuple(_frames(store, reply.queue_id, ranges))
-    return evolve(reply, reply=evolve(body, frames=found))
+        found, end = _frames(store, reply.queue_id, ranges)
+        shown = tuple((a, min(b, end), count) for a, b, count in body.ranges if a <= end)
+        return evolve(reply, reply=Browsed(body.request, shown, found)), None
+    return reply, None
 
 
-def _frames(store: Store, queue_id: int, ranges: Iterable[Range]) -> Iterable[bytes]:
+def _frames(
+    store: Store, queue_id: int, ranges: Sequence[Range]
+) -> tuple[tuple[bytes, ...], int]:
+    """Frames of the ranges, up to about DELIVER_BYTES, and the last sequence they hold.
+
+    Ranges that are not in order of sequence (a message that came back) end the reading too:
+    what follows comes next time.
+    """
+    found: list[bytes] = []
+    size = end = 0
     for first, last in ranges:
-        while first <= last:
-            read = store.read(queue_id, first, last, READ_BYTES)
+        if first <= end:
+            break
+        while first <= last and size < DELIVER_BYTES:
+            read = store.read(queue_id, first, last, DELIVER_BYTES - size)
             if not read:
-                return
+                return tuple(found), end
             for frame in read:
                 header = frames.header(frame)
                 start = max(first - header.first_sequence, 0)
                 stop = min(last + 1 - header.first_sequence, header.count)
-                yield frames.cut(bytes(frame), start, stop)
-                first = header.last_sequence + 1
+                found.append(frames.cut(bytes(frame), start, stop))
+                size += len(found[-1])
+                end = first = header.first_sequence + stop
+                end -= 1
+        if size >= DELIVER_BYTES:
+            break
+    return tuple(found), end
+
+
+def _split_at(
+    handouts: Sequence[HandOut], end: int
+) -> tuple[tuple[HandOut, ...], tuple[HandOut, ...]]:
+    """Hand-outs up to sequence `end`, and the rest."""
+    sent: list[HandOut] = []
+    rest: list[HandOut] = []
+    for piece in handouts:
+        if rest or piece.first > end:
+            rest.append(piece)
+        elif piece.last <= end:
+            sent.append(piece)
+        else:
+            sent.append(evolve(piece, last=end))
+            rest.append(evolve(piece, first=end + 1))
+    return tuple(sent), tuple(rest)
 
 
 def chunk_of(store: Store, fetch: FetchFrames) -> FrameChunk:

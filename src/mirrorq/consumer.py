@@ -9,17 +9,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mirrorq.errors import ConfigError, PreconditionFailed
+from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
 from mirrorq.message import Message, pieces_of
 from mirrorq.messages import HandOut
+from mirrorq.receiver import next_delivery
 
 if TYPE_CHECKING:
-    from mirrorq.queue import MirroredQueue
+    from mirrorq.handle import Handle
 
 __all__ = ["Consumer"]
 
 log = logging.getLogger("mirrorq")
 
+WAIT_S = 1.0
+"""A call waits so long for the host's thread, which is busy or has ended, or for a callback."""
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 """Pause before a message that its callback has failed on goes back: doubled each time."""
@@ -30,7 +33,7 @@ class Consumer:
 
     def __init__(
         self,
-        handle: MirroredQueue,
+        handle: Handle,
         number: int,
         callback: Callable[[Message], object],
         *,
@@ -44,9 +47,10 @@ class Consumer:
             raise ConfigError(f"prefetch is {prefetch}: a consumer holds at least 1 message")
         self.number = number
         self.cancel_on_failover = cancel_on_failover
-        self.unsettled = 0
-        """Delivered and neither acked nor given back; touched on the host's thread."""
         self.refused = ""
+        """Why the queue did not take it, "" while it does."""
+        self._unsettled: set[Message] = set()
+        """Delivered and neither acked nor given back; touched on the host's thread."""
         self._prefetch = prefetch
         self._handle = handle
         self._callback = callback
@@ -88,12 +92,10 @@ class Consumer:
 
         if not self._is_ended:
             self._handle._on_host(leave)
-            done.wait(1.0)
+            done.wait(WAIT_S)
         self._end()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(1.0)
-
-    # --- The host's thread ----------------------------------------------------------------
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(WAIT_S)
 
     def _start(self) -> None:
         subscribed = threading.Event()
@@ -104,16 +106,22 @@ class Consumer:
             subscribed.set()
 
         self._handle._on_host(begin)
-        subscribed.wait(1.0)
-        if self._exclusive:
-            # Its refusal comes before the answer to a question asked after it.
-            with contextlib.suppress(Exception):
+        subscribed.wait(WAIT_S)
+        session = self._handle._session
+        if session is not None and session.available:
+            # A refusal comes before the answer to a question that is asked after it.
+            with contextlib.suppress(MirrorQError):
                 self._handle._counts()
-            if self.refused:
-                raise PreconditionFailed(
-                    f"an exclusive consumer of queue {self._handle.name!r}: {self.refused}"
-                )
+        if self.refused:
+            raise PreconditionFailed(f"queue {self._handle.name!r}: {self.refused}")
         self._thread.start()
+
+    # --- The host's thread ----------------------------------------------------------------
+
+    @property
+    def unsettled(self) -> int:
+        """Messages delivered and neither acked nor given back."""
+        return len(self._unsettled)
 
     def _subscribe(self) -> None:
         session = self._handle._session
@@ -128,10 +136,18 @@ class Consumer:
         self._handle._consumers.pop(self.number, None)
 
     def _feed(self, messages: list[Message]) -> None:
-        self.unsettled += len(messages)
+        self._unsettled.update(messages)
         self._buffer.extend(messages)
         with self._arrival:
             self._arrival.notify()
+
+    def reclaim(self, message: Message) -> Message | None:
+        """Take the next delivery of a message out of the buffer, if it is there."""
+        return next_delivery(self._buffer, message)
+
+    def _release(self, message: Message) -> None:
+        """It was acked or given back."""
+        self._unsettled.discard(message)
 
     def _drop(self) -> list[HandOut]:
         """Forget what the callback has not been given; return its names."""
@@ -139,12 +155,13 @@ class Consumer:
         with contextlib.suppress(IndexError):
             while True:
                 unseen.append(self._buffer.popleft())
-        self.unsettled -= len(unseen)
+        self._unsettled.difference_update(unseen)
         return pieces_of(unseen)
 
     def _refuse(self, why: str) -> None:
         self.refused = why
-        self._cancelled()
+        if self._thread.is_alive():
+            self._cancelled()
 
     def _cancelled(self) -> None:
         """Ended by the queue, not by its user."""
@@ -188,7 +205,7 @@ class Consumer:
             )
             self._stop.wait(self._pause_s)
             self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
-            if not self._auto_ack:
+            if not message._is_settled:
                 message.nack()
         else:
             self._pause_s = PAUSE_FIRST_S

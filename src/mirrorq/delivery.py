@@ -183,6 +183,21 @@ class Delivery:
         if len(self._taken) > TAKEN_COUNT:
             del self._taken[next(iter(self._taken))]
 
+    def unhand(self, key: ConsumerKey, piece: HandOut) -> None:
+        """A hand-out that was decided and not sent: as if it had not been."""
+        handout = self.open.get(piece.number)
+        if handout is None or piece.epoch != self._epoch:
+            return
+        back = handout.left.within(piece.first, piece.last)
+        for first, last in back:
+            gone = handout.left.remove(first, last)
+            self.unacknowledged -= gone
+            if key in self.consumers:
+                self.consumers[key].handed -= gone
+        if not handout.left:
+            del self.open[piece.number]
+        self.give_back(back)
+
     def taken_before(self, session: SessionId, piece: HandOut) -> list[Range]:
         """What of a piece of this reign the same session has settled already."""
         known = self._taken.get(piece.number)

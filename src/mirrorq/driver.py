@@ -23,9 +23,11 @@ from attrs import define, field
 from mirrorq import clock
 from mirrorq.bodies import chunk_of, fill
 from mirrorq.engine import (
+    Engine,
+)
+from mirrorq.engine_events import (
     Answer,
     Committed,
-    Engine,
     EngineEffects,
     EngineEvent,
     Forget,
@@ -185,9 +187,13 @@ class Driver:
         self.post(SessionOpened(session, queue_id))
 
     def close_port(self, session: SessionId) -> None:
-        known = self._ports.pop(session, None)
-        if known is not None:
-            self.post(SessionClosed(session, known.queue_id))
+        known = self._ports.get(session)
+        if known is None:
+            return
+        # What its user called last is still on its way into requests.
+        self._step_port(known, clock.now_ms())
+        del self._ports[session]
+        self.post(SessionClosed(session, known.queue_id))
 
     def _run(self) -> None:
         try:
@@ -217,12 +223,20 @@ class Driver:
             self.entry.step(clock.now_ms())
         self._step_ports(clock.now_ms())
         events, self._events = self._events, []
+        self.engine.room.bytes_left = self._store.room_bytes()
         effects = self.engine.step(clock.now_ms(), clock.wall_us(), events)
         self._wake_at_ms = effects.wake_at_ms
         for node, endpoint in effects.connects:
             if self._transport is not None:
                 self._transport.connect_peer(node, endpoint)
         self._send(effects.send_first)
+        for reply in effects.replies:
+            self._reply(reply)
+        for change in effects.changes:
+            self._tell_ports(change)
+        if effects.round:
+            # Messages reach their users while the disk works.
+            self._step_ports(clock.now_ms())
         self._commits.append(effects)
         self._commit_all()
         self._step_ports(clock.now_ms())
@@ -300,11 +314,13 @@ class Driver:
                 due[session] = None
         for session in due:
             known_port = self._ports.get(session)
-            if known_port is None:
-                continue
-            events, known_port.events = known_port.events, []
-            requests, known_port.wake_ms = known_port.port.step(now_ms, events)
-            self._events.extend(FromSession(request) for request in requests)
+            if known_port is not None:
+                self._step_port(known_port, now_ms)
+
+    def _step_port(self, known: _Port, now_ms: int) -> None:
+        events, known.events = known.events, []
+        requests, known.wake_ms = known.port.step(now_ms, events)
+        self._events.extend(FromSession(request) for request in requests)
 
     # --- Effects ------------------------------------------------------------------------
 
@@ -345,10 +361,6 @@ class Driver:
                 self._send([(node, chunk_of(self._store, fetch))])
             except StoreCorrupt as error:
                 log.error("cannot serve a transfer: %s", error)
-        for reply in effects.replies:
-            self._reply(reply)
-        for change in effects.changes:
-            self._tell_ports(change)
         for answer in effects.answers:
             callback = self._answers.pop(answer.token, None)
             if callback is not None:
@@ -375,20 +387,20 @@ class Driver:
             return
         is_own = isinstance(reply.reply, Deliver) and not reply.reply.frames
         try:
-            reply = fill(self._store, reply)
+            reply, rest = fill(self._store, reply)
         except StoreCorrupt as error:
             log.error("cannot deliver: %s", error)
-            self._undelivered(reply)
+            self.post(NotSent(reply))
             return
         if is_own and not self.engine.may_deliver(reply, clock.now_ms()):
-            self._undelivered(reply)
-        elif is_here:
+            self.post(NotSent(reply))
+            return
+        if rest is not None:
+            self.post(NotSent(rest))
+        if is_here:
             self._ports[reply.session].events.append(ReplyArrived(reply))
         else:
             self._send([(reply.session.node, reply)])
-
-    def _undelivered(self, reply: SessionReply) -> None:
-        self.post(NotSent(reply))
 
     def _tell_ports(self, change: MasterChange | MasterLinkLost) -> None:
         for known in self._ports.values():

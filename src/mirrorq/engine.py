@@ -18,12 +18,32 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from attrs import define, field, frozen
+from attrs import define
 
 from mirrorq.catalog import Catalog, QueueRecord, decode_command, encode_command
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
-from mirrorq.effects import Persisted, QueueImage, QueueWrite, RaftEntry, RaftImage, RaftWrite
+from mirrorq.effects import Persisted, QueueImage, QueueWrite, RaftEntry, RaftImage
+from mirrorq.engine_events import (
+    Answer,
+    Ask,
+    Committed,
+    EngineEffects,
+    EngineEvent,
+    Forget,
+    FromPeer,
+    FromSession,
+    LinkDown,
+    LinkUp,
+    MasterChange,
+    MasterLinkLost,
+    Notice,
+    NotSent,
+    Probed,
+    Release,
+    SessionClosed,
+    SessionOpened,
+)
 from mirrorq.errors import ProtocolError
 from mirrorq.founding import (
     FOUNDING_MESSAGES,
@@ -43,7 +63,6 @@ from mirrorq.messages import (
     CatalogRequest,
     DeclareQueue,
     Deliver,
-    FetchFrames,
     Hello,
     LeaseAnswer,
     LeaseRelease,
@@ -88,6 +107,7 @@ from mirrorq.replica import (
     ViewInstalled,
     earliest,
 )
+from mirrorq.room import Room
 from mirrorq.supervisor import CatalogChanged, CatalogReplaced, Heard, Supervisor
 from mirrorq.supervisor import Event as SupervisorEvent
 from mirrorq.supervisor import LinkDown as SupervisorLinkDown
@@ -102,163 +122,6 @@ COMPACT_ENTRIES = 1000
 """Raft's log is replaced by a snapshot after so many applied entries."""
 NOBODY = 0
 """Token of an Ask whose answer nobody waits for."""
-
-# --- Events ------------------------------------------------------------------------------
-
-
-@frozen
-class FromPeer:
-    """A decoded message of another node. `incarnation` is that of its connection."""
-
-    node: str
-    incarnation: int
-    message: object
-
-
-@frozen
-class FromSession:
-    """A request of a handle that lives on this node."""
-
-    request: SessionRequest
-
-
-@frozen
-class SessionOpened:
-    session: SessionId
-    queue_id: int
-
-
-@frozen
-class SessionClosed:
-    session: SessionId
-    queue_id: int
-
-
-@frozen
-class LinkUp:
-    node: str
-
-
-@frozen
-class LinkDown:
-    node: str
-
-
-@frozen
-class Probed:
-    """The outcome of a probe that was asked for: a plain TCP connect to the node."""
-
-    node: str
-    refused: bool
-
-
-@frozen
-class Ask:
-    """Somebody on this node wants a catalog command done; answered by Answer(token)."""
-
-    token: int
-    command: CatalogCommand
-
-
-@frozen
-class Forget:
-    """Nobody waits for the answer to this token any more."""
-
-    token: int
-
-
-@frozen
-class Committed:
-    """The writes of this round, and all before, are on disk."""
-
-    round: int
-
-
-@frozen
-class NotSent:
-    """A Deliver that the driver could not send in time (the lease had run out)."""
-
-    reply: SessionReply
-
-
-@frozen
-class Release:
-    """The node is closing: give the lease up and hand nothing out any more."""
-
-
-EngineEvent = (
-    FromPeer
-    | FromSession
-    | SessionOpened
-    | SessionClosed
-    | LinkUp
-    | LinkDown
-    | Probed
-    | Ask
-    | Forget
-    | Committed
-    | NotSent
-    | Release
-)
-
-# --- Effects -----------------------------------------------------------------------------
-
-
-@frozen
-class Answer:
-    token: int
-    value: int
-    error: str
-    text: str
-
-
-@frozen
-class MasterChange:
-    """For handles on this node: who serves the queue. `reign` 0: the queue is deleted."""
-
-    queue_id: int
-    reign: int
-    available: bool
-
-
-@frozen
-class MasterLinkLost:
-    """For handles on this node: what was on the way to the master may be gone."""
-
-    queue_id: int
-
-
-@frozen
-class Notice:
-    """Something that listeners and the log are told."""
-
-    kind: str
-    text: str
-    queue_id: int = 0
-
-
-@define
-class EngineEffects:
-    """What one round wants done, in the order of the fields."""
-
-    send_first: list[tuple[str, object]] = field(factory=list)
-    """Ring messages: frames leave before the own disk write (R1)."""
-    writes: list[QueueWrite] = field(factory=list)
-    raft: RaftWrite | None = None
-    round: int = 0
-    """Step Committed(round) after the commit, when there was anything to write."""
-    send: list[tuple[str, object]] = field(factory=list)
-    """After the commit: what Raft says rests on its disk."""
-    reads: list[tuple[str, FetchFrames]] = field(factory=list)
-    replies: list[SessionReply] = field(factory=list)
-    """Deliver and Browsed without frames; for sessions here and on other nodes."""
-    changes: list[MasterChange | MasterLinkLost] = field(factory=list)
-    answers: list[Answer] = field(factory=list)
-    notices: list[Notice] = field(factory=list)
-    probes: list[str] = field(factory=list)
-    connects: list[tuple[str, str]] = field(factory=list)
-    """(node, endpoint): keep a connection to it from now on."""
-    wake_at_ms: int | None = None
 
 
 @define
@@ -302,6 +165,8 @@ class Engine:
         self.reports: dict[int, tuple[QueueReport, int]] = {}
         """Last report of each queue's master, and when it came."""
         self.lease = Lease()
+        self.room = Room()
+        """Set by the driver before each step."""
         self._store = StoreId(me.node, me.store)
         self._endpoint = endpoint
         self._witness = witness
@@ -469,14 +334,16 @@ class Engine:
         if member is None:
             return
         store = StoreId(member.node, member.store)
-        if isinstance(message, SessionRequest):
-            self._queue(message.queue_id, Requested(message))
-        elif isinstance(message, SessionReply):
-            self._out.replies.append(message)
-        elif isinstance(message, RAFT_MESSAGES):
+        if isinstance(message, RAFT_MESSAGES):
             self._step_raft(now_ms, Received(store, message))
         elif isinstance(message, FOUNDING_MESSAGES):
             self._found(now_ms, FoundingReceived(store, message))
+        elif self._is_foreign(store):
+            return
+        elif isinstance(message, SessionRequest):
+            self._queue(message.queue_id, Requested(message))
+        elif isinstance(message, SessionReply):
+            self._out.replies.append(message)
         else:
             self._on_control(now_ms, member, message)
 
@@ -504,18 +371,35 @@ class Engine:
             text = f"another node calls itself {hello.node}: give each node a name of its own"
             self._out.notices.append(Notice("name", text))
             return
+        store = StoreId(hello.node, hello.store)
+        if store not in self._raft.voters and self._peers.on_rival(hello):
+            # Believing each in turn would end the other's sessions several times a second.
+            return
         is_new = self._peers.on_hello(now_ms, hello)
         if is_new is None:
             return
         member = MemberId(hello.node, hello.store, hello.incarnation)
+        if self._peers.new_rival(hello.node):
+            text = f"two nodes call themselves {hello.node}: stop one, or give it another name"
+            self._out.notices.append(Notice("name", text))
         if is_new:
             self._all_queues(NodeGone(member.node, member.incarnation))
             self._on_link(member.node)
             self._reported.clear()
             self._say_hello(member.node)
         if not self._raft.is_founded:
-            self._found(now_ms, PeerHello(StoreId(member.node, member.store), hello.founded))
+            self._found(now_ms, PeerHello(store, hello.founded))
+        if self._is_foreign(store):
+            if is_new and hello.founded:
+                self._out.notices.append(Notice("foreign", _foreign_text(member)))
+            return
         self._supervise(now_ms, Heard(member, hello.unheard))
+
+    def _is_foreign(self, store: StoreId) -> bool:
+        """Whether a store is certainly none of this cluster's (or no longer): only the leader
+        knows, for its voters are the newest."""
+        raft = self._raft
+        return raft.is_leader and raft.own_term_applied and store not in raft.voters
 
     def _on_link(self, node: str) -> None:
         """A connection ended or came anew: what was on the way may be gone."""
@@ -815,7 +699,9 @@ class Engine:
         is_mine = any(member.id == self.me for member in record.view.members)
         if replica is None and is_mine:
             image = self._images.pop(queue_id, QueueImage(queue_id))
-            replica = Replica(self.me, queue_id, self.config, self._codec, image, self.lease)
+            replica = Replica(
+                self.me, queue_id, self.config, self._codec, image, self.lease, self.room
+            )
             self.replicas[queue_id] = replica
         if replica is not None:
             was_master = replica.is_master
@@ -931,10 +817,18 @@ class Engine:
             delivery = master.delivery
             consumers = sum(1 for key in delivery.consumers if key[1] != 0)
             counts = (delivery.ready.count, delivery.unacknowledged, consumers)
-            report = QueueReport(queue_id, master.reign, *counts)
+            report = QueueReport(queue_id, master.reign, *counts, master.blocked_by)
             if self._reported.get(queue_id) != report:
                 self._reported[queue_id] = report
                 self._out.send.extend((peer.name, report) for peer in self._peers.all())
+
+
+def _foreign_text(member: MemberId) -> str:
+    return (
+        f"the store {member.store} of a node that calls itself {member.node} is none of this "
+        "cluster's: it is ignored. Two nodes have that name, or the store is of another cluster "
+        "or an old copy: stop that node, or start it with an empty path"
+    )
 
 
 def _is_due(at_ms: int | None, now_ms: int) -> bool:

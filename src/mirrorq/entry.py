@@ -26,7 +26,14 @@ from mirrorq import clock
 from mirrorq.catalog import NAME_CHARS_MAX, declaration_error
 from mirrorq.config import Config
 from mirrorq.driver import check_publish
-from mirrorq.engine import Answer, Ask, Engine, FromSession
+from mirrorq.engine import (
+    Engine,
+)
+from mirrorq.engine_events import (
+    Answer,
+    Ask,
+    FromSession,
+)
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
     ClientAnswer,
@@ -50,6 +57,7 @@ from mirrorq.messages import (
     DeclareQueue,
     DeleteQueue,
     Detach,
+    Detached,
     SessionId,
     SessionReply,
     SessionRequest,
@@ -113,6 +121,19 @@ class _Session:
         for event in events:
             self.entry.on_event(self, event)
         return (), None
+
+    def is_next(self, request: SessionRequest) -> bool:
+        """Whether it follows what was passed on: the master must see no gap of our making,
+        or it would not take the Detach that we add."""
+        if request.attachment == self.attachment:
+            return request.number == self.requests + 1
+        return request.attachment > self.attachment and request.number == 1
+
+    def shows_gap(self, request: SessionRequest) -> bool:
+        """Whether requests before it are missing; else it is old or a repetition."""
+        if request.attachment == self.attachment:
+            return request.number > self.requests + 1
+        return request.attachment > self.attachment
 
     def request_in_own_name(self, request: SessionRequest) -> SessionRequest:
         """The client's request as that of this node's session."""
@@ -364,7 +385,18 @@ class Entry:
                 session.queue_id,
             )
             return
-        self._driver.post(FromSession(session.request_in_own_name(request)))
+        if session.is_next(request):
+            self._driver.post(FromSession(session.request_in_own_name(request)))
+        elif session.shows_gap(request):
+            self._send_detached(client, request)
+
+    def _send_detached(self, client: _Client, request: SessionRequest) -> None:
+        """Something of this attachment was lost or dropped: the session attaches again."""
+        own, attachment = SessionId(client.name, 0, request.session.number), request.attachment
+        self._send(
+            client.identity,
+            SessionReply(request.queue_id, request.epoch, own, attachment, 0, Detached()),
+        )
 
     def _end_session(self, session: _Session) -> None:
         if session.attachment:

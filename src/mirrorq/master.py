@@ -72,9 +72,12 @@ from mirrorq.messages import (
 from mirrorq.queue_state import REFUSED, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
+from mirrorq.room import Room
 
 HORIZON_STEP = 256
 """Least step of the delivery horizon: one op for so many hand-outs."""
+HELD_MS = 50
+"""Publishes that wait for room are looked at again after this."""
 BROWSE_COUNT_MAX = 10_000
 """Most messages one Browse answers; the caller goes on from there."""
 
@@ -129,6 +132,7 @@ class Master:
         config: Config,
         codec: OpCodec,
         lease: Lease,
+        room: Room | None = None,
     ) -> None:
         self.reign = reign
         self.active = False
@@ -143,16 +147,20 @@ class Master:
         self._config = config
         self._codec = codec
         self._lease = lease
+        self._room = room or Room()
         self._sessions: dict[SessionId, Attachment] = {}
         self._waiting: deque[SessionRequest] = deque()
         self._held_publishes: deque[tuple[SessionId, int, Publish]] = deque()
         self._duties: dict[int, Duties] = {}
-        self._confirms: dict[SessionId, list[tuple[int, int, int]]] = {}
+        self._confirms: dict[tuple[SessionId, int], list[tuple[int, int, int]]] = {}
+        """(session, producer) -> runs to confirm at the end of the step."""
         self._openers: dict[int, SessionId] = {}
         self._owner: dict[int, SessionId] = {}
         self._acks: list[Range] = []
         self._returns: list[Range] = []
         self._settles: list[PendingSettle] = []
+        self._return_lsn = 0
+        """Last return in the log."""
         self._horizon_pending = 0
         self._recalled: dict[ConsumerKey, int] = {}
         """Newest hand-out at the time of the last recall."""
@@ -187,6 +195,11 @@ class Master:
             self._attach(request, body)
             return
         attachment = self._sessions.get(session)
+        if isinstance(body, Detach) and attachment is not None:
+            # Whatever was lost before it: the handle is closed, and all that it held goes back.
+            if request.attachment >= attachment.number:
+                self.on_session_gone(session)
+            return
         if attachment is None or attachment.number != request.attachment:
             if attachment is None or attachment.number < request.attachment:
                 self._reply_raw(request, Detached())
@@ -274,8 +287,6 @@ class Master:
                 self._purge(now_ms, session, body)
             case Inquire():
                 self._count(session, body)
-            case Detach():
-                self.on_session_gone(session)
             case Ping():
                 self._reply(session, Pong())
             case _:
@@ -328,7 +339,8 @@ class Master:
     def on_session_gone(self, session: SessionId) -> None:
         """A handle was closed or its process is gone: what it held goes back, counted."""
         self._sessions.pop(session, None)
-        self._confirms.pop(session, None)
+        for key in [key for key in self._confirms if key[0] == session]:
+            del self._confirms[key]
         self.delivery.unsubscribe_session(session)
         for number, _ in self.delivery.holdings(session):
             self._returns.extend(self.delivery.drop(number))
@@ -353,25 +365,41 @@ class Master:
                 self.on_session_gone(session)
 
     def on_undelivered(self, session: SessionId, deliver: Deliver) -> None:
-        """The lease ran out between decision and sending: nobody has seen these."""
+        """Too late or too much to send: nobody has seen these, and they were not handed over."""
         for piece in deliver.handouts:
-            self.delivery.give_back(self.delivery.take(session, piece))
+            self.delivery.unhand((session, deliver.consumer), piece)
 
     # --- Publishing ---------------------------------------------------------------------
 
     def _publish(
         self, now_ms: int, session: SessionId, attachment: Attachment, body: Publish
     ) -> None:
-        full = self._ring.unstable_bytes >= self._config.unstable_bytes_max
-        if full or self._held_publishes:
+        if self._held_publishes or not self._takes(body):
             self._held_publishes.append((session, attachment.number, body))
         else:
             self._admit(now_ms, session, attachment, body)
 
+    def _takes(self, body: Publish) -> bool:
+        """R10, and a store that can still be drained."""
+        is_bounded = self._ring.unstable_bytes < self._config.unstable_bytes_max
+        return is_bounded and self._room.has(len(body.frame))
+
+    @property
+    def blocked_by(self) -> str:
+        """Why publishes wait, "" when they do not."""
+        if not self._held_publishes:
+            return ""
+        if not self._room.has(len(self._held_publishes[0][2].frame)):
+            return "the master's store is full: consume and ack, or raise store_bytes_max"
+        return (
+            f"{self._ring.unstable_bytes} bytes are not yet on every member in sync; the bound "
+            f"is unstable_bytes_max {self._config.unstable_bytes_max}"
+        )
+
     def _admit_held(self, now_ms: int) -> None:
-        """R10: publishes that waited for unstable ops to become stable."""
+        """Publishes that waited for unstable ops to become stable, or for room on the disk."""
         held = self._held_publishes
-        while held and self._ring.unstable_bytes < self._config.unstable_bytes_max:
+        while held and self._takes(held[0][2]):
             session, number, body = held.popleft()
             attachment = self._sessions.get(session)
             if attachment is not None and attachment.number == number:
@@ -409,6 +437,7 @@ class Master:
             first_sequence=self._next_sequence,
             timestamp_us=self.wall_us,
         )
+        self._room.take(len(frame))
         self._append(entry)
 
     def _answer_known(self, session: SessionId, producer: int, first: int, last: int) -> None:
@@ -420,7 +449,8 @@ class Master:
             if sequence == REFUSED:
                 self._reply(session, Refused(producer, number, count, reason))
             else:
-                self._confirms.setdefault(session, []).append((number, count, sequence))
+                runs = self._confirms.setdefault((session, producer), [])
+                runs.append((number, count, sequence))
 
     def refuse(self, now_ms: int, header: Header, reason: str) -> None:
         """A refusal is an op: it uses the numbers, and is told when it is stable."""
@@ -464,6 +494,7 @@ class Master:
         if self._returns:
             self._propose(now_ms, ReturnOp(tuple(RangeSet(self._returns))))
             self._returns = []
+            self._return_lsn = self._ring.received
         if self._settles:
             # A refusal, too, is told only when everything before it is stable.
             self._duty().settles.extend(self._settles)
@@ -483,11 +514,12 @@ class Master:
             owner = self._owner.get(header.producer)
             if owner is not None:
                 run = (header.first_number, header.count, header.first_sequence)
-                self._confirms.setdefault(owner, []).append(run)
+                self._confirms.setdefault((owner, header.producer), []).append(run)
         elif isinstance(payload, ReturnOp):
             self.delivery.give_back(list(payload.ranges))
         elif isinstance(payload, PromotedOp):
-            if header.epoch == self.reign:
+            # Its epoch is a later one when this node learned of the reign from a snapshot.
+            if header.epoch >= self.reign:
                 self._activate(now_ms)
         elif isinstance(payload, ProducerOp):
             self._highest.setdefault(header.lsn, 0)
@@ -530,7 +562,9 @@ class Master:
         self._admit_held(now_ms)
         self._flush_settles(now_ms)
         self._discharge(self._state.applied)
-        if now_ms < self._lease.until_ms:
+        # P2: what is on its way back comes before what is behind it.
+        is_returning = self._state.applied < self._return_lsn
+        if now_ms < self._lease.until_ms and not is_returning:
             for (session, _), deliver in self.delivery.hand_out(self._state.horizon):
                 self._reply(session, deliver)
             self._recall()
@@ -540,10 +574,8 @@ class Master:
     def _flush_confirms(self) -> None:
         if self._lease.paused or not self._confirms:
             return
-        for session, runs in self._confirms.items():
-            attachment = self._sessions.get(session)
-            if attachment is not None:
-                self._reply(session, Confirmed(attachment.producer, tuple(runs)))
+        for (session, producer), runs in self._confirms.items():
+            self._reply(session, Confirmed(producer, tuple(runs)))
         self._confirms.clear()
 
     def _move_horizon(self, now_ms: int) -> None:
@@ -574,11 +606,13 @@ class Master:
                 self._recalled[holder] = newest
                 self._reply(holder[0], Recall(holder[1]))
 
-    def wake_at_ms(self) -> int | None:
-        """When a handle whose link broke is given up."""
+    def wake_at_ms(self, now_ms: int) -> int | None:
+        """When a handle whose link broke is given up, or a held publish looked at again."""
         patience_ms = 2 * self._config.failure_ms
-        lost = [a.lost_ms for a in self._sessions.values() if a.lost_ms is not None]
-        return min(lost) + patience_ms if lost else None
+        times = [a.lost_ms + patience_ms for a in self._sessions.values() if a.lost_ms is not None]
+        if self._held_publishes:
+            times.append(now_ms + HELD_MS)
+        return min(times, default=None)
 
     # --- Ops ----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from mirrorq.messages import HandOut
 
 if TYPE_CHECKING:
     from mirrorq.confirmation import Settlement
-    from mirrorq.queue import MirroredQueue
+    from mirrorq.handle import Handle
 
 __all__ = ["HeaderValue", "Message", "pack_properties"]
 
@@ -65,7 +65,7 @@ class Chunk:
 
     def __init__(
         self,
-        handle: MirroredQueue,
+        handle: Handle,
         consumer: int,
         handout: HandOut,
         first: int,
@@ -85,14 +85,16 @@ class Chunk:
 class Message:
     """One delivered message, held until it is acked or given back.
 
-    As a context manager: acked on a clean exit, given back on an exception.
+    As a context manager: acked on a clean exit, given back on an exception, left alone when it
+    has been settled inside.
     """
 
-    __slots__ = ("_chunk", "_index")
+    __slots__ = ("_chunk", "_index", "_is_settled")
 
     def __init__(self, chunk: Chunk, index: int) -> None:
         self._chunk = chunk
         self._index = index
+        self._is_settled = False
 
     @property
     def body(self) -> bytes:
@@ -105,7 +107,7 @@ class Message:
 
     @property
     def delivery_count(self) -> int:
-        """1 at the first delivery; a lower bound is never given."""
+        """1 at the first delivery."""
         return self._chunk.handout.count
 
     @property
@@ -160,6 +162,8 @@ class Message:
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
+        if self._is_settled:
+            return
         if kind is None:
             self.ack()
         else:

@@ -254,7 +254,8 @@ class Watermark:
 
 @frozen
 class JoinerDurable:
-    """A joining member's durable, told to the master; only while its copy is complete."""
+    """A member's own durable, told to the master: a joining one's while its copy is complete
+    (R8); one in sync tells it while ops wait, so that the master sees who is slow (R9)."""
 
     queue_id: int
     epoch: int
@@ -772,6 +773,7 @@ class QueueReport:
     ready: int
     unacknowledged: int
     consumers: int
+    blocked_by: str = ""
 
 
 ControlMessage = (

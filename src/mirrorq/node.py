@@ -21,7 +21,15 @@ from mirrorq import clock, errors
 from mirrorq.catalog import declaration_error
 from mirrorq.config import Config
 from mirrorq.driver import Driver, SessionPort
-from mirrorq.engine import Answer, Ask, Engine, Forget, Notice, Release
+from mirrorq.engine import (
+    Engine,
+)
+from mirrorq.engine_events import (
+    Answer,
+    Ask,
+    Notice,
+    Release,
+)
 from mirrorq.entry import Entry
 from mirrorq.errors import (
     ConfigError,
@@ -266,7 +274,7 @@ class Node:
 
         self._driver.call(ask)
         if not done.wait(timeout):
-            self._driver.call(lambda: self._driver.post(Forget(token)))
+            self._driver.call(lambda: self._driver.forget(token))
             raise NoQuorum(
                 f"the cluster did not answer within {timeout} s: node {self.name} "
                 f"{self._waiting_text()}. Start more of {', '.join(self.peers) or self.name}"

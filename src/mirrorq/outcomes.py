@@ -42,25 +42,33 @@ class Outcomes:
 
     def call_back(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Have a function called on the callback thread, in order."""
-        self._calls.put((callback, arguments))
-        if self._thread is None:
-            with self._thread_lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._run, name="mirrorq-callbacks", daemon=True
-                    )
-                    self._thread.start()
+        with self._thread_lock:
+            self._calls.put((callback, arguments))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="mirrorq-callbacks", daemon=True
+                )
+                self._thread.start()
 
     def close(self, timeout: float) -> None:
-        """Run what is due, then end the thread."""
-        thread = self._thread
-        if thread is not None:
+        """Run what is due and end the thread; a later `call_back` starts another."""
+        with self._thread_lock:
+            thread = self._thread
+            if thread is None:
+                return
             self._calls.put(None)
-            if thread is not threading.current_thread():
-                thread.join(timeout)
+        if thread is not threading.current_thread():
+            thread.join(timeout)
 
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
+        while True:
+            call = self._calls.get()
+            if call is None:
+                with self._thread_lock:
+                    if self._calls.empty():
+                        self._thread = None
+                        return
+                continue
             callback, arguments = call
             try:
                 callback(*arguments)

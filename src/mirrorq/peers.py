@@ -20,6 +20,9 @@ class Peer:
     """Its newest life that has said hello; None before."""
     heard_ms: int = 0
     gone: bool = True
+    rival: int = 0
+    """Another store that says hello under this name while this one is alive; 0: none."""
+    is_rival_told: bool = False
 
 
 class Peers:
@@ -43,10 +46,32 @@ class Peers:
         if known is not None and known.store == member.store:
             if member.incarnation < known.incarnation:
                 return None
+        if known is None or known.store != member.store:
+            peer.rival = 0
         peer.member = member
         peer.heard_ms = now_ms
         peer.gone = False
         return member != known
+
+    def on_rival(self, hello: Hello) -> bool:
+        """Note a hello of a second store under the name of a peer that is taken for alive.
+
+        A restart with an empty store looks like this until the old life is known to be gone;
+        two nodes with one name go on like this. True: this peer was alive.
+        """
+        peer = self.add(hello.node)
+        if peer.gone or peer.member is None or peer.member.store == hello.store:
+            return False
+        if peer.rival != hello.store:
+            peer.rival, peer.is_rival_told = hello.store, False
+        return True
+
+    def new_rival(self, node: str) -> bool:
+        """This peer speaks though another has come: both live. True when that is news."""
+        peer = self.add(node)
+        is_news = peer.rival != 0 and not peer.is_rival_told
+        peer.is_rival_told = peer.is_rival_told or is_news
+        return is_news
 
     def on_heard(self, now_ms: int, name: str, incarnation: int) -> MemberId | None:
         """Something came; who from, or None when that life has not said hello yet."""

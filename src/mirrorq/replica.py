@@ -16,6 +16,8 @@ longer needs them.
 
 from __future__ import annotations
 
+from collections import deque
+
 from attrs import frozen
 
 from mirrorq.codec import OpCodec
@@ -50,8 +52,11 @@ from mirrorq.messages import (
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
+from mirrorq.room import Room
 from mirrorq.transfer import COMPLETE, Transfer
 
+SLOW_FACTOR = 5
+"""A member that was too slow is not counted in again for so many lag_ms_max."""
 PROPOSE_AGAIN_MS = 500
 """A proposal to count a member in that nothing came of is made again after this."""
 IDLE_CHECKPOINT_MS = 1000
@@ -135,13 +140,15 @@ class Replica:
         codec: OpCodec,
         image: QueueImage,
         lease: Lease,
+        room: Room | None = None,
     ) -> None:
         self.me = me
         self.queue_id = queue_id
         self.halted = ""
         """Why this copy has stopped: an op of a version to come."""
         self.state = QueueState() if image.state is None else QueueState.decode(image.state)
-        self.ring = Ring(me, queue_id, config.joiner_bytes_max)
+        self.room = room or Room()
+        self.ring = Ring(me, queue_id, config.joiner_bytes_max, self.room)
         self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes)
         self.master: Master | None = None
         self._config = config
@@ -159,6 +166,9 @@ class Replica:
         self._proposed: tuple[int, int] = (0, 0)
         self._complete_known: int | None = image.complete_sequence
         self._next_tick_ms = 0
+        self._samples: deque[tuple[int, int]] = deque()
+        """R9: (time, received) of the master, one a tick."""
+        self._slow_until_ms: dict[MemberId, int] = {}
         self._load(image)
 
     def _load(self, image: QueueImage) -> None:
@@ -234,6 +244,7 @@ class Replica:
                 if now_ms >= self._next_tick_ms:
                     self._next_tick_ms = now_ms + self._config.heartbeat_ms
                     self.ring.on_tick()
+                    self._sample(now_ms)
 
     def _on_ring(self, now_ms: int, sender: MemberId, message: RingMessage) -> None:
         ring = self.ring
@@ -267,7 +278,8 @@ class Replica:
                     ring.out.reads.append((sender, message))
             case FrameChunk():
                 chunk = self.transfer.accept_chunk(now_ms, message, ring.epoch, self.state)
-                self._chunk += chunk or ()
+                if all(self.room.take(len(entry.frame)) for entry in chunk or ()):
+                    self._chunk += chunk or ()
 
     # --- Views --------------------------------------------------------------------------
 
@@ -287,7 +299,9 @@ class Replica:
             self._reign(now_ms, wall_us, view)
 
     def _reign(self, now_ms: int, wall_us: int, view: View) -> None:
-        master = Master(self.ring, self.state, view.reign, self._config, self._codec, self._lease)
+        master = Master(
+            self.ring, self.state, view.reign, self._config, self._codec, self._lease, self.room
+        )
         master.wall_us = wall_us
         self.master = master
         if self.halted:
@@ -364,6 +378,7 @@ class Replica:
             self.master.settle(now_ms)
             ring.settle()
             self._count_in(now_ms, out)
+            self._move_slow_out(now_ms, out)
 
     def _apply_stable(self, now_ms: int) -> None:
         ring = self.ring
@@ -394,7 +409,8 @@ class Replica:
     def _count_in(self, now_ms: int, out: ReplicaEffects) -> None:
         """R8: only the master proposes, and it waits for the member from here on."""
         ring = self.ring
-        gates = ring.countable()
+        slow = [member for member, until in self._slow_until_ms.items() if now_ms < until]
+        gates = ring.countable(slow)
         if not gates or ring.view is None or self.master is None or not self.master.active:
             return
         epoch, asked_ms = self._proposed
@@ -407,6 +423,37 @@ class Replica:
         joining = tuple(member for member in counted if not member.in_sync)
         out.propose = ChangeView(self.queue_id, ring.epoch, in_sync + joining)
         out.wake_at_ms = earliest(out.wake_at_ms, now_ms + PROPOSE_AGAIN_MS)
+
+    def _sample(self, now_ms: int) -> None:
+        if self.ring.is_master:
+            self._samples.append((now_ms, self.ring.received))
+            while len(self._samples) > 1 and now_ms - self._samples[1][0] >= self._lag_ms:
+                self._samples.popleft()
+        else:
+            self._samples.clear()
+
+    @property
+    def _lag_ms(self) -> int:
+        return self._config.lag_ms_max
+
+    def _move_slow_out(self, now_ms: int, out: ReplicaEffects) -> None:
+        """R9: who has not on disk what the master had lag_ms_max ago goes to the tail."""
+        ring = self.ring
+        if not self._samples or ring.view is None or out.propose is not None:
+            return
+        sampled_ms, old = self._samples[0]
+        if now_ms - sampled_ms < self._lag_ms or ring.stable >= old or ring.durable < old:
+            return
+        slow = [member for member, durable in ring.reported.items() if durable < old]
+        epoch, asked_ms = self._proposed
+        if not slow or (epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS):
+            return
+        self._proposed = (ring.epoch, now_ms)
+        for member in slow:
+            self._slow_until_ms[member] = now_ms + SLOW_FACTOR * self._lag_ms
+        kept = tuple(m for m in ring.view.members if m.id not in slow)
+        moved = tuple(Member(m.id, False) for m in ring.view.members if m.id in slow)
+        out.propose = ChangeView(self.queue_id, ring.epoch, kept + moved)
 
     # --- Disk ---------------------------------------------------------------------------
 
@@ -482,7 +529,7 @@ class Replica:
         if self._ops_since:
             wake = earliest(wake, self._applied_ms + IDLE_CHECKPOINT_MS)
         if self.master is not None:
-            wake = earliest(wake, self.master.wake_at_ms())
+            wake = earliest(wake, self.master.wake_at_ms(now_ms))
         return wake
 
 

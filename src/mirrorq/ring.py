@@ -38,7 +38,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from mirrorq import view as views
 from mirrorq.effects import ReplicaEffects
@@ -57,6 +57,7 @@ from mirrorq.messages import (
     Watermark,
 )
 from mirrorq.queue_state import extend_history
+from mirrorq.room import Room
 
 MESSAGE_BYTES = 1 << 20
 """A resend is cut into messages of about this size, so that none delays the next round."""
@@ -79,7 +80,9 @@ def common_lsn(mine: list[tuple[int, int]], theirs: Iterable[tuple[int, int]]) -
 class Ring:
     """The log and the marks of one member. Methods are called by `replica` only."""
 
-    def __init__(self, me: MemberId, queue_id: int, joiner_bytes_max: int) -> None:
+    def __init__(
+        self, me: MemberId, queue_id: int, joiner_bytes_max: int, room: Room | None = None
+    ) -> None:
         self.me = me
         self.queue_id = queue_id
         self.out = ReplicaEffects()
@@ -121,6 +124,9 @@ class Ring:
         self._ticks_left = REPEAT_COUNT
         self._asked_from = 0
 
+        self.reported: dict[MemberId, int] = {}
+        """R9: durable of members in sync, told while ops wait for them."""
+        self._room = room or Room()
         self._joiner_bytes_max = joiner_bytes_max
         self._append: list[Entry] = []
         self._truncate_to: int | None = None
@@ -150,6 +156,7 @@ class Ring:
         self._asked_from = 0
         self.gates = {}
         self.joiners = {}
+        self.reported = {}
         if self.is_master:
             self.repaired = True
             self.start_history = tuple(self.history)
@@ -189,7 +196,7 @@ class Ring:
         assert entry.lsn == self.received + 1
         self._accept(entry)
 
-    def countable(self) -> tuple[MemberId, ...]:
+    def countable(self, excluded: Container[MemberId] = ()) -> tuple[MemberId, ...]:
         """R8: joining members that may be counted in now; stable waits for them from here.
 
         Not what this master knows to be stable alone decides: its predecessor may have
@@ -198,6 +205,8 @@ class Ring:
         if self.view is None or not self.is_master:
             return ()
         for joiner, durable in self.joiners.items():
+            if joiner in excluded:
+                continue
             if durable >= self.stable and durable >= self.start_last:
                 self.gates.setdefault(joiner, durable)
         return tuple(self.gates)
@@ -234,6 +243,8 @@ class Ring:
             return
         for entry in message.entries:
             if entry.lsn == self.received + 1:
+                if entry.payload is None and not self._room.take(len(entry.frame)):
+                    break  # The store is full: asked for again when there is room.
                 self._accept(entry)
             elif entry.lsn > self.received:
                 self._ask_again()
@@ -261,7 +272,10 @@ class Ring:
         if not self.is_master or message.epoch != self.epoch or self.view is None:
             return
         member = views.find(self.view, sender)
-        if member is None or member.in_sync:
+        if member is None:
+            return
+        if member.in_sync:
+            self.reported[sender] = max(self.reported.get(sender, 0), message.lsn)
             return
         self.joiners[sender] = max(self.joiners.get(sender, 0), message.lsn)
         if sender in self.gates:
@@ -293,6 +307,8 @@ class Ring:
             self._send(left, HistoryRequest(self.queue_id, self.epoch))
         elif left is not None and self.has_state and not self._left_heard:
             self._send(left, Repaired(self.queue_id, self.epoch, self.received))
+        if self.stable < self.received and self.in_sync and not self.is_master:
+            self._report_durable()
         if self._ticks_left > 0 or self.stable < self.received:
             self._ticks_left -= 1
             self._w_sent = 0
@@ -418,7 +434,8 @@ class Ring:
         self.received = lsn
         self.base = min(self.base, lsn)
         self.history = cut_history(self.history, lsn)
-        self._truncate_to = lsn
+        # Two epochs may cut in one step: what the first one cut is still on disk.
+        self._truncate_to = lsn if self._truncate_to is None else min(self._truncate_to, lsn)
         self._append = [entry for entry in self._append if entry.lsn <= lsn]
         # It falls with a truncation: what is appended in place of the cut is not on disk.
         self.durable = min(self.durable, lsn)
@@ -503,14 +520,19 @@ class Ring:
             return
         if self.durable > self._joiner_sent:
             self._joiner_sent = self.durable
-            master = views.master(self.view)
-            if master is not None:
-                self._send(master, JoinerDurable(self.queue_id, self.epoch, self.durable))
+            self._report_durable()
+
+    def _report_durable(self) -> None:
+        master = views.master(self.view) if self.view is not None else None
+        if master is not None and self.repaired:
+            self._send(master, JoinerDurable(self.queue_id, self.epoch, self.durable))
 
     def _mark_right(self) -> None:
         right = self._right()
         mark = (self.stable, self.received)
-        if right is None or self._right_received < 0 or mark == self._marked:
+        if right is None or mark == self._marked:
+            # Also to one that has not said that it is repaired: after a break its word may have
+            # come before the news of the break, and only a mark makes it ask again.
             return
         if not self.has_state:
             return

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from mirrorq.engine import Engine
+    from mirrorq.engine import (
+        Engine,
+    )
 
 __all__ = ["NodeStatus", "QueueStatus"]
 
@@ -81,7 +83,7 @@ class QueueStatus:
             consumers=consumers,
             sync_progress=_progress(engine, queue_id),
             store_bytes=store_bytes,
-            blocked_by=blocked_by,
+            blocked_by=blocked_by or _blocked_by(engine, queue_id),
             warnings=warnings,
         )
 
@@ -100,6 +102,14 @@ def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, 
         counts = (report.ready, report.unacknowledged, report.consumers)
         return (*counts, max(now_ms - heard_ms, 0))
     return (replica.state.live.count if replica is not None else 0, 0, 0, 0)
+
+
+def _blocked_by(engine: Engine, queue_id: int) -> str:
+    replica = engine.replicas.get(queue_id)
+    if replica is not None and replica.master is not None:
+        return replica.master.blocked_by
+    known = engine.reports.get(queue_id)
+    return known[0].blocked_by if known is not None else ""
 
 
 def _progress(engine: Engine, queue_id: int) -> float | None:

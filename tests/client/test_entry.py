@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from conftest import Connecting
 from running import until
 
+from conftest import Connecting
 from mirrorq import entry
 from mirrorq.config import Config
 from mirrorq.messages import (
@@ -30,8 +30,11 @@ from mirrorq.messages import (
     ClientRefused,
     ClientUnknown,
     ClientWelcome,
+    Detached,
     Hello,
     OpenProducer,
+    Ping,
+    Pong,
     ProducerOpened,
     Publish,
     SessionId,
@@ -196,6 +199,21 @@ def test_a_damaged_frame(node: Node, raw: RawClient) -> None:
     raw.say(request(Publish(damaged, False), number=3))
     raw.say(request(Publish(sound, False), number=3))
     assert orders.get(timeout=10).body == b"sound"
+
+
+def test_a_gap_in_its_requests(node: Node, raw: RawClient) -> None:
+    """A client whose request was dropped is told to attach again; repetitions are not passed on."""
+    node.queue("orders")
+    raw.hello().say(ClientOpen(7, 1))
+    raw.say(request(Attach((), 0)))
+    assert raw.hear(SessionReply).reply == Attached()
+    raw.say(request(Ping(), number=3))
+    assert raw.hear(SessionReply).reply == Detached()
+    raw.say(request(Ping(), number=1))
+    raw.say(request(Ping(), number=2))
+    assert raw.hear(SessionReply).reply == Pong()
+    assert raw.ping()
+    assert raw.heard == []
 
 
 def test_another_version(raw: RawClient) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from attrs import evolve
+from world import CONFIG, QUEUE_ID, User, World, put_of, started
+
 from mirrorq.messages import (
     Attach,
     Attached,
@@ -42,8 +44,6 @@ from mirrorq.session import (
     purge_request,
 )
 from mirrorq.wire import frames
-
-from world import CONFIG, QUEUE_ID, User, World, put_of, started
 
 
 def bodies_of(requests: list[Request]) -> list[Publish]:
@@ -120,9 +120,7 @@ def test_nothing_is_sent_while_there_is_no_master() -> None:
     assert script.sent == []
     script.step(MasterChanged(1, True))
     assert isinstance(script.sent[0], Attach)
-    assert [request.number for request in script.requests] == [
-        *range(1, len(script.requests) + 1)
-    ]
+    assert [request.number for request in script.requests] == [*range(1, len(script.requests) + 1)]
 
 
 def test_a_put_waits_for_a_producer_id_and_numbers_have_no_gaps() -> None:

@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 
 MAP_BYTES_START = 64 << 20
 """The map is only address space, but a small one keeps the file of a small store small."""
+ROOM_BYTES = 256 * 1024 * 1024
+"""With more than this left in the file nobody counts pages."""
 RESERVE_BYTES = 8 << 20
 """What drains a full store is small; a large checkpoint of a queue is a few MiB."""
 READERS_MAX = 64
@@ -282,6 +284,11 @@ class Environment:
     def used_bytes(self) -> int:
         """Bytes of all pages in use."""
         return self.read(self._used_bytes)
+
+    def room_bytes(self) -> int:
+        """Bytes of messages below the bound: a commit that stays within it is not refused."""
+        free = self._bytes_max - self._file_bytes() - RESERVE_BYTES
+        return free if free > ROOM_BYTES else self._bytes_max - self.used_bytes()
 
     def _used_bytes(self, txn: lmdb.Transaction[memoryview]) -> int:
         pages = 2

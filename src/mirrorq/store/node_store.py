@@ -245,6 +245,10 @@ class Store:
         """Bytes in use in the store; the file may be larger, and its free pages are reused."""
         return self._environment.used_bytes()
 
+    def room_bytes(self) -> int:
+        """Bytes of messages that commits will still take; negative when it is full."""
+        return self._environment.room_bytes()
+
     def queue_bytes(self, queue_id: int) -> int:
         """Bytes of a queue's frames; after a crash an estimate."""
         record = self._records.get(queue_id)

@@ -18,10 +18,12 @@ from attrs import define, evolve, field
 
 from mirrorq.config import Config
 from mirrorq.engine import (
+    Engine,
+)
+from mirrorq.engine_events import (
     Answer,
     Ask,
     Committed,
-    Engine,
     EngineEffects,
     EngineEvent,
     FromPeer,
@@ -313,6 +315,10 @@ class SimulatedCluster:
         clock_ms = self.clock_ms(node)
         effects = node.engine.step(clock_ms, START_US + self.now_ms * 1000, events)
         self._send(node, effects.send_first)
+        for reply in effects.replies:
+            self._reply(node, reply)
+        for change in effects.changes:
+            self._tell_ports(node, change)
         node.commits.append(effects)
         if len(node.commits) == 1:
             self._commit_next(node)
@@ -360,10 +366,6 @@ class SimulatedCluster:
                 fetch.queue_id, fetch.epoch, fetch.number, fetch.after_sequence, upto, taken
             )
             self._send(node, [(peer, chunk)])
-        for reply in effects.replies:
-            self._reply(node, reply)
-        for change in effects.changes:
-            self._tell_ports(node, change)
         for answer in effects.answers:
             node.answers[answer.token] = answer
         for notice in effects.notices:

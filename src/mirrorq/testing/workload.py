@@ -11,7 +11,10 @@ from random import Random
 
 from attrs import define, field
 
-from mirrorq.engine import MasterChange, MasterLinkLost
+from mirrorq.engine_events import (
+    MasterChange,
+    MasterLinkLost,
+)
 from mirrorq.messages import HandOut, SessionId, SessionReply
 from mirrorq.session import (
     Closed,

@@ -1,38 +1,16 @@
-"""One handle's conversation with the master of its queue. Pure.
-
-    output = session.step(now_ms, *events)
-
-A handle lives on one node (or client); the queue's master may be anywhere, and may change.
-What a handle sends belongs to an *attachment*: requests and replies are numbered in it, and a
-gap on either side, a lost link or a new master begins the next one. A new attachment says what
-users hold (`held`), and sends again everything that has no outcome yet: batches under the same
-producer numbers (P4), settlements of the same deliveries. So nothing here needs to know what
-was lost on the way.
-
-What was handed to the handle and not yet returned by a call is dropped at a new attachment: it
-is not in `held`, was seen by nobody, and goes back uncounted (P3).
-
-Outcomes. A batch ends with sequences, with a refusal, or unknown (its producer id expired, or
-the handle was closed): never by a time-out here.
-
-Invariants:
-1. Numbers of a producer are without gaps and in the order of puts.
-2. `batches` holds exactly the numbers without an outcome, in order.
-3. Credit asked for never exceeds demand + window beyond what is buffered.
-"""
+"""The session's machine: attaching, publishing, settling, credit."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from attrs import define, field, frozen
+from attrs import define
 
 from mirrorq.config import Config
 from mirrorq.messages import (
     Attach,
     Attached,
-    Browse,
     Browsed,
     Confirmed,
     ConsumerRefused,
@@ -42,13 +20,11 @@ from mirrorq.messages import (
     Detach,
     Detached,
     HandOut,
-    Inquire,
     OpenProducer,
     Ping,
     ProducerOpened,
     ProducerUnknown,
     Publish,
-    Purge,
     Purged,
     Recall,
     Refused,
@@ -63,139 +39,25 @@ from mirrorq.messages import (
     Unsubscribe,
 )
 from mirrorq.ranges import RangeSet
-
-IDLE_GIVEBACK_MS = 100
-"""Messages fetched ahead that no call takes for this long go back."""
-WINDOW_MAX_FACTOR = 4
-"""get() under sustained consumption fetches ahead up to this many prefetches."""
-
-# --- Events -------------------------------------------------------------------------------
-
-
-@frozen
-class MasterChanged:
-    """Somebody serves the queue in this reign, or nobody does now."""
-
-    epoch: int
-    available: bool
-
-
-@frozen
-class ReplyArrived:
-    reply: SessionReply
-
-
-@frozen
-class LinkLost:
-    """What was on the way may be gone."""
-
-
-@frozen
-class Closed:
-    """The node, the client or the queue is no more."""
-
-    reason: str
-
-
-SessionEvent = MasterChanged | ReplyArrived | LinkLost | Closed
-
-
-@frozen
-class Put:
-    """A batch of messages to publish. `token` comes back with the outcome."""
-
-    token: object
-    count: int
-    size: int
-    pack: Callable[[int, int, int], bytes]
-    """(producer, first number, settled) -> frame."""
-    whole: bool
-
-
-@frozen
-class SettleCall:
-    """`kind`: ack or nack."""
-
-    token: object
-    kind: str
-    handouts: tuple[HandOut, ...]
-
-
-@frozen
-class Query:
-    """Browse, Purge or Inquire; the request number is put in here."""
-
-    token: object
-    request: Callable[[int], Request]
-
-
-# --- Output -------------------------------------------------------------------------------
-
-
-@frozen
-class Stored:
-    """Messages `index` to index + count - 1 of the put have these sequences."""
-
-    token: object
-    index: int
-    count: int
-    first_sequence: int
-
-
-@frozen
-class Failed:
-    """Messages of the put that were refused, or whose outcome is unknown."""
-
-    token: object
-    index: int
-    count: int
-    reason: str
-    unknown: bool
-
-
-@frozen
-class SettleDone:
-    token: object
-    refused: tuple[HandOut, ...]
-    why: str
-
-
-@frozen
-class QueryDone:
-    token: object
-    reply: object
-    """Browsed, Purged or Counts."""
-
-
-@frozen
-class Delivered:
-    deliver: Deliver
-
-
-@frozen
-class DropBuffered:
-    """A new attachment: what no call has returned is void. `failover`: the master changed."""
-
-    failover: bool
-
-
-@frozen
-class GiveBack:
-    """Another consumer waits: return what no call has taken."""
-
-    consumer: int
-
-
-@frozen
-class ConsumerFailed:
-    number: int
-    why: str
-
-
-Output = (
-    Stored | Failed | SettleDone | QueryDone | Delivered | DropBuffered | GiveBack | ConsumerFailed
+from mirrorq.session.calls import (
+    Closed,
+    ConsumerFailed,
+    Delivered,
+    DropBuffered,
+    Failed,
+    GiveBack,
+    LinkLost,
+    MasterChanged,
+    Output,
+    Put,
+    Query,
+    QueryDone,
+    ReplyArrived,
+    SessionEvent,
+    SettleCall,
+    SettleDone,
+    Stored,
 )
-
 
 # --- State --------------------------------------------------------------------------------
 
@@ -622,62 +484,3 @@ class Session:
             self._output.append(QueryDone(query.token, None))
         self._queries.clear()
         self._requests.clear()
-
-
-def browse_request(start: int, count_max: int) -> Callable[[int], Request]:
-    return lambda number: Browse(number, start, count_max)
-
-
-def purge_request(number: int) -> Request:
-    return Purge(number)
-
-
-def inquire_request(number: int) -> Request:
-    return Inquire(number)
-
-
-__all__ = [
-    "Closed",
-    "ConsumerFailed",
-    "Delivered",
-    "DropBuffered",
-    "Failed",
-    "GiveBack",
-    "LinkLost",
-    "MasterChanged",
-    "Output",
-    "Put",
-    "Query",
-    "QueryDone",
-    "ReplyArrived",
-    "Session",
-    "SessionEvent",
-    "SettleCall",
-    "SettleDone",
-    "Stored",
-    "browse_request",
-    "inquire_request",
-    "purge_request",
-]
-
-
-@define
-class Window:
-    """How far ahead of its callers a handle's get() fetches.
-
-    It grows only while calls come as fast as messages do, and falls to nothing when they stop:
-    messages in a handle that nobody asks for are messages that others wait for.
-    """
-
-    size_max: int
-    size: int = 0
-    taken_ms: int = field(default=0)
-
-    def on_taken(self, now_ms: int, buffer_empty: bool) -> None:
-        """Callers have taken messages; were they all there were?"""
-        if buffer_empty and now_ms - self.taken_ms < IDLE_GIVEBACK_MS:
-            self.size = min(max(self.size * 2, 1), self.size_max)
-        self.taken_ms = now_ms
-
-    def on_idle(self) -> None:
-        self.size = 0

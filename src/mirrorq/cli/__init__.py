@@ -1,0 +1,34 @@
+"""The `mirrorq` command.
+
+Exit status: 0 done; 1 refused or failed, with one line on standard error; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import click
+
+from mirrorq.cli.bench import bench
+from mirrorq.cli.node import demo, node
+from mirrorq.cli.queues import delete_queue, get, list_queues, publish, purge_queue, status
+
+__all__ = ["main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="mirrorq")
+def main() -> None:
+    """A replicated, durable, acked work queue embedded in Python services."""
+
+
+for command in (
+    demo,
+    node,
+    status,
+    list_queues,
+    publish,
+    get,
+    purge_queue,
+    delete_queue,
+    bench,
+):
+    main.add_command(command)

@@ -1,0 +1,122 @@
+"""What the commands share: how they reach a cluster, how they fail, how they list."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mirrorq.errors import MirrorQError
+
+if TYPE_CHECKING:
+    from mirrorq.client import Client
+
+__all__ = ["Failed", "as_json", "connected", "connecting", "failing", "print_rows"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+ENDPOINTS = "MIRRORQ_ENDPOINTS"
+
+
+class Failed(click.ClickException):
+    """One line on standard error, exit status 1."""
+
+    exit_code = 1
+
+    def show(self, file: Any = None) -> None:
+        click.echo("mirrorq: " + " ".join(self.format_message().split()), err=True)
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """Whatever the library or the system refuses becomes one line and exit status 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Whoever read the output has gone; Python's own flush at exit must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Failed("the reader of the output has gone") from None
+    except (MirrorQError, OSError, TimeoutError) as error:
+        raise Failed(str(error)) from error
+
+
+def connecting(command: Command) -> Command:
+    """Options of a command that is a client of a cluster; it gets `client`."""
+
+    @click.option(
+        "--connect",
+        "endpoints",
+        envvar=ENDPOINTS,
+        required=True,
+        metavar="ENDPOINTS",
+        help=f"Nodes to try, as tcp://host:port joined by commas. Default: ${ENDPOINTS}.",
+    )
+    @click.option("--insecure", is_flag=True, help="Allow other addresses than loopback.")
+    @click.option(
+        "--wait", default=10.0, show_default=True, help="Seconds to wait for a node that answers."
+    )
+    @functools.wraps(command)
+    def with_options(
+        *arguments: Any, endpoints: str, insecure: bool, wait: float, **options: Any
+    ) -> Any:
+        with failing(), connected(endpoints, insecure=insecure, wait=wait) as client:
+            return command(*arguments, client=client, **options)
+
+    return with_options  # type: ignore[return-value]
+
+
+@contextmanager
+def connected(endpoints: str, *, insecure: bool, wait: float) -> Iterator[Client]:
+    """A client that has contact with a majority, closed at the end."""
+    from mirrorq.client import connect
+
+    with connect(endpoints, insecure=insecure, timeout=wait) as client:
+        client.wait_ready(wait)
+        yield client
+
+
+def as_json(command: Command) -> Command:
+    """The option --json; the command gets `is_json`."""
+    return click.option("--json", "is_json", is_flag=True, help="Print JSON.")(command)
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, is_json: bool) -> None:
+    """List something: a table on a terminal, tabs between columns elsewhere, or JSON."""
+    if is_json:
+        listed = [dict(zip(columns, row, strict=True)) for row in rows]
+        click.echo(json.dumps(listed, indent=2, default=list))
+    elif sys.stdout.isatty():
+        _print_table(columns, rows)
+    else:
+        click.echo("\t".join(columns))
+        for row in rows:
+            click.echo("\t".join(map(_text, row)))
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for index, column in enumerate(columns):
+        is_number = bool(rows) and type(rows[0][index]) in (int, float)
+        table.add_column(column, justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*map(_text, row))
+    Console().print(table)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "-"
+    return str(value)

@@ -1,0 +1,184 @@
+"""Commands that ask a cluster about its queues, fill and empty them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from mirrorq.cli.connecting import Failed, as_json, connecting, print_rows
+
+if TYPE_CHECKING:
+    from mirrorq.client import Client
+    from mirrorq.confirmation import Confirmation
+    from mirrorq.message import Message
+
+__all__ = ["delete_queue", "get", "list_queues", "publish", "purge_queue", "status"]
+
+COLUMNS = (
+    "name",
+    "state",
+    "master",
+    "synchronised_mirrors",
+    "messages_ready",
+    "messages_unacknowledged",
+)
+READ_BYTES = 1 << 20
+"""Lines that arrive together are published together."""
+TAKE_MAX = 500
+CONFIRM_S = 30.0
+"""Longest wait for the outcome of what was sent, at the end."""
+
+
+@click.command()
+@connecting
+@as_json
+def status(client: Client, is_json: bool) -> None:
+    """Show the nodes and the queues of a cluster."""
+    nodes = [attrs.asdict(node) for node in client.nodes()]
+    queues = [attrs.asdict(queue) for queue in client.queues()]
+    if is_json:
+        click.echo(json.dumps({"nodes": nodes, "queues": queues}, indent=2))
+        return
+    columns = ("name", "endpoint", "alive", "leader", "witness", "incarnation")
+    print_rows(columns, [[node[column] for column in columns] for node in nodes], is_json=False)
+    click.echo()
+    print_rows(COLUMNS, [[queue[column] for column in COLUMNS] for queue in queues], is_json=False)
+
+
+def _columns(
+    context: click.Context, parameter: click.Parameter, columns: tuple[str, ...]
+) -> tuple[str, ...]:
+    """What list-queues was given; looked at before any node is."""
+    from mirrorq.status import QueueStatus
+
+    known = [field.name for field in attrs.fields(QueueStatus)]
+    for column in columns:
+        if column not in known:
+            raise click.BadParameter(f"no column {column!r}: choose from {', '.join(known)}")
+    return columns or COLUMNS
+
+
+@click.command()
+@click.argument("columns", nargs=-1, metavar="[COLUMN]...", callback=_columns)
+@connecting
+@as_json
+def list_queues(client: Client, columns: tuple[str, ...], is_json: bool) -> None:
+    """List the queues of a cluster; COLUMN is any field of their status."""
+    rows = [[getattr(queue, column) for column in columns] for queue in client.queues()]
+    print_rows(columns, rows, is_json=is_json)
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("--transient", is_flag=True, help="Declare the queue as not durable.")
+@connecting
+def publish(client: Client, name: str, transient: bool) -> None:
+    """Publish each line of standard input to QUEUE, declared if it is not there.
+
+    Ends when every line is confirmed, and prints how many there were.
+    """
+    count = 0
+    with client.queue(name, durable=not transient) as queue:
+        open_confirmations: list[Confirmation] = []
+        for lines in _arriving_lines(sys.stdin.buffer):
+            open_confirmations = [each for each in open_confirmations if not _is_confirmed(each)]
+            open_confirmations.append(queue.put_many(lines))
+            count += len(lines)
+        for confirmation in open_confirmations:
+            confirmation.result(CONFIRM_S)
+    click.echo(f"confirmed: {count}")
+
+
+def _is_confirmed(confirmation: Confirmation) -> bool:
+    """Whether it is done; raises what went wrong."""
+    if not confirmation.done():
+        return False
+    confirmation.result(0)
+    return True
+
+
+def _arriving_lines(stream: Any) -> Iterator[list[bytes]]:
+    """Lines without their ends, as many at a time as there are: a slow input is not held up."""
+    rest = b""
+    while chunk := stream.read1(READ_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("-n", "--count", default=1, show_default=True, type=click.IntRange(1))
+@click.option("--all", "is_all", is_flag=True, help="Until no more comes within --timeout.")
+@click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for a message.")
+@click.option("--no-ack", is_flag=True, help="Give the messages back after they are shown.")
+@connecting
+@as_json
+def get(
+    client: Client,
+    name: str,
+    count: int,
+    is_all: bool,
+    timeout: float,
+    no_ack: bool,
+    is_json: bool,
+) -> None:
+    """Take messages from QUEUE and write each as a line; acked once it is written."""
+    taken = 0
+    with client.queue(name, passive=True) as queue:
+        while is_all or taken < count:
+            wanted = TAKE_MAX if is_all else min(TAKE_MAX, count - taken)
+            messages = queue.get_many(wanted, timeout=timeout)
+            if not messages:
+                break
+            sys.stdout.buffer.write(b"".join(_line(message, is_json) for message in messages))
+            sys.stdout.buffer.flush()
+            taken += len(messages)
+            if no_ack:
+                for message in messages:
+                    message.nack()
+            else:
+                queue.ack_many(messages).result(CONFIRM_S)
+    if not is_all and taken < count:
+        raise Failed(f"only {taken} of {count} messages came within {timeout} s")
+
+
+def _line(message: Message, is_json: bool) -> bytes:
+    if not is_json:
+        return message.body + b"\n"
+    shown = {
+        "sequence": message.sequence,
+        "redelivered": message.redelivered,
+        "timestamp": message.timestamp,
+        # JSON has no bytes: what is no UTF-8 is shown escaped.
+        "body": message.body.decode("utf-8", "backslashreplace"),
+    }
+    return json.dumps(shown).encode() + b"\n"
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@connecting
+def purge_queue(client: Client, name: str) -> None:
+    """End all ready messages of QUEUE."""
+    with client.queue(name, passive=True) as queue:
+        click.echo(f"purged: {queue.purge()}")
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("--if-empty", is_flag=True, help="Only when it has no messages.")
+@click.option("--if-unused", is_flag=True, help="Only when it has no consumers.")
+@connecting
+def delete_queue(client: Client, name: str, if_empty: bool, if_unused: bool) -> None:
+    """Delete QUEUE with everything in it."""
+    with client.queue(name, passive=True) as queue:
+        queue.delete(if_empty=if_empty, if_unused=if_unused)
+    click.echo(f"deleted: {name}")

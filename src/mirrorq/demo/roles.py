@@ -1,0 +1,191 @@
+"""The two workers of the demo: one publishes rows with confirms, one takes and acks them.
+
+Each runs on a thread of its own beside the node (or client) whose handle it uses, and writes
+down what happened to it, for the check.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorq import clock
+from mirrorq.demo.records import Confirmed, Taken, pack_confirmed, pack_taken
+from mirrorq.demo.source import digest, number_of
+from mirrorq.errors import ConfirmUnknown, Empty, NoQuorum, NotConfirmed, QueueDown
+
+if TYPE_CHECKING:
+    from mirrorq.confirmation import Confirmation, Settlement
+    from mirrorq.message import Message
+    from mirrorq.queue import MirroredQueue
+
+__all__ = ["Consumer", "Producer"]
+
+OPEN_BATCHES_MAX = 16
+"""Batches without an outcome: a demo shows steady traffic, not how much fits in memory."""
+TAKE_ROWS_MAX = 500
+"""One get_many."""
+TAKE_S = 0.2
+"""A consumer with nothing to take looks this often whether it is to stop."""
+
+
+class Producer:
+    """Publishes the lines of a file, so far as it is allowed to."""
+
+    def __init__(
+        self, queue: MirroredQueue, rows: Path, records: Path, allowed: int, batch: int
+    ) -> None:
+        self._queue = queue
+        self._batch = batch
+        self._rows = rows
+        self._records = records.open("wb", buffering=0)
+        self._changed = threading.Condition()
+        self._allowed = allowed
+        self._is_stopping = False
+        self.published = 0
+        self.confirmed = 0
+        self.refused = 0
+        """Not confirmed, or not known whether they were."""
+        self.started_ms = 0
+        self.is_done = False
+
+    def run(self) -> None:
+        """Publish all; return when the outcome of every message is known."""
+        self.started_ms = clock.now_ms()
+        with self._rows.open("rb") as lines:
+            for batch in _batches((line.rstrip(b"\n") for line in lines), self._batch):
+                if not self._may_publish(len(batch)):
+                    return
+                self._queue.put_many(batch).add_done_callback(self._noted(len(batch)))
+                self.published += len(batch)
+        with self._changed:
+            self._changed.wait_for(self._is_settled)
+        self.is_done = not self._is_stopping
+
+    def allow(self, count: int) -> None:
+        """Go on up to so many rows."""
+        with self._changed:
+            self._allowed = count
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "is": "produced",
+            "published": self.published,
+            "confirmed": self.confirmed,
+            "refused": self.refused,
+            "started_ms": self.started_ms,
+            "done": self.is_done,
+        }
+
+    def _may_publish(self, count: int) -> bool:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self._is_stopping
+                    or (self.published + count <= self._allowed and self._has_room())
+                )
+            )
+            return not self._is_stopping
+
+    def _has_room(self) -> bool:
+        open_count = self.published - self.confirmed - self.refused
+        return open_count < OPEN_BATCHES_MAX * self._batch
+
+    def _is_settled(self) -> bool:
+        return self._is_stopping or self.confirmed + self.refused == self.published
+
+    def _noted(self, count: int) -> Callable[[Confirmation], None]:
+        number = self.published
+
+        def note(confirmation: Confirmation) -> None:
+            at_ms = clock.now_ms()
+            with self._changed:
+                try:
+                    sequences = confirmation.result(0)
+                except (NotConfirmed, ConfirmUnknown):
+                    self.refused += count
+                else:
+                    record = Confirmed(number, count, sequences[0], at_ms)
+                    self._records.write(pack_confirmed(record))
+                    self.confirmed += count
+                self._changed.notify_all()
+
+        return note
+
+
+class Consumer:
+    """Takes and acks what comes, until it is stopped."""
+
+    def __init__(self, queue: MirroredQueue, records: Path, total: int) -> None:
+        self._queue = queue
+        self._records = records.open("wb", buffering=0)
+        self._seen = bytearray(total)
+        self._is_stopping = threading.Event()
+        self._lock = threading.Lock()
+        self.taken = 0
+        """Deliveries, repeats included."""
+        self.distinct = 0
+        """Rows that came at least once."""
+        self.acked = 0
+        self.refused = 0
+        """Acks of deliveries that had gone back to the queue: those messages come again."""
+        self.last_ms = 0
+        """When the last ack was settled."""
+
+    def run(self) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                messages = self._queue.get_many(TAKE_ROWS_MAX, timeout=TAKE_S)
+            except (Empty, NoQuorum, QueueDown):
+                continue
+            if messages:
+                self._records.write(b"".join(map(self._record, messages)))
+                self.taken += len(messages)
+                settlement = self._queue.ack_many(messages)
+                settlement.add_done_callback(self._noted(len(messages)))
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "is": "consumed",
+            "taken": self.taken,
+            "distinct": self.distinct,
+            "acked": self.acked,
+            "refused": self.refused,
+            "last_ms": self.last_ms,
+        }
+
+    def _record(self, message: Message) -> bytes:
+        body = message.body
+        number = number_of(body)
+        if 0 <= number < len(self._seen) and not self._seen[number]:
+            self._seen[number] = 1
+            self.distinct += 1
+        return pack_taken(Taken(number, message.sequence, message.redelivered, digest(body)))
+
+    def _noted(self, count: int) -> Callable[[Settlement], None]:
+        def note(settlement: Settlement) -> None:
+            with self._lock:
+                self.last_ms = clock.now_ms()
+                if settlement.exception(0) is None:
+                    self.acked += count
+                else:
+                    self.refused += count
+
+        return note
+
+
+def _batches(rows: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
+    while batch := list(islice(rows, size)):
+        yield batch

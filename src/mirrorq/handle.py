@@ -1,0 +1,408 @@
+"""`Handle`: what is behind a `MirroredQueue`: its inbox, its session, and who waits on it.
+
+User threads append to an inbox and wait on outcomes; everything else happens on the thread of
+the *host* (a node or a client), which steps the handle: `step` turns calls into requests of
+the `session`, and the session's output into outcomes and messages. `publisher`, `receiver` and
+`settles` are the three ways through it: of puts, of messages, of acks.
+
+*Threads*: what is said to be the host's is touched by nobody else. An item in the inbox has its
+outcome from the host's thread; after `_is_closed`, which is set with the outcomes' lock held,
+nobody puts one in without looking.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mirrorq import settles
+from mirrorq.confirmation import Settlement
+from mirrorq.errors import (
+    ConfirmUnknown,
+    MirrorQError,
+    NoQuorum,
+    ProtocolError,
+    QueueDown,
+    ShutDown,
+)
+from mirrorq.host import Host
+from mirrorq.message import Message
+from mirrorq.messages import Counts, Deliver, SessionRequest
+from mirrorq.outcomes import Outcomes
+from mirrorq.publisher import Publisher
+from mirrorq.puts import ManyPut, SinglePut
+from mirrorq.receiver import Receiver, messages_of
+from mirrorq.session import (
+    Closed,
+    ConsumerFailed,
+    Delivered,
+    DropBuffered,
+    Failed,
+    GiveBack,
+    LinkLost,
+    Output,
+    Query,
+    QueryDone,
+    Session,
+    SessionEvent,
+    SettleDone,
+    Stored,
+    inquire_request,
+)
+from mirrorq.settles import Settle
+
+if TYPE_CHECKING:
+    from mirrorq.consumer import Consumer
+
+__all__ = ["ASK_S", "CLOSE_S", "FLUSH_S", "Handle"]
+
+log = logging.getLogger("mirrorq")
+
+CLOSE_S = 5.0
+"""close() ends within this."""
+FLUSH_S = 4.0
+"""Part of it that is for outcomes to come."""
+ASK_S = 5.0
+"""A question waits so long for the master before it says what is wrong."""
+
+
+class _Answer:
+    """One Query's answer, waited for by one caller."""
+
+    __slots__ = ("is_done", "reply")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.reply: object = None
+
+
+class Handle:
+    """One handle, as its host and its own parts see it."""
+
+    def _open(self, host: Host, queue_id: int, name: str) -> None:
+        self.name = name
+        self._host = host
+        self._queue_id = queue_id
+        self._config = host.config
+        self._pid = os.getpid()
+        self._outcomes = Outcomes()
+        self._inbox: deque[Any] = deque()
+        """SinglePut, ManyPut, Settle, or a function to be called on the host's thread."""
+        self._is_woken = False
+        self._is_shut = False
+        """No puts any more; gets until the queue is empty."""
+        self._is_shut_for_gets = False
+        self._is_closing = False
+        self._is_closed = False
+        """Set with the outcomes' lock held: nothing in the inbox has an outcome after it."""
+        self._close_reason = ""
+        self._ended = threading.Event()
+        self._publisher = Publisher(self)
+        self._receiver = Receiver(self)
+        self._consumers: dict[int, Consumer] = {}
+        """Changed on the host's thread only."""
+        self._consumer_number = 0
+        self._session: Session | None = None
+        self._events_due: list[SessionEvent] = []
+        self._session_id = host.open_session(self, queue_id)
+        self._session = Session(self._session_id, queue_id, self._config)
+        host.wake(self._session_id)
+
+    # --- The host's thread ----------------------------------------------------------------
+
+    def step(
+        self, now_ms: int, events: Sequence[SessionEvent]
+    ) -> tuple[tuple[SessionRequest, ...], int | None]:
+        """Called by the host: take events and users' calls; return requests and a time."""
+        session = self._session
+        if session is None:
+            self._events_due.extend(events)
+            return (), now_ms + 1
+        if self._events_due or self._close_reason:
+            events = [*self._events_due, *events]
+            self._events_due = []
+            if self._close_reason:
+                events.append(Closed(self._close_reason))
+        self._is_woken = False
+        open_before = session.unconfirmed_count, session.unconfirmed_bytes
+        outputs = session.step(now_ms, events)
+        ended_count = open_before[0] - session.unconfirmed_count
+        ended_size = open_before[1] - session.unconfirmed_bytes
+        if not session.closed:
+            self._drain(session)
+        if outputs:
+            self._end(outputs, ended_count, ended_size)
+            self._take(session, outputs)
+        session.complete_attach()
+        self._receiver.fetch(session, now_ms)
+        for consumer in self._consumers.values():
+            session.want(consumer.number, consumer.unsettled, consumer.prefetch)
+        if session.closed:
+            self._on_closed(session)
+        requests = session.flush(now_ms)
+        wake_ms, idle_ms = session.wake_at_ms(), self._receiver.idle_at_ms
+        if idle_ms is not None and (wake_ms is None or idle_ms < wake_ms):
+            wake_ms = idle_ms
+        return requests, wake_ms
+
+    def _drain(self, session: Session) -> None:
+        """Turn what users have called since the last step into calls of the session."""
+        inbox = self._inbox
+        puts: list[SinglePut | ManyPut] = []
+        settled: list[Settle] = []
+        functions: list[Callable[[], None]] = []
+        while inbox:
+            item = inbox.popleft()
+            kind = type(item)
+            if kind is SinglePut or kind is ManyPut:
+                puts.append(item)
+            elif kind is Settle:
+                settled.append(item)
+            else:
+                functions.append(item)
+        if puts:
+            self._publisher.offer(session, puts)
+        if settled:
+            self._offer_settles(session, settled)
+        for function in functions:
+            function()
+
+    def _offer_settles(self, session: Session, settled: list[Settle]) -> None:
+        for item in settled:
+            if item.messages[0]._chunk.handout.epoch != session.epoch:
+                item.messages = [self._newest(session, message) for message in item.messages]
+            if self._consumers:
+                for message in item.messages:
+                    consumer = self._consumers.get(message._chunk.consumer)
+                    if consumer is not None:
+                        consumer._release(message)
+        settles.offer(session, settled)
+
+    def _newest(self, session: Session, message: Message) -> Message:
+        """The delivery by which a message is settled.
+
+        After a failover the new master may have handed a message that its user still holds to
+        this same handle again, before the ack came. As long as no call has returned that one,
+        the ack is meant for it too.
+        """
+        if message._chunk.handout.epoch == session.epoch:
+            return message
+        again = self._receiver.reclaim(message)
+        for consumer in self._consumers.values():
+            again = again or consumer.reclaim(message)
+        return again or message
+
+    def _end(self, outputs: list[Output], ended_count: int, ended_size: int) -> None:
+        """Tell users' threads what has an outcome."""
+        with self._outcomes.lock:
+            puts = [output for output in outputs if isinstance(output, Stored | Failed)]
+            self._publisher.end(puts)
+            self._publisher.count -= ended_count
+            self._publisher.size -= ended_size
+            for output in outputs:
+                if isinstance(output, SettleDone):
+                    settles.finish(output)
+                elif isinstance(output, QueryDone):
+                    answer = output.token
+                    assert isinstance(answer, _Answer)
+                    answer.reply = output.reply
+                    answer.is_done = True
+            self._outcomes.notify()
+
+    def _take(self, session: Session, outputs: list[Output]) -> None:
+        """Messages, and what became of them."""
+        for output in outputs:
+            match output:
+                case Delivered():
+                    self._on_deliver(session, output.deliver)
+                case DropBuffered():
+                    self._drop_buffered(session, output.failover)
+                case GiveBack():
+                    self._receiver.give_back(session)
+                case ConsumerFailed():
+                    self._on_consumer_failed(output)
+
+    def _on_deliver(self, session: Session, deliver: Deliver) -> None:
+        try:
+            messages = messages_of(self, deliver.consumer, deliver.handouts, deliver.frames)
+        except ProtocolError as error:
+            log.error("queue %s: a delivery was damaged on its way: %s", self.name, error)
+            session.drop(deliver.handouts)
+            # What is not held goes back to the queue, and comes again, when we attach again.
+            self._events_due.append(LinkLost())
+            self._wake()
+            return
+        if not deliver.consumer:
+            self._receiver.feed(messages, sum(map(len, deliver.frames)))
+            return
+        consumer = self._consumers.get(deliver.consumer)
+        if consumer is not None:
+            consumer._feed(messages)
+
+    def _drop_buffered(self, session: Session, failover: bool) -> None:
+        self._receiver.drop(session)
+        for consumer in list(self._consumers.values()):
+            session.drop(consumer._drop())
+            if failover and consumer.cancel_on_failover:
+                consumer._cancelled()
+                session.unsubscribe(consumer.number)
+
+    def _on_consumer_failed(self, failed: ConsumerFailed) -> None:
+        if not failed.number:
+            self._receiver.on_refused(failed.why)
+            return
+        consumer = self._consumers.pop(failed.number, None)
+        if consumer is not None:
+            log.warning("consumer of queue %s refused: %s", self.name, failed.why)
+            consumer._refuse(failed.why)
+
+    def _on_closed(self, session: Session) -> None:
+        """End what is in the inbox; the first time also all who wait."""
+        why = f"the handle on queue {self.name!r} is closed: {session.closed}"
+        functions: list[Callable[[], None]] = []
+        with self._outcomes.lock:
+            is_first = not self._is_closed
+            self._is_closed = True
+            self._publisher.count = self._publisher.size = 0
+            while self._inbox:
+                item = self._inbox.popleft()
+                if isinstance(item, SinglePut | ManyPut):
+                    item.confirmation._finish(None, ConfirmUnknown(why))
+                elif isinstance(item, Settle):
+                    settles.refuse([item], why)
+                else:
+                    functions.append(item)
+            self._outcomes.notify()
+        for function in functions:
+            function()
+        if not is_first:
+            return
+        self._receiver.notify()
+        for consumer in list(self._consumers.values()):
+            consumer._end()
+        self._ended.set()
+        if self._close_reason:
+            self._host.close_session(self._session_id)
+
+    # --- Users' threads: what all calls share ---------------------------------------------
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise MirrorQError(
+                f"the handle on queue {self.name!r} was made in process {self._pid}; this is "
+                f"process {os.getpid()}, forked from it: open the queue in the child"
+            )
+        if self._is_closing or self._is_closed or self._host.closed():
+            raise ShutDown(f"the handle on queue {self.name!r} is closed")
+
+    def _check_open_for_puts(self) -> None:
+        self._check()
+        if self._is_shut:
+            raise ShutDown(f"the handle on queue {self.name!r} was shut down: it takes no puts")
+
+    def _check_open_for_gets(self) -> None:
+        self._check()
+        if self._is_shut_for_gets:
+            raise ShutDown(f"the handle on queue {self.name!r} was shut down")
+
+    def _wake(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            self._host.wake(self._session_id)
+
+    def _why_not(self, otherwise: MirrorQError) -> MirrorQError:
+        """The reason for a time-out."""
+        if self._host.is_paused():
+            return NoQuorum(
+                f"queue {self.name!r}: node {self._host.name} has no contact with a majority "
+                "of the cluster. Start more nodes, or mend the network"
+            )
+        session = self._session
+        if session is not None and not session.available:
+            return QueueDown(
+                f"queue {self.name!r} has no master: no member in sync is running. Start the "
+                "nodes that held it"
+            )
+        return otherwise
+
+    def _on_host(self, function: Callable[[], None]) -> None:
+        self._inbox.append(function)
+        self._wake()
+
+    def _ask(
+        self,
+        request: Callable[[int], Any],
+        timeout: float,
+        first: Callable[[], None] | None = None,
+    ) -> object:
+        """A question to the master; `first` is called just before it is sent.
+
+        Raises:
+            NoQuorum, QueueDown: no answer in time, and why.
+        """
+        answer = _Answer()
+        session = self._session
+        assert session is not None
+
+        def begin() -> None:
+            if first is not None:
+                first()
+            session.query(Query(answer, request))
+
+        self._on_host(begin)
+        if not self._outcomes.wait_for(lambda: answer.is_done or self._is_closed, timeout):
+            self._on_host(lambda: session.forget_query(answer))
+            raise self._why_not(
+                QueueDown(f"the master of queue {self.name!r} did not answer for {timeout} s")
+            )
+        if answer.reply is None:
+            raise ShutDown(f"the handle on queue {self.name!r} is closed")
+        return answer.reply
+
+    def _counts(self, timeout: float = ASK_S) -> Counts:
+        reply = self._ask(inquire_request, timeout)
+        assert isinstance(reply, Counts)
+        return reply
+
+    def _settle(self, kind: str, messages: Sequence[Message]) -> Settlement:
+        if os.getpid() != self._pid:
+            self._check()
+        settlement = Settlement(self._outcomes)
+        item = Settle(kind, messages, settlement)
+        if not item.messages:
+            with self._outcomes.lock:
+                settlement._finish(None, settles.error_of(item, SettleDone(None, (), "")))
+            return settlement
+        self._inbox.append(item)
+        if not self._is_closed:
+            self._wake()
+            return settlement
+        # The host has looked into the inbox for the last time, before or after this item.
+        with self._outcomes.lock:
+            if not settlement.done():
+                settles.refuse([item], f"the handle on queue {self.name!r} is closed")
+        return settlement
+
+    # --- The end --------------------------------------------------------------------------
+
+    def _is_quiet(self) -> bool:
+        session = self._session
+        return self._is_closed or (session is not None and session.is_idle and not self._inbox)
+
+    def _end_session(self) -> None:
+        """Say good-bye to the master, then end what is open."""
+        session = self._session
+        assert session is not None
+
+        def detach() -> None:
+            self._receiver.give_back(session, keep=0)
+            session.detach()
+            self._close_reason = "it was closed by its user"
+            self._wake()
+
+        self._on_host(detach)
+        self._ended.wait(CLOSE_S - FLUSH_S)

@@ -1,0 +1,54 @@
+"""What a handle asks of the process it lives in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from mirrorq.config import Config
+    from mirrorq.driver import SessionPort
+    from mirrorq.messages import SessionId
+    from mirrorq.status import QueueStatus
+
+__all__ = ["Host"]
+
+
+class Host(Protocol):
+    """The process side of handles: `node.Node` or `client.Client`.
+
+    It steps each handle on one thread of its own, and routes requests to the queue's master.
+    Every method may be called from any thread.
+    """
+
+    name: str
+    config: Config
+
+    def open_session(self, port: SessionPort, queue_id: int) -> SessionId:
+        """Register a handle; its first event tells who serves the queue."""
+        ...
+
+    def close_session(self, session: SessionId) -> None:
+        """The handle is no more: what it held goes back."""
+        ...
+
+    def wake(self, session: SessionId) -> None:
+        """Have the handle stepped soon. Cheap."""
+        ...
+
+    def is_paused(self) -> bool:
+        """Whether there is no contact with a majority."""
+        ...
+
+    def closed(self) -> bool:
+        """Whether it has been closed, or has failed."""
+        ...
+
+    def status(self, queue_id: int) -> QueueStatus:
+        """What it knows of a queue, without asking anybody."""
+        ...
+
+    def delete(
+        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
+    ) -> None:
+        """Delete a queue."""
+        ...

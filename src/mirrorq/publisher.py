@@ -1,0 +1,156 @@
+"""The way of a `put` into the session, and the bound on what is unconfirmed.
+
+User threads count what they put and append it to the handle's inbox; the host's thread packs
+what has come together, and takes off the count what has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from mirrorq.confirmation import Confirmation
+from mirrorq.errors import Full, MirrorQError, ShutDown
+from mirrorq.puts import ManyPut, SinglePut, finish, frames_of
+from mirrorq.session import Failed, Session, Stored
+
+if TYPE_CHECKING:
+    from mirrorq.handle import Handle
+
+__all__ = ["MessageTooLarge", "Publisher"]
+
+Listener = Callable[[Confirmation], object] | None
+
+
+class MessageTooLarge(MirrorQError, ValueError):
+    """A body above `message_bytes_max`."""
+
+
+class Publisher:
+    """Everything of one handle that has to do with publishing."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.count = 0
+        """Messages without an outcome; like `size`, changed with the outcomes' lock held."""
+        self.size = 0
+        """Their bytes."""
+        self._handle = handle
+        self._config = handle._config
+        self._outcomes = handle._outcomes
+        self._listeners: list[tuple[Listener, Listener]] = []
+
+    # --- Users' threads -------------------------------------------------------------------
+
+    def body(self, body: bytes | bytearray | memoryview) -> bytes:
+        """The body as bytes of its own.
+
+        Raises:
+            TypeError: it is not bytes-like.
+            MessageTooLarge: it is.
+        """
+        if type(body) is not bytes:
+            if not isinstance(body, bytes | bytearray | memoryview):
+                raise TypeError(f"a body is bytes-like, not {type(body).__name__}: encode it first")
+            body = bytes(body)
+        if len(body) > self._config.message_bytes_max:
+            raise MessageTooLarge(
+                f"a body of {len(body)} bytes is larger than message_bytes_max "
+                f"{self._config.message_bytes_max}: split it, or raise the limit on all nodes"
+            )
+        return body
+
+    def bodies(self, bodies: Sequence[bytes | bytearray | memoryview]) -> list[bytes]:
+        """Each as in `body`; for a list of bytes without looking at each in Python."""
+        if isinstance(bodies, bytes | bytearray | memoryview | str):
+            raise TypeError(f"put_many takes a list of bodies, not one {type(bodies).__name__}")
+        made = list(bodies)
+        is_plain = set(map(type, made)) <= {bytes}
+        if is_plain and max(map(len, made), default=0) <= self._config.message_bytes_max:
+            return made  # type: ignore[return-value]
+        return [self.body(body) for body in made]
+
+    def has_room(self, count: int, size: int) -> bool:
+        """Whether this much more may be unconfirmed. A call larger than the bound goes alone."""
+        if not self.count:
+            return True
+        config = self._config
+        return (
+            self.count + count <= config.unconfirmed_count_max
+            and self.size + size <= config.unconfirmed_bytes_max
+        )
+
+    def accept(
+        self, item: SinglePut | ManyPut, count: int, size: int, block: bool, timeout: float | None
+    ) -> None:
+        """Put an item into the inbox, when there is room.
+
+        Raises:
+            Full, NoQuorum, QueueDown: no room in time, and why.
+            ShutDown: the handle is closed.
+        """
+        handle = self._handle
+        handle._check_open_for_puts()
+        if timeout is not None and timeout < 0:
+            raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
+        if not self.has_room(count, size):
+            self._wait_for_room(count, size, block, timeout)
+        with self._outcomes.lock:
+            if handle._is_closed:
+                raise ShutDown(f"the handle on queue {handle.name!r} is closed")
+            self.count += count
+            self.size += size
+            handle._inbox.append(item)
+        handle._wake()
+
+    def _wait_for_room(self, count: int, size: int, block: bool, timeout: float | None) -> None:
+        handle = self._handle
+
+        def may_go_on() -> bool:
+            return self.has_room(count, size) or handle._is_shut or handle._is_closed
+
+        if not self._outcomes.wait_for(may_go_on, timeout if block else 0):
+            config = self._config
+            full = Full(
+                f"queue {handle.name!r}: {self.count} messages ({self.size} bytes) are "
+                f"unconfirmed; the limits are {config.unconfirmed_count_max} and "
+                f"{config.unconfirmed_bytes_max}. Wait, or raise them"
+            )
+            raise handle._why_not(full) if block else full
+        handle._check_open_for_puts()
+
+    def wait_for_confirms(self, timeout: float | None) -> None:
+        """Wait until nothing is unconfirmed.
+
+        Raises:
+            NoQuorum, QueueDown, Full: not in time, and why.
+        """
+        handle = self._handle
+        if not self._outcomes.wait_for(lambda: not self.count or handle._is_closed, timeout):
+            raise handle._why_not(
+                Full(
+                    f"queue {handle.name!r}: {self.count} messages are still unconfirmed after "
+                    f"{timeout} s: wait again"
+                )
+            )
+
+    def listen(self, on_confirmed: Listener, on_not_confirmed: Listener) -> None:
+        """Have functions called with every confirmation that ends."""
+        self._listeners.append((on_confirmed, on_not_confirmed))
+
+    # --- The host's thread ----------------------------------------------------------------
+
+    def offer(self, session: Session, items: Sequence[SinglePut | ManyPut]) -> None:
+        """Pack what was put since the last step."""
+        for put in frames_of(items, self._config.frame_bytes_max):
+            session.put(put)
+
+    def end(self, outcomes: Sequence[Stored | Failed]) -> None:
+        """Note outcomes; with the outcomes' lock held."""
+        ended: list[Confirmation] = []
+        for outcome in outcomes:
+            ended += finish(outcome)
+        for on_confirmed, on_not_confirmed in self._listeners:
+            for confirmation in ended:
+                function = on_confirmed if confirmation._error is None else on_not_confirmed
+                if function is not None:
+                    self._outcomes.call_back(function, confirmation)

@@ -1,0 +1,288 @@
+"""The way of a message from the session to a `get`, and how far ahead of calls it comes.
+
+get() is the session's consumer number 0. Its credit is what waiting calls ask for, plus a window
+that grows while calls take messages as fast as they come. What no call has returned counts as
+ready: it goes back when calls stop coming, when another consumer waits for it (Recall), and when
+the handle loses its master.
+
+The buffer is a deque: users' threads take from its left end, the host's thread appends, and
+either takes a message once, without a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mirrorq.errors import Empty, NoQuorum, PreconditionFailed, QueueDown
+from mirrorq.message import Chunk, Message, pieces_of
+from mirrorq.messages import HandOut
+from mirrorq.session import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Session, Window
+from mirrorq.wire import frames
+
+if TYPE_CHECKING:
+    from mirrorq.handle import Handle
+
+__all__ = ["Receiver"]
+
+log = logging.getLogger("mirrorq")
+
+NOWAIT_S = 1.0
+"""get_nowait() waits so long for the master's word on whether there is a message."""
+RECALL_ASKS = 3
+"""get_nowait() asks so often while others hold messages: one of them may give some back."""
+AHEAD_BYTES = 32 << 20
+"""A handle fetches no more than about this ahead of its callers, whatever they ask for."""
+FIRST_BYTES = 64 << 10
+"""Size of a message for that bound while none has come."""
+LOOK_S = 1.0
+"""A waiting get() looks this often whether the handle or its host is closed."""
+
+
+class Receiver:
+    """Everything of one handle that has to do with get()."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._buffer: deque[Message] = deque()
+        self._ready = threading.Condition()
+        self._demand = 0
+        """Messages that waiting calls would take; changed with `_ready` held."""
+        self._low = 0
+        """Who leaves so few in the buffer wakes the host, to have more fetched."""
+        self._window = Window(WINDOW_MAX_FACTOR * handle._config.prefetch)
+        self._message_bytes = FIRST_BYTES
+        """How large messages have been of late; bounds how many are fetched at once."""
+        self._arrived = 0
+        """Messages that came, less those that went back."""
+        self._seen_taken = 0
+        self._has_arrival = False
+        self._is_subscribed = False
+        self._refused = ""
+        """Why the master did not take get() as a consumer, until the next call."""
+        self.idle_at_ms: int | None = None
+        """When what is buffered goes back, if no call comes."""
+
+    # --- Users' threads -------------------------------------------------------------------
+
+    @property
+    def buffered(self) -> int:
+        """Messages here that no call has returned."""
+        return len(self._buffer)
+
+    def notify(self) -> None:
+        """Something has changed that waiting calls should look at."""
+        with self._ready:
+            self._ready.notify_all()
+
+    def obtain(self, count: int, block: bool, timeout: float | None) -> list[Message]:
+        """Take 1 to `count` messages as soon as there is one; [] when there is none in time."""
+        handle = self._handle
+        handle._check_open_for_gets()
+        if timeout is not None and timeout < 0:
+            raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
+        found = self._pop(count)
+        if found:
+            if len(self._buffer) <= self._low:
+                handle._wake()
+            return found
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._ready:
+            self._demand += count
+            self._refused = ""
+        try:
+            handle._wake()
+            if not block or timeout == 0:
+                return self._obtain_now(count)
+            return self._obtain_waiting(count, deadline)
+        finally:
+            with self._ready:
+                self._demand -= count
+            handle._wake()
+
+    def _obtain_waiting(self, count: int, deadline: float | None) -> list[Message]:
+        handle = self._handle
+        is_warned = False
+        while True:
+            with self._ready:
+                if not self._buffer and not handle._is_shut and not self._refused:
+                    left = LOOK_S if deadline is None else deadline - time.monotonic()
+                    if left > 0:
+                        self._ready.wait(min(left, LOOK_S))
+            found = self._pop(count)
+            if found:
+                return found
+            handle._check_open_for_gets()
+            self._check_refused()
+            if handle._is_shut:
+                return self._obtain_now(count)
+            if deadline is not None and time.monotonic() >= deadline:
+                return []
+            if not is_warned and deadline is None:
+                reason = handle._why_not(Empty(""))
+                if not isinstance(reason, Empty):
+                    log.warning("get() waits: %s", reason)
+                    is_warned = True
+
+    def _obtain_now(self, count: int) -> list[Message]:
+        """Without waiting for a publish: until the master says that nothing is ready."""
+        handle = self._handle
+        deadline = time.monotonic() + NOWAIT_S
+        asks = 0
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                counts = handle._counts(left)
+            except (QueueDown, NoQuorum):
+                break
+            with self._ready:
+                if not self._buffer and counts.ready:
+                    self._ready.wait(min(left, 0.02))
+            found = self._pop(count)
+            if found:
+                return found
+            self._check_refused()
+            asks += 1
+            if not counts.ready and (not counts.unacknowledged or asks >= RECALL_ASKS):
+                break
+        return self._pop(count)
+
+    def _check_refused(self) -> None:
+        if self._refused:
+            raise PreconditionFailed(f"get() on queue {self._handle.name!r}: {self._refused}")
+
+    def _pop(self, count: int) -> list[Message]:
+        buffer = self._buffer
+        found: list[Message] = []
+        with contextlib.suppress(IndexError):
+            if count == 1:
+                found.append(buffer.popleft())
+            else:
+                for _ in range(min(count, len(buffer))):
+                    found.append(buffer.popleft())
+        return found
+
+    # --- The host's thread ----------------------------------------------------------------
+
+    def feed(self, messages: list[Message], size: int) -> None:
+        """Messages of so many bytes have come."""
+        each = size // max(len(messages), 1)
+        # Large messages are noticed at once, small ones after a while: memory before speed.
+        self._message_bytes = max(each, (self._message_bytes + each) // 2)
+        self._arrived += len(messages)
+        self._has_arrival = True
+        self._buffer.extend(messages)
+        if self._demand:
+            self.notify()
+
+    def fetch(self, session: Session, now_ms: int) -> None:
+        """Ask for as many messages as calls want, and what they will want next."""
+        if self._demand and not self._is_subscribed and not self._refused:
+            self._is_subscribed = True
+            session.subscribe(0, self._handle._config.prefetch, False, False)
+        if not self._is_subscribed:
+            return
+        self._watch_idleness(session, now_ms)
+        room = max(AHEAD_BYTES // max(self._message_bytes, 1), 1)
+        wanted = min(self._demand + self._window.size, room)
+        self._low = self._window.size // 2
+        session.want(0, len(self._buffer), wanted)
+
+    def _watch_idleness(self, session: Session, now_ms: int) -> None:
+        buffered = len(self._buffer)
+        taken = self._arrived - buffered
+        if taken != self._seen_taken:
+            self._seen_taken = taken
+            self._window.on_taken(now_ms, buffered == 0)
+            self.idle_at_ms = None
+        if self._has_arrival:
+            self._has_arrival = False
+            self._window.on_arrival(now_ms)
+        if self._demand or not buffered:
+            self.idle_at_ms = None
+        elif self.idle_at_ms is None:
+            self.idle_at_ms = now_ms + IDLE_GIVEBACK_MS
+        elif now_ms >= self.idle_at_ms:
+            self.give_back(session)
+
+    def give_back(self, session: Session, keep: int | None = None) -> None:
+        """Return what no call has taken, all but the first `keep` (None: what calls wait for)."""
+        self._window.on_idle()
+        self.idle_at_ms = None
+        unseen = self._empty(self._demand if keep is None else keep)
+        if unseen:
+            session.give_back(tuple(unseen))
+
+    def drop(self, session: Session) -> None:
+        """What is buffered is void."""
+        # Who has lost a master first asks for what calls wait for: acks of what users hold are
+        # to find their messages where they were.
+        self._window.on_idle()
+        self.idle_at_ms = None
+        session.drop(self._empty(0))
+
+    def _empty(self, keep: int) -> list[HandOut]:
+        """Take all but the first `keep` out of the buffer; return their names."""
+        unseen: list[Message] = []
+        with contextlib.suppress(IndexError):
+            while len(self._buffer) > keep:
+                unseen.append(self._buffer.pop())
+        self._arrived -= len(unseen)
+        unseen.reverse()
+        return pieces_of(unseen)
+
+    def reclaim(self, message: Message) -> Message | None:
+        """Take the next delivery of a message out of the buffer, if it is there."""
+        return next_delivery(self._buffer, message)
+
+    def on_refused(self, why: str) -> None:
+        """The master does not take get() as a consumer."""
+        self._is_subscribed = False
+        self._refused = why
+        self.notify()
+
+
+def next_delivery(buffer: deque[Message], message: Message) -> Message | None:
+    """Take out of a buffer the delivery that followed `message` at a change of master."""
+    sequence, count = message.sequence, message.delivery_count
+    for found in list(buffer):
+        if found.sequence == sequence and found.delivery_count == count + 1:
+            # A call may have taken it meanwhile: then it is another delivery.
+            with contextlib.suppress(ValueError):
+                buffer.remove(found)
+                return found
+    return None
+
+
+def messages_of(
+    handle: Handle, consumer: int, handouts: Sequence[HandOut], parts: Sequence[bytes]
+) -> list[Message]:
+    """Messages out of the frames that hold their bodies.
+
+    Raises:
+        ProtocolError: a frame is damaged.
+    """
+    messages: list[Message] = []
+    pieces = iter(handouts)
+    piece = next(pieces, None)
+    for frame in parts:
+        header = frames.check(frame)
+        while piece is not None and header.first_sequence > piece.last:
+            piece = next(pieces, None)
+        if piece is None:
+            break
+        chunk = Chunk(
+            handle,
+            consumer,
+            piece,
+            header.first_sequence,
+            frames.split(frame),
+            frames.split_properties(frame),
+            header.timestamp_us,
+        )
+        messages += [Message(chunk, index) for index in range(len(chunk.bodies))]
+    return messages

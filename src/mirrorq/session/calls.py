@@ -1,0 +1,162 @@
+"""What goes into a session and what comes out: events, calls, outputs. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from mirrorq.messages import (
+    Browse,
+    Deliver,
+    HandOut,
+    Inquire,
+    Purge,
+    Request,
+    SessionReply,
+)
+
+# --- Events -------------------------------------------------------------------------------
+
+
+@frozen
+class MasterChanged:
+    """Somebody serves the queue in this reign, or nobody does now."""
+
+    epoch: int
+    available: bool
+
+
+@frozen
+class ReplyArrived:
+    reply: SessionReply
+
+
+@frozen
+class LinkLost:
+    """What was on the way may be gone."""
+
+
+@frozen
+class Closed:
+    """The node, the client or the queue is no more."""
+
+    reason: str
+
+
+SessionEvent = MasterChanged | ReplyArrived | LinkLost | Closed
+
+
+@frozen
+class Put:
+    """A batch of messages to publish. `token` comes back with the outcome."""
+
+    token: object
+    count: int
+    size: int
+    pack: Callable[[int, int, int], bytes]
+    """(producer, first number, settled) -> frame."""
+    whole: bool
+
+
+@frozen
+class SettleCall:
+    """`kind`: ack or nack."""
+
+    token: object
+    kind: str
+    handouts: tuple[HandOut, ...]
+
+
+@frozen
+class Query:
+    """Browse, Purge or Inquire; the request number is put in here."""
+
+    token: object
+    request: Callable[[int], Request]
+
+
+# --- Output -------------------------------------------------------------------------------
+
+
+@frozen
+class Stored:
+    """Messages `index` to index + count - 1 of the put have these sequences."""
+
+    token: object
+    index: int
+    count: int
+    first_sequence: int
+
+
+@frozen
+class Failed:
+    """Messages of the put that were refused, or whose outcome is unknown."""
+
+    token: object
+    index: int
+    count: int
+    reason: str
+    unknown: bool
+
+
+@frozen
+class SettleDone:
+    token: object
+    refused: tuple[HandOut, ...]
+    why: str
+
+
+@frozen
+class QueryDone:
+    token: object
+    reply: object
+    """Browsed, Purged or Counts."""
+
+
+@frozen
+class Delivered:
+    deliver: Deliver
+
+
+@frozen
+class DropBuffered:
+    """A new attachment: what no call has returned is void. `failover`: the master changed."""
+
+    failover: bool
+
+
+@frozen
+class GiveBack:
+    """Another consumer waits: return what no call has taken."""
+
+    consumer: int
+
+
+@frozen
+class ConsumerFailed:
+    number: int
+    why: str
+
+
+Output = (
+    Stored | Failed | SettleDone | QueryDone | Delivered | DropBuffered | GiveBack | ConsumerFailed
+)
+
+
+# --- Questions ----------------------------------------------------------------------------
+
+
+def browse_request(start: int, count_max: int) -> Callable[[int], Request]:
+    """Look at `count_max` messages from sequence `start` on."""
+    return lambda number: Browse(number, start, count_max)
+
+
+def purge_request(number: int) -> Request:
+    """End all ready messages."""
+    return Purge(number)
+
+
+def inquire_request(number: int) -> Request:
+    """How many messages there are."""
+    return Inquire(number)

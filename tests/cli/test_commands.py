@@ -1,0 +1,167 @@
+"""The commands as a user runs them: processes, standard input and output, exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mirrorq.demo.ports import free_ports
+
+from .running import COMMAND, COMMAND_S, Run, run_alone, start_node
+
+
+def test_lines_go_through_a_queue(run: Run) -> None:
+    """Lines that are published come out in order, are acked, and are gone then."""
+    lines = b"one\ntwo\n\nlast without an end"
+    assert run("publish", "through", given=lines).stdout == b"confirmed: 4\n"
+    assert run("get", "through", "-n", "3").stdout == b"one\ntwo\n\n"
+    assert run("get", "through", "--all", "--timeout", "1").stdout == b"last without an end\n"
+    over = run("get", "through", "--timeout", "0.2")
+    assert over.returncode == 1
+    assert over.stdout == b""
+    assert over.stderr == b"mirrorq: only 0 of 1 messages came within 0.2 s\n"
+
+
+def test_messages_that_are_not_acked_come_again(run: Run) -> None:
+    """`get --no-ack` shows a message and gives it back, marked as redelivered."""
+    run("publish", "shown", given=b"\xff stays\n")
+    run("get", "shown", "--no-ack")
+    again = json.loads(run("get", "shown", "--json").stdout)
+    assert again["body"] == "\\xff stays"
+    assert again["redelivered"] is True
+    assert again["sequence"] == 1
+
+
+def test_lists_are_text_or_json(run: Run, endpoint: str) -> None:
+    """`list-queues` and `status` say the same as tabs between columns and as JSON."""
+    run("publish", "listed", given=b"a\nb\n")
+    rows = json.loads(run("list-queues", "--json", "name", "messages", "master").stdout)
+    assert {"name": "listed", "messages": 2, "master": "a"} in rows
+    text = run("list-queues", "name", "messages").stdout.decode().splitlines()
+    assert text[0] == "name\tmessages"
+    assert "listed\t2" in text
+    shown = json.loads(run("status", "--json").stdout)
+    assert [node["endpoint"] for node in shown["nodes"]] == [endpoint]
+    assert "listed" in [queue["name"] for queue in shown["queues"]]
+    assert b"\t" + endpoint.encode() + b"\tyes" in run("status").stdout
+
+
+def test_queues_are_purged_and_deleted(run: Run) -> None:
+    """`purge-queue` says how many it ended; `delete-queue` obeys its conditions."""
+    run("publish", "doomed", given=b"a\nb\nc\n")
+    refused = run("delete-queue", "doomed", "--if-empty")
+    assert refused.returncode == 1
+    assert refused.stderr.count(b"\n") == 1
+    assert run("purge-queue", "doomed").stdout == b"purged: 3\n"
+    assert run("delete-queue", "doomed", "--if-empty").stdout == b"deleted: doomed\n"
+    names = run("list-queues", "name").stdout.decode().split()
+    assert "doomed" not in names
+
+
+@pytest.mark.parametrize("command", ["get", "purge-queue", "delete-queue"])
+def test_unknown_queues_are_refused_in_one_line(run: Run, command: str) -> None:
+    """A queue that is not there: exit status 1 and one line on standard error."""
+    done = run(command, "nowhere")
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert done.stderr.startswith(b"mirrorq: no queue is named 'nowhere'")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_unreachable_nodes_are_named() -> None:
+    """No node answers: exit status 1 and one line that names what was tried."""
+    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    done = run_alone("status", "--connect", endpoint, "--wait", "0.3")
+    assert done.returncode == 1
+    assert endpoint.encode() in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status",),
+        ("list-queues", "colour", "--connect", "tcp://127.0.0.1:1"),
+        ("get", "--connect", "tcp://127.0.0.1:1"),
+        ("node", "a", "--path", "x", "--peer", "a"),
+        ("node", "a", "--path", "x", "--peer", "a=b", "--peer", "a=c"),
+        ("demo", "--kill", "everybody"),
+        ("nonsense",),
+    ],
+)
+def test_wrong_usage_is_status_2(arguments: tuple[str, ...]) -> None:
+    """Wrong arguments are told apart from failures."""
+    assert run_alone(*arguments).returncode == 2
+
+
+def test_every_command_has_help() -> None:
+    """The list of commands, and a text of each, without any cluster."""
+    listed = run_alone("--help").stdout.decode()
+    names = [line.split()[0] for line in listed.partition("Commands:")[2].splitlines() if line]
+    assert "bench" in names
+    for name in names:
+        assert run_alone(name, "--help").returncode == 0
+
+
+def test_endpoints_come_from_the_environment(run: Run, endpoint: str) -> None:
+    """MIRRORQ_ENDPOINTS stands for --connect."""
+    environment = {**os.environ, "MIRRORQ_ENDPOINTS": endpoint}
+    done = subprocess.run(
+        [*COMMAND, "status"], env=environment, capture_output=True, timeout=COMMAND_S
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM and Ctrl-C close a node: status 0, and its store can be opened again."""
+    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    for _ in range(2):
+        with start_node(tmp_path, endpoint) as node:
+            node.send_signal(number)
+            output, _ = node.communicate(timeout=COMMAND_S)
+        assert node.returncode == 0
+        assert output == b"node a has ended\n"
+
+
+def test_a_second_node_on_one_path_is_refused(tmp_path: Path) -> None:
+    """Two nodes on one directory: the second ends with status 1 and says why."""
+    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    with start_node(tmp_path, endpoint) as node:
+        second = run_alone("node", "a", "--path", str(tmp_path / "store"))
+        node.terminate()
+    assert second.returncode == 1
+    assert b"mirrorq: " in second.stderr
+
+
+def test_a_waiting_get_ends_on_ctrl_c(run: Run, endpoint: str) -> None:
+    """Ctrl-C while waiting for a message: no traceback, and no message is lost by it."""
+    run("publish", "interrupted", given=b"")
+    arguments = ["get", "interrupted", "-n", "2", "--timeout", "60", "--connect", endpoint]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as waiting:
+        run("publish", "interrupted", given=b"first\n")
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == b"first\n"
+        waiting.send_signal(signal.SIGINT)
+        _, errors = waiting.communicate(timeout=COMMAND_S)
+    assert waiting.returncode == 1
+    assert b"Traceback" not in errors
+    run("publish", "interrupted", given=b"second\n")
+    assert run("get", "interrupted").stdout == b"second\n"
+
+
+def test_bench_measures_a_cluster(tmp_path: Path) -> None:
+    """`mirrorq bench --json` gives every figure, and leaves nothing behind."""
+    done = run_alone("bench", "--scale", "0.01", "--path", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert len(figures) == 6
+    assert all(figure["value"] > 0 for figure in figures.values())
+    assert list(tmp_path.iterdir()) == []

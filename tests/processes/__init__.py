@@ -1,0 +1,1 @@
+"""Real processes on loopback: killed, stopped, restarted, cut off, out of disk."""

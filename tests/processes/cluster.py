@@ -1,0 +1,242 @@
+"""Clusters of peer processes, and waiting for what they come to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mirrorq.demo.ports import free_ports
+
+DEADLINE_S = 60.0
+"""After this a condition is taken never to come. No test waits for it when all is well."""
+SCRIPT = Path(__file__).with_name("peer.py")
+Value = TypeVar("Value")
+
+
+class PeerError(Exception):
+    """What a command raised in the peer: `kind` is the exception's class."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+        self.text = text
+
+
+def until(look: Callable[[], Value], what: object = "") -> Value:
+    """Look again and again until there is something true; return it."""
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        value = look()
+        if value:
+            return value
+        if time.monotonic() >= end:
+            raise AssertionError(f"never came: {what() if callable(what) else what}")
+        time.sleep(0.01)
+
+
+class Peer:
+    """One process with a node or a client."""
+
+    def __init__(self, settings: Mapping[str, Any], log: Path) -> None:
+        self.name = settings.get("name", "client")
+        self.log = log
+        self._lock = threading.Lock()
+        self._number = 0
+        self._open: dict[int, Future[Any]] = {}
+        self._started = self._expect(0)
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), json.dumps({**settings, "log": str(log)})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.with_suffix(".err").open("a"),
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def wait_started(self) -> None:
+        """Raises PeerError when the node could not be made."""
+        self._started.result(DEADLINE_S)
+
+    def _expect(self, number: int) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            self._open[number] = future
+        return future
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            answer = json.loads(line)
+            with self._lock:
+                future = self._open.pop(answer["id"])
+            if "error" in answer:
+                future.set_exception(PeerError(answer["error"], answer["text"]))
+            else:
+                future.set_result(answer["value"])
+        with self._lock:
+            left = list(self._open.values())
+            self._open.clear()
+        for future in left:
+            future.set_exception(PeerError("Gone", f"process {self.name} has ended"))
+
+    def start(self, do: str, **arguments: Any) -> Future[Any]:
+        """Give a command; the answer comes later."""
+        with self._lock:
+            self._number += 1
+            number = self._number
+        future = self._expect(number)
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError, ValueError):
+            self.process.stdin.write(json.dumps({"id": number, "do": do, **arguments}) + "\n")
+            self.process.stdin.flush()
+        return future
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """Give a command and wait for its answer. Raises PeerError."""
+        return self.start(do, **arguments).result(DEADLINE_S)
+
+    def signal(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        with suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
+        self.process.wait()
+        self._reader.join()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with suppress(BrokenPipeError):
+                stream.close()
+
+    def stop_cleanly(self) -> None:
+        """close() the node, then end the process."""
+        self.ask("close_node")
+        self.kill()
+
+    def log_text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+
+class Cluster:
+    """Peers of one cluster; all of them are killed by `end`."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any] | None = None) -> None:
+        self.path = path
+        self.config = dict(config or {})
+        self.endpoints: dict[str, str] = {}
+        self.peers: dict[str, Peer] = {}
+        self.queues: dict[str, int] = {}
+        self.witnesses: frozenset[str] = frozenset()
+        self.seen_by: dict[str, dict[str, str]] = {}
+        """node -> endpoints as that node sees them, where proxies stand between."""
+        self._made: list[Peer] = []
+
+    def __getitem__(self, name: str) -> Peer:
+        return self.peers[name]
+
+    def name_all(self, names: str, witnesses: str = "") -> None:
+        ports = free_ports(len(names))
+        self.endpoints = {
+            name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
+        }
+        self.witnesses = frozenset(witnesses)
+
+    def found(self, names: str, witnesses: str = "") -> None:
+        """Start all nodes at once, and wait until they are one cluster."""
+        self.name_all(names, witnesses)
+        self.start(names)
+
+    def launch(self, name: str, **settings: Any) -> Peer:
+        """Start a node's process; nothing is waited for."""
+        peers = self.seen_by.get(name, self.endpoints)
+        given = {
+            "name": name,
+            "path": str(self.path / name),
+            "peers": peers,
+            "listen": self.endpoints[name],
+            "witness": name in self.witnesses,
+            "config": self.config,
+        }
+        peer = self.run({**given, **settings}, name)
+        self.peers[name] = peer
+        return peer
+
+    def run(self, settings: Mapping[str, Any], name: str) -> Peer:
+        """A process of any kind, ended with the others."""
+        peer = Peer(settings, self.path / f"{name}.log")
+        self._made.append(peer)
+        return peer
+
+    def start(self, names: str) -> None:
+        for name in names:
+            self.launch(name)
+        for name in names:
+            self.peers[name].wait_started()
+        for name in names:
+            self.peers[name].ask("wait_ready")
+
+    def client(self) -> Peer:
+        peer = self.run({"endpoints": list(self.endpoints.values())}, "client")
+        peer.wait_started()
+        return peer
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.peers[name].signal(signal.SIGKILL)
+        for name in names:
+            self.peers.pop(name).kill()
+
+    def open(self, name: str, on: str, **how: Any) -> None:
+        """Open the queue on these nodes, the first first: there it has its master."""
+        for node in on:
+            self.queues[node] = self.peers[node].ask("queue", name=name, **how)
+
+    def ask(self, node: str, do: str, **arguments: Any) -> Any:
+        """Ask a node about its handle on the queue."""
+        return self.peers[node].ask(do, queue=self.queues[node], **arguments)
+
+    def status(self, node: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask(node, "status")
+        return found
+
+    def wait_in_sync(self, mirrors: int, on: str) -> dict[str, Any]:
+        """Wait until a node sees a running queue with so many mirrors, all of them in sync."""
+
+        def look() -> dict[str, Any] | None:
+            status = self.status(on)
+            is_so = (
+                status["state"] == "running"
+                and len(status["mirrors"]) == len(status["synchronised_mirrors"]) == mirrors
+            )
+            return status if is_so else None
+
+        return until(look, lambda: self.status(on))
+
+    def wait_master(self, masters: str, on: str) -> str:
+        """Wait until a node sees one of these as master; return which."""
+
+        def look() -> str | None:
+            master: str | None = self.status(on)["master"]
+            return master if master is not None and master in masters else None
+
+        return until(look, lambda: self.status(on))
+
+    def log_text(self, node: str) -> str:
+        return (self.path / f"{node}.log").read_text()
+
+    def end(self) -> None:
+        for peer in self._made:
+            peer.kill()

@@ -1,0 +1,57 @@
+"""The oracle of every traffic scenario: N, N-1, … 1, each confirmed; what a consumer saw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .cluster import Cluster, until
+
+
+class Traffic:
+    """A producer on one node and a consumer on another, on the cluster's open queue."""
+
+    def __init__(
+        self, cluster: Cluster, producer: str, consumer: str, count: int, pause_s: float = 0.0
+    ) -> None:
+        self._cluster = cluster
+        self._producer = producer
+        self._consumer = consumer
+        self._watch = cluster.ask(consumer, "consume", top=count)
+        self._number = cluster.ask(producer, "produce", count=count, pause_s=pause_s)
+
+    def produced(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._cluster[self._producer].ask("produced", number=self._number)
+        return found
+
+    def consumed(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._cluster[self._consumer].ask("consumed", number=self._watch)
+        return found
+
+    def wait_confirmed(self, count: int) -> None:
+        until(lambda: self.produced()["confirmed"] >= count, self.produced)
+
+    def wait_more_confirmed(self, count: int) -> None:
+        """So many more than now."""
+        self.wait_confirmed(self.produced()["confirmed"] + count)
+
+    def stop(self) -> None:
+        """No more is offered; `check` then expects what was."""
+        self._cluster[self._producer].ask("stop_producing", number=self._number)
+
+    def check(self, top: int) -> None:
+        """Wait until all that was offered is confirmed, seen and acked, then judge it."""
+        both = (self.produced, self.consumed)
+        until(
+            lambda: self.produced()["finished"] and not self.produced()["open"],
+            lambda: [look() for look in both],
+        )
+        lowest = top + 1 - self.produced()["offered"]
+        until(
+            lambda: self.consumed()["lowest"] <= lowest and not self.consumed()["open"],
+            lambda: [look() for look in both],
+        )
+        produced, consumed = self.produced(), self.consumed()
+        assert produced["wrong"] == []
+        assert produced["confirmed"] == produced["offered"]
+        assert consumed["wrong"] == []
+        assert consumed["lowest"] == lowest

@@ -1,0 +1,171 @@
+"""Names and consumers over several processes: scenarios 23, 27, 30 and 31."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .cluster import Cluster, PeerError, until
+
+
+@pytest.fixture
+def ring(cluster: Cluster) -> Cluster:
+    """Three nodes with the queue in sync on all, the master on A."""
+    cluster.found("abc")
+    cluster.open("orders", "abc")
+    assert cluster.wait_in_sync(2, on="a")["master"] == "a"
+    return cluster
+
+
+def bodies(first: int, last: int) -> list[str]:
+    return [f"m{number}" for number in range(first, last + 1)]
+
+
+def consumed(ring: Cluster, name: str, number: int) -> dict[str, Any]:
+    found: dict[str, Any] = ring[name].ask("consumed", number=number)
+    return found
+
+
+def test_scenario_23_one_name_is_one_queue(ring: Cluster) -> None:
+    """Declared on another node it is the same queue; with other properties it is refused, and
+    the queue stays as it is."""
+    assert ring.ask("a", "put", body="m1") == 1
+    assert ring.ask("c", "put", body="m2") == 2
+    with pytest.raises(PeerError, match=r"PreconditionFailed.*orders"):
+        ring["b"].ask("queue", name="orders", durable=False)
+    with pytest.raises(PeerError, match=r"QueueNotFound.*bills"):
+        ring["b"].ask("queue", name="bills", passive=True)
+    ring.open("orders", "b", passive=True)
+    assert ring.ask("b", "browse") == [[1, "m1"], [2, "m2"]]
+
+
+def test_scenario_23_declared_everywhere_at_once(cluster: Cluster) -> None:
+    """All nodes declare the same new name at the same time: it is one queue."""
+    cluster.found("abc")
+    declared = {name: cluster[name].start("queue", name="orders") for name in "abc"}
+    cluster.queues = {name: future.result(60) for name, future in declared.items()}
+    cluster.wait_in_sync(2, on="a")
+    assert [cluster.ask(name, "put", body=name) for name in "abc"] == [1, 2, 3]
+
+
+def test_scenario_27_round_robin_and_prefetch(ring: Cluster) -> None:
+    """Three consumers that ack nothing, on three nodes: each gets as much as its prefetch allows
+    and not one more, taken in turn; nobody's is another's."""
+    prefetch = {"a": 2, "b": 4, "c": 4}
+    held = {name: ring.ask(name, "hold", prefetch=count) for name, count in prefetch.items()}
+    until(lambda: ring.status("a")["consumers"] == 3, lambda: ring.status("a"))
+    ring.ask("a", "put_many", bodies=bodies(1, 30))
+    until(lambda: ring.status("a")["messages_unacknowledged"] == 10, lambda: ring.status("a"))
+
+    def taken(name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = ring[name].ask("held", number=held[name])
+        return found
+
+    until(lambda: all(len(taken(name)) == count for name, count in prefetch.items()))
+    took = {name: taken(name) for name in "abc"}
+    assert sorted(m["sequence"] for name in took for m in took[name]) == list(range(1, 11))
+    first_turn = sorted(min(m["sequence"] for m in took[name]) for name in took)
+    assert first_turn[0] == 1
+    for name in "abc":
+        ring[name].ask("ack_many", queue=ring.queues[name], messages=[took[name][0]["number"]])
+    until(lambda: all(len(taken(name)) == count + 1 for name, count in prefetch.items()))
+    assert ring.status("a")["messages_unacknowledged"] == 10
+
+
+def test_scenario_27_every_consumer_gets_its_share(ring: Cluster) -> None:
+    """Consumers on different nodes work off one queue: each sees some, together all, once."""
+    watches = {
+        name: ring.ask(name, "consume", top=100_000, keep=True, prefetch=10) for name in "abc"
+    }
+    until(lambda: ring.status("a")["consumers"] == 3)
+    producer = ring.ask("a", "produce", count=3000)
+    until(lambda: ring["a"].ask("produced", number=producer)["confirmed"] == 3000)
+    until(lambda: ring.status("a")["messages"] == 0, lambda: ring.status("a"))
+    seen = {name: consumed(ring, name, watches[name])["seen"] for name in "abc"}
+    assert all(len(seen[name]) >= 100 for name in "abc")
+    numbers = [number for name in "abc" for number, _ in seen[name]]
+    assert sorted(numbers) == list(range(1, 3001))
+
+
+def test_scenario_27_cancel_on_failover(ring: Cluster) -> None:
+    """At a failover the consumer that asked for it is cancelled, told once and gets no more; the
+    other hears nothing of it and goes on."""
+    cancelled = ring.ask("b", "consume", top=10**6, cancel_on_failover=True)
+    going_on = ring.ask("c", "consume", top=10**6)
+    until(lambda: ring.status("a")["consumers"] == 2)
+    ring.kill("a")
+    ring.wait_master("bc", on="c")
+    until(lambda: consumed(ring, "b", cancelled)["cancelled"])
+    assert not ring["b"].ask("consuming", number=cancelled)
+    producer = ring.ask("c", "produce", count=100)
+    until(lambda: consumed(ring, "c", going_on)["handed_out"] == 100)
+    assert ring["c"].ask("produced", number=producer)["wrong"] == []
+    assert consumed(ring, "b", cancelled)["cancelled"] == 1
+    assert consumed(ring, "b", cancelled)["handed_out"] == 0
+    assert consumed(ring, "c", going_on)["cancelled"] == 0
+
+
+def test_scenario_27_what_a_dead_consumer_held_goes_to_others(ring: Cluster) -> None:
+    """A mirror that holds messages is killed: they come to another consumer, in order and
+    flagged; what it had fetched and returned to nobody comes unflagged or flagged, but comes."""
+    ring.ask("a", "put_many", bodies=bodies(1, 6))
+    assert [m["body"] for m in ring.ask("c", "take", count=3)] == bodies(1, 3)
+    ring.kill("c")
+    again = ring.ask("b", "take", count=6)
+    assert sorted(m["body"] for m in again) == bodies(1, 6)
+    assert all(m["redelivered"] for m in again if m["body"] in bodies(1, 3))
+
+
+def test_scenario_30_purge_leaves_unacked_alone(ring: Cluster) -> None:
+    """Purge ends what is ready, on every copy; what somebody holds can be acked or given back."""
+    ring.ask("a", "put_many", bodies=bodies(1, 10))
+    held = ring.ask("b", "take", count=2)
+    ended = ring.ask("b", "purge")
+    assert ended == 8
+    assert ring.ask("c", "browse") == [[1, "m1"], [2, "m2"]]
+    ring["b"].ask("ack", message=held[0]["number"])
+    ring["b"].ask("nack", message=held[1]["number"])
+    ring.kill("a")
+    ring.wait_master("bc", on="c")
+    again = ring.ask("c", "get")
+    assert (again["body"], again["redelivered"]) == ("m2", True)
+    assert ring.ask("c", "browse") == [[2, "m2"]]
+
+
+def test_scenario_30_delete_resolves_what_is_outstanding(ring: Cluster) -> None:
+    """Deleting on one node ends waiting calls, acks and handles on the others, and frees the
+    name for a new and empty queue."""
+    ring.ask("a", "put_many", bodies=bodies(1, 3))
+    held = ring.ask("b", "take", count=3)
+    waiting = ring["c"].start("get", queue=ring.queues["c"])
+    with pytest.raises(PeerError, match="PreconditionFailed"):
+        ring.ask("a", "delete", if_empty=True)
+    ring.ask("a", "delete")
+    with pytest.raises(PeerError, match="ShutDown"):
+        waiting.result(60)
+    with pytest.raises(PeerError, match="AckRefused"):
+        ring["b"].ask("ack", message=held[0]["number"])
+    until(lambda: ring.status("c")["state"] == "down")
+    with pytest.raises(PeerError, match="ShutDown"):
+        ring.ask("c", "put", body="m4")
+    ring.open("orders", "cab")
+    assert ring.ask("b", "browse") == []
+    assert ring.ask("c", "put", body="m1") == 1
+
+
+def test_scenario_31_auto_ack_in_flight_at_a_kill(ring: Cluster) -> None:
+    """With auto_ack a message in flight at a kill may be lost or come again, flagged; what comes
+    for the first time comes in order."""
+    watch = ring.ask("c", "consume", top=5000, keep=True, auto_ack=True)
+    producer = ring.ask("b", "produce", count=5000)
+    until(lambda: consumed(ring, "c", watch)["handed_out"] >= 500)
+    ring.kill("a")
+    until(lambda: ring["b"].ask("produced", number=producer)["confirmed"] == 5000)
+    until(lambda: consumed(ring, "c", watch)["lowest"] == 1)
+    seen = consumed(ring, "c", watch)["seen"]
+    unflagged = [number for number, redelivered in seen if not redelivered]
+    assert unflagged == sorted(set(unflagged), reverse=True)
+    first_time = list(dict.fromkeys(number for number, _ in seen))
+    assert first_time == sorted(first_time, reverse=True)
+    until(lambda: ring.status("b")["messages"] == 0)

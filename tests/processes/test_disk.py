@@ -1,0 +1,127 @@
+"""A full disk in the middle of commits: puts wait and say why, and go on when there is room."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .cluster import Cluster, PeerError, until
+
+SMALL_MIB = 8
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A small tmpfs."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_MIB}m", "mirrorq-test", str(path)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def fill_the_rest(path: Path) -> Path:
+    """Take all the space that is left; the file that holds it."""
+    ballast = path / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            pass
+    return ballast
+
+
+@pytest.mark.parametrize("full", ["a", "b"])
+def test_a_full_disk_in_a_cluster(cluster: Cluster, small_disk: Path, full: str) -> None:
+    """The master's or a mirror's disk is full: its status says so, nothing is lost, and when
+    space is freed it goes on."""
+    (cluster.path / full).symlink_to(small_disk)
+    cluster.found("abc")
+    cluster.open("orders", "abc")
+    cluster.wait_in_sync(2, on="b")
+    cluster.ask("a", "fill", count=100, size=1000, batch=1)
+    ballast = fill_the_rest(small_disk)
+    numbers = cluster.ask("c", "put_open", bodies=[f"m{n}" for n in range(40)], size=100_000)
+    until(lambda: cluster.status(full)["blocked_by"], lambda: cluster.status(full))
+    assert "full" in cluster.status(full)["blocked_by"]
+    assert "commits wait" in cluster.log_text(full)
+    ballast.unlink()
+    until(lambda: not cluster.status(full)["blocked_by"], lambda: cluster.status(full))
+    for number in numbers:
+        cluster["c"].ask("outcome", number=number)
+    cluster.wait_in_sync(2, on=full)
+    assert cluster["a"].ask("is_alive")
+    found = [body for _, body in cluster.ask("c", "browse")]
+    assert found == [*map(str, range(100)), *(f"m{n}" for n in range(40))]
+
+
+def test_a_full_disk_of_a_single_node(cluster: Cluster, small_disk: Path) -> None:
+    """One process, no peers: put waits and status says why; what was confirmed is there after a
+    kill with the disk still full; with space again, it goes on."""
+    alone = {"name": "a", "path": str(small_disk / "store")}
+    peer = cluster.run(alone, "alone")
+    peer.wait_started()
+    queue = peer.ask("queue", name="jobs")
+    peer.ask("fill", queue=queue, count=100, size=1000, batch=1)
+    fill_the_rest(small_disk)
+    opened = peer.ask("put_open", queue=queue, bodies=["late"] * 40, size=100_000)
+    until(lambda: peer.ask("status", queue=queue)["blocked_by"])
+    confirmed = sum(peer.ask("is_done", number=number) for number in opened)
+    assert confirmed < 40
+    with pytest.raises(PeerError, match="TimeoutError"):
+        peer.ask("outcome", number=opened[-1], timeout=0.3)
+    assert peer.ask("is_alive")
+    (small_disk / "ballast").unlink()
+    for number in opened:
+        peer.ask("outcome", number=number)
+    peer.kill()
+    again = cluster.run(alone, "alone")
+    again.wait_started()
+    queue = again.ask("queue", name="jobs")
+    assert again.ask("qsize", queue=queue) == 140
+
+
+def test_a_file_size_limit_is_a_full_disk(cluster: Cluster) -> None:
+    """Where no tmpfs can be mounted too: the process may not make its files larger, and then
+    may again."""
+    peer = cluster.run({"name": "a", "path": str(cluster.path / "store")}, "alone")
+    peer.wait_started()
+    queue = peer.ask("queue", name="jobs")
+    peer.ask("fill", queue=queue, count=100, size=1000, batch=1)
+    peer.ask("limit_files", size=1 << 20)
+    opened = peer.ask("put_open", queue=queue, bodies=["late"] * 40, size=100_000)
+    until(lambda: peer.ask("status", queue=queue)["blocked_by"])
+    peer.ask("limit_files", size=None)
+    for number in opened:
+        peer.ask("outcome", number=number)
+    assert peer.ask("qsize", queue=queue) == 140
+
+
+def test_a_queue_at_store_bytes_max_can_be_drained(cluster: Cluster) -> None:
+    """The map is full: puts wait, status names the knob, and taking and acking makes room."""
+    settings = {
+        "name": "a",
+        "path": str(cluster.path / "store"),
+        "config": {"store_bytes_max": 4 << 20},
+    }
+    peer = cluster.run(settings, "alone")
+    peer.wait_started()
+    queue = peer.ask("queue", name="jobs")
+    opened = peer.ask("put_open", queue=queue, bodies=[f"m{n}" for n in range(60)], size=100_000)
+    until(lambda: peer.ask("status", queue=queue)["blocked_by"])
+    assert "store_bytes_max" in peer.ask("status", queue=queue)["blocked_by"]
+    for number in range(60):
+        message = peer.ask("get", queue=queue)
+        assert message["body"] == f"m{number}"
+        peer.ask("ack", message=message["number"])
+    for number in opened:
+        peer.ask("outcome", number=number)

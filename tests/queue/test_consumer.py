@@ -1,0 +1,238 @@
+"""consume: callbacks, prefetch, failing callbacks, cancelling, exclusive consumers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from fake_host import FakeHost, wait_until
+
+import mirrorq
+from mirrorq import consumer as consumer_module
+from mirrorq.errors import ConfigError, PreconditionFailed
+
+
+def fill(queue: mirrorq.MirroredQueue, count: int) -> None:
+    """Publish bodies 0 to count - 1, confirmed."""
+    queue.put_many([b"%d" % number for number in range(count)]).result(10)
+
+
+def ignore(message: mirrorq.Message) -> None:
+    """A callback that keeps its message."""
+
+
+class Gate:
+    """A callback that waits until it is let on."""
+
+    def __init__(self) -> None:
+        self.seen: list[mirrorq.Message] = []
+        self.passes = threading.Semaphore(0)
+
+    def __call__(self, message: mirrorq.Message) -> None:
+        self.seen.append(message)
+        self.passes.acquire(timeout=20)
+        message.ack()
+
+
+def test_a_callback_sees_messages_in_order_on_its_own_thread() -> None:
+    """One thread a consumer; what it acks is gone."""
+    seen: list[tuple[int, str]] = []
+
+    def work(message: mirrorq.Message) -> None:
+        seen.append((message.sequence, threading.current_thread().name))
+        message.ack()
+
+    with FakeHost() as host, host.queue() as queue:
+        consumer = queue.consume(work)
+        fill(queue, 1000)
+        wait_until(lambda: len(seen) == 1000)
+        wait_until(lambda: host.live == 0)
+        assert [sequence for sequence, _ in seen] == [*range(1, 1001)]
+        assert len({name for _, name in seen}) == 1
+        assert consumer.is_active
+        consumer.cancel()
+        assert not consumer.is_active
+
+
+def test_prefetch_bounds_what_is_held() -> None:
+    """The rest is for others; it can be raised while it runs."""
+    gate = Gate()
+    with FakeHost() as host, host.queue() as queue, host.queue() as other:
+        fill(queue, 10)
+        consumer = queue.consume(gate, prefetch=2)
+        wait_until(lambda: consumer.unsettled == 2)
+        assert [other.get(timeout=10).sequence for _ in range(2)] == [3, 4]
+        consumer.prefetch = 4
+        wait_until(lambda: consumer.unsettled == 4)
+        assert consumer.prefetch == 4
+        with pytest.raises(ConfigError, match="at least 1"):
+            consumer.prefetch = 0
+        for _ in range(20):
+            gate.passes.release()
+        wait_until(lambda: len(gate.seen) == 8)
+
+
+def test_settling_twice_gives_no_more_credit() -> None:
+    """An ack of an acked message is refused, and the bound stays what it was."""
+    held: list[mirrorq.Message] = []
+    with FakeHost() as host, host.queue() as queue:
+        consumer = queue.consume(held.append, prefetch=2)
+        fill(queue, 20)
+        wait_until(lambda: len(held) == 2)
+        for _ in range(5):
+            held[0].ack()
+        wait_until(lambda: len(held) == 3)
+        assert queue.qsize() == 17
+        assert consumer.unsettled == 2
+
+
+def test_a_failing_callback_gives_the_message_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, after a pause that grows; what it had settled before it failed stays settled."""
+    monkeypatch.setattr(consumer_module, "PAUSE_FIRST_S", 0.001)
+    counts: list[int] = []
+
+    def work(message: mirrorq.Message) -> None:
+        counts.append(message.delivery_count)
+        if message.delivery_count == 3:
+            message.ack()
+        raise RuntimeError("a user's mistake")
+
+    with FakeHost() as host, host.queue() as queue:
+        fill(queue, 1)
+        consumer = queue.consume(work)
+        wait_until(lambda: host.live == 0)
+        assert counts == [1, 2, 3]
+        assert consumer._pause_s > 0.001
+
+
+def test_cancelling_gives_back_what_was_not_begun() -> None:
+    """Uncounted; the one under way can still be acked."""
+    gate = Gate()
+    with FakeHost() as host, host.queue() as queue:
+        fill(queue, 5)
+        consumer = queue.consume(gate)
+        wait_until(lambda: consumer.unsettled == 5 and len(gate.seen) == 1)
+        gate.passes.release()
+        wait_until(lambda: len(gate.seen) == 2)
+        canceller = threading.Thread(target=consumer.cancel)
+        canceller.start()
+        wait_until(lambda: queue.qsize() == 3)
+        gate.passes.release()
+        canceller.join(10)
+        wait_until(lambda: host.live == 3)
+        rest = [queue.get(timeout=10) for _ in range(3)]
+        assert [(m.sequence, m.redelivered) for m in rest] == [(3, False), (4, False), (5, False)]
+        assert len(gate.seen) == 2
+
+
+def test_a_callback_may_cancel_its_own_consumer() -> None:
+    """It does not wait for itself."""
+    consumers: list[mirrorq.Consumer] = []
+    done = threading.Event()
+
+    def work(message: mirrorq.Message) -> None:
+        message.ack()
+        consumers[0].cancel()
+        done.set()
+
+    with FakeHost() as host, host.queue() as queue:
+        consumers.append(queue.consume(work))
+        fill(queue, 3)
+        assert done.wait(10)
+        wait_until(lambda: queue.qsize() == 2)
+
+
+def test_auto_ack_needs_no_ack_and_no_nack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failing callback has lost its message: that is what auto_ack means."""
+    monkeypatch.setattr(consumer_module, "PAUSE_FIRST_S", 0.001)
+    seen: list[int] = []
+
+    def work(message: mirrorq.Message) -> None:
+        seen.append(message.sequence)
+        raise RuntimeError
+
+    with FakeHost() as host, host.queue() as queue:
+        fill(queue, 3)
+        queue.consume(work, auto_ack=True, prefetch=1)
+        wait_until(lambda: len(seen) == 3)
+        wait_until(lambda: host.live == 0)
+
+
+def test_consumers_take_turns() -> None:
+    """Two consumers share a queue; together they see every message once."""
+    seen: list[list[int]] = [[], []]
+
+    def worker(index: int) -> Any:
+        def work(message: mirrorq.Message) -> None:
+            seen[index].append(message.sequence)
+            message.ack()
+
+        return work
+
+    with FakeHost() as host, host.queue() as one, host.queue() as other:
+        one.consume(worker(0), prefetch=1)
+        other.consume(worker(1), prefetch=1)
+        fill(one, 100)
+        wait_until(lambda: sum(map(len, seen)) == 100)
+        assert all(seen)
+        assert sorted(seen[0] + seen[1]) == [*range(1, 101)]
+
+
+def test_a_failover_is_told_once_to_who_asked() -> None:
+    """cancel_on_failover ends its consumer with one callback; the other one just goes on."""
+    cancelled: list[mirrorq.Consumer] = []
+    seen: list[bytes] = []
+
+    def work(message: mirrorq.Message) -> None:
+        seen.append(message.body)
+        message.ack()
+
+    with FakeHost() as host, host.queue() as queue:
+        leaving = queue.consume(
+            ignore, on_cancel=cancelled.append, cancel_on_failover=True, prefetch=1
+        )
+        staying = queue.consume(work, on_cancel=cancelled.append)
+        host.break_link()
+        fill(queue, 1)
+        assert leaving.is_active
+        host.fail_over()
+        host.fail_over()
+        queue.put(b"after").result(10)
+        wait_until(lambda: b"after" in seen)
+        wait_until(lambda: cancelled == [leaving])
+        assert not leaving.is_active
+        assert staying.is_active
+
+
+def test_an_exclusive_consumer_is_alone() -> None:
+    """Others, get() among them, get PreconditionFailed; when it has gone they may."""
+    with FakeHost() as host, host.queue() as one, host.queue() as other:
+        first = one.consume(ignore, exclusive=True)
+        with pytest.raises(PreconditionFailed, match="exclusive"):
+            other.consume(ignore)
+        with pytest.raises(PreconditionFailed):
+            other.consume(ignore, exclusive=True)
+        with pytest.raises(PreconditionFailed, match="exclusive"):
+            other.get(timeout=10)
+        with pytest.raises(PreconditionFailed):
+            other.get_nowait()
+        first.cancel()
+        fill(one, 1)
+        assert other.get(timeout=10).body == b"0"
+        plain = other.consume(ignore)
+        with pytest.raises(PreconditionFailed, match="other consumers"):
+            one.consume(ignore, exclusive=True)
+        plain.cancel()
+        one.consume(ignore, exclusive=True).cancel()
+
+
+def test_closing_the_handle_ends_its_consumers() -> None:
+    """The threads end; no callback comes after."""
+    with FakeHost() as host:
+        queue = host.queue()
+        consumer = queue.consume(lambda m: m.ack())
+        fill(queue, 10)
+        queue.close()
+        assert not consumer.is_active
+        assert not consumer._thread.is_alive()
