@@ -281,6 +281,7 @@ class Engine:
         self._ask(now_ms)
         self._hold_lease(now_ms)
         self._run_replicas(now_ms, wall_us)
+        self._hold_lease(now_ms)
         self._tell_masters()
         self._close_round(out)
         self._next_out = EngineEffects()
@@ -457,11 +458,13 @@ class Engine:
 
     def _wake_at_ms(self, now_ms: int) -> int | None:
         wake = self._hello_ms + self.config.heartbeat_ms if self._peers.all() else None
+        if self._inbox:
+            return now_ms
         wake = earliest(wake, self._raft_wake)
         wake = earliest(wake, self._supervisor_wake)
         if not self._raft.is_founded:
             wake = earliest(wake, self._founding_wake)
-        wake = earliest(wake, self._holder.wake_at_ms(now_ms, self._needs_lease))
+        wake = earliest(wake, self._holder.wake_at_ms(now_ms, self._needs_lease(now_ms)))
         if self._asks:
             wake = earliest(wake, min(a.sent_ms for a in self._asks.values()) + ASK_AGAIN_MS)
         return earliest(wake, min(self._due.values(), default=None))
@@ -669,13 +672,14 @@ class Engine:
 
     # --- The lease ----------------------------------------------------------------------
 
-    @property
-    def _needs_lease(self) -> bool:
-        masters = any(replica.is_master for replica in self.replicas.values())
-        return masters and not self._is_released
+    def _needs_lease(self, now_ms: int) -> bool:
+        return not self._is_released and any(
+            replica.master is not None and replica.master.needs_lease(now_ms)
+            for replica in self.replicas.values()
+        )
 
     def _hold_lease(self, now_ms: int) -> None:
-        request = self._holder.poll(now_ms, self._needs_lease)
+        request = self._holder.poll(now_ms, self._needs_lease(now_ms))
         if request is not None:
             self._to_leader(now_ms, request)
         lease = self.lease

@@ -76,6 +76,9 @@ from mirrorq.room import Room
 
 HORIZON_STEP = 256
 """Least step of the delivery horizon: one op for so many hand-outs."""
+LEASE_IDLE_MS = 2000
+"""The lease is kept up for so long after the last hand-out; the first one after that waits for
+a round trip to the catalog's leader."""
 HELD_MS = 50
 """Publishes that wait for room are looked at again after this."""
 BROWSE_COUNT_MAX = 10_000
@@ -159,6 +162,8 @@ class Master:
         self._acks: list[Range] = []
         self._returns: list[Range] = []
         self._settles: list[PendingSettle] = []
+        self._wanted_ms = -LEASE_IDLE_MS
+        """When there was last something to hand out."""
         self._return_lsn = 0
         """Last return in the log."""
         self._horizon_pending = 0
@@ -562,6 +567,8 @@ class Master:
         self._admit_held(now_ms)
         self._flush_settles(now_ms)
         self._discharge(self._state.applied)
+        if self.delivery.hungry and self.delivery.ready:
+            self._wanted_ms = now_ms
         # P2: what is on its way back comes before what is behind it.
         is_returning = self._state.applied < self._return_lsn
         if now_ms < self._lease.until_ms and not is_returning:
@@ -605,6 +612,10 @@ class Master:
             if others_wait and self._recalled.get(holder) != newest:
                 self._recalled[holder] = newest
                 self._reply(holder[0], Recall(holder[1]))
+
+    def needs_lease(self, now_ms: int) -> bool:
+        """Whether something is to be handed out, or was lately: an idle queue asks for none."""
+        return now_ms - self._wanted_ms < LEASE_IDLE_MS
 
     def wake_at_ms(self, now_ms: int) -> int | None:
         """When a handle whose link broke is given up, or a held publish looked at again."""

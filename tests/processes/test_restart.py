@@ -96,7 +96,7 @@ def test_scenario_12_without_an_in_sync_member_the_queue_is_down(cluster: Cluste
     cluster.launch("b").wait_started()
     cluster["b"].ask("wait_ready")
     cluster.open("orders", "b", passive=True)
-    assert cluster.status("b")["state"] == "down"
+    until(lambda: cluster.status("b")["state"] == "down", lambda: cluster.status("b"))
     with pytest.raises(PeerError, match="QueueDown"):
         cluster.ask("b", "get", timeout=0.5)
     cluster.start("a")
