@@ -76,6 +76,8 @@ from mirrorq.room import Room
 
 HORIZON_STEP = 256
 """Least step of the delivery horizon: one op for so many hand-outs."""
+EXPIRY_LOOKS = 16
+"""Idle producer ids are looked for so often in one expiry time."""
 LEASE_IDLE_MS = 2000
 """The lease is kept up for so long after the last hand-out; the first one after that waits for
 a round trip to the catalog's leader."""
@@ -162,6 +164,7 @@ class Master:
         self._acks: list[Range] = []
         self._returns: list[Range] = []
         self._settles: list[PendingSettle] = []
+        self._expire_at_ms = 0
         self._wanted_ms = -LEASE_IDLE_MS
         """When there was last something to hand out."""
         self._return_lsn = 0
@@ -175,6 +178,9 @@ class Master:
             entry = ring.entry(lsn)
             assert entry is not None, "an unapplied op is always in memory"
             self._note_in_log(entry.header)
+            if isinstance(entry.payload, ProducerOp):
+                for number in entry.payload.expired:
+                    self._highest.pop(number, None)
 
     def begin(self, now_ms: int, how: str) -> None:
         """The first op of the reign."""
@@ -362,6 +368,24 @@ class Master:
             if session.node == node and attachment.lost_ms is None:
                 attachment.lost_ms = now_ms
 
+    def _expire_producers(self, now_ms: int) -> None:
+        """Ids that were idle for long end by an op; from here on they are unknown."""
+        if now_ms < self._expire_at_ms:
+            return
+        expiry_ms = self._config.producer_expiry_ms
+        self._expire_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
+        least_us = self.wall_us - expiry_ms * 1000
+        old = tuple(
+            number
+            for number, producer in self._state.producers.items()
+            if producer.used_us < least_us and number in self._highest
+        )
+        if old:
+            self._propose(now_ms, ProducerOp("", old))
+            for number in old:
+                del self._highest[number]
+                self._owner.pop(number, None)
+
     def _end_lost(self, now_ms: int) -> None:
         patience_ms = 2 * self._config.failure_ms
         for session, attachment in list(self._sessions.items()):
@@ -527,7 +551,8 @@ class Master:
             if header.epoch >= self.reign:
                 self._activate(now_ms)
         elif isinstance(payload, ProducerOp):
-            self._highest.setdefault(header.lsn, 0)
+            if not payload.expired:
+                self._highest.setdefault(header.lsn, 0)
             opener = self._openers.pop(header.lsn, None)
             if opener is not None:
                 self._reply(opener, ProducerOpened(header.lsn))
@@ -564,6 +589,7 @@ class Master:
         if not self.active:
             return
         self._end_lost(now_ms)
+        self._expire_producers(now_ms)
         self._admit_held(now_ms)
         self._flush_settles(now_ms)
         self._discharge(self._state.applied)

@@ -86,6 +86,10 @@ class Transfer:
         if self.missing:
             for first, last in ranges:
                 self.missing.remove(first, last)
+            if not self.missing:
+                # Else the next start would take all that came since for missing again.
+                self._landing.clear()
+                self.complete_sequence = COMPLETE
 
     # --- Asking -------------------------------------------------------------------------
 

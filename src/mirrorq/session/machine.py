@@ -114,6 +114,8 @@ class Session:
         self._producer = 0
         self._opening = False
         self._next_number = 1
+        self._published_ms = 0
+        self._renew_ms = config.producer_expiry_ms // 2
         self._waiting: deque[Put] = deque()
         self._batches: deque[_Batch] = deque()
         self._consumers: dict[int, _ConsumerState] = {}
@@ -213,7 +215,7 @@ class Session:
     def flush(self, now_ms: int) -> tuple[SessionRequest, ...]:
         """Requests to route to the master now."""
         if self._attached:
-            self._publish_waiting()
+            self._publish_waiting(now_ms)
         requests = tuple(self._requests)
         self._requests.clear()
         return requests
@@ -312,14 +314,19 @@ class Session:
 
     # --- Publishing -------------------------------------------------------------------------
 
-    def _publish_waiting(self) -> None:
+    def _publish_waiting(self, now_ms: int) -> None:
         if not self._waiting:
             return
+        if not self._batches and now_ms - self._published_ms >= self._renew_ms:
+            # Long before the queue forgets an idle id: a put under it would end unknown.
+            self._producer = 0
+            self._next_number = 1
         if not self._producer:
             if not self._opening:
                 self._opening = True
                 self._send(OpenProducer())
             return
+        self._published_ms = now_ms
         while self._waiting:
             put = self._waiting.popleft()
             first = self._next_number
@@ -392,9 +399,9 @@ class Session:
                 self._attach(now_ms)
             return
         self._reply = reply.number
-        self._take(reply)
+        self._take(now_ms, reply)
 
-    def _take(self, envelope: SessionReply) -> None:
+    def _take(self, now_ms: int, envelope: SessionReply) -> None:
         reply = envelope.reply
         match reply:
             case Deliver():
@@ -415,6 +422,7 @@ class Session:
                     self._on_outcome(reply.first_number, reply.count, 0, reply.reason)
             case ProducerOpened():
                 if self._opening:
+                    self._published_ms = now_ms
                     self._producer = reply.producer
                     self._opening = False
             case ProducerUnknown():
