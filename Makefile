@@ -65,7 +65,7 @@ explore: $(STAMP)  ## every interleaving of small rings over the real modules: m
 
 bench: $(STAMP)  ## figures of the parts, then of the whole
 	$(PYTEST) benches --benchmark-enable -o python_files='bench_*.py'
-	$(BIN)/mirrorq bench
+	PYTHONPATH=benches $(BIN)/mirrorq bench --ceiling
 
 ceiling: $(STAMP)  ## what the machine itself can do: LMDB and ZeroMQ without a queue
 	$(BIN)/python benches/ceiling.py

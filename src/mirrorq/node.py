@@ -46,6 +46,7 @@ from mirrorq.messages import (
     MemberId,
     SessionId,
 )
+from mirrorq.outcomes import Outcomes
 from mirrorq.security import check_listen
 from mirrorq.status import NodeStatus, QueueStatus
 from mirrorq.store import Store
@@ -105,6 +106,7 @@ class Node:
         self._tokens = itertools.count(1)
         self._session_numbers = itertools.count(1)
         self._listeners: list[Callable[[Notice], None]] = []
+        self._callbacks = Outcomes()
         self._closed = threading.Event()
         self._close_lock = threading.Lock()
         self._transport: Transport | None = None
@@ -193,6 +195,7 @@ class Node:
             self._hand_over()
             self._closed.set()
             self._driver.stop(CLOSE_S)
+            self._callbacks.close(1.0)
             if self._transport is not None:
                 self._transport.close()
             self._store.close()
@@ -476,16 +479,13 @@ class Node:
         return self._on_thread(lambda: NodeStatus.all_of(self._driver.engine), 5.0, [])
 
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
-        """Have a function called with what happens to this node, on the node's log thread."""
+        """Have a function called with what happens to this node, on a thread of its own."""
         self._listeners.append(on_event)
 
     def _on_notice(self, notice: Notice) -> None:
         log.info("node %s: %s", self.name, notice.text)
         for listener in self._listeners:
-            try:
-                listener(notice)
-            except Exception:
-                log.exception("a listener of node %s raised", self.name)
+            self._callbacks.call_back(listener, notice)
 
 
 def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
