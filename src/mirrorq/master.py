@@ -349,6 +349,7 @@ class Master:
 
     def on_session_gone(self, session: SessionId) -> None:
         """A handle was closed or its process is gone: what it held goes back, counted."""
+        self._waiting = deque(r for r in self._waiting if r.session != session)
         self._sessions.pop(session, None)
         for key in [key for key in self._confirms if key[0] == session]:
             del self._confirms[key]
@@ -358,12 +359,14 @@ class Master:
 
     def on_node_gone(self, node: str, incarnation: int | None) -> None:
         """A node's handles are gone; with an incarnation, only those of older lives."""
-        for session in list(self._sessions):
+        waiting = [request.session for request in self._waiting]
+        for session in dict.fromkeys([*self._sessions, *waiting]):
             if session.node == node and (incarnation is None or session.incarnation < incarnation):
                 self.on_session_gone(session)
 
     def on_link_lost(self, now_ms: int, node: str) -> None:
         """Handles on that node must attach again; who does not is gone."""
+        self._waiting = deque(r for r in self._waiting if r.session.node != node)
         for session, attachment in self._sessions.items():
             if session.node == node and attachment.lost_ms is None:
                 attachment.lost_ms = now_ms

@@ -231,6 +231,8 @@ class Ring:
     def on_repaired(self, sender: MemberId, message: Repaired) -> None:
         if message.epoch == self.epoch and sender == self._right():
             self._right_received = message.received
+            # A watermark that came before its repair was dropped there.
+            self._w_sent = 0
             self._serve_right(always=True)
 
     def on_resend(self, sender: MemberId, message: ResendFrom) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
-from conftest import Connecting
 from running import NodeProcesses, Script, until
 
+from conftest import Connecting
 from mirrorq.errors import AckRefused, NoQuorum
 from mirrorq.message import Message
 from mirrorq.queue import MirroredQueue
