@@ -409,7 +409,10 @@ class Replica:
     def _count_in(self, now_ms: int, out: ReplicaEffects) -> None:
         """R8: only the master proposes, and it waits for the member from here on."""
         ring = self.ring
-        slow = [member for member, until in self._slow_until_ms.items() if now_ms < until]
+        slow = {member: t for member, t in self._slow_until_ms.items() if now_ms < t}
+        if any(member in slow for member in ring.joiners):
+            # Nothing else would look again in a queue that is idle by then.
+            out.wake_at_ms = earliest(out.wake_at_ms, min(slow.values()))
         gates = ring.countable(slow)
         if not gates or ring.view is None or self.master is None or not self.master.active:
             return

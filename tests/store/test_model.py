@@ -50,6 +50,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.last_sequence = 0
         self.must: set[int] = set()
         """Sequences that have to be there; others may be."""
+        self.dead: set[int] = set()
+        """Released: no member fetches what it has released."""
         self.complete = 0
         self.stable_least = 0
         self.stable_most = 0
@@ -140,7 +142,8 @@ class StoreMachine(RuleBasedStateMachine):
         end = max((entry.header.last_sequence for entry in self.old), default=0)
         release = (int(start * end) + 1, int(stop * end))
         if release[0] <= release[1]:
-            self.must -= set(range(release[0], release[1] + 1))
+            self.dead |= set(range(release[0], release[1] + 1))
+            self.must -= self.dead
         self.commit(
             state=self.state,
             state_lsn=self.state_lsn,
@@ -153,8 +156,9 @@ class StoreMachine(RuleBasedStateMachine):
     def lose_all_but_state(self) -> None:
         """A full transfer: the state has come, the frames have not."""
         applied = [entry for entry in self.publishes() if entry.lsn <= self.last_lsn]
-        state_lsn, last_sequence = self.last_lsn, self.last_sequence
+        state_lsn, last_sequence, dead = self.last_lsn, self.last_sequence, self.dead
         self.forget()
+        self.dead = dead
         self.old, self.last_sequence = applied, last_sequence
         self.state, self.state_lsn = b"state", state_lsn
         self.commit(reset=True, state=self.state, state_lsn=state_lsn, complete_sequence=0)
@@ -169,6 +173,8 @@ class StoreMachine(RuleBasedStateMachine):
             header = entry.header
             first = header.first_sequence + int(start * (header.count - 1))
             last = first + int(stop * (header.last_sequence - first))
+            if self.dead.intersection(range(first, last + 1)):
+                continue
             fetched.append(runs.piece(entry, first, last))
             self.must |= set(range(first, last + 1))
         self.complete += 1

@@ -188,7 +188,8 @@ class Session:
 
     def detach(self) -> None:
         """The last request: everything goes back, nothing more is asked for or taken."""
-        if self._attached:
+        if self._attachment and self._attached_epoch == self.epoch:
+            # Also when the master seems gone: its reign may go on, and hold what we held.
             self._send(Detach())
         self._is_detached = True
         self._attached = self.available = False
