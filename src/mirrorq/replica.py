@@ -447,7 +447,9 @@ class Replica:
         sampled_ms, old = self._samples[0]
         if now_ms - sampled_ms < self._lag_ms or ring.stable >= old or ring.durable < old:
             return
-        slow = [member for member, durable in ring.reported.items() if durable < old]
+        behind = [m.id for m in ring.view.members if ring.reported.get(m.id, old) < old]
+        # Only the first: those to its right may lag for no reason but that it is their left.
+        slow = behind[:1]
         epoch, asked_ms = self._proposed
         if not slow or (epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS):
             return

@@ -60,14 +60,21 @@ def duplicated(journal: Journal) -> list[str]:
     return wrong
 
 
-def unflagged(journal: Journal) -> list[str]:
-    """P3: the delivery with redelivered=False is the first that was handed out."""
-    seen: set[int] = set()
+def undercounted(journal: Journal) -> list[str]:
+    """P3: each delivery of a message has a greater count than all that were handed out before.
+
+    So the one with redelivered=False is the first.
+    """
+    counts: dict[int, int] = {}
     wrong = []
     for delivery in sorted(journal.deliveries, key=lambda d: d.handout):
-        if delivery.count == 1 and delivery.sequence in seen:
-            wrong.append(f"unflagged repeat of sequence {delivery.sequence}")
-        seen.add(delivery.sequence)
+        before = counts.get(delivery.sequence, 0)
+        if delivery.count <= before:
+            wrong.append(
+                f"undercounted: sequence {delivery.sequence} delivered with count "
+                f"{delivery.count} after one with {before}"
+            )
+        counts[delivery.sequence] = max(before, delivery.count)
     return wrong
 
 
@@ -106,14 +113,29 @@ def unequal(cluster: SimulatedCluster, queue_id: int) -> list[str]:
     return wrong
 
 
+def undrained(cluster: SimulatedCluster, queue_id: int) -> list[str]:
+    """An empty, quiet queue holds no message on any disk and no op in any memory."""
+    wrong = []
+    for name in cluster.running:
+        files = cluster.nodes[name].disk.queues.get(queue_id)
+        if files is not None and files.frames:
+            wrong.append(f"undrained: {len(files.frames)} frames on the disk of {name}")
+        replica = cluster.engine(name).replicas.get(queue_id)
+        if replica is not None and replica.ring.log:
+            wrong.append(f"undrained: {len(replica.ring.log)} ops in the memory of {name}")
+    return wrong
+
+
 def all_of(journal: Journal, cluster: SimulatedCluster, queue_id: int) -> list[str]:
-    """Every checker, after a drain."""
+    """Every checker, after a drain to the last message."""
     return [
         *lost(journal),
         *unexpected(journal),
         *duplicated(journal),
-        *unflagged(journal),
+        *undercounted(journal),
         *undone_acks(journal),
         *unresolved(journal),
         *unequal(cluster, queue_id),
+        *undrained(cluster, queue_id),
+        *cluster.onlooker.wrong,
     ]

@@ -47,8 +47,10 @@ from mirrorq.messages import (
     SessionReply,
     SessionRequest,
 )
+from mirrorq.room import PLENTY
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.testing.network import Network
+from mirrorq.testing.onlooker import Onlooker
 from mirrorq.wire.ops import FrameCodec
 
 Action = Callable[[], None]
@@ -56,6 +58,8 @@ SessionPort = Callable[[object], None]
 """Called with a MasterChange, MasterLinkLost or SessionReply for one session."""
 
 START_US = 1_700_000_000_000_000
+RETRY_MS = 100
+"""A commit that found the disk full is tried again after this, as in `driver`."""
 
 
 @define
@@ -70,6 +74,12 @@ class SimulatedNode:
     """Counts starts and ends: what was scheduled for an older life is void."""
     paused_until_ms: int = 0
     clock_offset_ms: int = 0
+    clock_gain: int = 0
+    """Thousandths by which this node's clock runs faster than true time."""
+    full_until_ms: int = 0
+    """Its disk refuses every commit before this."""
+    no_room_until_ms: int = 0
+    """Its store says before this that it has no room for messages; commits still work."""
     inbox: list[EngineEvent] = field(factory=list)
     run_scheduled: bool = False
     wake_ms: int | None = None
@@ -99,6 +109,9 @@ class SimulatedCluster:
         """What happened, a line each; equal for equal seeds."""
         self.handed_ms: dict[tuple[int, int, int], int] = {}
         """(queue, epoch, hand-out number) -> when the master's node sent it."""
+        self.onlooker = Onlooker()
+        self.entries_sent: dict[str, int] = {}
+        """Node -> ops and frames of messages that were sent to it by others."""
         self.nodes: dict[str, SimulatedNode] = {}
         self._codec = FrameCodec()
         self._events: list[tuple[int, int, Action]] = []
@@ -158,6 +171,8 @@ class SimulatedCluster:
         incarnation = node.disk.start()
         me = MemberId(node.name, node.disk.store, incarnation)
         self.note(f"start {node.name} incarnation {incarnation}")
+        images = node.disk.images()
+        self.onlooker.on_start(node.name, images)
         node.engine = Engine(
             me,
             f"sim://{node.name}",
@@ -165,7 +180,7 @@ class SimulatedCluster:
             self.config,
             self._codec,
             node.disk.raft_image(),
-            node.disk.images(),
+            images,
             witness=node.witness,
             seed=self.random.getrandbits(32),
             now_ms=self.clock_ms(node),
@@ -229,7 +244,26 @@ class SimulatedCluster:
         return tuple(name for name, node in self.nodes.items() if node.engine is not None)
 
     def clock_ms(self, node: SimulatedNode) -> int:
-        return self.now_ms + node.clock_offset_ms
+        """What the node's own clock says."""
+        return self.now_ms + node.clock_offset_ms + self.now_ms * node.clock_gain // 1000
+
+    def true_ms(self, node: SimulatedNode, clock_ms: int) -> int:
+        """When the node's clock will have come so far; the next moment when it has."""
+        gone_ms = (clock_ms - node.clock_offset_ms) * 1000
+        return max(-(-gone_ms // (1000 + node.clock_gain)), self.now_ms + 1)
+
+    def fill_disk(self, name: str, duration_ms: int, *, noticed: bool = False) -> None:
+        """The disk is full for a while: every commit is refused, and tried again.
+
+        With `noticed` the store knows it beforehand, and only messages are kept out.
+        """
+        node = self.nodes[name]
+        until_ms = self.now_ms + duration_ms
+        if noticed:
+            node.no_room_until_ms = until_ms
+        else:
+            node.full_until_ms = until_ms
+        self.note(f"disk of {name} full for {duration_ms} ms{', noticed' if noticed else ''}")
 
     # --- Links --------------------------------------------------------------------------
 
@@ -274,6 +308,10 @@ class SimulatedCluster:
             if self.nodes[name].engine is not None:
                 self._tell(self.nodes[name], LinkDown(peer), 1)
 
+    def tell(self, name: str, event: EngineEvent) -> None:
+        """Give a node an event that its driver would give it."""
+        self._tell(self.nodes[name], event)
+
     # --- Running a node -----------------------------------------------------------------
 
     def _tell(self, node: SimulatedNode, event: EngineEvent, delay_ms: int = 0) -> None:
@@ -313,7 +351,9 @@ class SimulatedCluster:
         node.run_scheduled = False
         events, node.inbox = node.inbox, []
         clock_ms = self.clock_ms(node)
-        effects = node.engine.step(clock_ms, START_US + self.now_ms * 1000, events)
+        node.engine.room.bytes_left = 0 if self.now_ms < node.no_room_until_ms else PLENTY
+        effects = node.engine.step(clock_ms, START_US + clock_ms * 1000, events)
+        self.onlooker.on_step(node.name, effects.writes, node.engine.replicas.values())
         self._send(node, effects.send_first)
         for reply in effects.replies:
             self._reply(node, reply)
@@ -324,9 +364,8 @@ class SimulatedCluster:
             self._commit_next(node)
         node.wake_ms = None
         if effects.wake_at_ms is not None:
-            delay_ms = max(effects.wake_at_ms - clock_ms, 1)
-            node.wake_ms = self.now_ms + delay_ms
-            self._schedule(node, delay_ms)
+            node.wake_ms = self.true_ms(node, effects.wake_at_ms)
+            self._schedule(node, node.wake_ms - self.now_ms)
 
     def _commit_next(self, node: SimulatedNode) -> None:
         """Carry out rounds in order; what has to be written takes time first."""
@@ -344,6 +383,9 @@ class SimulatedCluster:
             return
         if self.now_ms < node.paused_until_ms:
             self.at(node.paused_until_ms, lambda: self._committed(node, life))
+            return
+        if self.now_ms < node.full_until_ms:
+            self.after(RETRY_MS, lambda: self._committed(node, life))
             return
         effects = node.commits.popleft()
         node.disk.commit(effects.writes, effects.raft)
@@ -384,6 +426,8 @@ class SimulatedCluster:
             arrival_ms = self.network.arrival_ms(node.name, peer, self.now_ms, delay_ms)
             if arrival_ms is None:
                 continue
+            count = len(getattr(message, "entries", ()))
+            self.entries_sent[peer] = self.entries_sent.get(peer, 0) + count
             self._deliver_later(node, other, FromPeer(node.name, incarnation, message), arrival_ms)
 
     def _deliver_later(
@@ -437,12 +481,19 @@ class SimulatedCluster:
                 self._tell(node, NotSent(reply))
                 return
             reply = self._filled(node, reply)
+        replica = engine.replicas.get(reply.queue_id)
+        master = replica.master if replica is not None else None
+        if replica is not None and master is not None and master.reign == reply.epoch:
+            self.onlooker.on_reply(node.name, reply, replica, self._disk_of)
         if reply.session.node != node.name:
             self._send(node, [(reply.session.node, reply)])
             return
         known = node.ports.get(reply.session)
         if known is not None:
             known[1](reply)
+
+    def _disk_of(self, name: str) -> SimulatedDisk:
+        return self.nodes[name].disk
 
     def _filled(self, node: SimulatedNode, reply: SessionReply) -> SessionReply:
         """Put the bodies in, as the real driver does from its store."""

@@ -5,16 +5,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from attrs import define, field
 
+from mirrorq.messages import StoreId
 from mirrorq.testing import checkers
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.workload import Consumer, Journal, Producer
+from mirrorq.testing.workload import Consumer, Getter, Journal, Producer
 
 FAULT_MS = 15_000
 """Length of the safety phase."""
+CLOCK_GAIN_MAX = 40
+"""Clocks run up to so many thousandths apart: within the 4.7 % that leases allow for."""
+QUICK_COMMIT_MS = 5
 DRAIN_MS = 60_000
 """After heal everything must be done within this."""
 
@@ -53,6 +59,9 @@ class Swarm:
 
     def run(self) -> Report:
         cluster = self.cluster
+        for node in cluster.nodes.values():
+            node.clock_offset_ms = self.random.randint(0, 1_000_000)
+            node.clock_gain = self.random.choice((0, self.random.randint(0, CLOCK_GAIN_MAX)))
         cluster.start()
         self.queue_id = cluster.declare(self.data_nodes[0], "orders")
         for node in cluster.nodes.values():
@@ -101,6 +110,8 @@ class Swarm:
             self.cluster.after(20, self._tick_producer)
         for producer in alive:
             producer.publish()
+        if alive and not self._is_quiet and self.random.random() < 0.005:
+            self.random.choice(alive).vanish()
 
     def _tick_consumer(self) -> None:
         alive = [c for c in self.consumers if c.is_alive]
@@ -110,7 +121,8 @@ class Swarm:
             node = self.random.choice(self._running())
             if self.cluster.engine(node).catalog.queue(self.queue_id) is not None:
                 share = 0.0 if self._is_quiet else self.random.choice((0.0, 0.1, 0.4))
-                consumer = Consumer(
+                kind = Getter if not self._is_quiet and self.random.random() < 0.3 else Consumer
+                consumer = kind(
                     self.cluster,
                     node,
                     self.queue_id,
@@ -121,7 +133,11 @@ class Swarm:
                 )
                 self.consumers.append(consumer)
         elif alive and not self._is_quiet and self.random.random() < 0.1:
-            self.random.choice(alive).close()
+            leaving = self.random.choice(alive)
+            self.random.choice((leaving.close, leaving.vanish))()
+        for consumer in alive:
+            if isinstance(consumer, Getter):
+                consumer.call()
         self.cluster.after(self.random.randint(20, 500), self._tick_consumer)
 
     # --- Faults -------------------------------------------------------------------------
@@ -146,6 +162,12 @@ class Swarm:
                     self._start,
                     self._kill_all,
                     self._slow_disk,
+                    self._full_disk,
+                    self._reconnect,
+                    self._reconnect,
+                    self._wipe,
+                    self._restart_storm,
+                    self._chain,
                 )
             )()
         self.cluster.after(self.random.choice((20, 200, 700, 2000)), self._tick_fault)
@@ -156,7 +178,7 @@ class Swarm:
 
     def _restart_later(self, name: str) -> None:
         delay = self.random.choice((10, 300, 1500, 4000))
-        self.cluster.after(delay, lambda: self.cluster.start(name))
+        self._soon(delay, partial(self.cluster.start, name))
 
     def _kill(self) -> None:
         name = self._pick()
@@ -195,7 +217,7 @@ class Swarm:
 
     def _heal_later(self, one: str, other: str) -> None:
         delay = self.random.choice((50, 500, 2500))
-        self.cluster.after(delay, lambda: self.cluster.heal(one, other))
+        self._soon(delay, partial(self.cluster.heal, one, other))
 
     def _cut(self) -> None:
         pair = self._pair()
@@ -233,6 +255,73 @@ class Swarm:
         name = self.random.choice(tuple(self.cluster.nodes))
         self.cluster.nodes[name].commit_ms = self.random.choice((0, 1, 5, 30, 200))
 
+    def _full_disk(self) -> None:
+        name = self._pick()
+        if name is not None:
+            duration_ms = self.random.choice((50, 500, 3000))
+            self.cluster.fill_disk(name, duration_ms, noticed=self.random.random() < 0.5)
+
+    def _reconnect(self) -> None:
+        """Connections break and come back at once: what was on the way is gone."""
+        for _ in range(self.random.randint(1, 3)):
+            pair = self._pair()
+            if pair is not None:
+                self.cluster.cut(*pair)
+                one, other = pair
+                self._soon(self.random.randint(0, 3), partial(self.cluster.heal, one, other))
+
+    def _soon(self, delay_ms: int, action: Callable[[], None]) -> None:
+        self.cluster.after(delay_ms, action)
+
+    def _restart_storm(self) -> None:
+        """One node is killed again and again, soon after each start."""
+        name = self._pick()
+        at_ms = 0
+        for _ in range(self.random.randint(2, 6)):
+            if name is not None:
+                self._soon(at_ms, partial(self.cluster.kill, name))
+                at_ms += self.random.choice((1, 20, 100))
+                self._soon(at_ms, partial(self.cluster.start, name))
+                at_ms += self.random.choice((1, 20, 100, 400))
+
+    def _chain(self) -> None:
+        """Each node hears its neighbours on a circle only: each sees another majority."""
+        names = list(self.cluster.nodes)
+        self.random.shuffle(names)
+        count = len(names)
+        for place, one in enumerate(names):
+            for other in names[place + 2 :]:
+                is_last_pair = place == 0 and other == names[-1]
+                if not is_last_pair or count == 3:
+                    self.cluster.cut(one, other, silent=self.random.random() < 0.5)
+                    self._heal_later(one, other)
+
+    def _wipe(self) -> None:
+        """A store is lost, when that can lose nothing: everything else is well."""
+        if len(self.cluster.nodes) >= 3 and self._is_well():
+            name = self.random.choice(tuple(self.cluster.nodes))
+            self.cluster.kill(name)
+            self.cluster.wipe(name)
+            self._restart_later(name)
+
+    def _is_well(self) -> bool:
+        """All nodes run, are voters with the stores they have, and hold the queue in sync."""
+        cluster = self.cluster
+        stores = {StoreId(name, node.disk.store) for name, node in cluster.nodes.items()}
+        return (
+            len(cluster.running) == len(cluster.nodes)
+            and all(set(cluster.engine(name).voters) == stores for name in cluster.running)
+            and set(cluster.in_sync(self.queue_id)) == set(self.data_nodes)
+            and all(
+                node.commit_ms <= QUICK_COMMIT_MS
+                and max(node.paused_until_ms, node.full_until_ms) < cluster.now_ms
+                for node in cluster.nodes.values()
+            )
+            and not any(
+                link.cut or link.silent or link.delay_ms for link in cluster.network.links.values()
+            )
+        )
+
     # --- The end ------------------------------------------------------------------------
 
     def _heal_and_drain(self) -> list[str]:
@@ -242,12 +331,15 @@ class Swarm:
         for node in cluster.nodes.values():
             node.commit_ms = 1
             node.paused_until_ms = min(node.paused_until_ms, cluster.now_ms)
+            node.full_until_ms = node.no_room_until_ms = cluster.now_ms
         cluster.start()
         for handle in (*self.producers, *self.consumers):
             if handle.is_open and not handle.is_alive:
                 handle.die()
         for consumer in self.consumers:
             consumer.nack_share = 0.0
+            if isinstance(consumer, Getter):
+                consumer.vanish()
         done = cluster.run_until(self._is_drained, DRAIN_MS)
         wrong = [] if done else [f"no progress: {self._situation()}"]
         cluster.run(3000)

@@ -101,20 +101,31 @@ class SimulatedHandle:
             self._end("closed")
             self.cluster.close_session(self._session_id)
 
+    def vanish(self) -> None:
+        """The process that has the handle is killed; its node says so in its name."""
+        if self.is_alive:
+            self.session.flush(self.clock_ms)
+            self.close()
+
     def die(self) -> None:
         """Its node was killed: nothing more is learned of what is open."""
         self._end("killed")
 
     def _end(self, reason: str) -> None:
         if self.is_open:
-            outputs = self.session.step(self.cluster.now_ms, [Closed(reason)])
+            outputs = self.session.step(self.clock_ms, [Closed(reason)])
             self.is_open = False
             self.take(outputs)
 
     @property
+    def clock_ms(self) -> int:
+        """What the clock of its node says."""
+        return self.cluster.clock_ms(self.cluster.nodes[self.node])
+
+    @property
     def is_alive(self) -> bool:
         node = self.cluster.nodes[self.node]
-        return self.is_open and node.life == self._life
+        return self.is_open and node.life == self._life and not self.session.closed
 
     def _on_event(self, event: object) -> None:
         match event:
@@ -146,7 +157,7 @@ class SimulatedHandle:
             self.poke(self.cluster.nodes[self.node].paused_until_ms - self.cluster.now_ms)
             return
         events, self._events = self._events, []
-        outputs = self.session.step(self.cluster.now_ms, events)
+        outputs = self.session.step(self.clock_ms, events)
         self.take(outputs)
         self.work()
         self.session.complete_attach()
@@ -154,12 +165,12 @@ class SimulatedHandle:
         self._flush()
 
     def _flush(self) -> None:
-        now_ms = self.cluster.now_ms
-        for request in self.session.flush(now_ms):
+        for request in self.session.flush(self.clock_ms):
             self.cluster.request(request)
         wake = self.session.wake_at_ms()
         if wake is not None:
-            self.poke(max(wake - now_ms, 1))
+            node = self.cluster.nodes[self.node]
+            self.poke(self.cluster.true_ms(node, wake) - self.cluster.now_ms)
 
     def take(self, outputs: list[Output]) -> None:
         """What the session tells."""
@@ -233,6 +244,8 @@ class Consumer(SimulatedHandle):
     """Takes messages; acks most, gives some back, and sometimes holds them for a while."""
 
     prefetch = 10
+    number = 1
+    """Of the consumer in its session; 0 is what get() uses."""
 
     def __init__(
         self,
@@ -249,7 +262,7 @@ class Consumer(SimulatedHandle):
         self._buffer: list[tuple[HandOut, int, bytes]] = []
         self._unsettled = 0
         super().__init__(cluster, node, queue_id, name, random)
-        self.session.subscribe(1, self.prefetch, False, False)
+        self.session.subscribe(self.number, self.prefetch, False, False)
 
     def take(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -257,13 +270,18 @@ class Consumer(SimulatedHandle):
                 case Delivered():
                     self._on_deliver(output)
                 case DropBuffered():
-                    self.session.drop([piece for piece, _, _ in self._buffer])
-                    self._unsettled -= len(self._buffer)
-                    self._buffer.clear()
+                    self.session.drop(self._empty_buffer())
                 case GiveBack():
-                    pass
+                    self.session.give_back(self._empty_buffer())
                 case SettleDone():
                     self._on_settled(output)
+
+    def _empty_buffer(self) -> tuple[HandOut, ...]:
+        """What no call has taken is here no more."""
+        pieces = tuple(piece for piece, _, _ in self._buffer)
+        self._unsettled -= len(pieces)
+        self._buffer.clear()
+        return pieces
 
     def _on_deliver(self, output: Delivered) -> None:
         deliver = output.deliver
@@ -323,7 +341,30 @@ class Consumer(SimulatedHandle):
             self.journal.resolved_ms.setdefault(delivery.sequence, self.cluster.now_ms)
 
     def ask(self) -> None:
-        self.session.want(1, self._unsettled, self.prefetch)
+        self.session.want(self.number, self._unsettled, self.prefetch)
+
+
+class Getter(Consumer):
+    """Calls get() now and then, fetches ahead, and gives back what others wait for."""
+
+    number = 0
+    _calls = 0
+    """Calls of get() that wait for a message."""
+
+    def call(self) -> None:
+        """The user asks for a few more."""
+        self._calls = self.random.randint(1, 3)
+        self.poke()
+
+    def work(self) -> None:
+        taken_before = len(self._buffer)
+        if self._calls:
+            super().work()
+            self._calls = max(self._calls - (taken_before - len(self._buffer)), 0)
+
+    def ask(self) -> None:
+        ahead = self._calls + 4 if self._calls else 0
+        self.session.want(self.number, len(self._buffer), ahead)
 
 
 def _packer(bodies: list[bytes]) -> Callable[[int, int, int], bytes]:

@@ -1,0 +1,138 @@
+"""An onlooker outside all nodes: it sees each step and each reply, and judges at once.
+
+What it checks cannot be seen in a run's end: one order of ops on all copies, one confirming
+master per epoch, and that a confirmed message is on every disk that it was promised to be on
+at the moment of the promise. It reads engines and disks and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from zlib import crc32
+
+from attrs import define, field
+
+from mirrorq.effects import QueueImage, QueueWrite
+from mirrorq.messages import Confirmed, Entry, SessionReply, View
+from mirrorq.queue_state import QueueState
+from mirrorq.replica import Replica
+from mirrorq.testing.disk import QueueFiles, SimulatedDisk
+
+
+@define
+class _Copy:
+    """One node's log of one queue, as its writes show it."""
+
+    digests: dict[int, int] = field(factory=dict)
+    """lsn -> checksum of the op; what came within a transferred state is not there."""
+    applied: int = 0
+
+    def note(self, write: QueueWrite) -> None:
+        if write.reset:
+            self.digests.clear()
+        cut = write.truncate_to
+        if cut is not None:
+            self.digests = {lsn: crc for lsn, crc in self.digests.items() if lsn <= cut}
+        self.add(write.append)
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.digests[entry.lsn] = crc32(entry.frame)
+
+
+@define
+class Onlooker:
+    """What it has seen; `wrong` holds a sentence for each rule that was broken."""
+
+    wrong: list[str] = field(factory=list)
+    confirms: int = 0
+    """Confirmed messages whose disks were looked at."""
+    _copies: dict[tuple[str, int], _Copy] = field(factory=dict)
+    _order: dict[tuple[int, int], tuple[int, str]] = field(factory=dict)
+    """(queue, lsn) -> checksum of the op applied there, and who applied it first."""
+    _confirming: dict[tuple[int, int], str] = field(factory=dict)
+    """(queue, epoch) -> the node that confirmed in it."""
+
+    def on_start(self, node: str, images: Iterable[QueueImage]) -> None:
+        """A node starts with what its disk holds."""
+        for key in [key for key in self._copies if key[0] == node]:
+            del self._copies[key]
+        for image in images:
+            copy = self._copies[node, image.queue_id] = _Copy()
+            copy.add(image.entries)
+
+    def on_step(self, node: str, writes: Iterable[QueueWrite], replicas: Iterable[Replica]) -> None:
+        """A node has stepped: hold what it has applied against what others have."""
+        for write in writes:
+            self._copies.setdefault((node, write.queue_id), _Copy()).note(write)
+        for replica in replicas:
+            copy = self._copies.setdefault((node, replica.queue_id), _Copy())
+            for lsn in range(copy.applied + 1, replica.state.applied + 1):
+                self._on_applied(node, replica.queue_id, lsn, copy.digests.get(lsn))
+            copy.applied = replica.state.applied
+
+    def _on_applied(self, node: str, queue_id: int, lsn: int, digest: int | None) -> None:
+        if digest is None:
+            return
+        known, first = self._order.setdefault((queue_id, lsn), (digest, node))
+        if known != digest:
+            self.wrong.append(f"two orders: {node} and {first} applied other ops at lsn {lsn}")
+
+    def on_reply(
+        self,
+        node: str,
+        reply: SessionReply,
+        replica: Replica,
+        disk_of: Callable[[str], SimulatedDisk],
+    ) -> None:
+        """The master sends a reply: a confirm must be true now."""
+        confirmed, view = reply.reply, replica.ring.view
+        if not isinstance(confirmed, Confirmed) or view is None:
+            return
+        first = self._confirming.setdefault((reply.queue_id, view.epoch), node)
+        if first != node:
+            self.wrong.append(f"two masters: {node} and {first} confirm in epoch {view.epoch}")
+        for _, count, sequence in confirmed.runs:
+            self.confirms += count
+            last = sequence + count - 1
+            self._check_disks(reply.queue_id, view, sequence, last, disk_of)
+
+    def _check_disks(
+        self,
+        queue_id: int,
+        view: View,
+        first: int,
+        last: int,
+        disk_of: Callable[[str], SimulatedDisk],
+    ) -> None:
+        for member in view.members:
+            disk = disk_of(member.id.node)
+            if not member.in_sync or disk.store != member.id.store:
+                continue
+            missing = _missing(disk, queue_id, first, last)
+            if missing:
+                self.wrong.append(
+                    f"confirmed too early: sequence {missing[0]} is not on the disk of "
+                    f"{member.id.node}, in sync in epoch {view.epoch}"
+                )
+
+
+def _missing(disk: SimulatedDisk, queue_id: int, first: int, last: int) -> list[int]:
+    """Sequences that are neither on this disk nor known there to have ended."""
+    files = disk.queues.get(queue_id)
+    if files is None:
+        return [first]
+    absent = [sequence for sequence in range(first, last + 1) if not _holds(files, sequence)]
+    if not absent or files.state is None:
+        return absent
+    state = QueueState.decode(files.state)
+    return [s for s in absent if s >= state.next_sequence or state.live.within(s, s)]
+
+
+def _holds(files: QueueFiles, sequence: int) -> bool:
+    """Whether the publish op with this message is here: the last that begins at or before it."""
+    for first in range(sequence, 0, -1):
+        entry = files.frames.get(first)
+        if entry is not None:
+            return entry.header.last_sequence >= sequence
+    return False

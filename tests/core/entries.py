@@ -1,0 +1,64 @@
+"""Entries, members and views for the tests of the pure core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirrorq.messages import Entry, MemberId, Payload, RingMessage, View
+from mirrorq.ring import Ring
+from mirrorq.testing.explore_codec import ModelCodec
+from mirrorq.view import make_view
+
+QUEUE = 1
+PRODUCER = 9
+A, B, C, D = (MemberId(name, 1, 1) for name in "abcd")
+CODEC = ModelCodec()
+
+
+def view(epoch: int, in_sync: str, joining: str = "", reign: int = 1) -> View:
+    """A view by the members' names: view(1, "ab", "c")."""
+    members = {"a": A, "b": B, "c": C, "d": D}
+    return make_view(
+        epoch, [members[n] for n in in_sync], [members[n] for n in joining], reign=reign
+    )
+
+
+def publish(
+    lsn: int, first_sequence: int, *, epoch: int = 1, count: int = 1, number: int | None = None
+) -> Entry:
+    """A publish op; its producer's numbers are its sequences unless said otherwise."""
+    frame = CODEC.frame(PRODUCER, first_sequence if number is None else number, count)
+    return CODEC.publish(
+        frame,
+        queue_id=QUEUE,
+        epoch=epoch,
+        lsn=lsn,
+        first_sequence=first_sequence,
+        timestamp_us=0,
+    )
+
+
+def op(lsn: int, payload: Payload, *, epoch: int = 1, **more: Any) -> Entry:
+    """Any op that is no publish."""
+    return CODEC.op(payload, queue_id=QUEUE, epoch=epoch, lsn=lsn, timestamp_us=0, **more)
+
+
+def ring_of(me: MemberId, entries: list[Entry], stable: int = 0) -> Ring:
+    """A member that has these entries on disk."""
+    ring = Ring(me, QUEUE, 4096)
+    ring.load(entries, 0, [])
+    ring._learn_stable(stable)
+    return ring
+
+
+def sent(ring: Ring) -> list[tuple[str, RingMessage]]:
+    """What the ring has sent since it was last asked, with the receivers' names."""
+    found = [(to.node, message) for to, message in ring.out.send]
+    ring.out.send.clear()
+    return found
+
+
+def persist(ring: Ring) -> None:
+    """Everything that the ring wants on disk gets there."""
+    ring.take_write()
+    ring.on_persisted(ring.note_write())

@@ -1,0 +1,154 @@
+"""Who holds what: ready messages, hand-outs and what is taken from whom."""
+
+from __future__ import annotations
+
+from mirrorq.delivery import ConsumerSeat, Delivery
+from mirrorq.messages import AckOp, HandOut, HorizonOp, PromotedOp, ReturnOp, SessionId
+from mirrorq.queue_state import QueueState
+
+from .entries import op, publish
+
+ONE = SessionId("a", 1, 1)
+TWO = SessionId("b", 1, 1)
+
+
+def _state(count: int, horizon: int = 100) -> QueueState:
+    state = QueueState()
+    state.apply(publish(1, 1, count=count))
+    state.apply(op(2, HorizonOp(horizon)))
+    return state
+
+
+def _delivery(state: QueueState, *sessions: SessionId, credit: int = 100) -> Delivery:
+    delivery = Delivery(state, 1)
+    for session in sessions:
+        assert delivery.subscribe(ConsumerSeat((session, 0), 10)) == ""
+        delivery.credit((session, 0), credit)
+    return delivery
+
+
+def _pieces(delivery: Delivery, horizon: int = 100) -> list[tuple[str, HandOut]]:
+    return [
+        (key[0].node, piece)
+        for key, deliver in delivery.hand_out(horizon)
+        for piece in deliver.handouts
+    ]
+
+
+def test_nothing_above_the_horizon_is_handed_out() -> None:
+    """A message at the horizon waits until a stable op has moved it."""
+    delivery = _delivery(_state(5), ONE)
+    assert _pieces(delivery, horizon=3) == [("a", HandOut(1, 1, 1, 2, 1))]
+    assert _pieces(delivery, horizon=3) == []
+    assert list(delivery.ready) == [(3, 5)]
+
+
+def test_credit_bounds_what_a_consumer_gets() -> None:
+    """A consumer is handed what it asked for in all, and no more."""
+    delivery = _delivery(_state(5), ONE, credit=2)
+    assert _pieces(delivery) == [("a", HandOut(1, 1, 1, 2, 1))]
+    delivery.credit((ONE, 0), 3)
+    assert _pieces(delivery) == [("a", HandOut(1, 2, 3, 3, 1))]
+    delivery.credit((ONE, 0), 1)
+    assert _pieces(delivery) == []
+
+
+def test_consumers_share() -> None:
+    """Few messages go round: each waiting consumer gets its part."""
+    delivery = _delivery(_state(4), ONE, TWO)
+    names = [name for name, _ in _pieces(delivery)]
+    assert set(names) == {"a", "b"}
+    assert delivery.unacknowledged == 4
+
+
+def test_an_exclusive_consumer_is_alone() -> None:
+    """A second consumer is told who holds the queue."""
+    delivery = _delivery(_state(1))
+    assert delivery.subscribe(ConsumerSeat((ONE, 1), 1, exclusive=True)) == ""
+    assert "node a" in delivery.subscribe(ConsumerSeat((TWO, 1), 1))
+
+
+def test_a_piece_is_taken_once_and_by_its_holder_only() -> None:
+    """Number, count and session name a delivery; a second ack of it takes nothing."""
+    delivery = _delivery(_state(3), ONE)
+    ((_, piece),) = _pieces(delivery)
+    other_count = HandOut(1, piece.number, 1, 3, 2)
+    other_number = HandOut(1, piece.number + 1, 1, 3, 1)
+    for session, wrong in ((TWO, piece), (ONE, other_count), (ONE, other_number)):
+        assert delivery.take(session, wrong) == []
+    assert delivery.take(ONE, HandOut(1, piece.number, 2, 2, 1)) == [(2, 2)]
+    assert delivery.take(ONE, piece) == [(1, 1), (3, 3)]
+    assert delivery.take(ONE, piece) == []
+    assert delivery.unacknowledged == 0
+
+
+def test_a_give_back_of_an_old_hand_out_is_void() -> None:
+    """What came back and was handed out again is not given back by its first hand-out."""
+    delivery = _delivery(_state(1), ONE)
+    ((_, first),) = _pieces(delivery)
+    delivery.give_back(delivery.take(ONE, first))
+    ((_, second),) = _pieces(delivery)
+    assert (second.count, second.number) == (1, first.number + 1)
+    assert delivery.take(ONE, first) == []
+    assert delivery.take(ONE, second) == [(1, 1)]
+
+
+def test_what_was_not_sent_was_not_handed_out() -> None:
+    """A hand-out that came too late to be sent is ready again, and costs no credit."""
+    delivery = _delivery(_state(1), ONE, credit=1)
+    ((_, piece),) = _pieces(delivery)
+    delivery.unhand((ONE, 0), piece)
+    assert [again.count for _, again in _pieces(delivery)] == [1]
+    assert delivery.unacknowledged == 1
+
+
+def _promoted(state: QueueState) -> Delivery:
+    """The delivery of the next reign, 2."""
+    state.apply(op(state.applied + 1, PromotedOp("clean"), epoch=2))
+    return Delivery(state, 2)
+
+
+def test_an_ack_across_a_promotion_is_taken_by_its_count() -> None:
+    """The message is ready, a promotion raised it last, and the count is the ack's + 1."""
+    state = _state(2)
+    after = _promoted(state)
+    assert after.take(ONE, HandOut(1, 1, 1, 1, 1)) == [(1, 1)]
+    assert list(after.ready) == [(2, 2)]
+    assert after.take(ONE, HandOut(1, 1, 2, 2, 2)) == []
+
+
+def test_an_ack_of_what_was_returned_since_is_refused() -> None:
+    """The same count by a return is somebody else's delivery."""
+    state = _state(1)
+    state.apply(op(3, ReturnOp(((1, 1),))))
+    after = _promoted(state)
+    assert after.take(ONE, HandOut(1, 1, 1, 1, 1)) == []
+    assert after.take(ONE, HandOut(1, 2, 1, 1, 2)) == [(1, 1)]
+
+
+def test_an_ack_across_a_promotion_is_refused_when_another_holds_it() -> None:
+    """Handed out again, the message is its new holder's."""
+    state = _state(1)
+    after = _promoted(state)
+    after.subscribe(ConsumerSeat((TWO, 0), 1))
+    after.credit((TWO, 0), 1)
+    assert [piece.count for _, piece in _pieces(after)] == [2]
+    assert after.take(ONE, HandOut(1, 1, 1, 1, 1)) == []
+
+
+def test_an_ack_that_was_applied_before_the_failover_is_known_to_be_done() -> None:
+    """A resent ack of an earlier reign is told done for what no longer lives."""
+    state = _state(3)
+    state.apply(op(3, AckOp(((2, 2),))))
+    after = _promoted(state)
+    assert after.already_ended(HandOut(1, 1, 1, 3, 1)) == [(2, 2)]
+
+
+def test_only_what_lives_comes_back() -> None:
+    """A give-back of a message that was acked meanwhile makes nothing ready."""
+    state = _state(2)
+    delivery = _delivery(state, ONE)
+    _pieces(delivery)
+    state.apply(op(3, AckOp(((1, 1),))))
+    delivery.give_back([(1, 2)])
+    assert list(delivery.ready) == [(2, 2)]

@@ -1,0 +1,380 @@
+"""A reign over one queue: producers, settling and hand-out, on a ring of one member."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mirrorq.config import Config
+from mirrorq.effects import Persisted, QueueImage
+from mirrorq.master import Lease
+from mirrorq.messages import (
+    AckOp,
+    Attach,
+    Attached,
+    Confirmed,
+    Credit,
+    Deliver,
+    Detached,
+    HandOut,
+    Inquire,
+    OpenProducer,
+    Ping,
+    Pong,
+    ProducerOpened,
+    ProducerUnknown,
+    Publish,
+    Purge,
+    Purged,
+    RefusalOp,
+    Refused,
+    Reply,
+    Request,
+    ResendNumber,
+    SessionId,
+    SessionRequest,
+    Settle,
+    Settled,
+    Subscribe,
+)
+from mirrorq.replica import LeaseChanged, Replica, Requested, SessionGone, ViewInstalled
+from mirrorq.testing.disk import QueueFiles
+
+from .entries import CODEC, QUEUE, A, view
+
+ONE = SessionId("a", 1, 1)
+TWO = SessionId("a", 1, 2)
+NOW_MS = 1000
+
+
+class Queue:
+    """One member in sync, master of its queue; everything written is synced on `sync`."""
+
+    def __init__(self, files: QueueFiles | None = None, epoch: int = 1) -> None:
+        self.files = files or QueueFiles()
+        self.lease = Lease(until_ms=1 << 60)
+        self.replica = Replica(A, QUEUE, Config(), CODEC, self.files.image(QUEUE), self.lease)
+        self.epoch = epoch
+        self.replies: list[tuple[SessionId, Reply]] = []
+        self._writes: list[tuple[int, Any]] = []
+        self._numbers: dict[SessionId, tuple[int, int]] = {}
+        self.step(ViewInstalled(view(epoch, "a", reign=epoch)))
+
+    def step(self, *events: Any) -> None:
+        effects = self.replica.step(NOW_MS, 0, *events)
+        if effects.write is not None:
+            self._writes.append((effects.write_number, effects.write))
+        self.replies.extend((reply.session, reply.reply) for reply in effects.replies)
+
+    def sync(self) -> None:
+        """Everything on its way reaches the disk, and what follows from it too."""
+        while self._writes:
+            number, write = self._writes.pop(0)
+            self.files.apply(write)
+            self.step(Persisted(number))
+
+    def attach(self, session: SessionId, held: tuple[HandOut, ...] = (), producer: int = 0) -> None:
+        attachment = self._numbers.get(session, (0, 0))[0] + 1
+        self._numbers[session] = (attachment, 0)
+        self.ask(session, Attach(held, producer))
+
+    def ask(self, session: SessionId, request: Request, skip: int = 0) -> None:
+        attachment, number = self._numbers[session]
+        number += 1 + skip
+        self._numbers[session] = (attachment, number)
+        self.step(
+            Requested(SessionRequest(QUEUE, self.epoch, session, attachment, number, request))
+        )
+
+    def heard(self, session: SessionId = ONE) -> list[Reply]:
+        """What this session was told since it was last asked."""
+        found = [reply for to, reply in self.replies if to == session]
+        self.replies = [(to, reply) for to, reply in self.replies if to != session]
+        return found
+
+    def open_producer(self) -> int:
+        self.ask(ONE, OpenProducer())
+        self.sync()
+        (opened,) = [r for r in self.heard() if isinstance(r, ProducerOpened)]
+        return opened.producer
+
+    def publish(self, producer: int, first: int, count: int = 1, *, settled: int = 0) -> None:
+        frame = CODEC.frame(producer, first, count, settled)
+        self.ask(ONE, Publish(frame, False))
+
+    def consume(self, session: SessionId = ONE, credit: int = 100) -> None:
+        self.ask(session, Subscribe(0, 1))
+        self.ask(session, Credit(0, credit))
+        self.sync()
+
+    def pieces(self, session: SessionId = ONE) -> list[HandOut]:
+        return [
+            piece
+            for reply in self.heard(session)
+            if isinstance(reply, Deliver)
+            for piece in reply.handouts
+        ]
+
+
+@pytest.fixture
+def queue() -> Queue:
+    """A master whose promotion is applied, with one session attached."""
+    made = Queue()
+    made.sync()
+    made.attach(ONE)
+    assert made.heard() == [Attached()]
+    return made
+
+
+# --- Sessions -------------------------------------------------------------------------
+
+
+def test_nothing_is_answered_before_the_promotion_is_applied() -> None:
+    """4.4: requests wait until `promoted` is stable, and are served in order then."""
+    queue = Queue()
+    queue.attach(ONE)
+    queue.ask(ONE, Ping())
+    assert queue.heard() == []
+    queue.sync()
+    assert queue.heard() == [Attached(), Pong()]
+
+
+def test_a_reign_learned_from_a_later_view_begins_all_the_same() -> None:
+    """A node that learns of its reign from a snapshot installs a view of a later epoch."""
+    queue = Queue()
+    queue.replica = Replica(A, QUEUE, Config(), CODEC, QueueImage(QUEUE), Lease())
+    queue.step(ViewInstalled(view(5, "a", reign=4)))
+    queue.sync()
+    assert queue.replica.is_serving
+
+
+def test_a_gap_in_requests_ends_the_attachment(queue: Queue) -> None:
+    """Loss on the way is seen by the numbers: the session must attach again."""
+    queue.ask(ONE, Ping(), skip=1)
+    assert queue.heard() == [Detached()]
+
+
+def test_a_request_of_another_reign_is_dropped(queue: Queue) -> None:
+    """What was meant for another master is not answered."""
+    queue.epoch = 7
+    queue.ask(ONE, Ping())
+    assert queue.heard() == []
+
+
+# --- Producers ------------------------------------------------------------------------
+
+
+def test_a_confirm_comes_from_a_stable_op(queue: Queue) -> None:
+    """R3: nothing is confirmed before it is on disk; then number and sequence are told."""
+    producer = queue.open_producer()
+    queue.publish(producer, 1, 3)
+    assert queue.heard() == []
+    queue.sync()
+    assert queue.heard() == [Confirmed(producer, ((1, 3, 1),))]
+
+
+def test_nothing_is_confirmed_in_a_pause(queue: Queue) -> None:
+    """Without a majority confirms wait, and are told when it is back."""
+    producer = queue.open_producer()
+    queue.lease.paused = True
+    queue.publish(producer, 1)
+    queue.sync()
+    assert queue.heard() == []
+    queue.lease.paused = False
+    queue.step(LeaseChanged())
+    assert queue.heard() == [Confirmed(producer, ((1, 1, 1),))]
+
+
+def test_a_batch_sent_again_is_confirmed_and_not_stored_again(queue: Queue) -> None:
+    """P4: known numbers are told what became of them."""
+    producer = queue.open_producer()
+    queue.publish(producer, 1, 2)
+    queue.sync()
+    queue.heard()
+    queue.publish(producer, 1, 2)
+    assert queue.heard() == [Confirmed(producer, ((1, 2, 1),))]
+    assert queue.replica.state.next_sequence == 3
+
+
+def test_numbers_of_an_unstable_op_are_known(queue: Queue) -> None:
+    """P4: dedupe looks at the whole log, not only at what is applied."""
+    producer = queue.open_producer()
+    queue.publish(producer, 1)
+    queue.publish(producer, 1)
+    queue.sync()
+    assert queue.heard() == [Confirmed(producer, ((1, 1, 1),))]
+    assert queue.replica.state.next_sequence == 2
+
+
+def test_a_batch_is_cut_at_its_first_new_number(queue: Queue) -> None:
+    """What is known is confirmed as it was, and only the rest is stored."""
+    producer = queue.open_producer()
+    queue.publish(producer, 1, 2)
+    queue.sync()
+    queue.heard()
+    queue.publish(producer, 2, 3)
+    queue.sync()
+    runs = [run for reply in queue.heard() if isinstance(reply, Confirmed) for run in reply.runs]
+    assert runs == [(2, 1, 2), (3, 2, 3)]
+    assert queue.replica.state.next_sequence == 5
+
+
+def test_a_gap_in_numbers_is_asked_for(queue: Queue) -> None:
+    """A number is never left out: the producer is told where to go on."""
+    producer = queue.open_producer()
+    queue.publish(producer, 2)
+    assert queue.heard() == [ResendNumber(producer, 1)]
+    assert queue.replica.ring.received == 2
+
+
+def test_what_is_settled_is_dropped_unanswered(queue: Queue) -> None:
+    """A batch whose outcomes nobody waits for is old, and makes no op."""
+    producer = queue.open_producer()
+    queue.publish(producer, 1, 2, settled=5)
+    assert queue.heard() == []
+    queue.publish(producer, 6, settled=5)
+    queue.sync()
+    assert queue.heard() == [Confirmed(producer, ((6, 1, 1),))]
+
+
+def test_an_unknown_producer_may_not_go_on(queue: Queue) -> None:
+    """An id that the table does not hold is no new one: the outcome is unknown."""
+    queue.publish(77, 1)
+    assert queue.heard() == [ProducerUnknown(77)]
+
+
+def test_a_refusal_is_told_from_a_stable_op_and_stays(queue: Queue) -> None:
+    """R3: also a no is an op, and a resend gets the same no."""
+    producer = queue.open_producer()
+    queue.attach(ONE, producer=producer)
+    queue.heard()
+    assert queue.replica.master is not None
+    queue.replica.master.refuse(NOW_MS, CODEC.header(CODEC.frame(producer, 1, 2)), "full")
+    queue.step()
+    assert queue.heard() == []
+    assert queue.replica.ring.log[-1].payload == RefusalOp("full")
+    queue.sync()
+    assert queue.heard() == [Refused(producer, 1, 2, "full")]
+    queue.publish(producer, 1, 2)
+    assert queue.heard() == [Refused(producer, 1, 2, "full")]
+
+
+# --- Hand-out and settling ------------------------------------------------------------
+
+
+def _filled(queue: Queue, count: int) -> None:
+    producer = queue.open_producer()
+    queue.publish(producer, 1, count)
+    queue.sync()
+    queue.heard()
+
+
+def test_the_first_hand_out_waits_for_a_stable_horizon(queue: Queue) -> None:
+    """4.5: the op that moves the horizon is stable before anything is handed out."""
+    _filled(queue, 2)
+    queue.ask(ONE, Subscribe(0, 1))
+    queue.ask(ONE, Credit(0, 5))
+    assert queue.pieces() == []
+    queue.sync()
+    assert queue.pieces() == [HandOut(1, 1, 1, 2, 1)]
+    assert queue.replica.state.horizon > 2
+
+
+def test_nothing_is_handed_out_without_a_lease(queue: Queue) -> None:
+    """4.5: when the lease has run out messages wait; confirms go on."""
+    queue.lease.until_ms = NOW_MS
+    _filled(queue, 1)
+    queue.consume()
+    assert queue.pieces() == []
+    queue.lease.until_ms = NOW_MS + 1
+    queue.step(LeaseChanged())
+    assert len(queue.pieces()) == 1
+
+
+def test_an_ack_is_told_when_it_is_stable(queue: Queue) -> None:
+    """P3: the answer to an ack waits for its op."""
+    _filled(queue, 2)
+    queue.consume()
+    (piece,) = queue.pieces()
+    queue.ask(ONE, Settle(4, "ack", (piece,)))
+    assert queue.heard() == []
+    assert queue.replica.ring.log[-1].payload == AckOp(((1, 2),))
+    queue.sync()
+    assert queue.heard() == [Settled(4, ())]
+    assert not queue.replica.state.live
+
+
+def test_a_return_comes_back_counted_when_it_is_applied(queue: Queue) -> None:
+    """4.5: the message is ready again only when the op is applied, at its place."""
+    _filled(queue, 2)
+    queue.consume(credit=2)
+    (piece,) = queue.pieces()
+    queue.ask(ONE, Settle(1, "nack", (HandOut(1, piece.number, 1, 1, 1),)))
+    queue.ask(ONE, Credit(0, 9))
+    assert queue.pieces() == []
+    queue.sync()
+    assert [(p.first, p.last, p.count) for p in queue.pieces()] == [(1, 1, 2)]
+
+
+def test_a_give_back_is_not_counted(queue: Queue) -> None:
+    """What nobody has seen is handed out again as if for the first time, at once."""
+    _filled(queue, 1)
+    queue.consume()
+    (piece,) = queue.pieces()
+    queue.ask(ONE, Settle(1, "giveback", (piece,)))
+    assert [p.count for p in queue.pieces()] == [1]
+
+
+def test_an_ack_of_what_another_holds_is_refused(queue: Queue) -> None:
+    """The refusal, too, is told only when all before it is stable."""
+    _filled(queue, 1)
+    queue.consume()
+    (piece,) = queue.pieces()
+    queue.step(SessionGone(ONE))
+    queue.sync()
+    queue.attach(TWO)
+    queue.consume(TWO)
+    assert [p.count for p in queue.pieces(TWO)] == [2]
+    queue.attach(ONE)
+    queue.heard()
+    queue.ask(ONE, Settle(1, "ack", (piece,)))
+    queue.sync()
+    (answer,) = queue.heard()
+    assert isinstance(answer, Settled)
+    assert answer.refused == (piece,)
+    assert answer.why
+
+
+def test_what_a_session_no_longer_holds_goes_back_uncounted(queue: Queue) -> None:
+    """An attachment names what users hold; the rest of its hand-outs was seen by nobody."""
+    _filled(queue, 3)
+    queue.consume()
+    (piece,) = queue.pieces()
+    queue.attach(ONE, held=(HandOut(1, piece.number, 2, 2, 1),))
+    queue.consume()
+    assert [(p.first, p.last, p.count) for p in queue.pieces()] == [(1, 1, 1), (3, 3, 1)]
+    queue.ask(ONE, Settle(1, "ack", (HandOut(1, piece.number, 2, 2, 1),)))
+    queue.sync()
+    assert queue.heard() == [Settled(1, ())]
+
+
+def test_a_purge_leaves_what_is_held(queue: Queue) -> None:
+    """Ready messages end; an unacknowledged one can still be acked."""
+    _filled(queue, 3)
+    queue.consume(credit=1)
+    (piece,) = queue.pieces()
+    queue.ask(ONE, Purge(8))
+    queue.sync()
+    assert Purged(8, 2) in queue.heard()
+    assert list(queue.replica.state.live) == [(piece.first, piece.last)]
+
+
+def test_counts_are_those_of_now(queue: Queue) -> None:
+    """Ready and unacknowledged are counted apart."""
+    _filled(queue, 3)
+    queue.consume(credit=1)
+    queue.pieces()
+    queue.ask(ONE, Inquire(2))
+    (counts,) = queue.heard()
+    assert (counts.ready, counts.unacknowledged, counts.next_sequence) == (2, 1, 4)  # type: ignore[union-attr]

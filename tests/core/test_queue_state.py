@@ -1,0 +1,202 @@
+"""Applying ops: what lives, how often each message was delivered, and who produced it."""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorq.messages import (
+    FLAG_TRANSIENT,
+    AckOp,
+    Entry,
+    HorizonOp,
+    ProducerOp,
+    PromotedOp,
+    PurgeOp,
+    RefusalOp,
+    ReturnOp,
+)
+from mirrorq.queue_state import REFUSED, QueueState, extend_history
+
+from .entries import PRODUCER, op, publish
+
+
+def _applied(*entries: Entry) -> QueueState:
+    state = QueueState()
+    for entry in entries:
+        state.apply(entry)
+    return state
+
+
+def test_a_publish_makes_its_messages_live() -> None:
+    """A batch takes the next sequences, and they live until they are acked."""
+    state = _applied(publish(1, 1, count=3), publish(2, 4))
+    assert list(state.live) == [(1, 4)]
+    assert (state.applied, state.next_sequence) == (2, 5)
+    assert state.apply(op(3, AckOp(((2, 3),)))) == ((2, 3),)
+    assert list(state.live) == [(1, 1), (4, 4)]
+
+
+def test_a_purge_ends_messages_like_an_ack() -> None:
+    """What a purge names is gone, and the next sequence stays."""
+    state = _applied(publish(1, 1, count=3), op(2, PurgeOp(((1, 3),))))
+    assert not state.live
+    assert state.next_sequence == 4
+
+
+def test_the_horizon_never_falls() -> None:
+    """An older horizon changes nothing."""
+    state = _applied(op(1, HorizonOp(10)), op(2, HorizonOp(5)))
+    assert state.horizon == 10
+
+
+def test_each_return_counts_once() -> None:
+    """The delivery count is 1 at first and grows with each return of a message that lives."""
+    state = _applied(publish(1, 1, count=2), op(2, ReturnOp(((1, 1),))), op(3, ReturnOp(((1, 2),))))
+    assert [state.delivery_count(n) for n in (1, 2)] == [3, 2]
+    state.apply(op(4, AckOp(((1, 1),))))
+    assert state.apply(op(5, ReturnOp(((1, 1),)))) == ()
+    assert 1 not in state.returned
+
+
+def test_a_promotion_counts_what_is_below_the_horizon() -> None:
+    """All that may have been handed out is counted; what is above, or comes later, is not."""
+    state = _applied(
+        publish(1, 1, count=4), op(2, HorizonOp(3)), op(3, PromotedOp("clean"), epoch=2)
+    )
+    assert [state.delivery_count(n) for n in range(1, 5)] == [2, 2, 1, 1]
+    assert [state.raised_by_promotion(n) for n in range(1, 5)] == [True, True, False, False]
+
+
+def test_a_promotion_does_not_count_messages_to_come() -> None:
+    """The horizon may be far ahead: a message published after the promotion starts at 1."""
+    state = _applied(op(1, HorizonOp(100)), op(2, PromotedOp("clean"), epoch=2))
+    state.apply(publish(3, 1, epoch=2))
+    assert state.delivery_count(1) == 1
+
+
+def test_a_return_after_a_promotion_was_the_last_raise() -> None:
+    """An inherited ack counts only for what a promotion raised last."""
+    state = _applied(publish(1, 1), op(2, HorizonOp(9)), op(3, PromotedOp("clean"), epoch=2))
+    assert state.raised_by_promotion(1)
+    state.apply(op(4, ReturnOp(((1, 1),)), epoch=2))
+    assert not state.raised_by_promotion(1)
+
+
+def test_count_runs_end_where_counts_change() -> None:
+    """One hand-out holds messages of one delivery count only."""
+    state = _applied(
+        publish(1, 1, count=6), op(2, HorizonOp(5)), op(3, PromotedOp("clean"), epoch=2)
+    )
+    state.apply(op(4, ReturnOp(((2, 2),)), epoch=2))
+    runs = []
+    first = 1
+    while first <= 6:
+        count, last = state.count_run(first, 6)
+        runs.append((first, last, count))
+        first = last + 1
+    assert runs == [(1, 1, 2), (2, 2, 3), (3, 4, 2), (5, 6, 1)]
+
+
+def test_a_cold_promotion_drops_transient_messages() -> None:
+    """When nobody has run on, messages that were not persistent are gone, on all copies."""
+    transient = publish(1, 1, count=2)
+    transient = evolve(transient, header=evolve(transient.header, flags=FLAG_TRANSIENT))
+    state = _applied(transient, publish(2, 3))
+    assert state.apply(op(3, PromotedOp("cold"), epoch=2)) == ((1, 2),)
+    assert list(state.live) == [(3, 3)]
+
+
+def test_a_producer_is_known_from_its_op_to_its_end() -> None:
+    """Its id is the lsn of its op; outcomes are kept above its settled mark."""
+    state = QueueState()
+    state.apply(op(1, ProducerOp("x/1")))
+    for lsn in range(2, PRODUCER):
+        state.apply(op(lsn, HorizonOp(lsn)))
+    state.apply(op(PRODUCER, ProducerOp("x/2")))
+    assert sorted(state.producers) == [1, PRODUCER]
+    state.apply(publish(10, 1, count=2, number=1))
+    state.apply(publish(11, 3, number=3))
+    producer = state.producers[PRODUCER]
+    assert producer.highest == 3
+    assert producer.outcomes_of(2, 9) == [(2, 2, 2, "")]
+    state.apply(op(12, ProducerOp("", (PRODUCER,))))
+    assert sorted(state.producers) == [1]
+
+
+def test_a_refusal_uses_its_numbers() -> None:
+    """What is refused by an op is refused for ever: a resend is told so."""
+    state = QueueState()
+    for lsn in range(1, PRODUCER):
+        state.apply(op(lsn, HorizonOp(lsn)))
+    state.apply(op(PRODUCER, ProducerOp("x/1")))
+    state.apply(op(10, RefusalOp("full"), count=2, producer=PRODUCER, first_number=1, settled=0))
+    producer = state.producers[PRODUCER]
+    assert producer.highest == 2
+    assert producer.outcomes_of(1, 2) == [(1, 2, REFUSED, "full")]
+
+
+def test_the_history_names_the_epoch_of_each_op() -> None:
+    """epoch_at gives the epoch in which an op was made, 0 when it is not known."""
+    history: list[tuple[int, int]] = []
+    for lsn, epoch in enumerate([1, 1, 3, 3, 4], 1):
+        extend_history(history, epoch, lsn)
+    assert history == [(1, 2), (3, 4), (4, 5)]
+    state = QueueState()
+    state.history = history
+    assert [state.epoch_at(lsn) for lsn in range(1, 7)] == [1, 1, 3, 3, 4, 0]
+
+
+OPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(1, 4)),
+        st.tuples(st.sampled_from(["ack", "return"]), st.integers(1, 12)),
+        st.tuples(st.just("horizon"), st.integers(1, 20)),
+        st.tuples(st.just("promoted"), st.integers(0, 0)),
+    ),
+    max_size=25,
+)
+
+
+@given(OPS)
+def test_equal_ops_give_equal_states_over_any_checkpoint(ops: list[tuple[str, int]]) -> None:
+    """Lemma 3: a state that was written and read in between is equal to one that was not,
+    and counts agree with a plain count of returns and promotions."""
+    plain, stored = QueueState(), QueueState()
+    counts: dict[int, int] = {}
+    horizon, epoch = 1, 1
+    for lsn, (kind, value) in enumerate(ops, 1):
+        if kind == "publish":
+            first = plain.next_sequence
+            entry = publish(lsn, first, epoch=epoch, count=value)
+            counts.update((n, 1) for n in range(first, first + value))
+        elif kind == "ack":
+            entry = op(lsn, AckOp(((value, value),)), epoch=epoch)
+            counts.pop(value, None)
+        elif kind == "return":
+            entry = op(lsn, ReturnOp(((value, value),)), epoch=epoch)
+            if value in counts:
+                counts[value] += 1
+        elif kind == "horizon":
+            entry = op(lsn, HorizonOp(value), epoch=epoch)
+            horizon = max(horizon, value)
+        else:
+            epoch += 1
+            entry = op(lsn, PromotedOp("clean"), epoch=epoch)
+            counts = {n: count + (n < horizon) for n, count in counts.items()}
+        plain.apply(entry)
+        stored = QueueState.decode(stored.encode())
+        stored.apply(entry)
+        assert plain.encode() == stored.encode()
+    live = [n for first, last in plain.live for n in range(first, last + 1)]
+    assert live == sorted(counts)
+    assert {n: plain.delivery_count(n) for n in live} == counts
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93", b"not a state", b"\x9a" + b"\0" * 10])
+def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
+    """A damaged state gives a ValueError, never a wrong state."""
+    with pytest.raises(ValueError, match="state"):
+        QueueState.decode(data)

@@ -1,0 +1,97 @@
+"""RangeSet against what it stands for: a set of integers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorq.ranges import RangeSet
+
+SMALL = st.integers(0, 40)
+CHANGES = st.lists(st.tuples(st.booleans(), SMALL, st.integers(0, 8)), max_size=30)
+
+
+def _both(changes: list[tuple[bool, int, int]]) -> tuple[RangeSet, set[int]]:
+    ranges, plain = RangeSet(), set[int]()
+    for adds, first, length in changes:
+        span = set(range(first, first + length + 1))
+        if adds:
+            ranges.add(first, first + length)
+            plain |= span
+        else:
+            assert ranges.remove(first, first + length) == len(plain & span)
+            plain -= span
+    return ranges, plain
+
+
+def _members(ranges: RangeSet) -> set[int]:
+    return {value for first, last in ranges for value in range(first, last + 1)}
+
+
+@given(CHANGES)
+def test_holds_what_a_set_holds(changes: list[tuple[bool, int, int]]) -> None:
+    """After any adds and removes it has the members of a set, and counts them."""
+    ranges, plain = _both(changes)
+    assert _members(ranges) == plain
+    assert ranges.count == len(plain)
+    assert bool(ranges) == bool(plain)
+    assert all((value in ranges) == (value in plain) for value in range(60))
+
+
+@given(CHANGES)
+def test_ranges_are_apart(changes: list[tuple[bool, int, int]]) -> None:
+    """Ranges are in order and neighbours are merged: no two touch."""
+    ranges, _ = _both(changes)
+    pairs = list(ranges)
+    assert all(first <= last for first, last in pairs)
+    assert all(one[1] + 1 < other[0] for one, other in pairwise(pairs))
+    assert len(ranges) == len(pairs)
+
+
+@given(CHANGES, SMALL, st.integers(0, 20))
+def test_within_cuts_to_the_window(
+    changes: list[tuple[bool, int, int]], first: int, length: int
+) -> None:
+    """within gives the members of a window, in ranges that do not leave it."""
+    ranges, plain = _both(changes)
+    found = ranges.within(first, first + length)
+    window = {value for low, high in found for value in range(low, high + 1)}
+    assert window == plain & set(range(first, first + length + 1))
+
+
+@given(CHANGES, st.integers(0, 59))
+def test_gap_is_the_widest_hole(changes: list[tuple[bool, int, int]], value: int) -> None:
+    """gap gives all that is not in the set around a value, within its bounds."""
+    ranges, plain = _both(changes)
+    if value in plain:
+        return
+    first, last = ranges.gap(value, 0, 59)
+    assert first <= value <= last
+    assert not plain & set(range(first, last + 1))
+    assert first == 0 or first - 1 in plain
+    assert last == 59 or last + 1 in plain
+
+
+@given(CHANGES)
+def test_bytes_and_copies_are_equal(changes: list[tuple[bool, int, int]]) -> None:
+    """What is written is read again, and a copy is a set of its own."""
+    ranges, plain = _both(changes)
+    assert RangeSet.from_bytes(ranges.to_bytes()) == ranges
+    twin = ranges.copy()
+    twin.add(100, 101)
+    assert _members(ranges) == plain
+    assert twin != ranges
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"x", b"\0" * 8, b"\2" + b"\0" * 7 + b"\1" + b"\0" * 7],
+    ids=["odd", "half", "ends before it begins"],
+)
+def test_bytes_of_something_else_are_refused(data: bytes) -> None:
+    """Bytes that are no range set give a ValueError, never a wrong set."""
+    with pytest.raises(ValueError, match="range"):
+        RangeSet.from_bytes(data)

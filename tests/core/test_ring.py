@@ -1,0 +1,368 @@
+"""Each rule of the ring by itself: what a member keeps, and what it sends for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirrorq.effects import QueueWrite
+from mirrorq.messages import (
+    Data,
+    History,
+    HistoryRequest,
+    HorizonOp,
+    JoinerDurable,
+    Mark,
+    Repaired,
+    ResendFrom,
+    TooOld,
+    Watermark,
+)
+from mirrorq.ring import Ring, common_lsn, cut_history
+from mirrorq.testing.disk import QueueFiles
+
+from .entries import QUEUE, A, B, C, op, persist, publish, ring_of, sent, view
+
+
+def _repaired(ring: Ring, epoch: int, history: tuple[tuple[int, int], ...] = ()) -> Ring:
+    """A mirror that has its left's history, and what it sent on the way taken off."""
+    left = ring._left()
+    assert left is not None
+    ring.on_history(left, History(QUEUE, epoch, history))
+    sent(ring)
+    return ring
+
+
+def _mirror(entries: int = 0) -> Ring:
+    """B between A and C, repaired, with some ops of epoch 1 on disk."""
+    ring = ring_of(B, [publish(n, n) for n in range(1, entries + 1)])
+    ring.install(view(2, "abc"))
+    return _repaired(ring, 2, ((1, entries),) if entries else ())
+
+
+# --- R1 -------------------------------------------------------------------------------
+
+
+def test_an_op_is_forwarded_before_it_is_on_disk() -> None:
+    """R1: a member sends an op right in the step in which it came, and then writes it."""
+    ring = _mirror()
+    ring.on_repaired(C, Repaired(QUEUE, 2, 0))
+    sent(ring)
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),)))
+    ring.settle()
+    assert ("c", Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),))) in sent(ring)
+    assert (ring.received, ring.durable) == (1, 0)
+    assert ring.take_write() == (None, (publish(1, 1, epoch=2),))
+
+
+def test_only_the_left_is_heard() -> None:
+    """R1: an op from another member than the left is dropped."""
+    ring = _mirror()
+    ring.on_data(C, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),)))
+    assert ring.received == 0
+    assert sent(ring) == []
+
+
+def test_data_of_another_epoch_is_dropped() -> None:
+    """R1: an envelope of an older or a newer epoch changes nothing."""
+    ring = _mirror()
+    for epoch in (1, 3):
+        ring.on_data(A, Data(QUEUE, epoch, 1, (publish(1, 1, epoch=epoch),)))
+    assert (ring.received, ring.stable) == (0, 0)
+
+
+def test_an_unrepaired_member_accepts_nothing() -> None:
+    """R6: before its repair a member takes no op and no stable mark."""
+    ring = ring_of(B, [])
+    ring.install(view(2, "abc"))
+    ring.on_data(A, Data(QUEUE, 2, 1, (publish(1, 1, epoch=2),)))
+    ring.on_mark(A, Mark(QUEUE, 2, 1, 1))
+    assert (ring.received, ring.stable) == (0, 0)
+
+
+def test_a_gap_is_answered_with_a_request() -> None:
+    """R1: an op that is not the next one is dropped, and the missing ones are asked for once."""
+    ring = _mirror()
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(2, 2, epoch=2),)))
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(3, 3, epoch=2),)))
+    assert ring.received == 0
+    assert sent(ring) == [("a", ResendFrom(QUEUE, 2, 1))]
+
+
+def test_what_is_there_already_is_not_taken_again() -> None:
+    """R1: a repeated op is dropped without a word."""
+    ring = _mirror(2)
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1), publish(2, 2))))
+    assert ring.received == 2
+    assert sent(ring) == []
+
+
+def test_a_resend_goes_on_from_the_gap() -> None:
+    """R1: asked to send again, a member sends everything from there on."""
+    ring = _mirror(3)
+    ring.on_resend(C, ResendFrom(QUEUE, 2, 2))
+    assert sent(ring) == [("c", Data(QUEUE, 2, 0, (publish(2, 2), publish(3, 3))))]
+
+
+def test_an_op_that_is_no_longer_kept_sends_a_joiner_to_a_transfer() -> None:
+    """R7: who asks for less than is kept is told so."""
+    ring = ring_of(A, [publish(1, 1), publish(2, 2)], stable=2)
+    ring.install(view(2, "ab"))
+    ring.trim(2)
+    sent(ring)
+    ring.on_repaired(B, Repaired(QUEUE, 2, 1))
+    assert sent(ring) == [("b", TooOld(QUEUE, 2))]
+
+
+# --- R2 -------------------------------------------------------------------------------
+
+
+def test_a_mirror_passes_the_minimum_on() -> None:
+    """R2: what goes right is the least of the left's mark and the own durable."""
+    ring = _mirror(2)
+    ring.on_watermark(A, Watermark(QUEUE, 2, 1))
+    ring.settle()
+    assert ("c", Watermark(QUEUE, 2, 1)) in sent(ring)
+    ring.on_watermark(A, Watermark(QUEUE, 2, 5))
+    ring.settle()
+    assert ("c", Watermark(QUEUE, 2, 2)) in sent(ring)
+
+
+def test_the_last_mirror_closes_the_ring() -> None:
+    """R2: the last member in sync sends the watermark to the master."""
+    ring = ring_of(C, [publish(1, 1)])
+    ring.install(view(2, "abc"))
+    _repaired(ring, 2, ((1, 1),))
+    ring.on_watermark(B, Watermark(QUEUE, 2, 1))
+    ring.settle()
+    assert ("a", Watermark(QUEUE, 2, 1)) in sent(ring)
+
+
+def test_stable_needs_every_disk() -> None:
+    """R2: the master calls stable what the last mirror's mark and its own disk have."""
+    ring = ring_of(A, [publish(1, 1)])
+    ring.install(view(2, "ab"))
+    ring.append(publish(2, 2, epoch=2))
+    ring.on_watermark(B, Watermark(QUEUE, 2, 2))
+    ring.settle()
+    assert ring.stable == 1
+    persist(ring)
+    ring.settle()
+    assert ring.stable == 2
+
+
+def test_marks_start_from_nothing_in_a_new_epoch() -> None:
+    """R2: a watermark of the epoch before confirms nothing in this one."""
+    ring = ring_of(A, [publish(1, 1)])
+    ring.install(view(2, "ab"))
+    ring.on_watermark(B, Watermark(QUEUE, 2, 1))
+    ring.install(view(3, "ab"))
+    ring.settle()
+    assert ring.stable == 0
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_watermark_of_another_epoch_is_dropped(epoch: int) -> None:
+    """R2: marks count in their own epoch only."""
+    ring = ring_of(A, [publish(1, 1)])
+    ring.install(view(2, "ab"))
+    ring.on_watermark(B, Watermark(QUEUE, epoch, 1))
+    ring.settle()
+    assert ring.stable == 0
+
+
+def test_durable_falls_with_a_cut() -> None:
+    """R2: what takes the place of cut ops is not on disk because they were."""
+    ring = ring_of(B, [publish(n, n) for n in (1, 2, 3)])
+    ring.install(view(2, "ab"))
+    _repaired(ring, 2, ((1, 1),))
+    assert (ring.received, ring.durable) == (1, 1)
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(2, 2, epoch=2), publish(3, 3, epoch=2))))
+    assert (ring.received, ring.durable) == (3, 1)
+
+
+def test_a_write_from_before_a_cut_makes_nothing_after_it_durable() -> None:
+    """R2: a write that was on its way when the log was cut counts up to the cut only."""
+    ring = ring_of(B, [])
+    ring.install(view(2, "ab"))
+    _repaired(ring, 2)
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2), publish(2, 2, epoch=2))))
+    ring.take_write()
+    number = ring.note_write()
+    ring.install(view(3, "ab"))
+    _repaired(ring, 3, ((2, 1),))
+    ring.on_data(A, Data(QUEUE, 3, 0, (publish(2, 2, epoch=3),)))
+    ring.on_persisted(number)
+    assert (ring.received, ring.durable) == (2, 1)
+
+
+# --- R6 -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "common"),
+    [
+        ([(1, 5)], ((1, 5),), 5),
+        ([(1, 5)], ((1, 3),), 3),
+        ([(1, 3)], ((1, 5), (2, 9)), 3),
+        ([(1, 3), (2, 6)], ((1, 3), (3, 6)), 3),
+        ([(1, 5), (3, 8)], ((1, 5), (2, 7)), 5),
+        ([(2, 4)], ((1, 4),), 0),
+        ([], ((1, 4),), 0),
+        ([(1, 4)], (), 0),
+    ],
+)
+def test_logs_agree_up_to_the_last_common_epoch(
+    mine: list[tuple[int, int]], theirs: tuple[tuple[int, int], ...], common: int
+) -> None:
+    """R6: the cut is the greatest lsn at which both have the same epoch, not a length."""
+    assert common_lsn(mine, theirs) == common
+
+
+def test_repair_cuts_and_hands_the_history_on() -> None:
+    """R6: cut to what agrees, and give the history, as it came, to the right."""
+    ring = ring_of(B, [publish(1, 1), publish(2, 2, epoch=2)])
+    ring.install(view(3, "abc"))
+    assert sent(ring) == [("a", HistoryRequest(QUEUE, 3))]
+    history = History(QUEUE, 3, ((1, 4),))
+    assert ring.on_history(A, history)
+    assert ring.received == 1
+    assert ring.take_write() == (1, ())
+    assert sent(ring) == [("c", history)]
+
+
+def test_an_unrepaired_member_answers_nothing() -> None:
+    """R6: asked for the history or for ops before its own repair, a member is silent."""
+    ring = ring_of(B, [publish(1, 1)])
+    ring.install(view(2, "abc"))
+    sent(ring)
+    ring.on_history_request(C, HistoryRequest(QUEUE, 2))
+    ring.on_repaired(C, Repaired(QUEUE, 2, 0))
+    ring.on_resend(C, ResendFrom(QUEUE, 2, 1))
+    assert sent(ring) == []
+
+
+def test_a_stale_history_repairs_nobody() -> None:
+    """R6: a history of another epoch, or from another member than the left, is dropped."""
+    ring = ring_of(B, [publish(1, 1)])
+    ring.install(view(2, "abc"))
+    assert not ring.on_history(A, History(QUEUE, 1, ()))
+    assert not ring.on_history(C, History(QUEUE, 2, ()))
+    assert (ring.repaired, ring.received) == (False, 1)
+
+
+def test_a_longer_log_than_the_lefts_is_not_cut() -> None:
+    """R6: the left's own length says nothing; only the master's history cuts."""
+    ring = _mirror(3)
+    ring.on_mark(A, Mark(QUEUE, 2, 0, 1))
+    ring.on_data(A, Data(QUEUE, 2, 0, ()))
+    assert ring.received == 3
+
+
+def test_the_master_gives_the_history_of_the_epochs_beginning() -> None:
+    """R6: ops of the new epoch are no part of the history, however late it is asked for."""
+    ring = ring_of(A, [publish(1, 1)])
+    ring.install(view(2, "ab"))
+    ring.append(publish(2, 2, epoch=2))
+    sent(ring)
+    ring.on_history_request(B, HistoryRequest(QUEUE, 2))
+    assert sent(ring) == [("b", History(QUEUE, 2, ((1, 1),)))]
+
+
+def test_two_cuts_in_one_step_leave_nothing_of_what_was_cut_first() -> None:
+    """R6: when two epochs cut the log before one write, the disk is cut to the lesser lsn.
+
+    Cut to 1, grown to 3 and cut to 2 again, all in one step: the disk still holds the first
+    op 2, of another kind, and must not keep it beside the new one.
+    """
+    files = QueueFiles()
+    old = [publish(1, 1), publish(2, 2), publish(3, 3)]
+    files.apply(QueueWrite(QUEUE, append=tuple(old)))
+    ring = ring_of(B, old)
+    ring.install(view(2, "ab"))
+    _repaired(ring, 2, ((1, 1),))
+    new = op(2, HorizonOp(5), epoch=2)
+    ring.on_data(A, Data(QUEUE, 2, 0, (new, publish(3, 2, epoch=2))))
+    ring.install(view(3, "ab"))
+    _repaired(ring, 3, ((1, 1), (2, 2)))
+    cut, appended = ring.take_write()
+    files.apply(QueueWrite(QUEUE, truncate_to=cut, append=appended))
+    assert files.image(QUEUE).entries == (old[0], new)
+
+
+@pytest.mark.parametrize(
+    ("lsn", "left"),
+    [(0, []), (2, [(1, 2)]), (3, [(1, 3)]), (4, [(1, 3), (2, 4)]), (9, [(1, 3), (2, 6)])],
+)
+def test_a_history_is_cut_with_its_log(lsn: int, left: list[tuple[int, int]]) -> None:
+    """A cut history ends at the lsn of the cut, in the epoch that is there."""
+    assert cut_history([(1, 3), (2, 6)], lsn) == left
+
+
+# --- R8 -------------------------------------------------------------------------------
+
+
+def _master_with_joiner(stable: int) -> Ring:
+    """A alone in sync with three ops, B joining."""
+    ring = ring_of(A, [publish(n, n) for n in (1, 2, 3)], stable=stable)
+    ring.install(view(2, "a", "b"))
+    return ring
+
+
+def test_a_joiner_is_counted_in_only_when_it_has_what_is_stable() -> None:
+    """R8: a report below the stable lsn opens no gate; one at it does."""
+    ring = _master_with_joiner(stable=3)
+    ring.on_joiner_durable(B, JoinerDurable(QUEUE, 2, 2))
+    assert ring.countable() == ()
+    ring.on_joiner_durable(B, JoinerDurable(QUEUE, 2, 3))
+    assert ring.countable() == (B,)
+
+
+def test_a_new_master_counts_in_only_beyond_its_inherited_log() -> None:
+    """R8: its predecessor may have confirmed all that the epoch began with."""
+    ring = _master_with_joiner(stable=1)
+    ring.on_joiner_durable(B, JoinerDurable(QUEUE, 2, 2))
+    assert ring.countable() == ()
+
+
+def test_stable_waits_for_who_is_being_counted_in() -> None:
+    """R8: from the check on stable is held by the joiner's disk, whatever becomes of the
+    proposal, and until a newer view is installed."""
+    ring = _master_with_joiner(stable=3)
+    ring.on_joiner_durable(B, JoinerDurable(QUEUE, 2, 3))
+    assert ring.countable() == (B,)
+    ring.append(publish(4, 4, epoch=2))
+    persist(ring)
+    for _ in range(10):
+        ring.on_tick()
+        ring.settle()
+    assert ring.stable == 3
+    ring.install(view(3, "a"))
+    ring.settle()
+    assert ring.stable == 4
+
+
+# --- Broken links ---------------------------------------------------------------------
+
+
+def test_a_left_that_learns_of_a_break_too_late_is_asked_again() -> None:
+    """The right's word may come over a new connection before the left hears that the old one
+    broke. The left forgets it then, and its next mark makes the right ask for what it lacks."""
+    left = ring_of(A, [])
+    left.install(view(2, "ab"))
+    right = ring_of(B, [])
+    right.install(view(2, "ab"))
+    _repaired(right, 2)
+    right.on_link_lost("a")
+    left.on_repaired(B, Repaired(QUEUE, 2, 0))
+    right.on_data(A, Data(QUEUE, 2, 0, ()))
+    left.on_link_lost("b")
+    sent(left), sent(right)
+    left.append(publish(1, 1, epoch=2))
+    left.settle()
+    for _, message in sent(left):
+        if isinstance(message, Mark):
+            right.on_mark(A, message)
+    asked = [m for _, m in sent(right) if isinstance(m, ResendFrom)]
+    assert asked == [ResendFrom(QUEUE, 2, 1)]
+    left.on_resend(B, asked[0])
+    assert ("b", Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),))) in sent(left)

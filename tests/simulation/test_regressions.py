@@ -1,0 +1,117 @@
+"""Bugs that the simulator, or a reader, has found: one small scenario each."""
+
+from __future__ import annotations
+
+from mirrorq.config import Config
+from mirrorq.messages import (
+    Attach,
+    Attached,
+    Credit,
+    Deliver,
+    Detach,
+    HandOut,
+    SessionId,
+    SessionReply,
+)
+from mirrorq.session import MasterChanged, ReplyArrived, Session, SettleCall
+
+from .world import World
+
+SESSION = SessionId("a", 1, 1)
+
+
+def attached_session() -> Session:
+    """A session attached to reign 3 with one consumer."""
+    session = Session(SESSION, 1, Config())
+    session.subscribe(1, 10, False, False)
+    session.step(0, [MasterChanged(3, True)])
+    session.complete_attach()
+    session.flush(0)
+    session.step(0, [ReplyArrived(SessionReply(1, 3, SESSION, 1, 1, Attached()))])
+    return session
+
+
+def test_a_message_whose_nack_is_open_is_still_held() -> None:
+    """An attachment made while a nack was open gave its message back uncounted, as never seen:
+    it must be in what the session says it holds until the nack is answered."""
+    session = attached_session()
+    piece = HandOut(3, 1, 5, 5, 1)
+    reply = SessionReply(1, 3, SESSION, 1, 2, Deliver(1, (piece,), (b"",)))
+    session.step(1, [ReplyArrived(reply)])
+    session.settle(SettleCall(None, "nack", (piece,)))
+    session.step(2, [MasterChanged(3, False), MasterChanged(3, True)])
+    session.complete_attach()
+    attach = session.flush(2)[0].request
+    assert isinstance(attach, Attach)
+    assert attach.held == (piece,)
+
+
+def test_a_hand_out_of_a_lost_reign_is_not_sent() -> None:
+    """A master that lost its reign between the decision and the sending keeps the message back."""
+    world = World()
+    taker = world.taker("a")
+    world.put("a", 1)
+    world.until(lambda: len(taker.held) == 1)
+    piece, _ = taker.held[0]
+    engine = world.cluster.engine("a")
+    reply = SessionReply(world.queue_id, piece.epoch, SESSION, 1, 1, Deliver(1, (piece,)))
+    now_ms = world.cluster.now_ms
+    assert engine.may_deliver(reply, now_ms)
+    old = SessionReply(world.queue_id, piece.epoch - 1, SESSION, 1, 1, Deliver(1, (piece,)))
+    assert not engine.may_deliver(old, now_ms)
+    assert not engine.may_deliver(reply, engine.lease.until_ms)
+
+
+def test_nothing_is_asked_for_after_a_detach() -> None:
+    """A Credit made after the last request of a closing handle attached it again."""
+    session = attached_session()
+    session.detach()
+    session.want(1, 0, 10)
+    session.step(1, [MasterChanged(4, True)])
+    session.complete_attach()
+    assert [type(r.request) for r in session.flush(1)] == [Detach]
+
+
+def test_a_handle_says_goodbye_to_a_master_that_seems_gone() -> None:
+    """A handle closed while its node took the master for gone sent no Detach; the master, whose
+    reign went on, kept the handle's messages for ever."""
+    session = attached_session()
+    session.step(1, [MasterChanged(3, False)])
+    session.detach()
+    assert [type(r.request) for r in session.flush(1)] == [Detach]
+
+
+def test_a_consumer_that_dies_during_a_promotion_gets_nothing() -> None:
+    """Requests that wait for the promotion outlived their node: the new master seated a dead
+    consumer and gave it messages that nobody would ever ack."""
+    world = World("abcde")
+    bodies = world.put("a", 20)
+    world.taker("e", prefetch=50)
+    world.cluster.run(500)
+    world.cluster.nodes["e"].commit_ms = 50
+    world.cluster.kill("a")
+    world.until(lambda: _waits(world, "e"))
+    world.cluster.kill("e")
+    world.until(lambda: world.master not in (None, "a"))
+    taker = world.taker("d", prefetch=50)
+    world.until(lambda: {body for body, _ in taker.seen} == set(bodies))
+    world.check_copies()
+
+
+def _waits(world: World, node: str) -> bool:
+    """Whether a handle of that node has asked for messages before the promotion of B."""
+    master = world.cluster.engine("b").replicas[world.queue_id].master
+    return master is not None and any(
+        r.session.node == node and isinstance(r.request, Credit) for r in master._waiting
+    )
+
+
+def test_a_member_that_was_slow_is_counted_in_again_by_an_idle_queue() -> None:
+    """A mirror moved out because it lagged stayed out for ever when no traffic followed."""
+    world = World()
+    world.cluster.cut("a", "b", silent=True, one_way=True)
+    producer = world.producer("a", 20)
+    world.until(lambda: producer.is_done)
+    world.cluster.heal("a", "b")
+    world.until_in_sync()
+    world.check()

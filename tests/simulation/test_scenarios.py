@@ -1,0 +1,255 @@
+"""Scenarios seen from outside, on virtual time: whole nodes that are killed, stopped, cut off."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirrorq.messages import DeclareQueue, DeleteQueue
+from mirrorq.session import Query, purge_request
+
+from .world import World
+
+DETECTION_MS = 3000
+"""Within this a silent or dead member is noticed and the queue goes on."""
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_1_the_master_goes_while_publishing_and_consuming(end: str) -> None:
+    """Everything published through B is confirmed, and the consumer on C sees it all."""
+    world = World()
+    world.consumer("c")
+    producer = world.producer("b", 2000)
+    world.cluster.run(50)
+    assert not producer.is_done
+    if end == "stopped":
+        world.stop("a")
+    else:
+        world.cluster.kill("a")
+    world.until(lambda: producer.is_done)
+    assert {a.state for a in world.journal.attempts.values()} == {"acknowledged"}
+    world.check()
+
+
+def test_2_a_confirm_means_that_the_mirrors_have_it() -> None:
+    """The master is killed in the moment of the confirm: the message is on B."""
+    world = World()
+    world.put("a", 1)
+    world.cluster.kill("a")
+    world.until(lambda: world.master in ("b", "c"))
+    assert [world.live(name) for name in ("b", "c")] == [1, 1]
+    world.check()
+
+
+def test_3_unacked_messages_come_again_in_order_and_flagged() -> None:
+    """With a witness as third: the survivor gets all six again, those it held flagged."""
+    world = World("abw", witnesses="w")
+    bodies = world.put("b", 6)
+    taker = world.taker("b", prefetch=3)
+    world.until(lambda: len(taker.held) == 3)
+    world.cluster.kill("a")
+    world.until(lambda: world.master == "b")
+    taker.prefetch = 9
+    world.until(lambda: len(taker.seen) == 9)
+    again = taker.seen[3:]
+    assert [body for body, _ in again] == bodies
+    assert all(flag for _, flag in again[:3])
+    world.check_copies()
+
+
+def test_4_what_was_acked_never_comes_again() -> None:
+    """Acks that had resolved before the kill hold after it."""
+    world = World("abw", witnesses="w")
+    bodies = world.put("b", 6)
+    taker = world.taker("b", prefetch=3)
+    world.until(lambda: len(taker.held) == 3)
+    taker.prefetch = 1
+    for body in bodies[:2]:
+        taker.settle(body)
+    world.until(lambda: len(taker.outcomes) == 2)
+    seen = len(taker.seen)
+    world.cluster.kill("a")
+    world.until(lambda: world.master == "b")
+    taker.prefetch = 20
+    world.until(lambda: len(taker.seen) >= seen + 4)
+    world.cluster.run(2000)
+    assert [body for body, _ in taker.seen[seen:]] == bodies[2:]
+    world.check_copies()
+
+
+def test_5_an_old_ack_ends_its_own_message_or_none() -> None:
+    """A delivery of before the failover is acked after it: that message is gone, no other."""
+    world = World()
+    bodies = world.put("b", 6)
+    taker = world.taker("b", prefetch=3)
+    world.until(lambda: len(taker.held) == 3)
+    first, body = taker.held[0]
+    world.cluster.kill("a")
+    taker.settle(body)
+    world.until(lambda: body in taker.outcomes)
+    master = world.master
+    assert master is not None
+    left = world.cluster.engine(master).replicas[world.queue_id].state.live
+    assert (first.first in left) != taker.outcomes[body]
+    assert left.count == len(bodies) - taker.outcomes[body]
+    world.check_copies()
+
+
+@pytest.mark.parametrize("names", ["abc", "abcde"])
+def test_6_the_next_master_is_killed_too(names: str) -> None:
+    """Twice in a row, whoever is master: what was confirmed is there."""
+    world = World(names)
+    producer = world.producer(names[-1], 500)
+    world.cluster.run(100)
+    world.cluster.kill("a")
+    if names == "abc":
+        world.cluster.run(50)
+        world.cluster.kill("b")
+        world.cluster.run(500)
+        world.cluster.start("a")
+    else:
+        world.until(lambda: world.master not in (None, "a"))
+        second = world.master
+        assert second is not None
+        world.cluster.kill(second)
+    world.until(lambda: producer.is_done)
+    world.check()
+
+
+@pytest.mark.parametrize("killed", ["a", "b"])
+def test_7_the_left_neighbour_dies_after_its_last_op(killed: str) -> None:
+    """All survivors have the op or none has: their states are equal at each moment of the kill."""
+    for wait_ms in range(8):
+        world = World(seed=wait_ms)
+        world.put("c", 3)
+        world.producer("c", 1, "last")
+        world.cluster.run(wait_ms)
+        world.cluster.kill(killed)
+        world.until(lambda w=world: len(w.cluster.in_sync(w.queue_id)) == 2)  # type: ignore[misc]
+        world.cluster.run(1000)
+        assert len({world.live(name) for name in world.cluster.running}) == 1
+        world.check()
+
+
+def test_8_a_restarted_master_is_a_mirror_and_takes_a_delta() -> None:
+    """It missed ten messages of two thousand: about ten come over, and it is not the master."""
+    world = World()
+    world.put("b", 2000)
+    world.cluster.kill("a")
+    world.until(lambda: world.master == "b")
+    world.put("b", 10, "missed")
+    fetched_before = world.cluster.entries_sent.get("a", 0)
+    world.cluster.start("a")
+    world.until_in_sync()
+    assert world.master == "b"
+    assert world.cluster.entries_sent["a"] - fetched_before < 60
+    world.check()
+
+
+def test_9_a_dead_member_of_an_idle_ring_is_noticed() -> None:
+    """Without any traffic it is out of the view within the bound."""
+    world = World()
+    world.cluster.run(10_000)
+    world.cluster.kill("c")
+    world.until(lambda: world.cluster.in_sync(world.queue_id) == ("a", "b"), DETECTION_MS)
+    world.check()
+
+
+@pytest.mark.parametrize("stopped", ["a", "c"])
+def test_10_a_stopped_member_stalls_nobody_for_long(stopped: str) -> None:
+    """Confirms go on within the bound; when it wakes it finds itself out, and joins again."""
+    world = World()
+    world.put("b", 5, "before")
+    world.cluster.pause(stopped, 30_000)
+    producer = world.producer("b", 5, "during")
+    world.until(lambda: producer.is_done, DETECTION_MS)
+    world.cluster.run(30_000)
+    world.until_in_sync()
+    assert world.master != "a" or stopped != "a"
+    world.check()
+
+
+@pytest.mark.parametrize("pair", [("a", "b"), ("b", "a"), ("b", "c"), ("c", "a")])
+def test_11_one_way_loss_is_repaired_or_someone_is_out(pair: tuple[str, str]) -> None:
+    """Packets vanish one way between two members: the third publishes on, nothing is lost."""
+    world = World()
+    world.cluster.cut(*pair, silent=True, one_way=True)
+    third = next(name for name in "abc" if name not in pair)
+    producer = world.producer(third, 20)
+    world.until(lambda: producer.is_done, 4 * DETECTION_MS)
+    world.check()
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+def test_12_all_stop_and_start_in_any_order(order: str) -> None:
+    """One member in sync and a majority of nodes suffice; everything confirmed is there."""
+    world = World()
+    world.put("b", 50)
+    for name in "abc":
+        world.cluster.kill(name)
+    for name in order[:2]:
+        world.cluster.start(name)
+        world.cluster.run(700)
+    world.until(lambda: world.master is not None)
+    assert world.live(order[0]) == 50
+    world.check()
+
+
+def test_23_one_name_is_one_queue() -> None:
+    """Declared on another node it is the same; with other properties it is refused."""
+    world = World()
+    cluster = world.cluster
+    assert cluster.declare("b", "orders") == world.queue_id
+    other = cluster.ask("c", DeclareQueue("orders", False, False, False, "c", None, ()))
+    assert other.error == "PreconditionFailed"
+    assert cluster.declare("c", "orders") == world.queue_id
+
+
+def test_27_round_robin_and_prefetch() -> None:
+    """Two consumers on different nodes take turns, and neither holds more than its prefetch."""
+    world = World()
+    one, two = world.taker("b", prefetch=3), world.taker("c", prefetch=5)
+    world.cluster.run(1000)
+    world.put("a", 20)
+    world.cluster.run(1000)
+    assert (len(one.held), len(two.held)) == (3, 5)
+    for _ in range(6):
+        for taker in (one, two):
+            if taker.held:
+                taker.settle(taker.held[0][1])
+        world.cluster.run(200)
+    assert {len(one.seen), len(two.seen)} <= set(range(8, 13))
+    assert not any(flag for taker in (one, two) for _, flag in taker.seen)
+    world.check_copies()
+
+
+def test_30_purge_leaves_unacked_messages_alone() -> None:
+    """Three of six are with a consumer: the other three go, and the three can still be acked."""
+    world = World()
+    bodies = world.put("b", 6)
+    taker = world.taker("c", prefetch=3)
+    world.until(lambda: len(taker.held) == 3)
+    taker.session.query(Query("purge", purge_request))
+    taker.poke()
+    world.until(lambda: world.live("a") == 3)
+    for body in bodies[:3]:
+        taker.settle(body)
+    world.until(lambda: len(taker.outcomes) == 3)
+    assert taker.outcomes == dict.fromkeys(bodies[:3], True)
+    assert len(taker.seen) == 3
+    world.check_copies()
+
+
+def test_30_deleting_ends_what_is_outstanding() -> None:
+    """A queue is deleted under its handles: every put and every ack has an outcome."""
+    world = World()
+    world.put("a", 5)
+    taker = world.taker("b")
+    world.until(lambda: len(taker.held) == 5)
+    producer = world.producer("c", 50, "late")
+    world.cluster.run(5)
+    taker.settle(taker.held[0][1])
+    answer = world.cluster.ask("b", DeleteQueue(world.queue_id))
+    assert not answer.error
+    world.until(lambda: bool(producer.session.closed and taker.session.closed))
+    assert all(attempt.state != "open" for attempt in world.journal.attempts.values())
+    assert len(taker.outcomes) == 1
