@@ -1,0 +1,138 @@
+"""Entries without bytes: the codec that explorations give to the pure core.
+
+Equal entries are one object, so that comparing and hashing them costs nothing.
+"""
+
+from __future__ import annotations
+
+from mirrorq.messages import (
+    AckOp,
+    Entry,
+    Header,
+    HorizonOp,
+    OpKind,
+    Payload,
+    ProducerOp,
+    PromotedOp,
+    PurgeOp,
+    RefusalOp,
+    ReturnOp,
+)
+
+_KINDS: dict[type, OpKind] = {
+    AckOp: OpKind.ACK,
+    ReturnOp: OpKind.RETURN,
+    HorizonOp: OpKind.HORIZON,
+    PromotedOp: OpKind.PROMOTED,
+    RefusalOp: OpKind.REFUSAL,
+    PurgeOp: OpKind.PURGE,
+    ProducerOp: OpKind.PRODUCER,
+}
+FRAME_BYTES = 16
+"""What every frame weighs here, whatever it carries."""
+
+
+class ModelCodec:
+    """An `OpCodec` whose frames are names: "producer:first number:count:settled"."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[Header, Payload], Entry] = {}
+        self._names: dict[tuple[Header, Payload], str] = {}
+
+    def frame(self, producer: int, first_number: int, count: int = 1, settled: int = 0) -> bytes:
+        """A producer's unstamped frame."""
+        return f"{producer}:{first_number}:{count}:{settled}".encode()
+
+    def header(self, frame: bytes) -> Header:
+        producer, first_number, count, settled = map(int, frame.decode().split(":"))
+        return self._header(OpKind.PUBLISH, 0, 0, 0, 0, count, producer, first_number, settled)
+
+    def cut(self, frame: bytes, start: int, stop: int) -> bytes:
+        header = self.header(frame)
+        return self.frame(
+            header.producer, header.first_number + start, stop - start, header.settled
+        )
+
+    def publish(
+        self,
+        frame: bytes,
+        *,
+        queue_id: int,
+        epoch: int,
+        lsn: int,
+        first_sequence: int,
+        timestamp_us: int,
+    ) -> Entry:
+        raw = self.header(frame)
+        header = self._header(
+            OpKind.PUBLISH,
+            queue_id,
+            epoch,
+            lsn,
+            first_sequence,
+            raw.count,
+            raw.producer,
+            raw.first_number,
+            raw.settled,
+        )
+        return self._intern(header, None)
+
+    def op(
+        self,
+        payload: Payload,
+        *,
+        queue_id: int,
+        epoch: int,
+        lsn: int,
+        timestamp_us: int,
+        count: int = 1,
+        producer: int = 0,
+        first_number: int = 0,
+        settled: int = 0,
+    ) -> Entry:
+        header = self._header(
+            _KINDS[type(payload)],
+            queue_id,
+            epoch,
+            lsn,
+            0,
+            count,
+            producer,
+            first_number,
+            settled,
+        )
+        return self._intern(header, payload)
+
+    def _header(
+        self,
+        kind: int,
+        queue_id: int,
+        epoch: int,
+        lsn: int,
+        first_sequence: int,
+        count: int,
+        producer: int,
+        first_number: int,
+        settled: int,
+    ) -> Header:
+        return Header(
+            int(kind),
+            0,
+            queue_id,
+            epoch,
+            lsn,
+            first_sequence,
+            count,
+            producer,
+            first_number,
+            settled,
+            0,
+            FRAME_BYTES,
+        )
+
+    def _intern(self, header: Header, payload: Payload) -> Entry:
+        known = self._entries.get((header, payload))
+        if known is None:
+            known = Entry(header, payload, bytes(FRAME_BYTES))
+            self._entries[header, payload] = known
+        return known

@@ -1,0 +1,31 @@
+"""The quick form of the exploration: every scope, within a minute on one slow core."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from mirrorq.testing.explore import SCOPES, begin, report, walk
+
+WALKS = 20
+STATES_MAX = 30_000
+
+
+@pytest.mark.parametrize("name", SCOPES)
+def test_no_state_within_the_scope_violates_anything(name: str) -> None:
+    """Every reachable state of the quick scope, and walks with more that is slow."""
+    plan = SCOPES[name]
+    seen = report(name, plan, plan.quick, STATES_MAX, WALKS, seed=1)
+    assert "exhausted" in seen, seen
+
+
+def test_the_same_seed_walks_the_same_way() -> None:
+    """A walk is repeated by its seed: the state at its end is the same."""
+    ends = []
+    for _ in range(2):
+        world, first = begin(SCOPES["crash"])
+        end = walk(world, first, Random("seed"))
+        ends.append((world.describe(end), end.witness))
+    assert ends[0][0] == ends[1][0]
+    assert len(ends[0][1].stable) == len(ends[1][1].stable)
