@@ -22,9 +22,7 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.bodies import chunk_of, fill
-from mirrorq.engine import (
-    Engine,
-)
+from mirrorq.engine import Engine
 from mirrorq.engine_events import (
     Answer,
     Committed,

@@ -26,9 +26,7 @@ from mirrorq import clock
 from mirrorq.catalog import NAME_CHARS_MAX, declaration_error
 from mirrorq.config import Config
 from mirrorq.driver import check_publish
-from mirrorq.engine import (
-    Engine,
-)
+from mirrorq.engine import Engine
 from mirrorq.engine_events import (
     Answer,
     Ask,

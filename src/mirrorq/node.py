@@ -21,9 +21,7 @@ from mirrorq import clock, errors
 from mirrorq.catalog import declaration_error
 from mirrorq.config import Config
 from mirrorq.driver import Driver, SessionPort
-from mirrorq.engine import (
-    Engine,
-)
+from mirrorq.engine import Engine
 from mirrorq.engine_events import (
     Answer,
     Ask,

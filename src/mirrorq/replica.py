@@ -430,14 +430,12 @@ class Replica:
     def _sample(self, now_ms: int) -> None:
         if self.ring.is_master:
             self._samples.append((now_ms, self.ring.received))
-            while len(self._samples) > 1 and now_ms - self._samples[1][0] >= self._lag_ms:
+            while (
+                len(self._samples) > 1 and now_ms - self._samples[1][0] >= self._config.lag_ms_max
+            ):
                 self._samples.popleft()
         else:
             self._samples.clear()
-
-    @property
-    def _lag_ms(self) -> int:
-        return self._config.lag_ms_max
 
     def _move_slow_out(self, now_ms: int, out: ReplicaEffects) -> None:
         """R9: who has not on disk what the master had lag_ms_max ago goes to the tail."""
@@ -445,20 +443,22 @@ class Replica:
         if not self._samples or ring.view is None or out.propose is not None:
             return
         sampled_ms, old = self._samples[0]
-        if now_ms - sampled_ms < self._lag_ms or ring.stable >= old or ring.durable < old:
+        if (
+            now_ms - sampled_ms < self._config.lag_ms_max
+            or ring.stable >= old
+            or ring.durable < old
+        ):
             return
         behind = [m.id for m in ring.view.members if ring.reported.get(m.id, old) < old]
-        # Only the first: those to its right may lag for no reason but that it is their left.
-        slow = behind[:1]
         epoch, asked_ms = self._proposed
-        if not slow or (epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS):
+        if not behind or (epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS):
             return
         self._proposed = (ring.epoch, now_ms)
-        for member in slow:
-            self._slow_until_ms[member] = now_ms + SLOW_FACTOR * self._lag_ms
-        kept = tuple(m for m in ring.view.members if m.id not in slow)
-        moved = tuple(Member(m.id, False) for m in ring.view.members if m.id in slow)
-        out.propose = ChangeView(self.queue_id, ring.epoch, kept + moved)
+        # Only the first: those to its right may lag for no reason but that it is their left.
+        slow = behind[0]
+        self._slow_until_ms[slow] = now_ms + SLOW_FACTOR * self._config.lag_ms_max
+        kept = tuple(member for member in ring.view.members if member.id != slow)
+        out.propose = ChangeView(self.queue_id, ring.epoch, (*kept, Member(slow, False)))
 
     # --- Disk ---------------------------------------------------------------------------
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from mirrorq.engine import (
-        Engine,
-    )
+    from mirrorq.engine import Engine
 
 __all__ = ["NodeStatus", "QueueStatus"]
 

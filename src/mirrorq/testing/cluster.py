@@ -17,9 +17,7 @@ from random import Random
 from attrs import define, evolve, field
 
 from mirrorq.config import Config
-from mirrorq.engine import (
-    Engine,
-)
+from mirrorq.engine import Engine
 from mirrorq.engine_events import (
     Answer,
     Ask,
