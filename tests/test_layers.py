@@ -30,6 +30,7 @@ PURE = (
     "messages",
     "peers",
     "placement",
+    "policy",
     "queue_state",
     "raft",
     "ranges",

@@ -24,10 +24,11 @@ from typing import Any
 import msgspec
 from attrs import evolve, frozen
 
-from mirrorq.errors import ProtocolError
+from mirrorq.errors import PolicyError, ProtocolError
 from mirrorq.messages import (
     CatalogCommand,
     ChangeView,
+    ClearPolicy,
     DeclareQueue,
     DeleteQueue,
     Member,
@@ -35,8 +36,10 @@ from mirrorq.messages import (
     RegisterNode,
     RemoveNode,
     SessionId,
+    SetPolicy,
     View,
 )
+from mirrorq.policy import DEFAULT, Definition, Policy, from_text, in_force, to_text
 from mirrorq.view import find_store, order_error
 
 __all__ = [
@@ -108,6 +111,8 @@ class _Image:
     next_queue_id: int
     nodes: tuple[NodeRecord, ...]
     queues: tuple[QueueRecord, ...]
+    policies: tuple[tuple[str, str], ...] = ()
+    """(name, text)."""
 
 
 class Catalog:
@@ -120,6 +125,7 @@ class Catalog:
         self._nodes: dict[str, NodeRecord] = {}
         self._queues: dict[int, QueueRecord] = {}
         self._ids: dict[str, int] = {}
+        self._policies: dict[str, Policy] = {}
 
     # --- Questions --------------------------------------------------------------------
 
@@ -147,6 +153,19 @@ class Catalog:
     def queues(self) -> tuple[QueueRecord, ...]:
         """Return all queues, in order of id."""
         return tuple(self._queues.values())
+
+    def policies(self) -> tuple[Policy, ...]:
+        """Return all policies, sorted by name."""
+        return tuple(self._policies[name] for name in sorted(self._policies))
+
+    def policy_of(self, name: str) -> Policy | None:
+        """Return the policy in force for a queue of this name, or None."""
+        return in_force(self._policies.values(), name)
+
+    def definition_of(self, name: str) -> Definition:
+        """Return what holds for a queue of this name."""
+        policy = self.policy_of(name)
+        return DEFAULT if policy is None else policy.definition
 
     def is_superseded(self, member: MemberId) -> bool:
         """Say whether a newer incarnation of the member's store has been registered.
@@ -177,6 +196,10 @@ class Catalog:
                 return self._on_delete_queue(command)
             case RemoveNode():
                 return self._on_remove_node(command)
+            case SetPolicy():
+                return self._on_set_policy(command)
+            case ClearPolicy():
+                return self._on_clear_policy(command)
 
     def _on_register_node(self, command: RegisterNode) -> CatalogResult:
         known = self._nodes.get(command.node)
@@ -260,11 +283,38 @@ class Catalog:
         self._queues[known.id] = evolve(known, view=view)
         return CatalogResult(value=view.epoch, queues=(known.id,))
 
+    def _on_set_policy(self, command: SetPolicy) -> CatalogResult:
+        try:
+            policy = from_text(command.name, command.text)
+        except PolicyError as error:
+            return CatalogResult(error="PolicyError", text=str(error))
+        before = self._definitions()
+        self._policies[policy.name] = policy
+        return CatalogResult(queues=self._redefined(before))
+
+    def _on_clear_policy(self, command: ClearPolicy) -> CatalogResult:
+        before = self._definitions()
+        self._policies.pop(command.name, None)
+        return CatalogResult(queues=self._redefined(before))
+
+    def _definitions(self) -> dict[int, Policy | None]:
+        return {queue.id: self.policy_of(queue.name) for queue in self._queues.values()}
+
+    def _redefined(self, before: dict[int, Policy | None]) -> tuple[int, ...]:
+        return tuple(
+            queue_id
+            for queue_id, policy in self._definitions().items()
+            if policy != before[queue_id]
+        )
+
     # --- Snapshots --------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
         """Return the whole state. Equal states give equal bytes."""
-        image = _Image(self.applied_index, self._next_queue_id, self.nodes(), self.queues())
+        policies = tuple((policy.name, to_text(policy)) for policy in self.policies())
+        image = _Image(
+            self.applied_index, self._next_queue_id, self.nodes(), self.queues(), policies
+        )
         return msgspec.msgpack.encode((SNAPSHOT_VERSION, image))
 
     @classmethod
@@ -275,12 +325,17 @@ class Catalog:
             ProtocolError: the bytes are no snapshot, or one of another version.
         """
         image = _decode_image(data)
+        try:
+            policies = {name: from_text(name, text) for name, text in image.policies}
+        except PolicyError as error:
+            raise ProtocolError(f"the catalog snapshot holds no catalog: {error}") from error
         catalog = cls()
         catalog.applied_index = image.index
         catalog._next_queue_id = image.next_queue_id
         catalog._nodes = {node.name: node for node in image.nodes}
         catalog._queues = {queue.id: queue for queue in image.queues}
         catalog._ids = {queue.name: queue.id for queue in image.queues}
+        catalog._policies = policies
         return catalog
 
 
@@ -344,6 +399,8 @@ _COMMANDS: dict[int, Any] = {
     3: DeleteQueue,
     4: ChangeView,
     5: RemoveNode,
+    6: SetPolicy,
+    7: ClearPolicy,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 

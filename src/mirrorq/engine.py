@@ -94,6 +94,7 @@ from mirrorq.raft import (
 )
 from mirrorq.raft import Tick as RaftTick
 from mirrorq.replica import (
+    Defined,
     LeaseChanged,
     LinkLost,
     NodeGone,
@@ -709,6 +710,7 @@ class Engine:
             self.replicas[queue_id] = replica
         if replica is not None:
             was_master = replica.is_master
+            self._queue(queue_id, Defined(self.catalog.definition_of(record.name)))
             self._queue(queue_id, ViewInstalled(record.view))
             if record.view.members[0].id == self.me and not was_master:
                 text = f"master of queue {record.name!r} at epoch {record.view.epoch}"

@@ -69,6 +69,7 @@ from mirrorq.messages import (
     Subscribe,
     Unsubscribe,
 )
+from mirrorq.policy import DEFAULT
 from mirrorq.queue_state import REFUSED, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
@@ -146,6 +147,7 @@ class Master:
         self.wall_us = 0
         """Wall-clock time of this step in microseconds: a stamp on ops, no more."""
         self.store_bytes = 0
+        self.definition = DEFAULT
         self.replies: list[SessionReply] = []
         self._ring = ring
         self._state = state

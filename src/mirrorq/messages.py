@@ -700,7 +700,29 @@ class RemoveNode:
     store: int
 
 
-CatalogCommand = RegisterNode | DeclareQueue | DeleteQueue | ChangeView | RemoveNode
+@frozen
+class SetPolicy:
+    """Makes the policy of this name, or replaces it."""
+
+    name: str
+    text: str
+    """The rest of the policy: `policy.to_text`."""
+
+
+@frozen
+class ClearPolicy:
+    name: str
+
+
+CatalogCommand = (
+    RegisterNode
+    | DeclareQueue
+    | DeleteQueue
+    | ChangeView
+    | RemoveNode
+    | SetPolicy
+    | ClearPolicy
+)
 
 # --- Control messages between nodes -------------------------------------------------------
 

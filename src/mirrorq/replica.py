@@ -49,6 +49,7 @@ from mirrorq.messages import (
     View,
     Watermark,
 )
+from mirrorq.policy import DEFAULT, Definition
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
@@ -66,6 +67,13 @@ IDLE_CHECKPOINT_MS = 1000
 @frozen
 class ViewInstalled:
     view: View
+
+
+@frozen
+class Defined:
+    """What the policy in force says of this queue."""
+
+    definition: Definition
 
 
 @frozen
@@ -117,6 +125,7 @@ class Tick:
 
 ReplicaEvent = (
     ViewInstalled
+    | Defined
     | RingReceived
     | Requested
     | Persisted
@@ -151,6 +160,8 @@ class Replica:
         self.ring = Ring(me, queue_id, config.joiner_bytes_max, self.room)
         self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes)
         self.master: Master | None = None
+        self.definition = DEFAULT
+        """What the policy in force says; only what the master decides by it counts."""
         self._config = config
         self._codec = codec
         self._lease = lease
@@ -225,6 +236,10 @@ class Replica:
                 self.transfer.on_written(event.number)
             case ViewInstalled():
                 self._install(now_ms, wall_us, event.view)
+            case Defined():
+                self.definition = event.definition
+                if master is not None:
+                    master.definition = event.definition
             case LeaseChanged():
                 pass  # the end of the step hands out and confirms what is due
             case LinkLost():
@@ -303,6 +318,7 @@ class Replica:
             self.ring, self.state, view.reign, self._config, self._codec, self._lease, self.room
         )
         master.wall_us = wall_us
+        master.definition = self.definition
         self.master = master
         if self.halted:
             return
@@ -546,6 +562,7 @@ def earliest(one: int | None, other: int | None) -> int | None:
 
 
 __all__ = [
+    "Defined",
     "LeaseChanged",
     "LinkLost",
     "NodeGone",

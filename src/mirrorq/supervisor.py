@@ -35,6 +35,7 @@ from mirrorq.messages import (
     CatalogCommand,
     CatalogRequest,
     ChangeView,
+    ClearPolicy,
     DeclareQueue,
     DeleteQueue,
     LeaseAnswer,
@@ -43,6 +44,7 @@ from mirrorq.messages import (
     MemberId,
     RegisterNode,
     RemoveNode,
+    SetPolicy,
     View,
 )
 from mirrorq.placement import wanted_members
@@ -317,7 +319,7 @@ class Supervisor:
                 wrong = self._removal_error(command)
             case RegisterNode():
                 wrong = _registration_error(request.member, command)
-            case DeleteQueue():
+            case DeleteQueue() | SetPolicy() | ClearPolicy():
                 wrong = ""
         if wrong:
             return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)

@@ -109,6 +109,8 @@ _TAGS: dict[type, int] = {
     m.DeleteQueue: 82,
     m.ChangeView: 83,
     m.RemoveNode: 84,
+    m.SetPolicy: 85,
+    m.ClearPolicy: 86,
     # Raft
     raft.VoteRequest: 90,
     raft.VoteAnswer: 91,
