@@ -11,6 +11,8 @@ BUILT_FROM := pyproject.toml setup.py $(wildcard src/mirrorq/_native/*.c src/mir
 SEEDS ?= 200
 # How many `make soak` runs.
 SOAK_SEEDS ?= 5000
+# Lives of a store that `make crashpoints` crashes at every point.
+CRASH_SEEDS ?= 20
 # Tests that run whole clusters or start processes have targets of their own.
 SIMULATION := tests/simulation
 PROCESSES := $(wildcard $(addprefix tests/,client cli processes test_demo.py test_examples.py))
@@ -18,8 +20,8 @@ PYTEST := $(BIN)/python -m pytest
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit simulation processes sim explore soak bench ceiling \
-	sanitize clean
+.PHONY: help venv demo test lint types unit simulation processes sim explore soak crashpoints \
+	bench ceiling sanitize clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +64,9 @@ soak: $(STAMP)  ## seeds that nobody has run before: make soak SOAK_SEEDS=9000
 
 explore: $(STAMP)  ## every interleaving of small rings over the real modules: minutes
 	$(BIN)/python -m mirrorq.testing.explore --long
+
+crashpoints: $(STAMP)  ## a crash at every point of a store's writing: make crashpoints CRASH_SEEDS=100
+	cd tests && ../$(BIN)/python -m store.crash_points --seeds $(CRASH_SEEDS)
 
 bench: $(STAMP)  ## figures of the parts, then of the whole
 	$(PYTEST) benches --benchmark-enable -o python_files='bench_*.py'

@@ -1,0 +1,235 @@
+"""`python -m store.recorded_life PATH SEED COMMITS`: a life of one store, told by marks.
+
+All that a node ever asks of its store, in random order and sizes: appends, cuts, checkpoints
+with releases, transfers, deleted queues, Raft's writes, small values, closes and starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from mirrorq.effects import QueueWrite, RaftEntry, RaftSnapshot, RaftState, RaftWrite
+from mirrorq.messages import Entry, StoreId
+from mirrorq.store import Store, environment, queue_log, runs
+
+from .recording import mark
+from .writing import NEIGHBOUR, QUEUE, Writer, open_store
+
+NAMES = ("one", "two")
+"""Of the small values."""
+
+
+def small_bounds() -> None:
+    """Few ops reach every case: runs that are cut, leftovers, a map that grows."""
+    runs.RUN_BYTES_MAX = 20_000
+    queue_log.DELETED_RUNS_MAX = 2
+    environment.MAP_BYTES_START = 256 << 10
+
+
+def facts(store: Store) -> dict[str, Any]:
+    """Everything that a node would be told, as one digest; hints are left out."""
+    digest = hashlib.sha256()
+
+    def add(*values: object) -> None:
+        digest.update(repr(values).encode())
+
+    last_lsn = {}
+    for queue_id in store.queue_ids():
+        image = store.load(queue_id)
+        last_lsn[queue_id] = image.entries[-1].lsn if image.entries else image.state_lsn
+        add(queue_id, image.state, image.state_lsn, image.complete_sequence)
+        add([entry.frame for entry in image.entries])
+        add([bytes(frame) for frame in store.read(queue_id, 1, 1 << 40, 1 << 40)])
+    raft = store.raft_image()
+    add(raft)
+    add([store.get_meta(name) for name in NAMES])
+    return {
+        "digest": digest.hexdigest(),
+        "incarnation": store.incarnation,
+        "store_id": store.store_id,
+        "last_lsn": last_lsn,
+        "raft": len(raft.entries),
+    }
+
+
+class Log:
+    """One queue as the replica above the store knows it."""
+
+    def __init__(self, queue_id: int, chance: random.Random) -> None:
+        self.queue_id = queue_id
+        self._chance = chance
+        self._epoch = 1
+        self.forget()
+
+    def forget(self) -> None:
+        self._log: list[Entry] = []
+        self._old: list[Entry] = []
+        self._state_lsn = 0
+        self._released = 0
+
+    def _made(self) -> tuple[Entry, ...]:
+        writer = Writer(self.queue_id, self._epoch)
+        held = self._old + self._log
+        writer.lsn = self._log[-1].lsn if self._log else self._state_lsn
+        writer.sequence = max(
+            (e.header.last_sequence for e in held if e.payload is None), default=0
+        )
+        entries = []
+        for _ in range(self._chance.randint(1, 6)):
+            if self._chance.random() < 0.3:
+                entries.append(writer.ack(1, 1))
+                continue
+            size = self._chance.choice((5, 100, 900, 4000, 15_000))
+            count = self._chance.randint(1, 5)
+            entries.append(writer.publish([self._chance.randbytes(size) for _ in range(count)]))
+        return tuple(entries)
+
+    def append(self) -> QueueWrite:
+        entries = self._made()
+        self._log += entries
+        return QueueWrite(self.queue_id, append=entries, stable=self._state_lsn)
+
+    def cut(self) -> QueueWrite:
+        """A new epoch cuts the log's end and other ops come in its place."""
+        self._epoch += 1
+        kept = self._chance.randint(0, len(self._log))
+        self._log = self._log[:kept]
+        at = self._state_lsn + kept
+        entries = self._made()
+        self._log += entries
+        return QueueWrite(self.queue_id, truncate_to=at, append=entries)
+
+    def checkpoint(self) -> QueueWrite:
+        count = self._chance.randint(0, len(self._log))
+        applied, self._log = self._log[:count], self._log[count:]
+        self._state_lsn += count
+        self._old += [entry for entry in applied if entry.payload is None]
+        end = max((entry.header.last_sequence for entry in self._old), default=0)
+        first, self._released = self._released + 1, max(self._released, end - 3)
+        return QueueWrite(
+            self.queue_id,
+            state=self._chance.randbytes(self._chance.choice((10, 3000, 30_000))),
+            state_lsn=self._state_lsn,
+            release=((first, self._released),) if first <= self._released else (),
+            stable=self._state_lsn,
+        )
+
+    def transfer(self) -> list[QueueWrite]:
+        """The copy begins anew from a state; its frames come after, and fill its holes."""
+        old = [entry for entry in self._old + self._log if entry.payload is None]
+        old = [entry for entry in old if entry.header.first_sequence > self._released]
+        if self._log:
+            self._state_lsn = self._log[-1].lsn
+        self._old, self._log = old, []
+        writes = [QueueWrite(self.queue_id, reset=True, state=b"state", state_lsn=self._state_lsn)]
+        self._chance.shuffle(old)
+        for at in range(0, len(old), 3):
+            fetched = tuple(old[at : at + 3])
+            writes.append(QueueWrite(self.queue_id, fetched=fetched, complete_sequence=at))
+        return writes
+
+    def delete(self) -> QueueWrite:
+        self.forget()
+        return QueueWrite(self.queue_id, reset=True)
+
+
+class Catalog:
+    """Raft's side of the store."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._first = self._next = self._term = 1
+
+    def write(self) -> RaftWrite | None:
+        what = self._chance.random()
+        if what < 0.5:
+            return None
+        if what < 0.6:
+            self._term += 1
+            return RaftWrite(RaftState(self._term, StoreId("a", 5)))
+        if what < 0.7 and self._next > self._first:
+            self._first = self._chance.randint(self._first, self._next - 1)
+            voters = (StoreId("a", 5), StoreId("b", 6))
+            data = self._chance.randbytes(2000)
+            snapshot = RaftSnapshot(self._first, self._term, voters, data)
+            self._first += 1
+            self._next = max(self._next, self._first)
+            return RaftWrite(snapshot=snapshot)
+        if what < 0.8 and self._next > self._first:
+            self._next = self._chance.randint(self._first, self._next - 1)
+            return RaftWrite(truncate_from=self._next, append=self._entries())
+        return RaftWrite(append=self._entries())
+
+    def _entries(self) -> tuple[RaftEntry, ...]:
+        first, self._next = self._next, self._next + self._chance.randint(1, 3)
+        return tuple(
+            RaftEntry(index, self._term, 1, self._chance.randbytes(200))
+            for index in range(first, self._next)
+        )
+
+
+class Life:
+    """Commits one after the other, each followed by a mark."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._path = path
+        self._logs = [Log(queue_id, self._chance) for queue_id in (QUEUE, NEIGHBOUR)]
+        self._catalog = Catalog(self._chance)
+        self._open()
+
+    def _open(self) -> None:
+        self._store = open_store(self._path)
+        self._tell()
+
+    def _tell(self) -> None:
+        mark(facts(self._store))
+
+    def _commit(self, *writes: QueueWrite) -> None:
+        self._store.commit(writes, self._catalog.write())
+        self._tell()
+
+    def step(self) -> None:
+        log = self._chance.choice(self._logs)
+        what = self._chance.random()
+        if what < 0.40:
+            self._commit(*(each.append() for each in self._logs if self._chance.random() < 0.7))
+        elif what < 0.50:
+            self._commit(log.cut())
+        elif what < 0.78:
+            self._commit(log.checkpoint())
+        elif what < 0.83:
+            for write in log.transfer():
+                self._commit(write)
+        elif what < 0.86:
+            self._commit(log.delete())
+        elif what < 0.91:
+            self._store.collect()
+            self._tell()
+        elif what < 0.95:
+            value = self._chance.randbytes(self._chance.choice((3, 5000)))
+            self._store.put_meta(self._chance.choice(NAMES), value)
+            self._tell()
+        else:
+            self._store.close()
+            self._open()
+
+    def end(self) -> None:
+        self._store.close()
+
+
+def main() -> None:
+    path, seed, commits = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    small_bounds()
+    life = Life(path, seed)
+    for _ in range(commits):
+        life.step()
+    life.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+/* Preloaded into a process: writes down, in order, what it does to one file.
+ *
+ * MIRRORQ_RECORD_FILE names the file, MIRRORQ_RECORD_LOG the log. A record is {u32 kind, u32 is
+ * synced, u64 offset, u64 length}, little-endian as this machine is, and then, of a write, its
+ * bytes. recording.py reads it, and puts marks of its own between. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { WRITE = 1, SYNC = 2, TRUNCATE = 3 };
+struct record { uint32_t kind, is_synced; uint64_t offset, length; };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int log_fd = -1;
+
+static int is_recorded(int fd) {
+    const char *name = getenv("MIRRORQ_RECORD_FILE");
+    struct stat file, given;
+    return name && stat(name, &file) == 0 && fstat(fd, &given) == 0 &&
+           file.st_ino == given.st_ino && file.st_dev == given.st_dev;
+}
+
+static void put(const void *bytes, size_t length) {
+    if (log_fd < 0)
+        log_fd = open(getenv("MIRRORQ_RECORD_LOG"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    for (const char *at = bytes; length;) {
+        long done = syscall(SYS_write, log_fd, at, length);
+        if (done <= 0) abort();
+        at += done;
+        length -= done;
+    }
+}
+
+static void note(uint32_t kind, uint32_t is_synced, uint64_t offset, uint64_t length) {
+    struct record record = {kind, is_synced, offset, length};
+    put(&record, sizeof record);
+}
+
+static void note_write(int fd, const struct iovec *parts, int count, uint64_t offset, ssize_t done) {
+    if (done <= 0) return;
+    pthread_mutex_lock(&lock);
+    note(WRITE, (fcntl(fd, F_GETFL) & O_DSYNC) != 0, offset, done);
+    for (int i = 0; i < count && done > 0; i++) {
+        size_t length = parts[i].iov_len < (size_t)done ? parts[i].iov_len : (size_t)done;
+        put(parts[i].iov_base, length);
+        done -= length;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+ssize_t pwrite(int fd, const void *bytes, size_t length, off_t offset) {
+    ssize_t done = REAL(pwrite)(fd, bytes, length, offset);
+    struct iovec part = {(void *)bytes, length};
+    if (is_recorded(fd)) note_write(fd, &part, 1, offset, done);
+    return done;
+}
+
+ssize_t pwrite64(int fd, const void *bytes, size_t length, off_t offset) {
+    return pwrite(fd, bytes, length, offset);
+}
+
+ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t offset) {
+    ssize_t done = REAL(pwritev)(fd, parts, count, offset);
+    if (is_recorded(fd)) note_write(fd, parts, count, offset, done);
+    return done;
+}
+
+ssize_t pwritev64(int fd, const struct iovec *parts, int count, off_t offset) {
+    return pwritev(fd, parts, count, offset);
+}
+
+ssize_t write(int fd, const void *bytes, size_t length) {
+    int is = is_recorded(fd);
+    off_t offset = is ? lseek(fd, 0, SEEK_CUR) : 0;
+    ssize_t done = REAL(write)(fd, bytes, length);
+    struct iovec part = {(void *)bytes, length};
+    if (is) note_write(fd, &part, 1, offset, done);
+    return done;
+}
+
+ssize_t writev(int fd, const struct iovec *parts, int count) {
+    int is = is_recorded(fd);
+    off_t offset = is ? lseek(fd, 0, SEEK_CUR) : 0;
+    ssize_t done = REAL(writev)(fd, parts, count);
+    if (is) note_write(fd, parts, count, offset, done);
+    return done;
+}
+
+static int note_sync(int fd, int result) {
+    if (result == 0 && is_recorded(fd)) {
+        pthread_mutex_lock(&lock);
+        note(SYNC, 0, 0, 0);
+        pthread_mutex_unlock(&lock);
+    }
+    return result;
+}
+
+int fdatasync(int fd) { return note_sync(fd, REAL(fdatasync)(fd)); }
+int fsync(int fd) { return note_sync(fd, REAL(fsync)(fd)); }
+
+int ftruncate(int fd, off_t size) {
+    int result = REAL(ftruncate)(fd, size);
+    if (result == 0 && is_recorded(fd)) note(TRUNCATE, 0, size, 0);
+    return result;
+}
+
+int ftruncate64(int fd, off_t size) { return ftruncate(fd, size); }
+
+int truncate(const char *path, off_t size) {
+    int result = REAL(truncate)(path, size);
+    int fd = result == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd >= 0 && is_recorded(fd)) note(TRUNCATE, 0, size, 0);
+    if (fd >= 0) close(fd);
+    return result;
+}
+
+int truncate64(const char *path, off_t size) { return truncate(path, size); }
