@@ -83,6 +83,12 @@ FLAG_PROPERTIES = 1
 """The frame has a second column: each message's properties."""
 FLAG_TRANSIENT = 2
 """The messages of this frame are not persistent."""
+FLAG_TERMS = 4
+"""The frame ends with a delay and a ttl of its messages."""
+PRIORITY_SHIFT = 8
+PRIORITY_MAX = 31
+FLAG_PRIORITY = PRIORITY_MAX << PRIORITY_SHIFT
+"""Publish: these bits of the flags are the priority of the frame's messages."""
 
 
 @frozen
@@ -108,6 +114,15 @@ class Header:
     """Microseconds since 1970-01-01 UTC, at the master."""
     length: int
     """Bytes of the whole frame, header and padding included."""
+    delay_ms: int = 0
+    """Publish: the messages are ready so long after `timestamp_us`, at the earliest."""
+    ttl_ms: int = 0
+    """Publish: the messages end so long after `timestamp_us`; 0 = never by this."""
+
+    @property
+    def priority(self) -> int:
+        """Of all messages of a publish frame, 0 to PRIORITY_MAX."""
+        return (self.flags & FLAG_PRIORITY) >> PRIORITY_SHIFT
 
     @property
     def last_sequence(self) -> int:

@@ -13,15 +13,15 @@ from attrs import define, field
 
 from mirrorq.confirmation import Confirmation
 from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
-from mirrorq.messages import FLAG_TRANSIENT
 from mirrorq.session import Failed, Put, Stored
+from mirrorq.terms import Terms
 from mirrorq.wire.frames import pack_publish
 
 PACK_COUNT = 4096
 PACK_BYTES = 256 * 1024
 """Single puts of one round go into frames of at most so many messages and bytes."""
 FRAME_OVERHEAD = 256
-"""Header, padding and the offsets' first entries of a frame."""
+"""Header, padding, terms and the offsets' first entries of a frame."""
 MESSAGE_OVERHEAD = 8
 """Offsets of one message in both columns."""
 
@@ -33,7 +33,7 @@ class SinglePut:
     confirmation: Confirmation
     body: bytes
     properties: bytes
-    persistent: bool
+    terms: Terms
 
     @property
     def size(self) -> int:
@@ -47,7 +47,7 @@ class ManyPut:
     confirmation: Confirmation
     bodies: Sequence[bytes]
     properties: bytes
-    persistent: bool
+    terms: Terms
     size: int
     parts_open: int = 0
     stored: list[range] = field(factory=list)
@@ -68,10 +68,8 @@ class PutToken:
 
 
 def _packer(
-    bodies: Sequence[bytes], properties: list[bytes] | None, persistent: bool
+    bodies: Sequence[bytes], properties: list[bytes] | None, terms: Terms
 ) -> Callable[[int, int, int], bytes]:
-    flags = 0 if persistent else FLAG_TRANSIENT
-
     def pack(producer: int, first_number: int, settled: int) -> bytes:
         return pack_publish(
             bodies,
@@ -79,7 +77,9 @@ def _packer(
             producer=producer,
             first_number=first_number,
             settled=settled,
-            flags=flags,
+            flags=terms.flags,
+            delay_ms=terms.delay_ms,
+            ttl_ms=terms.ttl_ms,
         )
 
     return pack
@@ -97,7 +97,9 @@ def frames_of(inbox: Sequence[SinglePut | ManyPut], frame_bytes_max: int) -> Ite
             yield from _many(item, frame_bytes_max)
             continue
         is_full = len(run) >= PACK_COUNT or size + item.size > PACK_BYTES
-        if run and (is_full or run[-1].persistent != item.persistent):
+        terms = item.terms
+        is_other = bool(run) and run[-1].terms is not terms and run[-1].terms != terms
+        if run and (is_full or is_other):
             yield _single(run, size)
             run, size = [], 0
         run.append(item)
@@ -111,7 +113,7 @@ def _single(run: list[SinglePut], size: int) -> Put:
     properties = [item.properties for item in run]
     token = PutToken([item.confirmation for item in run], None, 0, len(run), len(run))
     columns = properties if any(properties) else None
-    return Put(token, len(run), size, _packer(bodies, columns, run[0].persistent), False)
+    return Put(token, len(run), size, _packer(bodies, columns, run[0].terms), False)
 
 
 def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:
@@ -122,7 +124,7 @@ def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:
         properties = [item.properties] * len(bodies) if item.properties else None
         token = PutToken(None, item, start, stop - start, stop - start)
         size = sum(map(len, bodies)) + len(item.properties) * len(bodies)
-        yield Put(token, stop - start, size, _packer(bodies, properties, item.persistent), True)
+        yield Put(token, stop - start, size, _packer(bodies, properties, item.terms), True)
 
 
 def _parts(item: ManyPut, frame_bytes_max: int) -> Iterator[tuple[int, int]]:

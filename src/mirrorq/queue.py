@@ -21,6 +21,7 @@ from mirrorq.publisher import MessageTooLarge
 from mirrorq.puts import ManyPut, SinglePut
 from mirrorq.receiver import messages_of
 from mirrorq.session import browse_request, purge_request
+from mirrorq.terms import terms_of
 
 if TYPE_CHECKING:
     from mirrorq.as_queue import QueueAdapter
@@ -158,12 +159,13 @@ class MirroredQueue(Handle):
         """
         if ttl or priority or delay:
             _refuse_later(ttl=ttl, priority=priority, delay=delay)
+        terms = terms_of(persistent, priority, delay)
         data = self._publisher.body(body)
         properties = pack_properties(headers, message_id, key)
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
             confirmation._callbacks = [on_confirm]
-        item = SinglePut(confirmation, data, properties, persistent)
+        item = SinglePut(confirmation, data, properties, terms)
         self._publisher.accept(item, 1, len(data) + len(properties), block, timeout)
         return confirmation
 
@@ -190,6 +192,7 @@ class MirroredQueue(Handle):
         """
         if ttl or priority or delay:
             _refuse_later(ttl=ttl, priority=priority, delay=delay)
+        terms = terms_of(persistent, priority, delay)
         data = self._publisher.bodies(bodies)
         properties = pack_properties(headers, message_id, key)
         self._check_open_for_puts()
@@ -201,7 +204,7 @@ class MirroredQueue(Handle):
                 confirmation._finish(range(0), None)
             return confirmation
         size = sum(map(len, data)) + len(properties) * len(data)
-        item = ManyPut(confirmation, data, properties, persistent, size)
+        item = ManyPut(confirmation, data, properties, terms, size)
         self._publisher.accept(item, len(data), size, block, timeout)
         return confirmation
 

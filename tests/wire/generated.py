@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from reference import FLAG_PROPERTIES, NUMBER_MAX, PUBLISH, Fields
+from reference import FLAG_PROPERTIES, FLAG_TERMS, NUMBER_MAX, PUBLISH, Fields
 
 COUNT_MAX = 40
 
 numbers = st.integers(0, NUMBER_MAX - COUNT_MAX)
 times = st.integers(-(2**63), 2**63 - 1)
-plain_flags = st.integers(0, 2**16 - 1).map(lambda flags: flags & ~FLAG_PROPERTIES)
+plain_flags = st.integers(0, 2**16 - 1).map(
+    lambda flags: flags & ~(FLAG_PROPERTIES | FLAG_TERMS)
+)
+terms = st.none() | st.tuples(numbers, numbers).filter(any)
 values = st.lists(st.binary(max_size=40), min_size=1, max_size=COUNT_MAX).map(tuple)
 
 
@@ -20,9 +23,11 @@ def publishes(draw: st.DrawFn) -> Fields:
     properties = draw(
         st.none() | st.tuples(*[st.binary(max_size=20)] * len(bodies)), label="properties"
     )
+    said = draw(terms, label="terms")
+    flags = 0 if properties is None else FLAG_PROPERTIES
     return Fields(
         bodies,
-        flags=draw(plain_flags) | (0 if properties is None else FLAG_PROPERTIES),
+        flags=draw(plain_flags) | flags | (0 if said is None else FLAG_TERMS),
         queue_id=draw(numbers),
         epoch=draw(numbers),
         lsn=draw(numbers),
@@ -33,6 +38,7 @@ def publishes(draw: st.DrawFn) -> Fields:
         settled=draw(numbers),
         timestamp_us=draw(times),
         properties=properties,
+        terms=said,
     )
 
 

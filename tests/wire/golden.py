@@ -39,6 +39,22 @@ GOLDEN = {
         timestamp_us=-1,
         properties=(b"", b"\x81\xa1k\xa1v", b"p"),
     ),
+    # Priority 5, delay 1500 ms, ttl 60 s.
+    "frame_terms.bin": Fields(
+        (b"later", b"too"),
+        flags=1 | 4 | 5 << 8,
+        queue_id=11,
+        epoch=3,
+        lsn=43,
+        first_sequence=1004,
+        count=2,
+        producer=9,
+        first_number=505,
+        settled=504,
+        timestamp_us=1_700_000_000_123_456,
+        properties=(b"", b"p"),
+        terms=(1500, 60_000),
+    ),
     # MessagePack: [[[1, 5], [9, 9]]]
     "frame_ack.bin": Fields(
         (b"\x91\x92\x92\x01\x05\x92\x09\x09",), kind=2, queue_id=11, epoch=3, lsn=43

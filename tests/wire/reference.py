@@ -12,6 +12,7 @@ from itertools import pairwise
 HEADER = "<4sBBHQQQQIIQQQqII"
 PUBLISH = 1
 FLAG_PROPERTIES = 1
+FLAG_TERMS = 4
 NUMBER_MAX = 2**63 - 1
 
 
@@ -36,6 +37,8 @@ class Fields:
     settled: int = 0
     timestamp_us: int = 0
     properties: tuple[bytes, ...] | None = None
+    terms: tuple[int, int] | None = None
+    """(delay_ms, ttl_ms)."""
 
 
 def crc32c(data: bytes) -> int:
@@ -72,6 +75,8 @@ def encode(fields: Fields) -> bytes:
     if fields.properties is not None:
         columns = _padded(columns, 4) + _column(fields.properties)
     columns = _padded(columns, 8)
+    if fields.terms is not None:
+        columns += struct.pack("<QQ", *fields.terms)
     header = struct.pack(
         HEADER, b"mqf1", 1, fields.kind, fields.flags, fields.queue_id, fields.epoch,
         fields.lsn, fields.first_sequence, fields.count, 88 + len(columns), fields.producer,
@@ -118,16 +123,24 @@ def decode(frame: bytes) -> Fields:
     _demand(first_number + count <= NUMBER_MAX, "last number")
     has_properties = bool(flags & FLAG_PROPERTIES)
     _demand(kind == PUBLISH or not has_properties, "properties of no publish")
+    terms = None
+    if flags & FLAG_TERMS:
+        _demand(kind == PUBLISH and length >= 96 + 16, "terms of no publish")
+        terms = struct.unpack_from("<QQ", frame, length - 16)
+        _demand(any(terms) and all(term <= NUMBER_MAX for term in terms), "terms")
+        length -= 16
     value_count = count if kind == PUBLISH else 1
-    values, end = _read_column(frame, 88, value_count)
+    values, end = _read_column(frame[:length], 88, value_count)
     properties = None
     if has_properties:
-        properties, end = _read_column(frame, _read_padding(frame, end, 4), value_count)
-    _demand(_read_padding(frame, end, 8) == length, "end")
+        properties, end = _read_column(
+            frame[:length], _read_padding(frame[:length], end, 4), value_count
+        )
+    _demand(_read_padding(frame[:length], end, 8) == length, "end")
     _demand(crc == crc32c(frame[:80] + bytes(4) + frame[84:]), "crc")
     return Fields(
         values, kind, flags, queue_id, epoch, lsn, first_sequence, count, producer,
-        first_number, settled, timestamp_us, properties,
+        first_number, settled, timestamp_us, properties, terms,
     )  # fmt: skip
 
 

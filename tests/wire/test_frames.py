@@ -12,7 +12,7 @@ import reference
 from generated import anything, numbers, ops, publishes, times, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import FLAG_PROPERTIES, Fields
+from reference import FLAG_PROPERTIES, FLAG_TERMS, Fields
 
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import Header
@@ -35,13 +35,16 @@ def make(fields: Fields) -> bytes:
             flags=fields.flags,
             timestamp_us=fields.timestamp_us,
         )
+    delay_ms, ttl_ms = fields.terms or (0, 0)
     unstamped = frames.pack_publish(
         fields.values,
         fields.properties,
         producer=fields.producer,
         first_number=fields.first_number,
         settled=fields.settled,
-        flags=fields.flags & ~FLAG_PROPERTIES,
+        flags=fields.flags & ~(FLAG_PROPERTIES | FLAG_TERMS),
+        delay_ms=delay_ms,
+        ttl_ms=ttl_ms,
     )
     return frames.stamp(
         unstamped,
@@ -55,6 +58,7 @@ def make(fields: Fields) -> bytes:
 
 def header_of(fields: Fields, length: int) -> Header:
     """The header that mirrorq should find."""
+    delay_ms, ttl_ms = fields.terms or (0, 0)
     return Header(
         kind=fields.kind,
         flags=fields.flags,
@@ -68,6 +72,8 @@ def header_of(fields: Fields, length: int) -> Header:
         settled=fields.settled,
         timestamp_us=fields.timestamp_us,
         length=length,
+        delay_ms=delay_ms,
+        ttl_ms=ttl_ms,
     )
 
 

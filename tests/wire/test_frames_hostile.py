@@ -22,6 +22,7 @@ SAMPLES = [
     reference.encode(Fields((b"hello", b"", b"you"), count=3, lsn=1)),
     reference.encode(Fields((b"a", b"bcd"), flags=1, count=2, properties=(b"pq", b""))),
     reference.encode(Fields((b"\x91\xa5clean",), kind=5, epoch=1, lsn=1)),
+    reference.encode(Fields((b"late", b""), flags=4 | 9 << 8, count=2, terms=(1, 0))),
 ]
 
 
@@ -158,6 +159,15 @@ def test_properties_of_no_publish() -> None:
         frames.check(frame)
 
 
+@pytest.mark.parametrize(("delay_ms", "ttl_ms"), [(0, 0), (2**63, 0), (0, 2**64 - 1)])
+def test_terms_that_say_nothing_or_too_much(delay_ms: int, ttl_ms: int) -> None:
+    """There is one encoding of a content, and no number above 2^63 - 1."""
+    frame = bytearray(SAMPLES[3])
+    struct.pack_into("<QQ", frame, len(frame) - 16, delay_ms, ttl_ms)
+    with pytest.raises(ProtocolError, match="terms"):
+        frames.check(reference.reseal(bytes(frame)))
+
+
 @pytest.mark.parametrize("offset", [10, 11, 2**16, 2**31 - 1, 2**31, 2**32 - 1])
 @pytest.mark.parametrize("index", [0, 1, 4, 8])
 def test_unchecked_offsets_do_no_harm(index: int, offset: int) -> None:
@@ -250,8 +260,8 @@ def test_header_of_too_few_bytes() -> None:
 
 def test_every_code_has_a_text() -> None:
     """The table of codes has no hole, and what is no code says so."""
-    texts = [ffi.string(lib.mq_error_text(-code)) for code in range(1, 16)]
-    assert len(set(texts)) == 15
+    texts = [ffi.string(lib.mq_error_text(-code)) for code in range(1, 17)]
+    assert len(set(texts)) == 16
     assert b"no such error code" not in texts
-    assert ffi.string(lib.mq_error_text(-16)) == b"no such error code"
+    assert ffi.string(lib.mq_error_text(-17)) == b"no such error code"
     assert ffi.string(lib.mq_error_text(0)) == b"no such error code"

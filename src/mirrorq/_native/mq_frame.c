@@ -43,6 +43,12 @@ static inline int has_properties(const uint8_t *frame)
     return (flags_of(frame) & MQ_FLAG_PROPERTIES) != 0;
 }
 
+/* How many bytes the terms take at the frame's end. */
+static inline uint64_t terms_size(const uint8_t *frame)
+{
+    return (flags_of(frame) & MQ_FLAG_TERMS) != 0 ? MQ_TERMS_SIZE : 0;
+}
+
 /* How many values each column holds. */
 static inline uint64_t value_count(const uint8_t *frame)
 {
@@ -133,11 +139,14 @@ static int find_column(const uint8_t *frame, size_t size, int number, struct col
         return MQ_E_SHORT;
     if (load_u32(frame + MQ_AT_LENGTH) != size)
         return MQ_E_LENGTH;
+    if (size < MQ_FRAME_SIZE_MIN + terms_size(frame))
+        return MQ_E_LENGTH;
     if (number != 0 && !(number == 1 && has_properties(frame)))
         return MQ_E_RESERVED;
-    int error = locate(frame, size, MQ_HEADER_SIZE, value_count(frame), column);
+    uint64_t length = size - terms_size(frame);
+    int error = locate(frame, length, MQ_HEADER_SIZE, value_count(frame), column);
     if (error == 0 && number == 1)
-        error = locate(frame, size, align(column->end, 4), value_count(frame), column);
+        error = locate(frame, length, align(column->end, 4), value_count(frame), column);
     return error;
 }
 
@@ -174,14 +183,30 @@ static int check_numbers(const uint8_t *frame)
         return MQ_E_RANGE;
     if (load_u32(frame + MQ_AT_RESERVED) != 0)
         return MQ_E_RESERVED;
-    if (has_properties(frame) && frame[MQ_AT_KIND] != MQ_KIND_PUBLISH)
+    if ((flags_of(frame) & (MQ_FLAG_PROPERTIES | MQ_FLAG_TERMS)) != 0
+        && frame[MQ_AT_KIND] != MQ_KIND_PUBLISH)
         return MQ_E_RESERVED;
     return 0;
 }
 
+/* The terms at `terms`: numbers as all others are, and not there without need. */
+static int check_terms(const uint8_t *terms)
+{
+    uint64_t any = load_u64(terms) | load_u64(terms + 8);
+    return any == 0 || any > NUMBER_MAX ? MQ_E_TERMS : 0;
+}
+
+/* What lies between the header and the terms, and these. */
 static int check_columns(const uint8_t *frame, uint64_t length)
 {
+    if (length < MQ_FRAME_SIZE_MIN + terms_size(frame))
+        return MQ_E_LENGTH;
     struct column column;
+    int terms_error = 0;
+    if (terms_size(frame) != 0) {
+        length -= terms_size(frame);
+        terms_error = check_terms(frame + length);
+    }
     uint64_t count = value_count(frame);
     int error = check_column(frame, length, MQ_HEADER_SIZE, count, &column);
     if (error == 0 && has_properties(frame)) {
@@ -195,7 +220,7 @@ static int check_columns(const uint8_t *frame, uint64_t length)
         return error;
     if (align(column.end, 8) != length || !is_zero(frame, column.end, length))
         return MQ_E_PADDING;
-    return 0;
+    return terms_error;
 }
 
 /* All but the crc. */
@@ -344,7 +369,7 @@ static int64_t plan_cut(const uint8_t *frame, size_t size, uint64_t start, uint6
             error = find_piece(frame, &column, start, stop, &pieces[1]);
         end = align(end, 4) + offsets_size + pieces[1].size;
     }
-    return error != 0 ? error : (int64_t)align(end, 8);
+    return error != 0 ? error : (int64_t)(align(end, 8) + terms_size(frame));
 }
 
 /* Write a piece as a column at `at`. Returns the first byte after it. */
@@ -388,6 +413,8 @@ int mq_cut(const uint8_t *frame, size_t size, uint32_t start, uint32_t stop, uin
     uint64_t end = copy_piece(frame, &pieces[0], count, out, MQ_HEADER_SIZE);
     if (has_properties(frame))
         copy_piece(frame, &pieces[1], count, out, align(end, 4));
+    uint64_t terms = terms_size(frame);
+    memcpy(out + out_size - terms, frame + size - terms, terms);
     store_u32(out + MQ_AT_COUNT, (uint32_t)count);
     store_u32(out + MQ_AT_LENGTH, (uint32_t)out_size);
     advance(out + MQ_AT_FIRST_SEQUENCE, start);

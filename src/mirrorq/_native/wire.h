@@ -5,7 +5,8 @@
  *        0     4  magic "mqf1"
  *        4     1  version          1
  *        5     1  kind             what the op does; 1 = publish
- *        6     2  flags            1 = properties column, 2 = transient
+ *        6     2  flags            1 = properties column, 2 = transient, 4 = terms;
+ *                                 bits 8 to 12: priority
  *        8     8  queue_id
  *       16     8  epoch            in which the op was made
  *       24     8  lsn              0 = not stamped yet
@@ -22,6 +23,9 @@
  *                 the n bodies, end to end; offsets count from here
  *                 with flag 1: zeros up to a multiple of 4, int32 offsets2[n + 1], properties
  *                 zeros up to a multiple of 8
+ *   length - 16     with flag 4, which only a publish has: the terms of all its messages
+ *               8  delay_ms        0 = none
+ *               8  ttl_ms          0 = none; not both are
  *
  * (offsets, bodies) is an Arrow binary array as it stands, and so are the properties.
  *
@@ -47,6 +51,7 @@
 #define MQ_VERSION 1
 #define MQ_KIND_PUBLISH 1
 #define MQ_FLAG_PROPERTIES 1
+#define MQ_FLAG_TERMS 4
 
 #define MQ_AT_VERSION 4
 #define MQ_AT_KIND 5
@@ -65,6 +70,7 @@
 #define MQ_AT_RESERVED 84
 #define MQ_HEADER_SIZE 88
 
+#define MQ_TERMS_SIZE 16
 #define MQ_FRAME_SIZE_MIN (MQ_HEADER_SIZE + 8) /* the header and two offsets */
 #define MQ_FRAME_SIZE_MAX (INT32_MAX - 7)      /* offsets are signed 32-bit, as in Arrow */
 
@@ -84,7 +90,8 @@
     X(MQ_E_CRC, -12, "its bytes do not match its checksum")                                     \
     X(MQ_E_BODIES, -13, "the lengths given are not those of the bytes given")                   \
     X(MQ_E_CUT, -14, "the messages to cut out are not a range of it")                           \
-    X(MQ_E_OUT_SIZE, -15, "the output has not the size that is needed")
+    X(MQ_E_OUT_SIZE, -15, "the output has not the size that is needed")                         \
+    X(MQ_E_TERMS, -16, "its terms are above 2^63 - 1, or are there and say nothing")
 
 enum {
 #define MQ_ERROR_CODE(name, code, text) name = code,

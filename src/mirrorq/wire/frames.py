@@ -27,7 +27,7 @@ import msgspec
 
 from mirrorq._native import ffi, lib
 from mirrorq.errors import ProtocolError
-from mirrorq.messages import FLAG_PROPERTIES, Header, OpKind
+from mirrorq.messages import FLAG_PROPERTIES, FLAG_TERMS, Header, OpKind
 
 if TYPE_CHECKING:
     from mirrorq._native._wire import Bytes
@@ -67,6 +67,7 @@ _SHAPE = struct.Struct("<5xBH32xI")
 _LENGTH = struct.Struct("<44xI")
 _OFFSET = struct.Struct("<i")
 _TWO_OFFSETS = struct.Struct("<ii")
+_TERMS = struct.Struct("<QQ")
 
 _ZEROS = tuple(bytes(size) for size in range(8))
 
@@ -120,6 +121,8 @@ def pack_publish(
     first_number: int = 0,
     settled: int = 0,
     flags: int = 0,
+    delay_ms: int = 0,
+    ttl_ms: int = 0,
 ) -> bytes:
     """Make an unstamped publish frame.
 
@@ -129,7 +132,8 @@ def pack_publish(
         producer: id of the producer, 0 for none.
         first_number: the producer's number of the first body, 0 for none.
         settled: the producer needs no outcome at or below this number.
-        flags: FLAG_TRANSIENT or 0.
+        flags: FLAG_TRANSIENT or 0, and the priority in the bits of FLAG_PRIORITY.
+        delay_ms, ttl_ms: of all its messages, 0 for none.
 
     Returns:
         The sealed frame. Queue, epoch, lsn, first sequence and timestamp are 0 until `stamp`.
@@ -157,8 +161,13 @@ def pack_publish(
             length += (-length & 3) + 4 * (count + 1) + properties_size
         padding = -length & 7
         pieces.append(_ZEROS[padding])
+        length += padding
+        if delay_ms or ttl_ms:
+            flags |= FLAG_TERMS
+            pieces.append(_TERMS.pack(delay_ms, ttl_ms))
+            length += _TERMS.size
         pieces[0] = _HEADER.pack(
-            MAGIC, VERSION, _PUBLISH, flags, 0, 0, 0, 0, count, length + padding,
+            MAGIC, VERSION, _PUBLISH, flags, 0, 0, 0, 0, count, length,
             producer, first_number, settled, 0, 0, 0,
         )  # fmt: skip
     except struct.error as error:
@@ -258,11 +267,14 @@ def header(frame: Frame) -> Header:
             kind, flags, queue_id, epoch, lsn, first_sequence, count, length,
             producer, first_number, settled, timestamp_us,
         ) = _FIELDS.unpack_from(frame)  # fmt: skip
+        delay_ms = ttl_ms = 0
+        if flags & FLAG_TERMS:
+            delay_ms, ttl_ms = _TERMS.unpack_from(frame, max(length - _TERMS.size, 0))
     except struct.error:
         raise ProtocolError(f"{len(frame)} bytes are too few for a frame's header") from None
     return Header(
         kind, flags, queue_id, epoch, lsn, first_sequence, count,
-        producer, first_number, settled, timestamp_us, length,
+        producer, first_number, settled, timestamp_us, length, delay_ms, ttl_ms,
     )  # fmt: skip
 
 
