@@ -121,6 +121,9 @@ RETRY_MS = 20
 """The same when the leader said that it cannot do it yet."""
 COMPACT_ENTRIES = 1000
 """Raft's log is replaced by a snapshot after so many applied entries."""
+EARLY_COUNT_MAX = 1000
+"""Requests of a reign that is not known here yet; a handle whose request is dropped finds out
+after failure_ms and asks again."""
 NOBODY = 0
 """Token of an Ask whose answer nobody waits for."""
 
@@ -193,6 +196,8 @@ class Engine:
         self._admissions: dict[StoreId, None] = {}
         self._sessions: dict[SessionId, int] = {}
         self._told: dict[int, tuple[int, bool]] = {}
+        self._early: list[SessionRequest] = []
+        """Of a reign that this node is still to learn of."""
         self._inbox: dict[int, list[ReplicaEvent]] = {}
         self._due: dict[int, int] = {}
         self._rounds: deque[tuple[int, list[tuple[int, int]], int]] = deque()
@@ -343,7 +348,7 @@ class Engine:
         elif self._is_foreign(store):
             return
         elif isinstance(message, SessionRequest):
-            self._queue(message.queue_id, Requested(message))
+            self._take_request(message)
         elif isinstance(message, SessionReply):
             self._out.replies.append(message)
         else:
@@ -699,6 +704,7 @@ class Engine:
         record = self.catalog.queue(queue_id)
         if record is None:
             self._drop(queue_id)
+            self._take_early(queue_id)
             return
         replica = self.replicas.get(queue_id)
         is_mine = any(member.id == self.me for member in record.view.members)
@@ -715,6 +721,7 @@ class Engine:
             if record.view.members[0].id == self.me and not was_master:
                 text = f"master of queue {record.name!r} at epoch {record.view.epoch}"
                 self._out.notices.append(Notice("became master", text, queue_id))
+        self._take_early(queue_id)
 
     def _drop(self, queue_id: int) -> None:
         """The queue is no more: its store is emptied."""
@@ -800,6 +807,28 @@ class Engine:
             self._queue(request.queue_id, Requested(request))
         else:
             self._out.send.append((master.node, request))
+
+    def _take_request(self, request: SessionRequest) -> None:
+        """One of another node. News of a view may reach that node before it comes here."""
+        record = self.catalog.queue(request.queue_id)
+        if record is None:
+            is_early = not self.catalog.is_deleted(request.queue_id)
+        else:
+            is_early = record.view.reign < request.epoch
+        if not is_early:
+            self._queue(request.queue_id, Requested(request))
+        elif len(self._early) < EARLY_COUNT_MAX:
+            self._early.append(request)
+
+    def _take_early(self, queue_id: int) -> None:
+        """The queue's view has changed: requests that waited for it are no longer early."""
+        if self._early:
+            early, self._early = self._early, []
+            for request in early:
+                if request.queue_id == queue_id:
+                    self._take_request(request)
+                else:
+                    self._early.append(request)
 
     def _tell_masters(self) -> None:
         """Tell handles on this node who serves their queue, when that has changed."""

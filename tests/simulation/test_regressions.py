@@ -115,3 +115,19 @@ def test_a_member_that_was_slow_is_counted_in_again_by_an_idle_queue() -> None:
     world.cluster.heal("a", "b")
     world.until_in_sync()
     world.check()
+
+
+def test_a_request_that_overtakes_the_view_is_served() -> None:
+    """The news of a new view came to a handle before it came to the new master, which dropped
+    the handle's requests: the handle found out only failure_ms later (1 s failovers)."""
+    world = World("abcd", seed=2)
+    cluster = world.cluster
+    leader = next(name for name in cluster.running if cluster.engine(name).leader == name)
+    assert leader in ("c", "d"), "neither the master nor its successor"
+    producer = world.producer("d" if leader == "c" else "c", 1)
+    world.until(lambda: producer.is_done)
+    cluster.network.link(leader, "b").delay_ms = 40
+    cluster.kill("a")
+    producer.count = 2
+    producer.publish()
+    world.until(lambda: producer.is_done, 500)
