@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from mirrorq.message import Message
     from mirrorq.node import Node
     from mirrorq.queue import MirroredQueue
-    from mirrorq.status import QueueStatus
+    from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 
 __all__ = [  # noqa: RUF022  (grouped by what they are for)
     # ways to a queue
@@ -89,6 +89,8 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "Settlement",
     "Consumer",
     "QueueStatus",
+    "NodeStatus",
+    "PolicyStatus",
     "wait",
     # exceptions
     "MirrorQError",
@@ -120,6 +122,8 @@ _HOMES = {
     "Message": "mirrorq.message",
     "MirroredQueue": "mirrorq.queue",
     "Node": "mirrorq.node",
+    "NodeStatus": "mirrorq.status",
+    "PolicyStatus": "mirrorq.status",
     "QueueStatus": "mirrorq.status",
     "Settlement": "mirrorq.confirmation",
     "connect": "mirrorq.client",

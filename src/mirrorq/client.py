@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from mirrorq import clock, errors
+from mirrorq.administration import Administration
 from mirrorq.catalog import declaration_error
 from mirrorq.client_driver import Call, ClientDriver, SessionPort
 from mirrorq.config import Config
@@ -37,6 +38,8 @@ from mirrorq.errors import (
     ShutDown,
 )
 from mirrorq.messages import (
+    Administrative,
+    ClientAdminister,
     ClientAnswer,
     ClientCall,
     ClientDeclare,
@@ -45,7 +48,7 @@ from mirrorq.messages import (
     SessionId,
 )
 from mirrorq.security import is_loopback
-from mirrorq.status import NodeStatus, QueueStatus
+from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.transport import parse_endpoint
 
 if TYPE_CHECKING:
@@ -118,7 +121,7 @@ def _reconnect(
     return connect(endpoints, config=config, insecure=insecure, timeout=timeout)
 
 
-class Client:
+class Client(Administration):
     """A connection to a cluster, and the host of the handles made with it. See `connect`."""
 
     def __init__(
@@ -292,6 +295,13 @@ class Client:
         """Every node of the cluster as the entry node sees it, by name."""
         return self._look("nodes", 0, list[NodeStatus], CLOSE_S)
 
+    def policies(self) -> list[PolicyStatus]:
+        """Every policy of the cluster, by name."""
+        return self._look("policies", 0, list[PolicyStatus], CLOSE_S)
+
+    def _administer(self, command: Administrative, timeout: float | None) -> int:
+        return self._ask(Call(self._numbered(ClientAdminister(command))), timeout).value
+
     def _look(self, what: str, queue_id: int, kind: type[Seen], timeout: float) -> Seen:
         data = self._ask(Call(self._numbered(ClientLook(what, queue_id))), timeout).data
         try:
@@ -301,7 +311,9 @@ class Client:
                 f"node {self._driver.entry_node} answered what is no {what}: {error}"
             ) from None
 
-    def _numbered(self, call: ClientDeclare | ClientDelete | ClientLook) -> ClientCall:
+    def _numbered(
+        self, call: ClientDeclare | ClientDelete | ClientLook | ClientAdminister
+    ) -> ClientCall:
         return ClientCall(next(self._numbers), call)
 
     def _ask(self, call: Call, timeout: float | None) -> ClientAnswer:

@@ -34,6 +34,7 @@ from mirrorq.engine_events import (
 )
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
+    ClientAdminister,
     ClientAnswer,
     ClientBye,
     ClientCall,
@@ -61,7 +62,7 @@ from mirrorq.messages import (
     SessionRequest,
 )
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
-from mirrorq.status import NodeStatus, QueueStatus
+from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 if TYPE_CHECKING:
@@ -419,6 +420,8 @@ class Entry:
                 self._delete(client, number, call)
             case ClientLook():
                 self._look(client, number, call)
+            case ClientAdminister():
+                self._administer(client, number, call)
 
     def _answer(self, client: _Client, answer: ClientAnswer) -> None:
         client.calls.pop(answer.number, None)
@@ -492,6 +495,12 @@ class Entry:
         ask = Ask(next(self._tokens), DeleteQueue(call.queue))
         self._ask(client, number, ask, answered)
 
+    def _administer(self, client: _Client, number: int, call: ClientAdminister) -> None:
+        def answered(answer: Answer) -> None:
+            self._pass_on(client, number, answer)
+
+        self._ask(client, number, Ask(next(self._tokens), call.command), answered)
+
     def _ask(
         self, client: _Client, number: int, ask: Ask, answered: Callable[[Answer], None]
     ) -> None:
@@ -518,6 +527,8 @@ class Entry:
             seen = [self._status(record.id) for record in records]
         elif call.what == "nodes":
             seen = NodeStatus.all_of(self._engine)
+        elif call.what == "policies":
+            seen = PolicyStatus.all_of(self._engine)
         else:
             text = f"nothing to look at is called {call.what!r}"
             self._answer(client, ClientAnswer(number, 0, "ProtocolError", text, b""))

@@ -739,6 +739,9 @@ CatalogCommand = (
     | ClearPolicy
 )
 
+Administrative = SetPolicy | ClearPolicy
+"""Commands that a client may have its entry node ask for."""
+
 # --- Control messages between nodes -------------------------------------------------------
 
 
@@ -916,10 +919,15 @@ class ClientDelete:
 
 @frozen
 class ClientLook:
-    """`what`: status (of `queue`), queues or nodes; the answer's `data` is JSON."""
+    """`what`: status (of `queue`), queues, nodes or policies; the answer's `data` is JSON."""
 
     what: str
     queue: int = 0
+
+
+@frozen
+class ClientAdminister:
+    command: Administrative
 
 
 @frozen
@@ -927,7 +935,7 @@ class ClientCall:
     """Answered by ClientAnswer with the same number; sent again to the next entry node."""
 
     number: int
-    call: ClientDeclare | ClientDelete | ClientLook
+    call: ClientDeclare | ClientDelete | ClientLook | ClientAdminister
 
 
 @frozen

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from mirrorq import clock, errors
+from mirrorq.administration import Administration
 from mirrorq.catalog import declaration_error
 from mirrorq.config import Config
 from mirrorq.driver import Driver, SessionPort
@@ -38,6 +39,7 @@ from mirrorq.errors import (
     ShutDown,
 )
 from mirrorq.messages import (
+    Administrative,
     CatalogCommand,
     DeclareQueue,
     DeleteQueue,
@@ -46,7 +48,7 @@ from mirrorq.messages import (
 )
 from mirrorq.outcomes import Outcomes
 from mirrorq.security import check_listen
-from mirrorq.status import NodeStatus, QueueStatus
+from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
 from mirrorq.transport import Transport
 from mirrorq.wire.ops import FrameCodec
@@ -63,7 +65,7 @@ CLOSE_S = 5.0
 Result = TypeVar("Result")
 
 
-class Node:
+class Node(Administration):
     """One node: a store, a part in the catalog, and copies of queues.
 
     Args:
@@ -475,6 +477,14 @@ class Node:
         """Every node of the cluster as this one sees it, by name."""
         self._check_open()
         return self._on_thread(lambda: NodeStatus.all_of(self._driver.engine), 5.0, [])
+
+    def policies(self) -> list[PolicyStatus]:
+        """Every policy of the cluster, by name."""
+        self._check_open()
+        return self._on_thread(lambda: PolicyStatus.all_of(self._driver.engine), 5.0, [])
+
+    def _administer(self, command: Administrative, timeout: float | None) -> int:
+        return self._command(command, timeout).value
 
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
         """Have a function called with what happens to this node, on a thread of its own."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
+
+from mirrorq.policy import Policy
 
 if TYPE_CHECKING:
     from mirrorq.engine import Engine
 
-__all__ = ["NodeStatus", "QueueStatus"]
+__all__ = ["NodeStatus", "PolicyStatus", "QueueStatus"]
 
 
 @frozen
@@ -33,6 +35,7 @@ class QueueStatus:
     """How old the counts are: 0 on the master's node."""
     consumers: int = 0
     policy: str | None = None
+    """Name of the policy in force; None: no policy matches, the defaults hold."""
     sync_progress: float | None = None
     """0 to 1 while this node's own copy is being completed, else None."""
     store_bytes: int = 0
@@ -65,6 +68,7 @@ class QueueStatus:
         if engine.is_paused(now_ms):
             state = "paused"
         ready, unacknowledged, consumers, age_ms = _counts(engine, queue_id, now_ms)
+        policy = engine.catalog.policy_of(record.name)
         replica = engine.replicas.get(queue_id)
         warnings = (replica.halted,) if replica is not None and replica.halted else ()
         return cls(
@@ -79,6 +83,7 @@ class QueueStatus:
             messages_unacknowledged=unacknowledged,
             counts_age_ms=age_ms,
             consumers=consumers,
+            policy=None if policy is None else policy.name,
             sync_progress=_progress(engine, queue_id),
             store_bytes=store_bytes,
             blocked_by=blocked_by or _blocked_by(engine, queue_id),
@@ -144,3 +149,25 @@ class NodeStatus:
             )
             for node in engine.catalog.nodes()
         ]
+
+
+@frozen
+class PolicyStatus:
+    """One policy, as it was given."""
+
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    priority: int = 0
+    apply_to: str = "queues"
+
+    @classmethod
+    def of(cls, policy: Policy) -> PolicyStatus:
+        return cls(
+            policy.name, policy.pattern, policy.given(), policy.priority, policy.apply_to
+        )
+
+    @classmethod
+    def all_of(cls, engine: Engine) -> list[PolicyStatus]:
+        """By name."""
+        return [cls.of(policy) for policy in engine.catalog.policies()]

@@ -28,6 +28,7 @@ from attrs import define, evolve, frozen
 
 from mirrorq.catalog import Catalog, QueueRecord
 from mirrorq.config import Config
+from mirrorq.errors import PolicyError
 from mirrorq.lease import Leading, LeaseGrantor
 from mirrorq.liveness import Liveness, Probe, Status
 from mirrorq.messages import (
@@ -48,6 +49,7 @@ from mirrorq.messages import (
     View,
 )
 from mirrorq.placement import wanted_members
+from mirrorq.policy import from_text
 from mirrorq.view import (
     arrange,
     find,
@@ -319,7 +321,13 @@ class Supervisor:
                 wrong = self._removal_error(command)
             case RegisterNode():
                 wrong = _registration_error(request.member, command)
-            case DeleteQueue() | SetPolicy() | ClearPolicy():
+            case SetPolicy():
+                try:
+                    from_text(command.name, command.text)
+                except PolicyError as error:
+                    return CatalogAnswer(request.number, 0, "PolicyError", str(error))
+                wrong = ""
+            case DeleteQueue() | ClearPolicy():
                 wrong = ""
         if wrong:
             return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)

@@ -9,6 +9,7 @@ import click
 
 from mirrorq.cli.bench import bench
 from mirrorq.cli.node import demo, node
+from mirrorq.cli.policies import clear_policy, list_policies, set_policy
 from mirrorq.cli.queues import delete_queue, get, list_queues, publish, purge_queue, status
 
 __all__ = ["main"]
@@ -25,6 +26,9 @@ for command in (
     node,
     status,
     list_queues,
+    set_policy,
+    clear_policy,
+    list_policies,
     publish,
     get,
     purge_queue,

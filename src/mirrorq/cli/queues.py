@@ -24,6 +24,7 @@ COLUMNS = (
     "state",
     "master",
     "synchronised_mirrors",
+    "policy",
     "messages_ready",
     "messages_unacknowledged",
 )

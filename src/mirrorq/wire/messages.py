@@ -142,6 +142,7 @@ _TAGS: dict[type, int] = {
     m.ClientDeclare: 125,
     m.ClientDelete: 126,
     m.ClientLook: 127,
+    m.ClientAdminister: 128,
 }
 """Tags are on the wire and never change meaning; a class without one cannot be sent."""
 

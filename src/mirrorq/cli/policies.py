@@ -1,0 +1,73 @@
+"""Commands that say where copies are and what holds for queues: policies."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mirrorq.cli.connecting import as_json, connecting, print_rows
+
+if TYPE_CHECKING:
+    from mirrorq.client import Client
+
+__all__ = ["clear_policy", "list_policies", "set_policy"]
+
+COLUMNS = ("name", "pattern", "definition", "priority", "apply_to")
+
+
+def _definition(context: click.Context, parameter: click.Parameter, text: str) -> Any:
+    """A JSON text; whether it is a definition is for the library to say."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(
+            f"""{text!r} is no JSON ({error}): write it as '{{"ha-mode": "all"}}'"""
+        ) from None
+
+
+@click.command()
+@click.argument("name")
+@click.argument("pattern")
+@click.argument("definition", callback=_definition)
+@click.option("--priority", default=0, show_default=True, help="The highest that matches holds.")
+@click.option("--apply-to", default="queues", show_default=True, help="queues or all.")
+@connecting
+def set_policy(
+    client: Client, name: str, pattern: str, definition: Any, priority: int, apply_to: str
+) -> None:
+    """Make the policy NAME, or replace it.
+
+    It holds at once for every queue whose name PATTERN, a regular expression, is found in.
+    DEFINITION is JSON, such as '{"ha-mode": "exactly", "ha-params": 2}'.
+    """
+    client.set_policy(name, pattern, definition, priority, apply_to)
+    click.echo(f"set: {name}")
+
+
+@click.command()
+@click.argument("name")
+@connecting
+def clear_policy(client: Client, name: str) -> None:
+    """Take the policy NAME away; no error when there is none."""
+    client.clear_policy(name)
+    click.echo(f"cleared: {name}")
+
+
+@click.command()
+@connecting
+@as_json
+def list_policies(client: Client, is_json: bool) -> None:
+    """List the policies of a cluster."""
+    rows = [
+        [
+            policy.name,
+            policy.pattern,
+            policy.definition if is_json else json.dumps(policy.definition),
+            policy.priority,
+            policy.apply_to,
+        ]
+        for policy in client.policies()
+    ]
+    print_rows(COLUMNS, rows, is_json=is_json)

@@ -1,0 +1,46 @@
+"""`mirrorq set-policy`, `clear-policy` and `list-policies`, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .running import Run
+
+
+def test_policies_are_set_listed_and_cleared(run: Run) -> None:
+    """The definition is JSON; the list is text or JSON; a queue's row names its policy."""
+    run("publish", "ruled", given=b"x\n")
+    done = run("set-policy", "two", "^ruled$", '{"max-length": 2}', "--priority", "7")
+    assert (done.returncode, done.stdout) == (0, b"set: two\n")
+    (row,) = json.loads(run("list-policies", "--json").stdout)
+    assert row == {
+        "name": "two",
+        "pattern": "^ruled$",
+        "definition": {"max-length": 2},
+        "priority": 7,
+        "apply_to": "queues",
+    }
+    text = run("list-policies").stdout.decode().splitlines()
+    assert text[1] == 'two\t^ruled$\t{"max-length": 2}\t7\tqueues'
+    rows = json.loads(run("list-queues", "--json", "name", "policy").stdout)
+    assert {"name": "ruled", "policy": "two"} in rows
+    for _ in range(2):
+        assert run("clear-policy", "two").stdout == b"cleared: two\n"
+    assert json.loads(run("list-policies", "--json").stdout) == []
+
+
+@pytest.mark.parametrize("definition", ['{"ha-mode": "some"}', '{"ha-modes": "all"}', "[1]"])
+def test_a_wrong_definition_is_refused_in_one_line(run: Run, definition: str) -> None:
+    """Exit status 1, one line on standard error, and no such policy."""
+    done = run("set-policy", "wrong", "x", definition)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"mirrorq: policy 'wrong': ")
+    assert done.stderr.count(b"\n") == 1
+    assert b"wrong" not in run("list-policies").stdout
+
+
+def test_what_is_no_json_is_wrong_usage(run: Run) -> None:
+    """Exit status 2, as for any argument that cannot be read."""
+    assert run("set-policy", "wrong", "x", "{ha-mode: all}").returncode == 2
