@@ -106,9 +106,17 @@ def chunk_of(store: Store, fetch: FetchFrames) -> FrameChunk:
     """
     first, last = fetch.after_sequence + 1, fetch.upto_sequence
     read = store.read(fetch.queue_id, first, last, fetch.bytes_max)
+    size = sum(map(len, read))
+    if read and fetch.is_continued:
+        head = frames.header(read[0])
+        if head.first_sequence < first:
+            del read[0]
+            if not read and head.last_sequence < last:
+                read = store.read(fetch.queue_id, head.last_sequence + 1, last, fetch.bytes_max)
+                size = sum(map(len, read))
     entries = tuple(make_entry(frame) for frame in read)
-    size = sum(len(entry.frame) for entry in entries)
-    upto = entries[-1].header.last_sequence if size >= fetch.bytes_max else last
+    is_cut = entries and size >= fetch.bytes_max
+    upto = entries[-1].header.last_sequence if is_cut else last
     return FrameChunk(
         fetch.queue_id, fetch.epoch, fetch.number, fetch.after_sequence, upto, entries
     )

@@ -40,8 +40,8 @@ class QueueWrite:
     release: tuple[Range, ...] = ()
     """Sequences that no longer matter: a run whose messages all lie in one of these ranges is
     deleted."""
-    complete_sequence: int | None = None
-    """Every live message up to here is on this disk (resuming a transfer); None = as it was."""
+    lacking: tuple[Range, ...] | None = None
+    """Sequences among which live messages may not be on this disk (R7); None = as it was."""
     stable: int | None = None
     """Known stable lsn, a hint for the next start; None = as it was."""
 
@@ -55,7 +55,7 @@ class QueueImage:
     state_lsn: int = 0
     entries: tuple[Entry, ...] = ()
     """All ops with lsn > state_lsn, in order."""
-    complete_sequence: int = 0
+    lacking: tuple[Range, ...] = ()
     stable: int = 0
 
 

@@ -350,6 +350,8 @@ class FetchFrames:
     after_sequence: int
     upto_sequence: int
     bytes_max: int
+    is_continued: bool = False
+    """Another request is for what lies before: leave a frame out that begins there."""
 
 
 @frozen

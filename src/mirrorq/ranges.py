@@ -116,6 +116,27 @@ class RangeSet:
         high = bisect_right(firsts, last)
         return [(max(firsts[i], first), min(lasts[i], last)) for i in range(low, high)]
 
+    def take_after(self, value: int, count: int, gap: int) -> Range | None:
+        """The span of the first integers above `value` that are in the set: at most `count`
+        of them, and up to the first place where more than `gap` integers are not in the set.
+
+        None when none is above `value`.
+        """
+        firsts, lasts = self._firsts, self._lasts
+        index = bisect_right(lasts, value)
+        if index == len(lasts):
+            return None
+        first = max(firsts[index], value + 1)
+        last = min(lasts[index], first + count - 1)
+        count -= last - first + 1
+        index += 1
+        while count > 0 and index < len(firsts) and firsts[index] - last <= gap + 1:
+            end = min(lasts[index], firsts[index] + count - 1)
+            count -= end - firsts[index] + 1
+            last = end
+            index += 1
+        return first, last
+
     def gap(self, value: int, least: int, most: int) -> Range:
         """The widest range of integers around `value` that are not in the set.
 

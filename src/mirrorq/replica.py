@@ -54,7 +54,7 @@ from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
 from mirrorq.room import Room
-from mirrorq.transfer import COMPLETE, Transfer
+from mirrorq.transfer import Transfer
 
 SLOW_FACTOR = 5
 """A member that was too slow is not counted in again for so many lag_ms_max."""
@@ -175,7 +175,6 @@ class Replica:
         self._state_came = False
         self._chunk: tuple[Entry, ...] = ()
         self._proposed: tuple[int, int] = (0, 0)
-        self._complete_known: int | None = image.complete_sequence
         self._next_tick_ms = 0
         self._samples: deque[tuple[int, int]] = deque()
         """R9: (time, received) of the master, one a tick."""
@@ -191,7 +190,8 @@ class Replica:
             assert entry is not None, "the store gives every op after its checkpoint"
             if not self._apply(0, entry):
                 break
-        self.transfer.begin(self.state, image.complete_sequence)
+        self.transfer.begin(self.state, RangeSet(image.lacking))
+        self.transfer.lacking_changed = False
 
     # --- Queries ------------------------------------------------------------------------
 
@@ -244,6 +244,7 @@ class Replica:
                 pass  # the end of the step hands out and confirms what is due
             case LinkLost():
                 self.ring.on_link_lost(event.node)
+                self.transfer.on_link_lost(event.node)
                 if master is not None:
                     master.on_link_lost(now_ms, event.node)
             case NodeGone():
@@ -292,9 +293,7 @@ class Replica:
                 if ring.in_sync:
                     ring.out.reads.append((sender, message))
             case FrameChunk():
-                chunk = self.transfer.accept_chunk(now_ms, message, ring.epoch, self.state)
-                if all(self.room.take(len(entry.frame)) for entry in chunk or ()):
-                    self._chunk += chunk or ()
+                self._take_chunk(now_ms, message)
 
     # --- Views --------------------------------------------------------------------------
 
@@ -302,12 +301,9 @@ class Replica:
         ring = self.ring
         if ring.view is not None and view.epoch <= ring.view.epoch:
             return
-        first = ring.view is None and ring.received == 0
         ring.install(view)
         self.transfer.forget()
         self._next_tick_ms = now_ms + self._config.heartbeat_ms
-        if first and ring.in_sync:
-            self.transfer.complete_sequence = COMPLETE
         if not ring.is_master:
             self.master = None
         elif self.master is None or self.master.reign != view.reign:
@@ -330,10 +326,6 @@ class Replica:
             # What was applied here is not in the history: this copy is of another past.
             self._start_over()
         if ring.has_state:
-            last = self._last_sequence_in_log()
-            if self.transfer.complete_sequence != COMPLETE:
-                cut = min(self.transfer.complete_sequence, last)
-                self.transfer.begin(self.state, cut)
             ring.announce()
 
     def _last_sequence_in_log(self) -> int:
@@ -349,8 +341,8 @@ class Replica:
         self.ring.reset(0, [])
         self.ring.stable = 0
         self.ring.has_state = False
-        self.transfer.begin(self.state, 0)
-        self.transfer.complete_sequence = 0
+        self.transfer.start_over()
+        self._chunk = ()
 
     # --- Transfer -----------------------------------------------------------------------
 
@@ -370,15 +362,23 @@ class Replica:
         state = self.transfer.accept_state(now_ms, message, ring.epoch, ring.received)
         if state is None or ring.has_state:
             return
-        complete = self.transfer.complete_sequence
-        if complete == COMPLETE:
-            complete = self._last_sequence_in_log()
+        lacking = self.transfer.lacking.copy()
+        first, last = self._last_sequence_in_log() + 1, state.next_sequence - 1
+        if first <= last:
+            lacking.add(first, last)
         self.state = state
         ring.reset(state.applied, state.history)
         ring.has_state = True
-        self.transfer.begin(state, complete)
+        self.transfer.begin(state, lacking)
         self._state_came = True
         ring.announce()
+
+    def _take_chunk(self, now_ms: int, message: FrameChunk) -> None:
+        chunk = self.transfer.accept_chunk(now_ms, message, self.ring.epoch, self.state) or ()
+        if all(self.room.take(len(entry.frame)) for entry in chunk):
+            self._chunk += chunk
+        else:
+            self.transfer.on_no_room(now_ms)
 
     # --- The end of a step --------------------------------------------------------------
 
@@ -386,7 +386,15 @@ class Replica:
         ring = self.ring
         ring.complete = self.transfer.is_complete
         if ring.is_member and not ring.in_sync and ring.repaired and ring.view is not None:
-            wake = self.transfer.pursue(now_ms, ring.view, ring.has_state, out)
+            definition = self.definition
+            wake = self.transfer.pursue(
+                now_ms,
+                ring.view,
+                ring.has_state,
+                definition.ha_sync_mode == "automatic",
+                definition.ha_sync_batch_size,
+                out,
+            )
             out.wake_at_ms = earliest(out.wake_at_ms, wake)
         ring.settle()
         self._apply_stable(now_ms)
@@ -482,15 +490,13 @@ class Replica:
         ring = self.ring
         cut, entries = ring.take_write()
         checkpoint = self._state_came or self._checkpoint_due(now_ms)
-        complete = None
         number = 0
         if self._chunk:
             number = ring.note_write()
-            complete = self.transfer.on_writing(number, self._chunk)
-        elif self._complete_known != self.transfer.complete_sequence:
-            complete = self.transfer.complete_sequence
+            self.transfer.on_writing(number, self._chunk)
+        lacking = self.transfer.take_lacking()
         needed = cut is not None or entries or checkpoint or self._chunk or self._reset
-        if not needed and complete is None:
+        if not needed and lacking is None:
             ring.trim(self.state.applied)
             return
         out.write_number = number or ring.note_write()
@@ -503,11 +509,9 @@ class Replica:
             state=self._checkpoint() if checkpoint else None,
             state_lsn=self.state.applied,
             release=self._released() if checkpoint else (),
-            complete_sequence=complete,
+            lacking=lacking,
             stable=min(ring.stable, ring.received),
         )
-        if complete is not None:
-            self._complete_known = complete
         self._chunk = ()
         self._reset = self._state_came = False
         ring.trim(self.state.applied)

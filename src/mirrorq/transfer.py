@@ -7,19 +7,32 @@ its disk are fetched in chunks while the queue goes on. State replaces, never me
 only fill places that are live in the joiner's own applied state, so a late body revives
 nothing.
 
-The joiner's disk is complete up to a sequence that is written with each chunk: a transfer
-that was cancelled, or a joiner that was killed in the middle, goes on from there. Sequence
-and (epoch, lsn) name the same frame here: everything up to S is stable, a stable op is
-never cut, and so its sequences are never given again.
+Which sequences a copy may lack is on its disk beside its state, changed in the write that
+changes it: by a state that comes, by frames that are written. So a transfer that was
+cancelled, or a joiner that was killed in the middle, goes on from there, and what came along
+the ring in between is not fetched again. Sequence and (epoch, lsn) name the same frame here:
+everything up to S is stable, a stable op is never cut, and so its sequences are never given
+again.
 
-*Natural drain* is the same rule: what is acked before its body came is no longer missing.
+*Natural drain* is the same rule: what is acked before its body came is no longer missing. A
+joiner that may not fetch (ha-sync-mode manual) comes in by it alone.
+
+Several requests are open at once, each for a span of sequences, all to one member in sync,
+mirrors before the master; when it does not answer, the next one takes over. The spans of one
+*pass* go from the first missing sequence to the last; what a pass leaves over (it has ended
+at the donor, or an answer was lost) is for the next.
 
 Invariants:
 1. `missing` holds sequences that live in the own applied state and are not on the own disk.
-2. An answer counts only under the number and the epoch of the request now open.
+2. What is missing is in `lacking` or in a write being made.
+3. An answer counts only under the number and the epoch of a request that is open.
 """
 
 from __future__ import annotations
+
+from collections import deque
+
+from attrs import frozen
 
 from mirrorq import view as views
 from mirrorq.effects import ReplicaEffects
@@ -37,11 +50,29 @@ from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 
 RETRY_MS = 1000
-"""A donor that has not answered for this long is not asked again; the next one is."""
+"""A donor that has not answered with its state for this long is not asked again; the next is."""
+FETCH_RETRY_MS = 3000
+"""The same when no chunk has come for this long: a slow link takes its time over some."""
 AGAIN_MS = 50
-"""A state that was not far enough is asked for again after this."""
-COMPLETE = (1 << 63) - 1
-"""complete_sequence of a copy that lacks nothing."""
+"""A state that was not far enough is asked for again after this; so is what a pass left over."""
+FETCHES_MAX = 4
+"""Open requests: enough to fill a link that has latency. With the size of a chunk it bounds
+what a transfer holds in memory on both sides."""
+GAP_BYTES = 64 * 1024
+"""A request ends where about so much that is not missing lies between."""
+ANSWER_FACTOR = 2
+"""An answer may have so many times the bytes of a chunk: sizes are guessed from the last."""
+
+
+@frozen
+class Fetch:
+    """An open request for the frames that begin in first to last."""
+
+    donor: MemberId
+    first: int
+    last: int
+    is_continued: bool
+    """The request before ends where this one begins: a frame across the edge is the other's."""
 
 
 class Transfer:
@@ -52,25 +83,49 @@ class Transfer:
         self.queue_id = queue_id
         self.missing = RangeSet()
         """Live here, and not on this disk."""
-        self.complete_sequence = 0
-        """Every live message up to here is on this disk or in the write being made."""
+        self.lacking = RangeSet()
+        """Where messages may be missing once the writes made so far are on disk. Few ranges,
+        which may hold dead sequences too, never one that lives and is on disk."""
+        self.lacking_changed = False
+        """Since the last write."""
         self.fetched_count = 0
         self._chunk_bytes = chunk_bytes
+        self._message_bytes = 0
+        """Of a message in the last chunk; 0 before the first one."""
         self._number = me.incarnation << 20
-        self._open = ""
-        self._asked_ms = 0
+        self._state_number = 0
+        """Of the open request for a state, 0 when there is none."""
+        self._fetches: dict[int, Fetch] = {}
+        self._left_over: deque[tuple[int, int, bool]] = deque()
+        """(first, last, is continued) of what an answer left out."""
+        self._asked_to = 0
+        """This pass has asked for what is missing up to here."""
+        self._pass_took = False
+        """Whether this pass has brought anything."""
+        self._heard_ms = 0
+        """When the donor last answered, or was first asked."""
         self._donor_turn = 0
         self._wait_until_ms = 0
-        self._landing: list[tuple[int, Range]] = []
+        self._landing: deque[tuple[int, Range]] = deque()
 
-    def begin(self, state: QueueState, complete_sequence: int) -> None:
+    def begin(self, state: QueueState, lacking: RangeSet) -> None:
         """Work out what is missing in a state that was loaded or has just come."""
-        self.complete_sequence = complete_sequence
-        self.missing = RangeSet(state.live.within(complete_sequence + 1, COMPLETE))
+        self.lacking = lacking
+        self.lacking_changed = True
+        self.missing = RangeSet()
+        for first, last in lacking:
+            for piece in state.live.within(first, last):
+                self.missing.add(*piece)
+        for _, (first, last) in self._landing:
+            for piece in state.live.within(first, last):
+                self.missing.add(*piece)
+        self.forget()
+        self._prune()
+
+    def start_over(self) -> None:
+        """This copy is of another past: nothing of it counts, what is being written either."""
         self._landing.clear()
-        self._close()
-        if not self.missing:
-            self.complete_sequence = COMPLETE
+        self.begin(QueueState(), RangeSet())
 
     @property
     def is_complete(self) -> bool:
@@ -78,8 +133,24 @@ class Transfer:
 
     def forget(self) -> None:
         """A new epoch: what was asked in the old one is void."""
-        self._close()
+        self._state_number = 0
         self._wait_until_ms = 0
+        self._restart_pass()
+
+    def _restart_pass(self) -> None:
+        self._fetches.clear()
+        self._left_over.clear()
+        self._asked_to = 0
+        self._pass_took = False
+
+    def on_link_lost(self, node: str) -> None:
+        """What was asked of this node, or its answers, may be gone: ask again."""
+        if any(fetch.donor.node == node for fetch in self._fetches.values()):
+            self._restart_pass()
+
+    def on_no_room(self, now_ms: int) -> None:
+        """A chunk had no place on the disk: it is asked for again when there may be some."""
+        self._wait_until_ms = now_ms + RETRY_MS
 
     def on_ended(self, ranges: tuple[Range, ...]) -> None:
         """Natural drain: what the own applied state no longer holds is not missing."""
@@ -87,50 +158,121 @@ class Transfer:
             for first, last in ranges:
                 self.missing.remove(first, last)
             if not self.missing:
-                # Else the next start would take all that came since for missing again.
                 self._landing.clear()
-                self.complete_sequence = COMPLETE
+                self._prune()
+
+    def _prune(self) -> None:
+        """Nothing is missing in a range: the next start need not look there."""
+        kept = [piece for piece in self.lacking if self.missing.within(*piece)]
+        if len(kept) < len(self.lacking):
+            self.lacking = RangeSet(kept)
+            self.lacking_changed = True
 
     # --- Asking -------------------------------------------------------------------------
 
-    def pursue(self, now_ms: int, view: View, has_state: bool, out: ReplicaEffects) -> int | None:
-        """Ask for what is due; return when to look again."""
-        if self._open and now_ms - self._asked_ms >= RETRY_MS:
-            self._close()
-            self._donor_turn += 1
-        if self._open:
-            return self._asked_ms + RETRY_MS
+    def pursue(
+        self,
+        now_ms: int,
+        view: View,
+        has_state: bool,
+        may_fetch: bool,
+        count_max: int,
+        out: ReplicaEffects,
+    ) -> int | None:
+        """Ask for what is due; return when to look again.
+
+        Args:
+            may_fetch: whether bodies are fetched too, or only the state.
+            count_max: most missing messages that one request names.
+        """
+        self._give_up(now_ms)
+        donor = self._donor(view)
         if now_ms < self._wait_until_ms:
             return self._wait_until_ms
-        donor = self._donor(view)
         if donor is None:
             return None
         if not has_state:
-            self._ask("state", now_ms)
-            request = TransferRequest(self.queue_id, view.epoch, self._number)
-            out.send.append((donor, request))
-        elif self.missing and not self._landing:
-            self._ask("frames", now_ms)
-            fetch = FetchFrames(
+            if not self._state_number:
+                self._number += 1
+                self._state_number = self._number
+                self._heard_ms = now_ms
+                request = TransferRequest(self.queue_id, view.epoch, self._number)
+                out.send.append((donor, request))
+            return self._heard_ms + RETRY_MS
+        if may_fetch:
+            self._fetch(now_ms, view, donor, count_max, out)
+        if self._fetches:
+            return self._heard_ms + FETCH_RETRY_MS
+        return self._wait_until_ms if now_ms < self._wait_until_ms else None
+
+    def _give_up(self, now_ms: int) -> None:
+        """A donor that does not answer is not waited for."""
+        waited_ms = now_ms - self._heard_ms
+        if self._state_number and waited_ms >= RETRY_MS:
+            self._state_number = 0
+            self._donor_turn += 1
+        if self._fetches and waited_ms >= FETCH_RETRY_MS:
+            self._restart_pass()
+            self._donor_turn += 1
+
+    def _fetch(
+        self, now_ms: int, view: View, donor: MemberId, count_max: int, out: ReplicaEffects
+    ) -> None:
+        if not self._asked_to and self._landing:
+            return  # A pass begins with nothing on the way to the disk: none is asked for twice.
+        # How large messages are is not known before the first chunk.
+        fetches_max = FETCHES_MAX if self._message_bytes else 1
+        while len(self._fetches) < fetches_max:
+            piece = self._next_piece(count_max)
+            if piece is None:
+                if self._end_pass(now_ms):
+                    continue
+                return
+            if not self._fetches:
+                self._heard_ms = now_ms
+            self._number += 1
+            fetch = self._fetches[self._number] = Fetch(donor, *piece)
+            request = FetchFrames(
                 self.queue_id,
                 view.epoch,
                 self._number,
-                self.missing.first - 1,
-                self.missing.last,
-                self._chunk_bytes,
+                fetch.first - 1,
+                fetch.last,
+                ANSWER_FACTOR * self._chunk_bytes,
+                fetch.is_continued,
             )
-            out.send.append((donor, fetch))
-        else:
+            out.send.append((donor, request))
+
+    def _next_piece(self, count_max: int) -> tuple[int, int, bool] | None:
+        """What to ask for next; None when all has been asked for."""
+        size = self._message_bytes
+        count = min(count_max, max(self._chunk_bytes // size, 1) if size else count_max)
+        gap = GAP_BYTES // size if size else GAP_BYTES
+        while self._left_over:
+            first, last, is_continued = self._left_over.popleft()
+            found = self.missing.take_after(first - 1, count, gap)
+            if found is None or found[0] > last:
+                continue
+            if found[1] < last:
+                self._left_over.appendleft((found[1] + 1, last, True))
+            return found[0], min(found[1], last), is_continued and found[0] == first
+        found = self.missing.take_after(self._asked_to, count, gap)
+        if found is None:
             return None
-        return now_ms + RETRY_MS
+        is_continued = 0 < self._asked_to == found[0] - 1
+        self._asked_to = found[1]
+        return (*found, is_continued)
 
-    def _ask(self, what: str, now_ms: int) -> None:
-        self._number += 1
-        self._open = what
-        self._asked_ms = now_ms
-
-    def _close(self) -> None:
-        self._open = ""
+    def _end_pass(self, now_ms: int) -> bool:
+        """All has been asked for: when it is on disk, is there to be another pass at once?"""
+        if self._fetches or self._landing or not self.missing:
+            return False
+        took = self._pass_took
+        self._restart_pass()
+        if not took:
+            # What is missing here has ended at the donor: the ops that say so are on the way.
+            self._wait_until_ms = now_ms + AGAIN_MS
+        return took
 
     def _donor(self, view: View) -> MemberId | None:
         """Any member in sync will do; the master is spared while there are mirrors."""
@@ -144,10 +286,10 @@ class Transfer:
         self, now_ms: int, message: TransferState, epoch: int, received: int
     ) -> QueueState | None:
         """The state to stand on from now, or None when this answer does not count."""
-        mine = self._open == "state" and message.number == self._number
+        mine = self._state_number and message.number == self._state_number
         if not mine or message.epoch != epoch:
             return None
-        self._close()
+        self._state_number = 0
         if message.lsn < received:
             self._wait_until_ms = now_ms + AGAIN_MS
             return None
@@ -163,10 +305,13 @@ class Transfer:
         self, now_ms: int, message: FrameChunk, epoch: int, state: QueueState
     ) -> tuple[Entry, ...] | None:
         """Frames to write now; their sequences stay missing until `on_written`."""
-        mine = self._open == "frames" and message.number == self._number
-        if not mine or message.epoch != epoch:
+        fetch = self._fetches.get(message.number)
+        if fetch is None or message.epoch != epoch:
             return None
-        self._close()
+        del self._fetches[message.number]
+        self._heard_ms = now_ms
+        if fetch.first <= message.upto_sequence < fetch.last:
+            self._left_over.append((message.upto_sequence + 1, fetch.last, True))
         wanted = tuple(
             entry
             for entry in message.entries
@@ -174,23 +319,40 @@ class Transfer:
             and state.epoch_at(entry.lsn) == entry.epoch
             and self.missing.within(entry.header.first_sequence, entry.header.last_sequence)
         )
-        if not wanted:
-            # What is missing here has ended at the donor: the ops that say so are on the way.
-            self._wait_until_ms = now_ms + AGAIN_MS
-        self.fetched_count += len(wanted)
+        if wanted:
+            self._pass_took = True
+            self.fetched_count += len(wanted)
+            count = sum(entry.header.count for entry in wanted)
+            self._message_bytes = sum(len(entry.frame) for entry in wanted) // count
         return wanted
 
-    def on_writing(self, number: int, entries: tuple[Entry, ...]) -> int:
-        """These frames go to disk in write `number`; return the complete sequence it makes."""
-        rest = self.missing.copy()
-        for entry in entries:
-            piece = (entry.header.first_sequence, entry.header.last_sequence)
-            self._landing.append((number, piece))
-            rest.remove(*piece)
-        self.complete_sequence = rest.first - 1 if rest else COMPLETE
-        return self.complete_sequence
+    def on_writing(self, number: int, entries: tuple[Entry, ...]) -> None:
+        """These frames go to disk in write `number`, with `lacking` as it is after this."""
+        for first, last in _pieces(entries):
+            self._landing.append((number, (first, last)))
+            self.lacking.remove(first, last)
+        self.lacking_changed = True
+        self._prune()
+
+    def take_lacking(self) -> tuple[Range, ...] | None:
+        """What this step's write notes as lacking; None when that is as it was."""
+        if not self.lacking_changed:
+            return None
+        self.lacking_changed = False
+        return tuple(self.lacking)
 
     def on_written(self, number: int) -> None:
         while self._landing and self._landing[0][0] <= number:
-            first, last = self._landing.pop(0)[1]
+            first, last = self._landing.popleft()[1]
             self.missing.remove(first, last)
+
+
+def _pieces(entries: tuple[Entry, ...]) -> list[Range]:
+    """The sequences of frames, neighbours in one range."""
+    pieces: list[Range] = []
+    for entry in entries:
+        first, last = entry.header.first_sequence, entry.header.last_sequence
+        if pieces and pieces[-1][1] == first - 1:
+            first = pieces.pop()[0]
+        pieces.append((first, last))
+    return pieces

@@ -62,6 +62,25 @@ def test_within_cuts_to_the_window(
     assert window == plain & set(range(first, first + length + 1))
 
 
+@given(CHANGES, SMALL, st.integers(1, 20), st.integers(0, 5))
+def test_take_after_takes_the_next_ones(
+    changes: list[tuple[bool, int, int]], value: int, count: int, gap: int
+) -> None:
+    """take_after spans the next members, so many at most, and ends where a gap is too wide."""
+    ranges, plain = _both(changes)
+    after = sorted(member for member in plain if member > value)
+    found = ranges.take_after(value, count, gap)
+    if not after:
+        assert found is None
+        return
+    taken = [after[0]]
+    for member in after[1:count]:
+        if member - taken[-1] > gap + 1:
+            break
+        taken.append(member)
+    assert found == (taken[0], taken[-1])
+
+
 @given(CHANGES, st.integers(0, 59))
 def test_gap_is_the_widest_hole(changes: list[tuple[bool, int, int]], value: int) -> None:
     """gap gives all that is not in the set around a value, within its bounds."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from mirrorq.effects import ReplicaEffects
 from mirrorq.messages import (
     AckOp,
+    Entry,
     FetchFrames,
     FrameChunk,
+    RingMessage,
     TransferRequest,
     TransferState,
 )
 from mirrorq.queue_state import QueueState
-from mirrorq.transfer import AGAIN_MS, COMPLETE, RETRY_MS, Transfer
+from mirrorq.ranges import RangeSet
+from mirrorq.transfer import AGAIN_MS, FETCH_RETRY_MS, FETCHES_MAX, RETRY_MS, Transfer
 
 from .entries import QUEUE, C, op, publish, view
 
@@ -25,10 +28,27 @@ def _state(count: int = 3) -> QueueState:
     return state
 
 
-def _pursue(transfer: Transfer, now_ms: int = 0, has_state: bool = True) -> list[object]:
+def _pursue(
+    transfer: Transfer,
+    now_ms: int = 0,
+    has_state: bool = True,
+    *,
+    may_fetch: bool = True,
+    count_max: int = 1000,
+) -> list[RingMessage]:
+    return [message for _, message in _sent(transfer, now_ms, has_state, may_fetch, count_max)]
+
+
+def _sent(
+    transfer: Transfer,
+    now_ms: int = 0,
+    has_state: bool = True,
+    may_fetch: bool = True,
+    count_max: int = 1000,
+) -> list[tuple[str, RingMessage]]:
     out = ReplicaEffects()
-    transfer.pursue(now_ms, VIEW, has_state, out)
-    return [message for _, message in out.send]
+    transfer.pursue(now_ms, VIEW, has_state, may_fetch, count_max, out)
+    return [(to.node, message) for to, message in out.send]
 
 
 def _asked_state() -> tuple[Transfer, int]:
@@ -38,20 +58,45 @@ def _asked_state() -> tuple[Transfer, int]:
     return transfer, request.number
 
 
-def _asked_frames(complete: int = 0) -> tuple[Transfer, FetchFrames]:
+def _lacking(first: int, last: int, count: int = 3) -> Transfer:
+    """A copy with the state of `count` messages that lacks some of them."""
     transfer = Transfer(C, QUEUE, 1 << 20)
-    transfer.begin(_state(), complete)
+    transfer.begin(_state(count), RangeSet([(first, last)]))
+    return transfer
+
+
+def _asked_frames(first: int = 1) -> tuple[Transfer, FetchFrames]:
+    transfer = _lacking(first, 3)
     (request,) = _pursue(transfer)
     assert isinstance(request, FetchFrames)
     return transfer, request
 
 
+def _spans(requests: list[RingMessage]) -> list[tuple[int, int]]:
+    """First and last sequence of each request for frames."""
+    found = []
+    for request in requests:
+        assert isinstance(request, FetchFrames)
+        found.append((request.after_sequence + 1, request.upto_sequence))
+    return found
+
+
+def _answer(transfer: Transfer, request: RingMessage, *entries: Entry, upto: int = 0) -> None:
+    """A chunk for this request comes, and is written at once."""
+    assert isinstance(request, FetchFrames)
+    upto = upto or request.upto_sequence
+    chunk = FrameChunk(QUEUE, 2, request.number, request.after_sequence, upto, entries)
+    taken = transfer.accept_chunk(0, chunk, 2, _state(1000))
+    assert taken is not None
+    if taken:
+        transfer.on_writing(1, taken)
+        transfer.on_written(1)
+
+
 def test_a_mirror_is_asked_before_the_master() -> None:
     """The master is spared; who does not answer is not asked again at once."""
     transfer = Transfer(C, QUEUE, 1 << 20)
-    out = ReplicaEffects()
-    transfer.pursue(0, VIEW, False, out)
-    assert [to.node for to, _ in out.send] == ["b"]
+    assert [to for to, _ in _sent(transfer, 0, False)] == ["b"]
     assert _pursue(transfer, RETRY_MS - 1, has_state=False) == []
     assert len(_pursue(transfer, RETRY_MS, has_state=False)) == 1
 
@@ -85,14 +130,12 @@ def test_a_damaged_state_is_asked_for_elsewhere() -> None:
     """Bytes that are no state change nothing; another member is asked."""
     transfer, number = _asked_state()
     assert transfer.accept_state(0, TransferState(QUEUE, 2, number, 3, b"?"), 2, 0) is None
-    out = ReplicaEffects()
-    transfer.pursue(RETRY_MS, VIEW, False, out)
-    assert len(out.send) == 1
+    assert len(_pursue(transfer, RETRY_MS, has_state=False)) == 1
 
 
 def test_only_what_is_missing_is_fetched() -> None:
-    """A delta: messages up to the complete sequence are on the own disk."""
-    transfer, request = _asked_frames(complete=2)
+    """A delta: what lies outside of the lacking ranges is on the own disk."""
+    transfer, request = _asked_frames(first=3)
     assert list(transfer.missing) == [(3, 3)]
     assert (request.after_sequence, request.upto_sequence) == (2, 3)
 
@@ -103,7 +146,8 @@ def test_a_copy_is_complete_when_its_frames_are_written() -> None:
     entries = (publish(1, 1), publish(2, 2), publish(3, 3))
     chunk = FrameChunk(QUEUE, 2, request.number, 0, 3, entries)
     assert transfer.accept_chunk(0, chunk, 2, _state()) == entries
-    assert transfer.on_writing(7, entries) == COMPLETE
+    transfer.on_writing(7, entries)
+    assert transfer.take_lacking() == ()
     transfer.on_written(6)
     assert not transfer.is_complete
     transfer.on_written(7)
@@ -111,12 +155,13 @@ def test_a_copy_is_complete_when_its_frames_are_written() -> None:
 
 
 def test_a_partial_chunk_moves_the_mark_and_the_rest_is_asked_for() -> None:
-    """The mark on disk never passes a frame that has not come."""
+    """What is noted on disk as lacking holds every frame that has not come."""
     transfer, request = _asked_frames()
     chunk = FrameChunk(QUEUE, 2, request.number, 0, 1, (publish(1, 1),))
     taken = transfer.accept_chunk(0, chunk, 2, _state())
     assert taken is not None
-    assert transfer.on_writing(1, taken) == 1
+    transfer.on_writing(1, taken)
+    assert transfer.take_lacking() == ((2, 3),)
     transfer.on_written(1)
     (again,) = _pursue(transfer)
     assert isinstance(again, FetchFrames)
@@ -148,3 +193,118 @@ def test_a_late_body_revives_nothing() -> None:
     chunk = FrameChunk(QUEUE, 2, request.number, 0, 3, (publish(1, 1),))
     assert transfer.accept_chunk(0, chunk, 2, state) == ()
     assert not state.live
+
+
+def test_a_copy_that_lacks_nothing_stays_so() -> None:
+    """The last hole drains: nothing is noted as lacking, so the next start, with whatever came
+    along the ring since, misses nothing."""
+    transfer = _lacking(1, 2, count=3)
+    transfer.take_lacking()
+    state = _state()
+    transfer.on_ended(state.apply(op(4, AckOp(((1, 1),)))))
+    assert transfer.take_lacking() is None
+    assert list(transfer.missing) == [(2, 2)]
+    transfer.on_ended(state.apply(op(5, AckOp(((2, 2),)))))
+    assert transfer.is_complete
+    assert transfer.take_lacking() == ()
+    state.apply(publish(6, 4))
+    again = Transfer(C, QUEUE, 1 << 20)
+    again.begin(state, RangeSet())
+    assert again.is_complete
+    transfer.on_ended(())
+    assert transfer.take_lacking() is None
+
+
+def test_what_came_along_the_ring_is_not_missing_after_a_restart() -> None:
+    """A joiner with a hole at 1 has 2 and 3: only 1 is missing when it starts again."""
+    assert list(_lacking(1, 1).missing) == [(1, 1)]
+
+
+def test_who_may_not_fetch_asks_for_the_state_alone() -> None:
+    """ha-sync-mode manual: bodies are not asked for until that is allowed."""
+    transfer = Transfer(C, QUEUE, 1 << 20)
+    assert len(_pursue(transfer, has_state=False, may_fetch=False)) == 1
+    transfer = _lacking(1, 3)
+    assert _pursue(transfer, may_fetch=False) == []
+    assert _spans(_pursue(transfer)) == [(1, 3)]
+
+
+def test_several_requests_are_open_at_once() -> None:
+    """Once the size of messages is known, spans that follow each other are asked for together,
+    and no request names more messages than it may."""
+    transfer = _lacking(1, 1000, count=1000)
+    (probe,) = _pursue(transfer, count_max=10)
+    assert _spans([probe]) == [(1, 10)]
+    _answer(transfer, probe, *(publish(n, n) for n in range(1, 11)))
+    requests = _pursue(transfer, count_max=10)
+    assert _spans(requests) == [(11, 20), (21, 30), (31, 40), (41, 50)]
+    assert len(requests) == FETCHES_MAX
+    assert [r.is_continued for r in requests if isinstance(r, FetchFrames)] == [True] * 4
+    _answer(transfer, requests[2], *(publish(n, n) for n in range(31, 41)))
+    assert transfer.take_lacking() == ((11, 30), (41, 1000))
+    assert _spans(_pursue(transfer, count_max=10)) == [(51, 60)]
+
+
+def test_what_an_answer_left_out_is_asked_for_next() -> None:
+    """The donor stops where its answer is large enough."""
+    transfer = _lacking(1, 1000, count=1000)
+    (probe,) = _pursue(transfer, count_max=10)
+    _answer(transfer, probe, *(publish(n, n) for n in range(1, 5)), upto=4)
+    requests = _pursue(transfer, count_max=10)
+    assert _spans(requests)[:2] == [(5, 10), (11, 20)]
+
+
+def test_what_a_pass_left_over_is_asked_for_in_the_next() -> None:
+    """A frame that the donor did not have is asked for again, at once while others come, after
+    a moment when nothing does."""
+    transfer, request = _asked_frames()
+    _answer(transfer, request, publish(1, 1), publish(3, 3))
+    (again,) = _pursue(transfer)
+    assert _spans([again]) == [(2, 2)]
+    _answer(transfer, again)
+    assert _pursue(transfer) == []
+    assert _pursue(transfer, AGAIN_MS - 1) == []
+    assert _spans(_pursue(transfer, AGAIN_MS)) == [(2, 2)]
+
+
+def test_a_silent_donor_is_replaced() -> None:
+    """Everything that it was asked for is asked of the next member."""
+    transfer = _lacking(1, 3)
+    asked = []
+    for now_ms in (0, FETCH_RETRY_MS - 1, FETCH_RETRY_MS, 2 * FETCH_RETRY_MS):
+        out = ReplicaEffects()
+        transfer.pursue(now_ms, view(2, "abd", "c"), True, True, 10, out)
+        asked += [(now_ms, to.node, *_spans([message])) for to, message in out.send]
+    assert asked == [
+        (0, "d", (1, 3)),
+        (FETCH_RETRY_MS, "b", (1, 3)),
+        (2 * FETCH_RETRY_MS, "d", (1, 3)),
+    ]
+
+
+def test_a_lost_link_voids_what_was_asked_over_it() -> None:
+    """The answer may be gone: it is not waited for. Another node's link does not matter."""
+    transfer, request = _asked_frames()
+    transfer.on_link_lost("a")
+    assert _pursue(transfer) == []
+    transfer.on_link_lost("b")
+    (again,) = _pursue(transfer)
+    assert _spans([again]) == [(1, 3)]
+    chunk = FrameChunk(QUEUE, 2, request.number, 0, 3, (publish(1, 1),))
+    assert transfer.accept_chunk(0, chunk, 2, _state()) is None
+
+
+def test_frames_in_a_write_are_missing_and_not_asked_for_again() -> None:
+    """Neither by the same pass nor by the next, and a new state does not take them for there."""
+    transfer, request = _asked_frames()
+    entries = (publish(1, 1), publish(2, 2), publish(3, 3))
+    chunk = FrameChunk(QUEUE, 2, request.number, 0, 3, entries)
+    taken = transfer.accept_chunk(0, chunk, 2, _state())
+    assert taken is not None
+    transfer.on_writing(7, taken)
+    assert _pursue(transfer) == []
+    transfer.begin(_state(), transfer.lacking.copy())
+    assert not transfer.is_complete
+    assert _pursue(transfer) == []
+    transfer.on_written(7)
+    assert transfer.is_complete

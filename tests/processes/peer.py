@@ -22,6 +22,8 @@ from typing import Any
 
 import mirrorq
 from mirrorq.message import Message
+from mirrorq.messages import SetPolicy
+from mirrorq.policy import parse, to_text
 
 WAIT_S = 60.0
 """Longest wait inside one command; no command waits for it when all is well."""
@@ -194,6 +196,11 @@ class Peer:
         soft = resource.RLIM_INFINITY if size is None else size
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
 
+    def do_set_policy(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
+        assert self._node is not None
+        policy = parse(name, pattern, definition)
+        self._node._command(SetPolicy(name, to_text(policy)), WAIT_S)
+
     def do_transferred(self, name: str) -> dict[str, Any]:
         """What the own copy of a queue has fetched as a joiner, and whether by a state."""
         node = self._node
@@ -202,7 +209,13 @@ class Peer:
         record = engine.catalog.queue_named(name)
         assert record is not None
         replica = engine.replicas[record.id]
-        return {"frames": replica.transfer.fetched_count, "in_sync": replica.ring.in_sync}
+        return {
+            "frames": replica.transfer.fetched_count,
+            "in_sync": replica.ring.in_sync,
+            "has_state": replica.ring.has_state and replica.ring.repaired,
+            "missing": replica.transfer.missing.count,
+            "live": replica.state.live.count,
+        }
 
     def do_sent_bytes(self, to: str) -> int:
         """What this node has sent to a peer since it started."""

@@ -67,7 +67,7 @@ def image_of(store: Store) -> Any:
         image.state,
         image.state_lsn,
         frames_of(image.entries),
-        image.complete_sequence,
+        image.lacking,
         image.stable,
     )
 

@@ -52,7 +52,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Sequences that have to be there; others may be."""
         self.dead: set[int] = set()
         """Released: no member fetches what it has released."""
-        self.complete = 0
+        self.lacking: tuple[tuple[int, int], ...] = ()
         self.stable_least = 0
         self.stable_most = 0
 
@@ -161,7 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.dead = dead
         self.old, self.last_sequence = applied, last_sequence
         self.state, self.state_lsn = b"state", state_lsn
-        self.commit(reset=True, state=self.state, state_lsn=state_lsn, complete_sequence=0)
+        self.commit(reset=True, state=self.state, state_lsn=state_lsn)
 
     @precondition(lambda self: self.old)
     @rule(picks=st.lists(st.tuples(fraction, fraction, fraction), min_size=1, max_size=5))
@@ -177,8 +177,8 @@ class StoreMachine(RuleBasedStateMachine):
                 continue
             fetched.append(runs.piece(entry, first, last))
             self.must |= set(range(first, last + 1))
-        self.complete += 1
-        self.commit(fetched=tuple(fetched), complete_sequence=self.complete)
+        self.lacking = ((1, 2), (4, 3 + len(fetched))) if fetched else ()
+        self.commit(fetched=tuple(fetched), lacking=self.lacking)
 
     @rule()
     def delete(self) -> None:
@@ -215,7 +215,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert (image.state, image.state_lsn) == (self.state, self.state_lsn)
         assert [entry.frame for entry in image.entries] == [entry.frame for entry in self.log]
         assert [entry.payload for entry in image.entries] == [e.payload for e in self.log]
-        assert image.complete_sequence == self.complete
+        assert image.lacking == self.lacking
         assert min(self.stable_least, self.stable_most) <= image.stable <= self.stable_most
 
     @invariant()

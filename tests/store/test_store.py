@@ -210,13 +210,13 @@ def test_a_reset_queue_begins_anew_at_once(path: Path, monkeypatch: pytest.Monke
     store.commit(
         [
             QueueWrite(
-                QUEUE, reset=True, state=b"s", state_lsn=50, fetched=fetched, complete_sequence=3
+                QUEUE, reset=True, state=b"s", state_lsn=50, fetched=fetched, lacking=((4, 9),)
             )
         ]
     )
     assert bodies_of(store.read(QUEUE, 1, 100, 1 << 20)) == {1: b"new", 2: b"new", 3: b"new"}
     image = store.load(QUEUE)
-    assert (image.state, image.state_lsn, image.complete_sequence) == (b"s", 50, 3)
+    assert (image.state, image.state_lsn, image.lacking) == (b"s", 50, ((4, 9),))
     assert image.entries == ()
     while store.collect():
         pass
@@ -224,6 +224,7 @@ def test_a_reset_queue_begins_anew_at_once(path: Path, monkeypatch: pytest.Monke
     store.commit([QueueWrite(QUEUE, reset=True)])
     assert store.queue_ids() == []
     assert store.load(QUEUE).state is None
+    assert store.load(QUEUE).lacking == ()
     store.close()
 
 
@@ -268,7 +269,7 @@ def test_fetched_frames_fill_holes(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def write_state(store: Store, lsn: int) -> None:
-    store.commit([QueueWrite(QUEUE, reset=True, state=b"", state_lsn=lsn, complete_sequence=0)])
+    store.commit([QueueWrite(QUEUE, reset=True, state=b"", state_lsn=lsn, lacking=((1, 120),))])
 
 
 def test_appending_again_what_is_there_makes_no_second_copy(path: Path) -> None:

@@ -14,11 +14,13 @@ import lmdb
 from attrs import astuple, define, evolve
 
 from mirrorq.effects import QueueImage, QueueWrite
-from mirrorq.messages import Entry, OpKind
+from mirrorq.messages import Entry, OpKind, Range
+from mirrorq.ranges import RangeSet
 from mirrorq.store.environment import Tables
 from mirrorq.store.records import (
     Damaged,
     decoded,
+    lacking_key,
     pack_u64,
     record_key,
     record_queue,
@@ -31,7 +33,7 @@ from mirrorq.store.run_table import NUMBER_MAX, Budget, Hint, RunTable
 DELETED_RUNS_MAX = 4096
 """Runs that one transaction deletes: about 20 ms, and far from LMDB's 131,072 changed pages."""
 
-_RECORD = struct.Struct("<QQQQ")
+_RECORD = struct.Struct("<QQQ")
 _STATE_HEAD = struct.Struct("<Q")
 _GARBAGE_KEY = struct.Struct(">cQQQ")
 _GENERATION_KEY = b"generation"
@@ -43,7 +45,6 @@ class Record:
     """What the store keeps of each queue beside its runs and its checkpoint."""
 
     generation: int
-    complete_sequence: int = 0
     stable: int = 0
     run_bytes: int = 0
     """Bytes of all runs. Written with the next checkpoint or at the end: after a crash an
@@ -112,8 +113,13 @@ class QueueLog:
         for expected, entry in enumerate(entries, state_lsn + 1):
             if entry.lsn != expected:
                 raise Damaged("ops", key, f"op {expected} of queue {queue_id} is missing")
+        key = lacking_key(queue_id)
+        value = self._txn.get(key, db=self._tables.queues)
+        lacking = RangeSet()
+        if value is not None:
+            lacking = decoded("queues", key, value, RangeSet.from_bytes)
         return QueueImage(
-            queue_id, state, state_lsn, tuple(entries), record.complete_sequence, record.stable
+            queue_id, state, state_lsn, tuple(entries), tuple(lacking), record.stable
         )
 
     def read(
@@ -155,10 +161,10 @@ class QueueLog:
         record.run_bytes = max(0, record.run_bytes + messages.growth + ops.growth)
         if write.stable is not None:
             record.stable = write.stable
-        if write.complete_sequence is not None:
-            record.complete_sequence = write.complete_sequence
+        if write.lacking is not None:
+            self._put_lacking(write.queue_id, write.lacking)
         # `stable` is a hint and the bytes are an estimate: they wait for one of these.
-        due = (write.complete_sequence, write.truncate_to, write.state)
+        due = (write.lacking, write.truncate_to, write.state)
         if old is None or any(value is not None for value in due):
             self.put_record(write.queue_id, record)
 
@@ -198,7 +204,16 @@ class QueueLog:
         self._discard(b"o", queue_id, record, 0, NUMBER_MAX)
         self._txn.delete(record_key(queue_id), db=self._tables.queues)
         self._txn.delete(state_key(queue_id), db=self._tables.queues)
+        self._txn.delete(lacking_key(queue_id), db=self._tables.queues)
         self.changed[queue_id] = None
+
+    def _put_lacking(self, queue_id: int, lacking: tuple[Range, ...]) -> None:
+        key = lacking_key(queue_id)
+        if lacking:
+            data = RangeSet(lacking).to_bytes()
+            self._txn.put(key, seal(key, data), db=self._tables.queues)
+        else:
+            self._txn.delete(key, db=self._tables.queues)
 
     def _checkpoint(
         self, queue_id: int, record: Record, ops: RunTable, state: bytes, lsn: int
@@ -232,7 +247,7 @@ class QueueLog:
 
 def _has_content(write: QueueWrite) -> bool:
     """Whether anything is written after the reset: a deleted queue leaves no record."""
-    marks = (write.truncate_to, write.state, write.complete_sequence, write.stable)
+    marks = (write.truncate_to, write.state, write.lacking, write.stable)
     return bool(write.append or write.fetched) or any(mark is not None for mark in marks)
 
 

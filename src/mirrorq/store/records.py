@@ -94,6 +94,11 @@ def state_key(queue_id: int) -> bytes:
     return _QUEUE.pack(queue_id) + b"s"
 
 
+def lacking_key(queue_id: int) -> bytes:
+    """Key of the sequences that a queue's copy may lack."""
+    return _QUEUE.pack(queue_id) + b"l"
+
+
 def record_queue(key: Buffer) -> int | None:
     """The queue whose record is under this key; None when it is another one's."""
     return int(_QUEUE.unpack_from(key)[0]) if bytes(key[8:]) == b"q" else None

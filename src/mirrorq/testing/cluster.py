@@ -396,6 +396,9 @@ class SimulatedCluster:
         self._send(node, effects.send)
         for peer, fetch in effects.reads:
             entries = node.disk.read(fetch.queue_id, fetch.after_sequence + 1, fetch.upto_sequence)
+            if fetch.is_continued:
+                after = fetch.after_sequence
+                entries = [e for e in entries if e.header.first_sequence > after]
             taken = tuple(entries[:4])
             upto = (
                 taken[-1].header.last_sequence

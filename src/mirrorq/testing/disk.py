@@ -18,7 +18,7 @@ from mirrorq.effects import (
     RaftState,
     RaftWrite,
 )
-from mirrorq.messages import Entry
+from mirrorq.messages import Entry, Range
 
 
 @define
@@ -31,7 +31,7 @@ class QueueFiles:
     """First sequence -> publish op."""
     state: bytes | None = None
     state_lsn: int = 0
-    complete_sequence: int = 0
+    lacking: tuple[Range, ...] = ()
     stable: int = 0
 
     def apply(self, write: QueueWrite) -> None:
@@ -55,8 +55,8 @@ class QueueFiles:
             ]
             for key in gone:
                 del self.frames[key]
-        if write.complete_sequence is not None:
-            self.complete_sequence = write.complete_sequence
+        if write.lacking is not None:
+            self.lacking = write.lacking
         if write.stable is not None:
             self.stable = write.stable
 
@@ -73,7 +73,7 @@ class QueueFiles:
             self.state,
             self.state_lsn,
             tuple(entries),
-            self.complete_sequence,
+            self.lacking,
             self.stable,
         )
 

@@ -254,7 +254,7 @@ class Processes:
             tuple(files.ops.values()),
             tuple(sorted(files.frames)),
             tuple(files.frames.values()),
-            (files.state, files.state_lsn, files.complete_sequence, files.stable),
+            (files.state, files.state_lsn, files.lacking, files.stable),
         )
         number = self._numbers.get(mark)
         if number is None:
@@ -450,7 +450,9 @@ class _Work:
         found = [
             entry
             for first, entry in sorted(self._process.files.frames.items())
-            if first <= fetch.upto_sequence and entry.header.last_sequence > fetch.after_sequence
+            if first <= fetch.upto_sequence
+            and entry.header.last_sequence > fetch.after_sequence
+            and not (fetch.is_continued and first <= fetch.after_sequence)
         ]
         taken = tuple(found[:1])
         upto = taken[-1].header.last_sequence if len(found) > 1 else fetch.upto_sequence
@@ -483,7 +485,7 @@ def _set_back(replica: Replica) -> None:
     )
     replica._slow_until_ms = dict.fromkeys(replica._slow_until_ms, NOW_MS + 1)
     transfer = replica.transfer
-    transfer._asked_ms = min(transfer._asked_ms, NOW_MS)
+    transfer._heard_ms = min(transfer._heard_ms, NOW_MS)
     if transfer._wait_until_ms > LATER_MS:
         transfer._wait_until_ms = NOW_MS + 1
     if replica.master is not None:
@@ -502,7 +504,9 @@ def _renumber(process: Process) -> None:
     process.pending = [(number - base, write) for number, write in process.pending]
     ring._write_number -= base
     ring._writes = type(ring._writes)((number - base, end) for number, end in ring._writes)
-    transfer._landing = [(number - base, piece) for number, piece in transfer._landing]
+    transfer._landing = type(transfer._landing)(
+        (number - base, piece) for number, piece in transfer._landing
+    )
 
 
 def replies_of(done: Done) -> tuple[Reply, ...]:

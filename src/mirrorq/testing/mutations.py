@@ -37,7 +37,7 @@ from mirrorq.messages import (
 from mirrorq.queue_state import QueueState
 from mirrorq.replica import Replica, RingReceived
 from mirrorq.ring import Ring
-from mirrorq.transfer import Transfer
+from mirrorq.transfer import Fetch, Transfer
 
 __all__ = ["MUTATIONS", "mutation"]
 
@@ -401,8 +401,8 @@ def _cancelled_transfer() -> Sequence[Patch]:
     real = Transfer.accept_chunk
 
     def accept(self: Transfer, now_ms: int, message: Any, epoch: int, state: QueueState) -> Any:
-        self._open = "frames"
-        self._number = message.number
+        first, last = message.after_sequence + 1, message.upto_sequence
+        self._fetches[message.number] = Fetch(self.me, first, last, False)
         found = real(self, now_ms, message, epoch, state)
         if message.upto_sequence >= self.missing.last if self.missing else False:
             self.missing.remove(1, message.upto_sequence)
