@@ -40,6 +40,7 @@ PURE = (
     "session",
     "supervisor",
     "transfer",
+    "vacancy",
     "view",
 )
 """Modules and packages that are state machines or data."""

@@ -33,6 +33,7 @@ from mirrorq.messages import (
     DeleteQueue,
     Member,
     MemberId,
+    NoteConsumers,
     RegisterNode,
     RemoveNode,
     SessionId,
@@ -51,6 +52,7 @@ __all__ = [
     "declaration_error",
     "decode_command",
     "encode_command",
+    "exclusive_text",
 ]
 
 NAME_CHARS_MAX = 255
@@ -86,6 +88,10 @@ class QueueRecord:
     declarer: str
     owner: SessionId | None
     view: View
+    owner_life: MemberId | None = None
+    """The life of the node on which the owner of an exclusive queue is: it goes with it."""
+    was_consumed: bool = False
+    """An auto-delete queue has had a consumer."""
 
 
 @frozen
@@ -194,6 +200,8 @@ class Catalog:
                 return self._on_change_view(command)
             case DeleteQueue():
                 return self._on_delete_queue(command)
+            case NoteConsumers():
+                return self._on_note_consumers(command)
             case RemoveNode():
                 return self._on_remove_node(command)
             case SetPolicy():
@@ -216,14 +224,31 @@ class Catalog:
         self._nodes[command.node] = NodeRecord(
             command.node, command.store, command.incarnation, command.endpoint, command.witness
         )
-        return CatalogResult(nodes=(command.node,))
+        return CatalogResult(nodes=(command.node,), queues=self._end_owned(command.node))
 
     def _on_remove_node(self, command: RemoveNode) -> CatalogResult:
         known = self._nodes.get(command.node)
         if known is None or known.store != command.store:
             return CatalogResult()
         del self._nodes[command.node]
-        return CatalogResult(nodes=(command.node,))
+        return CatalogResult(nodes=(command.node,), queues=self._end_owned(command.node))
+
+    def _end_owned(self, node: str) -> tuple[int, ...]:
+        """Delete the exclusive queues whose owners lived in a past life of this node."""
+        ended = tuple(
+            queue.id
+            for queue in self._queues.values()
+            if queue.owner_life is not None
+            and queue.owner_life.node == node
+            and not self._is_current(queue.owner_life)
+        )
+        for queue_id in ended:
+            self._remove(queue_id)
+        return ended
+
+    def _is_current(self, member: MemberId) -> bool:
+        record = self._nodes.get(member.node)
+        return record is not None and record.member == member
 
     def _on_declare_queue(self, command: DeclareQueue) -> CatalogResult:
         known = self.queue_named(command.name)
@@ -238,6 +263,15 @@ class Catalog:
             return CatalogResult(
                 error="ProtocolError", text=f"queue {command.name!r} cannot be made: {wrong}"
             )
+        owner_life = None
+        if command.exclusive:
+            owner_life = self._life_of(command.owner)
+            if owner_life is None:
+                return CatalogResult(
+                    error="PreconditionFailed",
+                    text=f"queue {command.name!r} cannot be exclusive: its owner "
+                    f"{command.owner} is no handle on a node that runs",
+                )
         queue_id = self._next_queue_id
         self._next_queue_id += 1
         self._ids[command.name] = queue_id
@@ -250,15 +284,39 @@ class Catalog:
             command.declarer,
             command.owner,
             View(1, members, reign=1),
+            owner_life,
         )
         return CatalogResult(value=queue_id, queues=(queue_id,))
 
+    def _life_of(self, owner: SessionId | None) -> MemberId | None:
+        """Return the life of a node in which this handle was made, if that goes on."""
+        record = None if owner is None else self._nodes.get(owner.node)
+        if owner is None or record is None or record.incarnation != owner.incarnation:
+            return None
+        return record.member
+
     def _on_delete_queue(self, command: DeleteQueue) -> CatalogResult:
-        known = self._queues.pop(command.queue_id, None)
+        known = self._queues.get(command.queue_id)
         if known is None:
             return _no_queue(command.queue_id)
-        del self._ids[known.name]
-        return CatalogResult(queues=(command.queue_id,))
+        if command.reign and command.reign != known.view.reign:
+            return CatalogResult(
+                error="PreconditionFailed",
+                text=f"queue {known.name!r} was to be deleted in reign {command.reign}, and is "
+                f"in reign {known.view.reign}: its consumers may have come back",
+            )
+        self._remove(known.id)
+        return CatalogResult(queues=(known.id,))
+
+    def _remove(self, queue_id: int) -> None:
+        del self._ids[self._queues.pop(queue_id).name]
+
+    def _on_note_consumers(self, command: NoteConsumers) -> CatalogResult:
+        known = self._queues.get(command.queue_id)
+        if known is None:
+            return _no_queue(command.queue_id)
+        self._queues[known.id] = evolve(known, was_consumed=True)
+        return CatalogResult(queues=(known.id,))
 
     def _on_change_view(self, command: ChangeView) -> CatalogResult:
         known = self._queues.get(command.queue_id)
@@ -339,7 +397,7 @@ class Catalog:
         return catalog
 
 
-def declaration_error(name: object, exclusive: bool, auto_delete: bool) -> str:
+def declaration_error(name: object, exclusive: object, auto_delete: object) -> str:
     """Return what is wrong with a declaration before it is proposed, "" when nothing is."""
     if not isinstance(name, str):
         return f"a queue's name is a string, not {name!r}"
@@ -349,9 +407,19 @@ def declaration_error(name: object, exclusive: bool, auto_delete: bool) -> str:
         name.encode()
     except UnicodeEncodeError as error:
         return f"the queue's name {name!r} cannot be written as UTF-8: {error.reason}"
-    if exclusive or auto_delete:
-        return "exclusive and auto_delete queues are not supported by this version"
+    for word, value in (("exclusive", exclusive), ("auto_delete", auto_delete)):
+        if not isinstance(value, bool):
+            return f"{word} is True or False, not {value!r}"
     return ""
+
+
+def exclusive_text(record: QueueRecord) -> str:
+    """Return the refusal for everybody but the owner of an exclusive queue."""
+    where = "" if record.owner is None else f" on node {record.owner.node}"
+    return (
+        f"queue {record.name!r} is exclusive and belongs to another handle{where}: "
+        "use another name or wait until that handle is closed"
+    )
 
 
 def _no_queue(queue_id: int) -> CatalogResult:
@@ -363,10 +431,7 @@ def _no_queue(queue_id: int) -> CatalogResult:
 def _difference(known: QueueRecord, command: DeclareQueue) -> str:
     """Return in words how a declaration differs from the queue, "" when it does not."""
     if known.exclusive and known.owner != command.owner:
-        return (
-            f"queue {known.name!r} is exclusive and belongs to another handle: "
-            "use another name or wait until that handle is closed"
-        )
+        return exclusive_text(known)
     names = ("durable", "exclusive", "auto_delete")
     values = [(name, getattr(known, name), getattr(command, name)) for name in names]
     parts = [f"{name}={is_now}, not {asked}" for name, is_now, asked in values if is_now != asked]
@@ -401,6 +466,7 @@ _COMMANDS: dict[int, Any] = {
     5: RemoveNode,
     6: SetPolicy,
     7: ClearPolicy,
+    20: NoteConsumers,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 

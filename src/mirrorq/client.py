@@ -37,6 +37,7 @@ from mirrorq.errors import (
     QueueNotFound,
     ShutDown,
 )
+from mirrorq.host import Declared
 from mirrorq.messages import (
     Administrative,
     ClientAdminister,
@@ -230,14 +231,17 @@ class Client(Administration):
     ) -> MirroredQueue:
         """Declare a queue and return a handle on it, as `Node.queue` does.
 
+        An exclusive queue is on the node that serves this client, and ends with the
+        connection to it: when the client is closed, gone, or goes on to another node.
+
         Raises:
-            PreconditionFailed: it exists with other properties.
+            PreconditionFailed: it exists with other properties, or belongs to another handle.
             QueueNotFound: `passive`, and it does not exist.
             NoQuorum: no majority within `timeout` seconds.
         """
         from mirrorq.queue import MirroredQueue
 
-        queue_id = self.declare(
+        declared = self.declare(
             name,
             durable=durable,
             exclusive=exclusive,
@@ -245,7 +249,7 @@ class Client(Administration):
             passive=passive,
             timeout=timeout,
         )
-        return MirroredQueue._attach(self, queue_id, name)
+        return MirroredQueue._attach(self, declared, name)
 
     def declare(
         self,
@@ -256,13 +260,15 @@ class Client(Administration):
         auto_delete: bool,
         passive: bool,
         timeout: float | None,
-    ) -> int:
-        """Declare a queue; return its id."""
+    ) -> Declared:
+        """Declare a queue."""
         wrong = declaration_error(name, exclusive, auto_delete)
         if wrong:
             raise ConfigError(wrong)
-        declare = ClientDeclare(name, durable, exclusive, auto_delete, passive)
-        return self._ask(Call(self._numbered(declare)), timeout).value
+        number = next(self._numbers) if exclusive else 0
+        declare = ClientDeclare(name, durable, exclusive, auto_delete, passive, number)
+        queue_id = self._ask(Call(self._numbered(declare)), timeout).value
+        return Declared(queue_id, SessionId(self.name, 0, number) if number else None)
 
     def delete(
         self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
@@ -341,10 +347,12 @@ class Client(Administration):
 
     # --- Host of handles ----------------------------------------------------------------
 
-    def open_session(self, port: SessionPort, queue_id: int) -> SessionId:
+    def open_session(
+        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
+    ) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
         self._check_open()
-        number = next(self._numbers)
+        number = next(self._numbers) if owner is None else owner.number
         self._driver.call(lambda: self._driver.open_port(number, queue_id, port))
         return SessionId(self.name, 0, number)
 

@@ -303,7 +303,7 @@ class ClientDriver:
             case ClientLinkLost():
                 self._tell(message.session, LinkLost())
             case ClientClosed():
-                self._tell(message.session, Closed(message.reason))
+                self._tell(message.session, Closed(message.reason, deleted=True))
             case ClientAnswer():
                 self._on_answer(message)
             case ClientPong():

@@ -409,7 +409,7 @@ class Driver:
             elif change.reign:
                 known.events.append(MasterChanged(change.reign, change.available))
             else:
-                known.events.append(Closed("the queue was deleted"))
+                known.events.append(Closed("the queue was deleted", deleted=True))
 
 
 def check_publish(message: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from attrs import define, field, frozen
 
 from mirrorq.messages import (
+    CatalogCommand,
     ChangeView,
     Entry,
     FetchFrames,
@@ -123,6 +124,8 @@ class ReplicaEffects:
     """Deliver and Browsed come without frames; the driver fills them in."""
     propose: ChangeView | None = None
     """R8: the master proposes to count a member in."""
+    commands: list[CatalogCommand] = field(factory=list)
+    """What else the master asks the catalog for."""
     wake_at_ms: int | None = None
 
 

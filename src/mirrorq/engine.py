@@ -62,6 +62,7 @@ from mirrorq.messages import (
     CatalogCommand,
     CatalogRequest,
     DeclareQueue,
+    DeleteQueue,
     Deliver,
     Hello,
     LeaseAnswer,
@@ -94,6 +95,7 @@ from mirrorq.raft import (
 )
 from mirrorq.raft import Tick as RaftTick
 from mirrorq.replica import (
+    Declared,
     Defined,
     LeaseChanged,
     LinkLost,
@@ -195,6 +197,8 @@ class Engine:
         self._raft_number = 0
         self._admissions: dict[StoreId, None] = {}
         self._sessions: dict[SessionId, int] = {}
+        self._owners: dict[SessionId, None] = {}
+        """Handles on this node that own an exclusive queue, or are to."""
         self._told: dict[int, tuple[int, bool]] = {}
         self._early: list[SessionRequest] = []
         """Of a reign that this node is still to learn of."""
@@ -307,7 +311,10 @@ class Engine:
                 self._told.pop(event.queue_id, None)
             case SessionClosed():
                 self._sessions.pop(event.session, None)
+                if event.queue_id not in self._sessions.values():
+                    self._told.pop(event.queue_id, None)
                 self._queue(event.queue_id, SessionGone(event.session))
+                self._end_owner(event.session)
             case LinkUp():
                 self._on_link(event.node)
                 self._say_hello(event.node)
@@ -320,7 +327,7 @@ class Engine:
                 self._new_ask(event.token, event.command)
             case Forget():
                 for number in [n for n, ask in self._asks.items() if ask.token == event.token]:
-                    del self._asks[number]
+                    self._end_ask(self._asks.pop(number), "forgotten")
             case NotSent():
                 reply = event.reply
                 if isinstance(reply.reply, Deliver):
@@ -545,8 +552,12 @@ class Engine:
             self._supervise(now_ms, CatalogChanged(result.queues, result.nodes))
         is_mine = (proposal.node, proposal.incarnation) == (self.me.node, self.me.incarnation)
         ask = self._asks.pop(proposal.number, None) if is_mine else None
-        if ask is not None and ask.token != NOBODY:
-            answer = Answer(ask.token, result.value, result.error, result.text)
+        if ask is not None:
+            self._answer(ask, Answer(ask.token, result.value, result.error, result.text))
+
+    def _answer(self, ask: _PendingAsk, answer: Answer) -> None:
+        self._end_ask(ask, answer.error)
+        if ask.token != NOBODY:
             self._out.answers.append(answer)
 
     def _restore(self, now_ms: int, data: bytes) -> None:
@@ -608,6 +619,8 @@ class Engine:
     def _new_ask(self, token: int, command: CatalogCommand) -> None:
         self._ask_number += 1
         self._asks[self._ask_number] = _PendingAsk(self._ask_number, token, command)
+        if isinstance(command, DeclareQueue) and command.owner is not None:
+            self._owners[command.owner] = None
 
     def _ask(self, now_ms: int) -> None:
         """Send catalog requests to the leader, and again when nothing came of them."""
@@ -672,9 +685,8 @@ class Engine:
                 waiting.sent_ms -= ASK_AGAIN_MS - RETRY_MS
             return
         ask = self._asks.pop(answer.number, None)
-        if ask is not None and ask.token != NOBODY:
-            reply = Answer(ask.token, answer.value, answer.error, answer.text)
-            self._out.answers.append(reply)
+        if ask is not None:
+            self._answer(ask, Answer(ask.token, answer.value, answer.error, answer.text))
 
     # --- The lease ----------------------------------------------------------------------
 
@@ -706,6 +718,8 @@ class Engine:
             self._drop(queue_id)
             self._take_early(queue_id)
             return
+        if self._is_ownerless(record):
+            self._end_queue(record)
         replica = self.replicas.get(queue_id)
         is_mine = any(member.id == self.me for member in record.view.members)
         if replica is None and is_mine:
@@ -717,11 +731,40 @@ class Engine:
         if replica is not None:
             was_master = replica.is_master
             self._queue(queue_id, Defined(self.catalog.definition_of(record.name)))
+            if record.auto_delete:
+                self._queue(queue_id, Declared(True, record.was_consumed))
             self._queue(queue_id, ViewInstalled(record.view))
             if record.view.members[0].id == self.me and not was_master:
                 text = f"master of queue {record.name!r} at epoch {record.view.epoch}"
                 self._out.notices.append(Notice("became master", text, queue_id))
         self._take_early(queue_id)
+
+    def _end_ask(self, ask: _PendingAsk, error: str) -> None:
+        """Who declared an exclusive queue and got none owns none."""
+        command = ask.command
+        if error and isinstance(command, DeclareQueue) and command.owner is not None:
+            self._end_owner(command.owner)
+
+    def _end_owner(self, owner: SessionId) -> None:
+        """The handle is no more, and its exclusive queue ends with it."""
+        if owner in self._owners:
+            del self._owners[owner]
+            for record in self.catalog.queues():
+                if record.owner == owner:
+                    self._end_queue(record)
+
+    def _is_ownerless(self, record: QueueRecord) -> bool:
+        """Whether its owner was a handle on this life of this node, and is no more."""
+        return (
+            record.owner is not None
+            and record.owner_life == self.me
+            and record.owner not in self._owners
+        )
+
+    def _end_queue(self, record: QueueRecord) -> None:
+        command = DeleteQueue(record.id)
+        if all(ask.command != command for ask in self._asks.values()):
+            self._new_ask(NOBODY, command)
 
     def _drop(self, queue_id: int) -> None:
         """The queue is no more: its store is emptied."""
@@ -734,6 +777,7 @@ class Engine:
         self.replicas.pop(queue_id, None)
         self._out.writes.append(QueueWrite(queue_id, reset=True))
         if queue_id in self._sessions.values():
+            self._told[queue_id] = (0, False)
             self._out.changes.append(MasterChange(queue_id, 0, False))
 
     def _queue(self, queue_id: int, event: ReplicaEvent) -> None:
@@ -772,6 +816,9 @@ class Engine:
         out.replies.extend(effects.replies)
         if effects.propose is not None:
             self._new_ask(NOBODY, effects.propose)
+        for command in effects.commands:
+            self._new_ask(NOBODY, command)
+        if effects.propose is not None or effects.commands:
             self._ask(now_ms)
         if effects.wake_at_ms is None:
             self._due.pop(queue_id, None)
@@ -836,6 +883,10 @@ class Engine:
             record = self.catalog.queue(queue_id)
             if record is not None:
                 self._tell_master(record)
+            elif self.catalog.is_deleted(queue_id) and queue_id not in self._told:
+                # It went between its declaration and the opening of the handle.
+                self._told[queue_id] = (0, False)
+                self._out.changes.append(MasterChange(queue_id, 0, False))
 
     def _tell_master(self, record: QueueRecord) -> None:
         known = (record.view.reign, self.is_alive(record.view.members[0].id))

@@ -23,7 +23,7 @@ import msgspec
 from attrs import define, field
 
 from mirrorq import clock
-from mirrorq.catalog import NAME_CHARS_MAX, declaration_error
+from mirrorq.catalog import NAME_CHARS_MAX, declaration_error, exclusive_text
 from mirrorq.config import Config
 from mirrorq.driver import check_publish
 from mirrorq.engine import Engine
@@ -31,6 +31,7 @@ from mirrorq.engine_events import (
     Answer,
     Ask,
     FromSession,
+    SessionClosed,
 )
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
@@ -66,6 +67,7 @@ from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 if TYPE_CHECKING:
+    from mirrorq.catalog import QueueRecord
     from mirrorq.driver import Driver
     from mirrorq.transport import ClientMessage, Transport
 
@@ -92,6 +94,8 @@ class _Client:
     heard_ms: int
     sessions: dict[int, _Session] = field(factory=dict)
     """By the client's own number."""
+    owners: dict[int, SessionId] = field(factory=dict)
+    """Sessions that own an exclusive queue or are to, by the client's own number."""
     calls: dict[int, int] = field(factory=dict)
     """Calls under way: number -> token of the Ask, 0 while there is none."""
     waiting: dict[int, AnswerLater] = field(factory=dict)
@@ -239,6 +243,7 @@ class Entry:
                 session = client.sessions.pop(message.session, None)
                 if session is not None:
                     self._end_session(session)
+                self._end_owner(client, message.session)
             case ClientCall():
                 self._on_call(client, message)
             case ClientForget():
@@ -338,6 +343,8 @@ class Entry:
             self._end_session(session)
         for number in list(client.calls):
             self._forget(client, number)
+        for number in list(client.owners):
+            self._end_owner(client, number)
 
     def _send(self, identity: bytes, message: WireMessage) -> None:
         try:
@@ -364,11 +371,37 @@ class Entry:
         if self._engine.catalog.is_deleted(queue_id):
             self._send(client.identity, ClientClosed(number, "the queue was deleted"))
             return
-        me = self._engine.me
-        session_id = SessionId(me.node, me.incarnation, next(self._session_numbers))
+        record = self._engine.catalog.queue(queue_id)
+        session_id = client.owners.get(number) or self._new_session()
+        if record is not None and record.exclusive and record.owner != session_id:
+            self._end_left(client, number, record)
+            return
         session = _Session(self, client, number, session_id, queue_id)
         client.sessions[number] = session
         self._driver.open_port(session_id, queue_id, session)
+
+    def _new_session(self) -> SessionId:
+        me = self._engine.me
+        return SessionId(me.node, me.incarnation, next(self._session_numbers))
+
+    def _end_left(self, client: _Client, number: int, record: QueueRecord) -> None:
+        """A client comes back to its exclusive queue, on another connection: that ended it.
+
+        Nobody else opens a session on a queue that was declared exclusive.
+        """
+        log.info("client %s has left its exclusive queue %r", client.name, record.name)
+        self._driver.post(Ask(next(self._tokens), DeleteQueue(record.id)))
+        reason = (
+            f"the connection to node {record.view.members[0].id.node} ended, and with it the "
+            "exclusive queue: declare it anew"
+        )
+        self._send(client.identity, ClientClosed(number, reason))
+
+    def _end_owner(self, client: _Client, number: int) -> None:
+        """The session is no more: an exclusive queue of it ends."""
+        owner = client.owners.pop(number, None)
+        if owner is not None:
+            self._driver.post(SessionClosed(owner, 0))
 
     def _on_request(self, client: _Client, request: SessionRequest) -> None:
         session = client.sessions.get(request.session.number)
@@ -452,8 +485,17 @@ class Entry:
             self._wait_for(client, number, lambda: self._known_queue(number, call.name))
             return
         known = self._engine.catalog.queue_named(call.name)
+        owner = None
+        if call.exclusive:
+            owner = client.owners.setdefault(call.session, self._new_session())
         command = DeclareQueue(
-            call.name, call.durable, False, False, self._engine.me.node, None, ()
+            call.name,
+            call.durable,
+            call.exclusive,
+            call.auto_delete,
+            self._engine.me.node,
+            owner,
+            (),
         )
 
         def answered(answer: Answer) -> None:
@@ -466,6 +508,8 @@ class Entry:
 
     def _known_queue(self, number: int, name: str) -> ClientAnswer | None:
         record = self._engine.catalog.queue_named(name)
+        if record is not None and record.exclusive:
+            return ClientAnswer(number, 0, "PreconditionFailed", exclusive_text(record), b"")
         if record is not None:
             return ClientAnswer(number, record.id, "", "", b"")
         if not self._is_ready():

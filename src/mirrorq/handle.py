@@ -29,7 +29,7 @@ from mirrorq.errors import (
     QueueDown,
     ShutDown,
 )
-from mirrorq.host import Host
+from mirrorq.host import Declared, Host
 from mirrorq.message import Message
 from mirrorq.messages import Counts, Deliver, SessionRequest
 from mirrorq.outcomes import Outcomes
@@ -83,10 +83,10 @@ class _Answer:
 class Handle:
     """One handle, as its host and its own parts see it."""
 
-    def _open(self, host: Host, queue_id: int, name: str) -> None:
+    def _open(self, host: Host, declared: Declared, name: str) -> None:
         self.name = name
         self._host = host
-        self._queue_id = queue_id
+        self._queue_id = queue_id = declared.queue_id
         self._config = host.config
         self._pid = os.getpid()
         self._outcomes = Outcomes()
@@ -108,7 +108,7 @@ class Handle:
         self._consumer_number = 0
         self._session: Session | None = None
         self._events_due: list[SessionEvent] = []
-        self._session_id = host.open_session(self, queue_id)
+        self._session_id = host.open_session(self, queue_id, declared.owner)
         self._session = Session(self._session_id, queue_id, self._config)
         host.wake(self._session_id)
 
@@ -128,6 +128,7 @@ class Handle:
             if self._close_reason:
                 events.append(Closed(self._close_reason))
         self._is_woken = False
+        is_deleted = any(isinstance(event, Closed) and event.deleted for event in events)
         open_before = session.unconfirmed_count, session.unconfirmed_bytes
         outputs = session.step(now_ms, events)
         ended_count = open_before[0] - session.unconfirmed_count
@@ -142,7 +143,7 @@ class Handle:
         for consumer in self._consumers.values():
             session.want(consumer.number, consumer.unsettled, consumer.prefetch)
         if session.closed:
-            self._on_closed(session)
+            self._on_closed(session, is_deleted)
         requests = session.flush(now_ms)
         wake_ms, idle_ms = session.wake_at_ms(), self._receiver.idle_at_ms
         if idle_ms is not None and (wake_ms is None or idle_ms < wake_ms):
@@ -260,7 +261,7 @@ class Handle:
             log.warning("consumer of queue %s refused: %s", self.name, failed.why)
             consumer._refuse(failed.why)
 
-    def _on_closed(self, session: Session) -> None:
+    def _on_closed(self, session: Session, is_deleted: bool) -> None:
         """End what is in the inbox; the first time also all who wait."""
         why = f"the handle on queue {self.name!r} is closed: {session.closed}"
         functions: list[Callable[[], None]] = []
@@ -283,7 +284,10 @@ class Handle:
             return
         self._receiver.notify()
         for consumer in list(self._consumers.values()):
-            consumer._end()
+            if is_deleted:
+                consumer._cancelled()
+            else:
+                consumer._end()
         self._ended.set()
         if self._close_reason:
             self._host.close_session(self._session_id)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from attrs import frozen
+
 if TYPE_CHECKING:
     from mirrorq.config import Config
     from mirrorq.driver import SessionPort
     from mirrorq.messages import SessionId
     from mirrorq.status import QueueStatus
 
-__all__ = ["Host"]
+__all__ = ["Declared", "Host"]
+
+
+@frozen
+class Declared:
+    """What a declaration gives: the queue and, when it is exclusive, the session that owns it."""
+
+    queue_id: int
+    owner: SessionId | None = None
 
 
 class Host(Protocol):
@@ -23,8 +33,10 @@ class Host(Protocol):
     name: str
     config: Config
 
-    def open_session(self, port: SessionPort, queue_id: int) -> SessionId:
-        """Register a handle; its first event tells who serves the queue."""
+    def open_session(
+        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
+    ) -> SessionId:
+        """Register a handle (as `owner`, if given); its first event tells who serves the queue."""
         ...
 
     def close_session(self, session: SessionId) -> None:

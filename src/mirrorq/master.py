@@ -28,6 +28,7 @@ from mirrorq.messages import (
     Attached,
     Browse,
     Browsed,
+    CatalogCommand,
     Confirmed,
     ConsumerRefused,
     Counts,
@@ -74,6 +75,7 @@ from mirrorq.queue_state import REFUSED, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
 from mirrorq.room import Room
+from mirrorq.vacancy import Vacancy
 
 HORIZON_STEP = 256
 """Least step of the delivery horizon: one op for so many hand-outs."""
@@ -149,6 +151,9 @@ class Master:
         self.store_bytes = 0
         self.definition = DEFAULT
         self.replies: list[SessionReply] = []
+        self.commands: list[CatalogCommand] = []
+        """What to ask the catalog for."""
+        self.vacancy = Vacancy(ring.queue_id, reign)
         self._ring = ring
         self._state = state
         self._config = config
@@ -205,7 +210,7 @@ class Master:
             return
         session, body = request.session, request.request
         if isinstance(body, Attach):
-            self._attach(request, body)
+            self._attach(now_ms, request, body)
             return
         attachment = self._sessions.get(session)
         if isinstance(body, Detach) and attachment is not None:
@@ -248,11 +253,14 @@ class Master:
             )
         )
 
-    def _attach(self, request: SessionRequest, body: Attach) -> None:
+    def _attach(self, now_ms: int, request: SessionRequest, body: Attach) -> None:
         session = request.session
         known = self._sessions.get(session)
         if known is not None and known.number >= request.attachment:
             return
+        if any(key[0] == session and key[1] for key in self.delivery.consumers):
+            # It subscribes again next.
+            self.vacancy.expect(now_ms + self._config.failure_ms)
         self.delivery.unsubscribe_session(session)
         self._keep_only(session, body.held)
         attachment = Attachment(request.attachment, requests=request.number)
@@ -306,6 +314,8 @@ class Master:
                 pass
 
     def _subscribe(self, session: SessionId, body: Subscribe) -> None:
+        if self.vacancy.is_ending:
+            return
         key = (session, body.number)
         seat = ConsumerSeat(key, body.prefetch, body.exclusive, body.auto_ack)
         why = self.delivery.subscribe(seat)
@@ -575,6 +585,8 @@ class Master:
     def _activate(self, now_ms: int) -> None:
         self.delivery = Delivery(self._state, self.reign)
         self.active = True
+        if self.vacancy.was_consumed:
+            self.vacancy.expect(now_ms + 2 * self._config.failure_ms)
         while self._waiting:
             self.on_request(now_ms, self._waiting.popleft())
 
@@ -608,6 +620,9 @@ class Master:
             self._recall()
         self._move_horizon(now_ms)
         self._flush_confirms()
+        command = self.vacancy.judge(now_ms, sum(key[1] != 0 for key in self.delivery.consumers))
+        if command is not None:
+            self.commands.append(command)
 
     def _flush_confirms(self) -> None:
         if self._lease.paused or not self._confirms:
@@ -654,6 +669,9 @@ class Master:
         times = [a.lost_ms + patience_ms for a in self._sessions.values() if a.lost_ms is not None]
         if self._held_publishes:
             times.append(now_ms + HELD_MS)
+        vacant_ms = self.vacancy.wake_at_ms()
+        if vacant_ms is not None:
+            times.append(vacant_ms)
         return min(times, default=None)
 
     # --- Ops ----------------------------------------------------------------------------

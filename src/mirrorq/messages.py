@@ -688,14 +688,24 @@ class DeclareQueue:
     exclusive: bool
     auto_delete: bool
     declarer: str
-    """Name of the declaring node; with `exclusive` also the owner's session below."""
+    """Name of the declaring node."""
     owner: SessionId | None
+    """The handle that an exclusive queue belongs to."""
     members: tuple[MemberId, ...]
     """The first view, all in sync; the master first. Chosen by the leader's placement."""
 
 
 @frozen
 class DeleteQueue:
+    queue_id: int
+    reign: int = 0
+    """Deletes only in this reign: a master judged that its last consumer has gone. 0: always."""
+
+
+@frozen
+class NoteConsumers:
+    """An auto-delete queue has had a consumer: from now on it goes with its last one."""
+
     queue_id: int
 
 
@@ -735,6 +745,7 @@ CatalogCommand = (
     RegisterNode
     | DeclareQueue
     | DeleteQueue
+    | NoteConsumers
     | ChangeView
     | RemoveNode
     | SetPolicy
@@ -910,6 +921,8 @@ class ClientDeclare:
     exclusive: bool
     auto_delete: bool
     passive: bool
+    session: int = 0
+    """Exclusive: the client's own number of the session that is to own the queue."""
 
 
 @frozen

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mirrorq import clock, errors
 from mirrorq.administration import Administration
-from mirrorq.catalog import declaration_error
+from mirrorq.catalog import declaration_error, exclusive_text
 from mirrorq.config import Config
 from mirrorq.driver import Driver, SessionPort
 from mirrorq.engine import Engine
@@ -28,6 +28,7 @@ from mirrorq.engine_events import (
     Ask,
     Notice,
     Release,
+    SessionClosed,
 )
 from mirrorq.entry import Entry
 from mirrorq.errors import (
@@ -38,6 +39,7 @@ from mirrorq.errors import (
     QueueNotFound,
     ShutDown,
 )
+from mirrorq.host import Declared
 from mirrorq.messages import (
     Administrative,
     CatalogCommand,
@@ -332,14 +334,20 @@ class Node(Administration):
         A queue that exists is returned as it is, though it may be down; a new one when all
         members of its first view have it.
 
+        Args:
+            exclusive: the queue is this handle's alone: on this node only, and deleted when
+                the handle is closed or this process ends.
+            auto_delete: deleted when its last consumer has gone; `get` is no consumer.
+            passive: do not make it.
+
         Raises:
-            PreconditionFailed: it exists with other properties.
+            PreconditionFailed: it exists with other properties, or belongs to another handle.
             QueueNotFound: `passive`, and it does not exist.
             NoQuorum: no majority within `timeout` seconds.
         """
         from mirrorq.queue import MirroredQueue
 
-        queue_id = self.declare(
+        declared = self.declare(
             name,
             durable=durable,
             exclusive=exclusive,
@@ -347,7 +355,7 @@ class Node(Administration):
             passive=passive,
             timeout=timeout,
         )
-        return MirroredQueue._attach(self, queue_id, name)
+        return MirroredQueue._attach(self, declared, name)
 
     def declare(
         self,
@@ -358,28 +366,49 @@ class Node(Administration):
         auto_delete: bool,
         passive: bool,
         timeout: float | None,
-    ) -> int:
-        """Declare a queue; return its id."""
+    ) -> Declared:
+        """Declare a queue."""
         wrong = declaration_error(name, exclusive, auto_delete)
         if wrong:
             raise ConfigError(wrong)
         if passive:
             self.wait_ready(timeout)
             return self._known_queue(name)
-        command = DeclareQueue(name, durable, exclusive, auto_delete, self.name, None, ())
+        owner = self._new_session() if exclusive else None
+        command = DeclareQueue(name, durable, exclusive, auto_delete, self.name, owner, ())
         known = self._on_thread(lambda: self._driver.engine.catalog.queue_named(name), 1.0, None)
-        if known is not None and known.durable == durable and self._is_ready:
-            return known.id
-        queue_id = self._command(command, timeout).value
-        if known is None:
-            self._wait_served(queue_id, timeout)
-        return queue_id
+        if (
+            known is not None
+            and (known.durable, known.auto_delete) == (durable, auto_delete)
+            and not (known.exclusive or exclusive)
+            and self._is_ready
+        ):
+            return Declared(known.id)
+        declared = Declared(self._command(command, timeout).value, owner)
+        try:
+            if known is None:
+                self._wait_served(declared.queue_id, timeout)
+        except BaseException:
+            self._disown(declared)
+            raise
+        return declared
 
-    def _known_queue(self, name: str) -> int:
+    def _new_session(self) -> SessionId:
+        return SessionId(self.name, self._store.incarnation, next(self._session_numbers))
+
+    def _disown(self, declared: Declared) -> None:
+        """No handle comes of the declaration: an exclusive queue ends."""
+        owner = declared.owner
+        if owner is not None:
+            self._driver.call(lambda: self._driver.post(SessionClosed(owner, declared.queue_id)))
+
+    def _known_queue(self, name: str) -> Declared:
         record = self._on_thread(lambda: self._driver.engine.catalog.queue_named(name), 1.0, None)
         if record is None:
             raise QueueNotFound(f"no queue is named {name!r}: declare it without passive=True")
-        return record.id
+        if record.exclusive:
+            raise PreconditionFailed(exclusive_text(record))
+        return Declared(record.id)
 
     def _wait_served(self, queue_id: int, timeout: float | None) -> None:
         """A new queue: until its master has reported that it serves."""
@@ -420,11 +449,12 @@ class Node(Administration):
 
     # --- Host of handles ----------------------------------------------------------------
 
-    def open_session(self, port: SessionPort, queue_id: int) -> SessionId:
+    def open_session(
+        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
+    ) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
         self._check_open()
-        number = next(self._session_numbers)
-        session = SessionId(self.name, self._store.incarnation, number)
+        session = owner or self._new_session()
         self._driver.call(lambda: self._driver.open_port(session, queue_id, port))
         return session
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mirrorq.as_queue import QueueAdapter
     from mirrorq.config import Config
     from mirrorq.consumer import Consumer
-    from mirrorq.host import Host
+    from mirrorq.host import Declared, Host
     from mirrorq.node import Node
     from mirrorq.status import QueueStatus
 
@@ -97,7 +97,7 @@ class MirroredQueue(Handle):
             listen=listen,
         )
         try:
-            queue_id = shared.declare(
+            declared = shared.declare(
                 name,
                 durable=durable,
                 exclusive=exclusive,
@@ -105,17 +105,17 @@ class MirroredQueue(Handle):
                 passive=passive,
                 timeout=timeout,
             )
-            self._open(shared, queue_id, name)
+            self._open(shared, declared, name)
         except BaseException:
             release(shared)
             raise
         self._release = partial(release, shared)
 
     @classmethod
-    def _attach(cls, host: Host, queue_id: int, name: str) -> MirroredQueue:
+    def _attach(cls, host: Host, declared: Declared, name: str) -> MirroredQueue:
         """A handle on a host that exists: what `Node.queue` and `Client.queue` return."""
         handle = cls.__new__(cls)
-        handle._open(host, queue_id, name)
+        handle._open(host, declared, name)
         return handle
 
     # --- Publishing -----------------------------------------------------------------------

@@ -77,6 +77,14 @@ class Defined:
 
 
 @frozen
+class Declared:
+    """What the catalog says of an auto-delete queue."""
+
+    auto_delete: bool
+    was_consumed: bool
+
+
+@frozen
 class RingReceived:
     sender: MemberId
     message: RingMessage
@@ -126,6 +134,7 @@ class Tick:
 ReplicaEvent = (
     ViewInstalled
     | Defined
+    | Declared
     | RingReceived
     | Requested
     | Persisted
@@ -162,6 +171,7 @@ class Replica:
         self.master: Master | None = None
         self.definition = DEFAULT
         """What the policy in force says; only what the master decides by it counts."""
+        self._declared = Declared(False, False)
         self._config = config
         self._codec = codec
         self._lease = lease
@@ -219,6 +229,8 @@ class Replica:
         if self.master is not None and self.master.replies:
             out.replies = self.master.replies
             self.master.replies = []
+        if self.master is not None and self.master.commands:
+            out.commands, self.master.commands = self.master.commands, []
         out.wake_at_ms = self._wake_at_ms(now_ms, out.wake_at_ms)
         return out
 
@@ -240,6 +252,9 @@ class Replica:
                 self.definition = event.definition
                 if master is not None:
                     master.definition = event.definition
+            case Declared():
+                self._declared = event
+                self._declare()
             case LeaseChanged():
                 pass  # the end of the step hands out and confirms what is due
             case LinkLost():
@@ -316,9 +331,17 @@ class Replica:
         master.wall_us = wall_us
         master.definition = self.definition
         self.master = master
+        self._declare()
         if self.halted:
             return
         master.begin(now_ms, view.how)
+
+    def _declare(self) -> None:
+        if self.master is not None:
+            known = self._declared
+            self.master.vacancy.declare(
+                auto_delete=known.auto_delete, was_consumed=known.was_consumed
+            )
 
     def _on_repaired(self, now_ms: int) -> None:
         ring = self.ring
@@ -566,6 +589,7 @@ def earliest(one: int | None, other: int | None) -> int | None:
 
 
 __all__ = [
+    "Declared",
     "Defined",
     "LeaseChanged",
     "LinkLost",

@@ -43,6 +43,7 @@ from mirrorq.messages import (
     LeaseRelease,
     LeaseRequest,
     MemberId,
+    NoteConsumers,
     RegisterNode,
     RemoveNode,
     SetPolicy,
@@ -327,7 +328,7 @@ class Supervisor:
                 except PolicyError as error:
                     return CatalogAnswer(request.number, 0, "PolicyError", str(error))
                 wrong = ""
-            case DeleteQueue() | ClearPolicy():
+            case DeleteQueue() | NoteConsumers() | ClearPolicy():
                 wrong = ""
         if wrong:
             return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)
@@ -337,6 +338,12 @@ class Supervisor:
         """Return the declaration with its first view: running members, all in sync."""
         situation = self._situation()
         steady = [member for member in situation.running if self._liveness.is_steady(member)]
+        if command.exclusive:
+            # On its owner's node, however that has been of late, and on no other.
+            own = [member for member in situation.running if member.node == command.declarer]
+            declarer = self._catalog.node(command.declarer)
+            is_witness = declarer is not None and declarer.witness
+            steady = steady if is_witness else own
         wanted = wanted_members(command, steady, situation.masters)
         if not wanted:
             return evolve(command, members=())
@@ -459,6 +466,8 @@ class Supervisor:
         """Return what should change, and whether the master is to go (now or after a wait)."""
         view = queue.view
         master = view.members[0].id
+        if queue.owner_life is not None and self.status(queue.owner_life) is Status.DEAD:
+            return DeleteQueue(queue.id), False
         if self.status(master) is Status.UNKNOWN:
             return None, False
         wanted = wanted_members(queue, situation.running, situation.masters)
@@ -467,17 +476,16 @@ class Supervisor:
             members = self._ring(view, head, wanted).members
             same = members == view.members
             return (None if same else ChangeView(queue.id, view.epoch, members)), False
-        ends = queue.exclusive
         runs = [self.status(one) for one in promotable(view)]
         cold = Status.ALIVE not in runs
-        if head is None and not ends:
+        if head is None:
             return None, False
         if cold and Status.UNKNOWN in runs:
             return None, False  # one that may still run would spare what a cold start drops
         if not self._may_replace(now_ms, master):
             self._wait(self._grantor.free_at_ms(master))
             return None, True
-        if head is None or ends or (cold and not queue.durable):
+        if cold and not queue.durable:
             return DeleteQueue(queue.id), True
         how = "cold" if cold else "clean"
         return ChangeView(queue.id, view.epoch, self._ring(view, head, wanted).members, how), True

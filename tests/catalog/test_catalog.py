@@ -16,6 +16,7 @@ from mirrorq.messages import (
     DeleteQueue,
     Member,
     MemberId,
+    NoteConsumers,
     RegisterNode,
     RemoveNode,
     SessionId,
@@ -127,10 +128,52 @@ def test_declaring_with_other_properties_fails(name: str) -> None:
 def test_an_exclusive_queue_belongs_to_one_handle() -> None:
     """Its owner may declare it again, another handle may not."""
     owner, other = SessionId("a", 1, 1), SessionId("a", 1, 2)
-    catalog, _ = applied(declare(exclusive=True, owner=owner, members=(A,)))
-    assert catalog.apply(2, declare(exclusive=True, owner=owner)).value == 1
-    assert catalog.apply(3, declare(exclusive=True, owner=other)).error == "PreconditionFailed"
-    assert catalog.apply(4, declare()).error == "PreconditionFailed"
+    catalog, _ = applied(register(A), declare(exclusive=True, owner=owner, members=(A,)))
+    assert catalog.apply(3, declare(exclusive=True, owner=owner)).value == 1
+    assert catalog.apply(4, declare(exclusive=True, owner=other)).error == "PreconditionFailed"
+    assert catalog.apply(5, declare()).error == "PreconditionFailed"
+
+
+@pytest.mark.parametrize("command", [register(MemberId("a", 1, 2)), RemoveNode("a", 1)])
+def test_an_exclusive_queue_ends_with_the_life_of_its_node(command: CatalogCommand) -> None:
+    """A restarted or forgotten node has lost its handles; others' queues stay."""
+    catalog, _ = applied(
+        register(A),
+        register(B),
+        declare(exclusive=True, owner=SessionId("a", 1, 1), members=(A,)),
+        declare("other", exclusive=True, owner=SessionId("b", 1, 1), members=(B,)),
+        declare("third", members=(A, B)),
+    )
+    assert catalog.apply(6, command).queues == (1,)
+    assert [queue.name for queue in catalog.queues()] == ["other", "third"]
+    assert Catalog.restore(catalog.snapshot()).snapshot() == catalog.snapshot()
+
+
+def test_an_exclusive_queue_needs_an_owner_that_lives() -> None:
+    """A declaration that arrives after its node's restart makes no queue that nobody ends."""
+    catalog, _ = applied(register(MemberId("a", 1, 2)))
+    for owner in (None, SessionId("a", 1, 1), SessionId("b", 1, 1)):
+        result = catalog.apply(2, declare(exclusive=True, owner=owner, members=(A,)))
+        assert result.error == "PreconditionFailed"
+    assert catalog.queues() == ()
+
+
+def test_a_deletion_that_names_a_reign_fails_in_another() -> None:
+    """An auto-delete queue lives on when another master took over before its deletion."""
+    catalog, _ = applied(declare(auto_delete=True), change(1, B, A, how="clean"))
+    refused = catalog.apply(3, DeleteQueue(1, reign=1))
+    assert (refused.error, refused.queues) == ("PreconditionFailed", ())
+    assert catalog.apply(4, DeleteQueue(1, reign=2)).queues == (1,)
+
+
+def test_that_a_queue_was_consumed_is_kept() -> None:
+    """Set once, over snapshots; of an unknown queue it says so."""
+    catalog, result = applied(declare(auto_delete=True), NoteConsumers(1))
+    assert result.queues == (1,)
+    restored = Catalog.restore(catalog.snapshot()).queue(1)
+    assert restored is not None
+    assert restored.was_consumed
+    assert catalog.apply(3, NoteConsumers(7)).error == "QueueNotFound"
 
 
 def test_queue_ids_are_never_used_again() -> None:

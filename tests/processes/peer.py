@@ -183,6 +183,13 @@ class Peer:
             for node in self._host.nodes()
         ]
 
+    def do_queues(self) -> list[str]:
+        return [queue.name for queue in self._host.queues()]
+
+    def do_entry_node(self) -> str:
+        assert isinstance(self._host, mirrorq.Client)
+        return self._host.entry_node
+
     def do_notices(self) -> list[str]:
         return list(self._notices)
 

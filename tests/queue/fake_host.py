@@ -16,6 +16,7 @@ from attrs import evolve
 
 from mirrorq.config import Config
 from mirrorq.effects import Persisted, QueueWrite
+from mirrorq.host import Declared
 from mirrorq.master import Lease
 from mirrorq.messages import (
     Browsed,
@@ -93,7 +94,9 @@ class FakeHost:
 
     # --- queue.Host -----------------------------------------------------------------------
 
-    def open_session(self, port: object, queue_id: int) -> SessionId:
+    def open_session(
+        self, port: object, queue_id: int, owner: SessionId | None = None
+    ) -> SessionId:
         self._numbers += 1
         session = SessionId(self.name, 1, self._numbers)
 
@@ -155,7 +158,7 @@ class FakeHost:
 
     def queue(self) -> MirroredQueue:
         """A handle on the queue."""
-        return MirroredQueue._attach(self, QUEUE_ID, "q")
+        return MirroredQueue._attach(self, Declared(QUEUE_ID), "q")
 
     def run(self, function: Callable[[], None]) -> None:
         """Call a function on the host's thread, between rounds, and wait for it."""

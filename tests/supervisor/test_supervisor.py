@@ -22,6 +22,7 @@ from mirrorq.messages import (
     MemberId,
     RegisterNode,
     RemoveNode,
+    SessionId,
 )
 from mirrorq.supervisor import (
     CatalogChanged,
@@ -129,8 +130,11 @@ class Leader:
     def declare(
         self, *members: MemberId, durable: bool = True, exclusive: bool = False
     ) -> QueueRecord:
-        name = members[0].node
-        queue_id = self.commit(DeclareQueue("q", durable, exclusive, False, name, None, members))
+        first = members[0]
+        owner = SessionId(first.node, first.incarnation, 1) if exclusive else None
+        queue_id = self.commit(
+            DeclareQueue("q", durable, exclusive, False, first.node, owner, members)
+        )
         return self.queue(queue_id)
 
     def queue(self, queue_id: int = 1) -> QueueRecord:
@@ -518,8 +522,8 @@ def test_a_master_that_does_not_hear_the_leader_is_replaced() -> None:
 
 
 def test_an_exclusive_queue_goes_with_its_owner() -> None:
-    """Killed, silent or restarted: it is deleted, never promoted or mirrored."""
-    for how in ("kill", "stop", "start"):
+    """Deleted when its process is known dead, by its restart too; never promoted or mirrored."""
+    for how in ("kill", "start"):
         leader = Leader(A, B)
         leader.declare(A, exclusive=True)
         leader.run(500)
@@ -527,10 +531,22 @@ def test_an_exclusive_queue_goes_with_its_owner() -> None:
         if how == "start":
             leader.start(again(A))
         else:
-            getattr(leader, how)(A)
+            leader.kill(A)
+            assert leader.proposed == [DeleteQueue(1)]
         leader.run(1500)
-        assert leader.proposed == [DeleteQueue(1)]
         assert leader.catalog.queues() == ()
+
+
+def test_an_exclusive_queue_of_a_silent_owner_waits_for_it() -> None:
+    """It may be cut off only: what it was confirmed is not thrown away."""
+    leader = Leader(A, B)
+    leader.declare(A, exclusive=True)
+    leader.stop(A)
+    leader.run(5000)
+    assert leader.proposed == []
+    leader.up[A] = ()
+    leader.run(5000)
+    assert leader.members() == in_sync(A)
 
 
 def test_a_queue_that_is_not_durable_survives_its_master_and_not_a_full_stop() -> None:

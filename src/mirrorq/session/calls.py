@@ -42,6 +42,8 @@ class Closed:
     """The node, the client or the queue is no more."""
 
     reason: str
+    deleted: bool = False
+    """It is the queue."""
 
 
 SessionEvent = MasterChanged | ReplyArrived | LinkLost | Closed

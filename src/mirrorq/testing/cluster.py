@@ -452,12 +452,17 @@ class SimulatedCluster:
 
     # --- Sessions -----------------------------------------------------------------------
 
-    def open_session(self, name: str, queue_id: int, port: SessionPort) -> SessionId:
+    def new_session(self, name: str) -> SessionId:
+        """The id of a handle to be on this node."""
+        self._session_number += 1
+        return SessionId(name, self.engine(name).me.incarnation, self._session_number)
+
+    def open_session(
+        self, name: str, queue_id: int, port: SessionPort, owner: SessionId | None = None
+    ) -> SessionId:
         """A handle on this node. `port` is called with what concerns it."""
         node = self.nodes[name]
-        engine = self.engine(name)
-        self._session_number += 1
-        session = SessionId(name, engine.me.incarnation, self._session_number)
+        session = owner or self.new_session(name)
         node.ports[session] = (queue_id, port)
         self._tell(node, SessionOpened(session, queue_id))
         return session
@@ -527,9 +532,22 @@ class SimulatedCluster:
         assert done, f"{command} is not answered after {limit_ms} ms"
         return node.answers.pop(token)
 
-    def declare(self, name: str, queue: str, *, durable: bool = True) -> int:
-        """Declare a queue through this node; return its id when its master serves."""
-        answer = self.ask(name, DeclareQueue(queue, durable, False, False, name, None, ()))
+    def declare(
+        self,
+        name: str,
+        queue: str,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        owner: SessionId | None = None,
+    ) -> int:
+        """Declare a queue through this node; return its id when its master serves.
+
+        With an owner it is exclusive.
+        """
+        exclusive = owner is not None
+        command = DeclareQueue(queue, durable, exclusive, auto_delete, name, owner, ())
+        answer = self.ask(name, command)
         assert not answer.error, answer.text
         assert self.run_until(lambda: self.master(answer.value) is not None)
         return answer.value

@@ -111,6 +111,7 @@ _TAGS: dict[type, int] = {
     m.RemoveNode: 84,
     m.SetPolicy: 85,
     m.ClearPolicy: 86,
+    m.NoteConsumers: 89,
     # Raft
     raft.VoteRequest: 90,
     raft.VoteAnswer: 91,

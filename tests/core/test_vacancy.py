@@ -1,0 +1,117 @@
+"""When an auto-delete queue has lost its last consumer."""
+
+from __future__ import annotations
+
+from mirrorq.messages import (
+    Credit,
+    DeleteQueue,
+    NoteConsumers,
+    Subscribe,
+    Unsubscribe,
+)
+from mirrorq.replica import Declared, SessionGone
+from mirrorq.vacancy import Vacancy
+
+from .entries import QUEUE
+from .test_master import NOW_MS, ONE, TWO, Queue
+
+
+def vacancy(*, was_consumed: bool = False) -> Vacancy:
+    one = Vacancy(QUEUE, 3)
+    one.declare(auto_delete=True, was_consumed=was_consumed)
+    return one
+
+
+def test_a_queue_without_consumers_lives_until_it_has_had_one() -> None:
+    """Then it is deleted in its reign, once."""
+    one = vacancy()
+    assert one.judge(0, 0) is None
+    assert one.wake_at_ms() is None
+    assert one.judge(1, 2) == NoteConsumers(QUEUE)
+    assert one.judge(2, 1) is None
+    assert one.judge(3, 0) == DeleteQueue(QUEUE, 3)
+    assert one.is_ending
+    assert one.judge(4, 0) is None
+
+
+def test_another_queue_is_left_alone() -> None:
+    """Without auto_delete nothing is ever asked for."""
+    one = Vacancy(QUEUE, 1)
+    assert [one.judge(ms, consumers) for ms, consumers in enumerate((0, 1, 0))] == [None] * 3
+    assert one.wake_at_ms() is None
+
+
+def test_consumers_of_before_get_time_to_come_back() -> None:
+    """A new master knows from the catalog that there were some."""
+    one = vacancy(was_consumed=True)
+    one.expect(100)
+    assert one.judge(50, 0) is None
+    assert one.wake_at_ms() == 100
+    assert one.judge(60, 1) is None
+    one.expect(90)
+    assert one.judge(99, 0) is None
+    assert one.judge(100, 0) == DeleteQueue(QUEUE, 3)
+
+
+def consumed() -> tuple[Queue, list[object]]:
+    """A master of an auto-delete queue with one consumer, and what it asks the catalog for."""
+    queue = Queue()
+    asked: list[object] = []
+    step = queue.replica.step
+
+    def watched(*arguments: object) -> object:
+        effects = step(*arguments)  # type: ignore[arg-type]
+        asked.extend(effects.commands)
+        return effects
+
+    queue.replica.step = watched  # type: ignore[method-assign,assignment]
+    queue.sync()
+    queue.step(Declared(True, False))
+    queue.attach(ONE)
+    queue.ask(ONE, Subscribe(1, 10))
+    assert asked == [NoteConsumers(QUEUE)]
+    asked.clear()
+    return queue, asked
+
+
+def test_the_last_consumer_takes_the_queue_along() -> None:
+    """By leaving, or by the end of its handle; get is no consumer."""
+    for last in (Unsubscribe(1), None):
+        queue, asked = consumed()
+        queue.attach(TWO)
+        queue.ask(TWO, Subscribe(0, 10))
+        assert asked == []
+        if last is None:
+            queue.step(SessionGone(ONE))
+        else:
+            queue.ask(ONE, last)
+        assert asked == [DeleteQueue(QUEUE, 1)]
+
+
+def test_who_comes_after_the_deletion_was_asked_for_is_not_seated() -> None:
+    """It may be done at any moment: a consumer would lose its queue unheard."""
+    queue, asked = consumed()
+    queue.ask(ONE, Unsubscribe(1))
+    queue.attach(TWO)
+    queue.ask(TWO, Subscribe(1, 10))
+    queue.ask(TWO, Credit(1, 10))
+    master = queue.replica.master
+    assert master is not None
+    assert not master.delivery.consumers
+    assert asked == [DeleteQueue(QUEUE, 1)]
+
+
+def test_a_consumer_that_attaches_again_keeps_the_queue() -> None:
+    """Between its attaching and its subscribing it is no consumer, for a moment."""
+    queue, asked = consumed()
+    queue.attach(ONE)
+    assert asked == []
+    queue.ask(ONE, Subscribe(1, 10))
+    assert asked == []
+    master = queue.replica.master
+    assert master is not None
+    assert master.vacancy.wake_at_ms() is None
+    queue.attach(ONE)
+    wake_ms = master.vacancy.wake_at_ms()
+    assert wake_ms is not None
+    assert wake_ms > NOW_MS

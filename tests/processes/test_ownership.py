@@ -1,0 +1,82 @@
+"""Scenario 24 with real processes: queues that go with their owner or their last consumer."""
+
+from __future__ import annotations
+
+import pytest
+
+from .cluster import Cluster, PeerError, until
+
+
+def names(cluster: Cluster, on: str) -> list[str]:
+    found: list[str] = cluster[on].ask("queues")
+    return found
+
+
+def test_scenario_24_an_exclusive_queue_goes_with_its_owner(cluster: Cluster) -> None:
+    """On its node only, for nobody else, and gone with the handle, the process, the client."""
+    cluster.found("abc")
+    mine = cluster["b"].ask("queue", name="mine", exclusive=True)
+    assert cluster["b"].ask("put", queue=mine, body="m1") == 1
+    for how in ({"exclusive": True}, {}, {"passive": True}):
+        for node in "bc":
+            with pytest.raises(PeerError, match=r"PreconditionFailed.*'mine' is exclusive"):
+                cluster[node].ask("queue", name="mine", **how)
+    status = cluster["b"].ask("status", queue=mine)
+    assert (status["master"], status["mirrors"], status["messages"]) == ("b", [], 1)
+    cluster["b"].ask("close", queue=mine)
+    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+
+    cluster["b"].ask("queue", name="mine", exclusive=True)
+    client = cluster.client()
+    until(lambda: "mine" in names(cluster, "a"))
+    with pytest.raises(PeerError, match="PreconditionFailed"):
+        client.ask("queue", name="mine", passive=True)
+    cluster.kill("b")
+    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+
+    number = client.ask("queue", name="mine", exclusive=True)
+    assert client.ask("put", queue=number, body="m1") == 1
+    assert client.ask("get", queue=number)["body"] == "m1"
+    with pytest.raises(PeerError, match="PreconditionFailed"):
+        cluster["a"].ask("queue", name="mine")
+    client.kill()
+    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+
+
+def test_an_exclusive_queue_of_a_client_ends_with_its_entry_node(cluster: Cluster) -> None:
+    """The handle learns it: what is open in it ends, and the name is free."""
+    cluster.found("abc")
+    client = cluster.client()
+    entry = client.ask("entry_node")
+    number = client.ask("queue", name="mine", exclusive=True)
+    assert client.ask("put", queue=number, body="m1") == 1
+    got = client.ask("get", queue=number)
+    cluster.kill(entry)
+    ack = client.start("ack", message=got["number"])
+    with pytest.raises(PeerError, match="AckRefused"):
+        ack.result(60)
+    with pytest.raises(PeerError, match="ShutDown"):
+        client.ask("get", queue=number)
+    again = client.ask("queue", name="other", exclusive=True)
+    assert client.ask("put", queue=again, body="m2") == 1
+
+
+def test_an_auto_delete_queue_goes_with_its_last_consumer(cluster: Cluster) -> None:
+    """Over two nodes and the death of the master; a get is no consumer."""
+    cluster.found("abc")
+    for node in "ab":
+        cluster.queues[node] = cluster[node].ask("queue", name="fleeting", auto_delete=True)
+    with pytest.raises(PeerError, match=r"PreconditionFailed.*auto_delete=True, not False"):
+        cluster["c"].ask("queue", name="fleeting")
+    cluster.ask("a", "put", body="m1")
+    cluster["b"].ask("ack", message=cluster.ask("b", "get")["number"])
+    first = cluster.ask("a", "consume", top=10)
+    second = cluster.ask("b", "consume", top=10)
+    until(lambda: cluster.status("b")["consumers"] == 2)
+    cluster["a"].ask("cancel", number=first)
+    until(lambda: cluster.status("b")["consumers"] == 1)
+    cluster.kill("a")
+    cluster.wait_master("bc", on="b")
+    until(lambda: cluster.status("b")["consumers"] == 1)
+    cluster["b"].ask("cancel", number=second)
+    until(lambda: names(cluster, "c") == [], lambda: names(cluster, "c"))
