@@ -13,6 +13,9 @@ SEEDS ?= 200
 SOAK_SEEDS ?= 5000
 # Lives of a store that `make crashpoints` crashes at every point.
 CRASH_SEEDS ?= 20
+# Inputs of `make fuzz`, over all targets, and where they begin.
+COUNT ?= 1000000
+FUZZ_SEED ?= 1
 # Tests that run whole clusters or start processes have targets of their own.
 SIMULATION := tests/simulation
 PROCESSES := $(wildcard $(addprefix tests/,client cli processes test_demo.py test_examples.py))
@@ -20,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit simulation processes sim explore soak crashpoints \
+.PHONY: help venv demo test lint types unit simulation processes sim explore soak crashpoints fuzz \
 	bench ceiling sanitize clean
 
 help:  ## this list
@@ -67,6 +70,9 @@ explore: $(STAMP)  ## every interleaving of small rings over the real modules: m
 
 crashpoints: $(STAMP)  ## a crash at every point of a store's writing: make crashpoints CRASH_SEEDS=100
 	cd tests && ../$(BIN)/python -m store.crash_points --seeds $(CRASH_SEEDS)
+
+fuzz: $(STAMP)  ## spoiled bytes for all that reads bytes: make fuzz COUNT=1000000
+	cd tests && ../$(BIN)/python -m fuzz --count $(COUNT) --seed $(FUZZ_SEED)
 
 bench: $(STAMP)  ## figures of the parts, then of the whole
 	$(PYTEST) benches --benchmark-enable -o python_files='bench_*.py'

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 from attrs import evolve, frozen
 
-from mirrorq.errors import PolicyError, ProtocolError
+from mirrorq.errors import MALFORMED, PolicyError, ProtocolError
 from mirrorq.messages import (
     CatalogCommand,
     ChangeView,
@@ -387,6 +387,10 @@ class Catalog:
             policies = {name: from_text(name, text) for name, text in image.policies}
         except PolicyError as error:
             raise ProtocolError(f"the catalog snapshot holds no catalog: {error}") from error
+        for queue in image.queues:
+            wrong = order_error(queue.view.members)
+            if wrong:
+                raise ProtocolError(f"the catalog snapshot's queue {queue.name!r}: {wrong}")
         catalog = cls()
         catalog.applied_index = image.index
         catalog._next_queue_id = image.next_queue_id
@@ -491,7 +495,7 @@ def decode_command(data: bytes) -> CatalogCommand:
                 f"catalog command {tag} is of a later version: upgrade this node to go on"
             )
         command: CatalogCommand = msgspec.msgpack.decode(raw, type=_COMMANDS[tag])
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except MALFORMED as error:
         raise ProtocolError(f"{len(data)} bytes are no catalog command: {error}") from error
     return command
 
@@ -505,5 +509,5 @@ def _decode_image(data: bytes) -> _Image:
                 "run the version that wrote it"
             )
         return msgspec.msgpack.decode(raw, type=_Image)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except MALFORMED as error:
         raise ProtocolError(f"{len(data)} bytes are no catalog snapshot: {error}") from error

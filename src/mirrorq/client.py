@@ -312,7 +312,7 @@ class Client(Administration):
         data = self._ask(Call(self._numbered(ClientLook(what, queue_id))), timeout).data
         try:
             return msgspec.json.decode(data, type=kind)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except errors.MALFORMED as error:
             raise ProtocolError(
                 f"node {self._driver.entry_node} answered what is no {what}: {error}"
             ) from None

@@ -44,7 +44,7 @@ from mirrorq.engine_events import (
     SessionClosed,
     SessionOpened,
 )
-from mirrorq.errors import ProtocolError
+from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.founding import (
     FOUNDING_MESSAGES,
     Founded,
@@ -542,7 +542,7 @@ class Engine:
         try:
             proposal = msgspec.msgpack.decode(entry.data, type=_Proposal)
             command = decode_command(proposal.command)
-        except (msgspec.MsgspecError, ProtocolError) as error:
+        except (*MALFORMED, ProtocolError) as error:
             self._out.notices.append(Notice("catalog", f"entry {entry.index}: {error}"))
             return
         result = self.catalog.apply(entry.index, command)

@@ -27,6 +27,10 @@ __all__ = [
     "StoreLocked",
 ]
 
+MALFORMED = (ValueError, RecursionError, MemoryError)
+"""What decoders (msgspec) raise on bytes that are not what they should be: text that is no UTF-8
+is a plain ValueError, deep nesting and sizes that lie are the others."""
+
 
 class MirrorQError(Exception):
     """Base of all exceptions of mirrorq."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mirrorq.errors import ConfigError
+from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
 from mirrorq.messages import HandOut
 
 if TYPE_CHECKING:
@@ -141,7 +141,13 @@ class Message:
     def _properties(self) -> _Properties:
         columns = self._chunk.properties
         raw = columns[self._index] if columns else b""
-        return _DECODER.decode(raw) if raw else _Properties()
+        try:
+            return _DECODER.decode(raw) if raw else _Properties()
+        except MALFORMED as error:
+            raise ProtocolError(
+                f"message {self.sequence} of queue {self.queue!r} has properties of {len(raw)} "
+                f"bytes that cannot be read ({error}): its producer is of another version"
+            ) from None
 
     def ack(self) -> Settlement:
         """Tell the queue that the message is done with."""

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 from attrs import asdict, fields_dict, frozen
 
-from mirrorq.errors import PolicyError
+from mirrorq.errors import MALFORMED, PolicyError
 
 __all__ = [
     "APPLY_TO",
@@ -197,7 +197,7 @@ def from_text(name: str, text: str) -> Policy:
         pattern, definition, priority, apply_to = msgspec.json.decode(
             text, type=tuple[str, dict[str, Any], int, str]
         )
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise PolicyError(f"policy {name!r} is not readable: {error}") from None
     return parse(name, pattern, definition, priority, apply_to)
 

@@ -20,10 +20,12 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Annotated
 
 import msgspec
 from attrs import define, field
 
+from mirrorq.errors import MALFORMED
 from mirrorq.messages import (
     FLAG_TRANSIENT,
     AckOp,
@@ -92,19 +94,23 @@ class Producer:
         return found
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""What a frame's header and the store's keys can hold."""
+
+
 class _Image(msgspec.Struct, array_like=True):
     """The state as bytes: a checkpoint, or what a transfer carries."""
 
     version: int
-    applied: int
-    next_sequence: int
-    horizon: int
+    applied: _Number
+    next_sequence: _Number
+    horizon: _Number
     live: bytes
     transient: bytes
-    returned: dict[int, tuple[int, int]]
-    marks: list[tuple[int, int]]
-    producers: dict[int, tuple[int, int, list[tuple[int, int, int, str]], int]]
-    history: list[tuple[int, int]]
+    returned: dict[_Number, tuple[_Number, _Number]]
+    marks: list[tuple[_Number, _Number]]
+    producers: dict[_Number, tuple[_Number, _Number, list[tuple[int, int, int, str]], int]]
+    history: list[tuple[_Number, _Number]]
 
 
 class QueueState:
@@ -272,7 +278,7 @@ class QueueState:
         """Read what `encode` wrote. Raises ValueError on anything else."""
         try:
             image = msgspec.msgpack.decode(data, type=_Image)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise ValueError(f"a queue's state of {len(data)} bytes: {error}") from error
         if image.version != STATE_VERSION:
             raise ValueError(f"a queue's state of version {image.version}, not {STATE_VERSION}")
@@ -282,6 +288,9 @@ class QueueState:
         state.horizon = image.horizon
         state.live = RangeSet.from_bytes(image.live)
         state.transient = RangeSet.from_bytes(image.transient)
+        for held in (state.live, state.transient):
+            if held and held.last >= image.next_sequence:
+                raise ValueError(f"a queue's state holds {held.last} of {image.next_sequence - 1}")
         state.returned = image.returned
         state.marks = image.marks
         state.history = image.history

@@ -562,6 +562,10 @@ class Raft:
             handler(self, event.sender, event.message)
 
 
+KIND_MAX = 2**32 - 1
+"""What the store has room for; the next kind is 3."""
+
+
 def _is_well_formed(request: AppendRequest) -> bool:
     """Whether an honest leader can have sent this."""
     if request.previous_index < 1 or request.previous_term > request.term:
@@ -570,6 +574,8 @@ def _is_well_formed(request: AppendRequest) -> bool:
     for entry in request.entries:
         index += 1
         if entry.index != index or not term <= entry.term <= request.term:
+            return False
+        if entry.kind > KIND_MAX:
             return False
         if entry.kind == KIND_VOTERS and not decode_voters(entry.data):
             return False

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import TypeVar
 
+from mirrorq.errors import MALFORMED
 from mirrorq.wire.frames import crc32c
 
 Decoded = TypeVar("Decoded")
@@ -57,7 +58,7 @@ def decoded(
     data = unseal(database, key, value)
     try:
         return decode(data)
-    except (ValueError, struct.error) as error:
+    except (*MALFORMED, struct.error) as error:
         raise Damaged(database, key, f"{len(data)} bytes that mean nothing ({error})") from error
 
 

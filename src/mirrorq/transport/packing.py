@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mirrorq.errors import ProtocolError
+from mirrorq.errors import MALFORMED, ProtocolError
 
 Part = bytes | bytearray | memoryview
 
@@ -81,7 +81,7 @@ def unpack(parts: Sequence[bytes]) -> list[list[bytes]]:
         raise ProtocolError("a message without parts")
     try:
         index = _decode(parts[0])
-    except (msgspec.MsgspecError, ValueError, MemoryError) as error:
+    except MALFORMED as error:
         raise ProtocolError(f"the index of a message cannot be read: {error}") from None
     if len(parts) == 1:
         # Without large parts every part stands in the index itself, unless it lies.

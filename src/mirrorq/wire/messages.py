@@ -28,7 +28,7 @@ import msgspec
 
 from mirrorq import founding
 from mirrorq import messages as m
-from mirrorq.errors import ProtocolError
+from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.raft import messages as raft
 from mirrorq.wire.ops import make_entry
 
@@ -335,9 +335,6 @@ class _Version(msgspec.Struct, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Envelope).decode
 _decode_version = msgspec.msgpack.Decoder(_Version).decode
-_MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError, MemoryError)
-"""What msgspec raises on bad input: text that is no UTF-8 is a ValueError, deep nesting and
-sizes that lie are the others."""
 
 
 def encode(message: WireMessage) -> list[Part]:
@@ -374,7 +371,7 @@ def decode(parts: Sequence[Part]) -> WireMessage:
         )
     try:
         envelope = _decode(parts[0])
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise _malformed(parts[0], error) from None
     if envelope.version != VERSION:
         raise _other_version(envelope.version)
@@ -390,7 +387,7 @@ def _malformed(head: Part, error: BaseException) -> ProtocolError:
     """What is wrong with a head: its version if that can be read and differs."""
     try:
         version = _decode_version(head).version
-    except _MALFORMED:
+    except MALFORMED:
         version = VERSION
     if version != VERSION:
         return _other_version(version)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from attrs import fields, frozen
 
-from mirrorq.errors import ProtocolError
+from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.messages import (
     AckOp,
     Entry,
@@ -103,7 +103,7 @@ def decode_payload(kind: int, payload: bytes) -> Payload:
         return UnknownOp(kind)
     try:
         values = form.decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise ProtocolError(
             f"the payload of {len(payload)} bytes of op {form.kind.name} is malformed: {error}"
         ) from None
