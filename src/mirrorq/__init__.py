@@ -31,9 +31,9 @@ What it promises:
     P6  Nothing stops the world: not a joining mirror, nor a synchronisation, nor a slow one.
 
 Where what is: `queue` handles, messages, confirmations; `node` this process's part in a
-cluster; `client` a process that is no node; `config` limits and times; `errors` exceptions;
-`status` what `status()` tells; `testing` a whole cluster under virtual time. The other modules
-are its inside; docs/architecture.md shows them.
+cluster; `client` a process that is no node; `aio` all of it for asyncio; `config` limits and
+times; `errors` exceptions; `status` what `status()` tells; `testing` a whole cluster under
+virtual time. The other modules are its inside; docs/architecture.md shows them.
 
 Importing mirrorq imports none of this but the exceptions: a name is loaded when it is first
 used, so a client never loads LMDB.

@@ -58,7 +58,7 @@ from mirrorq.settles import Settle
 if TYPE_CHECKING:
     from mirrorq.consumer import Consumer
 
-__all__ = ["ASK_S", "CLOSE_S", "FLUSH_S", "Handle"]
+__all__ = ["ASK_S", "CLOSE_S", "FLUSH_S", "Answer", "Handle"]
 
 log = logging.getLogger("mirrorq")
 
@@ -70,7 +70,7 @@ ASK_S = 5.0
 """A question waits so long for the master before it says what is wrong."""
 
 
-class _Answer:
+class Answer:
     """One Query's answer, waited for by one caller."""
 
     __slots__ = ("is_done", "reply")
@@ -209,7 +209,7 @@ class Handle:
                     settles.finish(output)
                 elif isinstance(output, QueryDone):
                     answer = output.token
-                    assert isinstance(answer, _Answer)
+                    assert isinstance(answer, Answer)
                     answer.reply = output.reply
                     answer.is_done = True
             self._outcomes.notify()
@@ -348,7 +348,14 @@ class Handle:
         Raises:
             NoQuorum, QueueDown: no answer in time, and why.
         """
-        answer = _Answer()
+        answer = self._begin_ask(request, first)
+        self._outcomes.wait_for(lambda: answer.is_done or self._is_closed, timeout)
+        return self._end_ask(answer, timeout)
+
+    def _begin_ask(
+        self, request: Callable[[int], Any], first: Callable[[], None] | None = None
+    ) -> Answer:
+        answer = Answer()
         session = self._session
         assert session is not None
 
@@ -358,14 +365,20 @@ class Handle:
             session.query(Query(answer, request))
 
         self._on_host(begin)
-        if not self._outcomes.wait_for(lambda: answer.is_done or self._is_closed, timeout):
-            self._on_host(lambda: session.forget_query(answer))
-            raise self._why_not(
-                QueueDown(f"the master of queue {self.name!r} did not answer for {timeout} s")
-            )
-        if answer.reply is None:
+        return answer
+
+    def _end_ask(self, answer: Answer, timeout: float) -> object:
+        """The reply, or why there is none."""
+        session = self._session
+        assert session is not None
+        if answer.reply is not None:
+            return answer.reply
+        if self._is_closed or answer.is_done:
             raise ShutDown(f"the handle on queue {self.name!r} is closed")
-        return answer.reply
+        self._on_host(lambda: session.forget_query(answer))
+        raise self._why_not(
+            QueueDown(f"the master of queue {self.name!r} did not answer for {timeout} s")
+        )
 
     def _counts(self, timeout: float = ASK_S) -> Counts:
         reply = self._ask(inquire_request, timeout)

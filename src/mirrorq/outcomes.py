@@ -21,6 +21,8 @@ class Outcomes:
         self.lock = threading.Lock()
         self._condition = threading.Condition(self.lock)
         self._waiters = 0
+        self.listeners: list[Callable[[], None]] = []
+        """Called at each `notify`, with the lock held: who waits without a thread."""
         self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None]
         self._calls = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -39,6 +41,8 @@ class Outcomes:
         """Outcomes have come: with the lock held."""
         if self._waiters:
             self._condition.notify_all()
+        for listener in self.listeners:
+            listener()
 
     def call_back(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Have a function called on the callback thread, in order."""

@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mirrorq.errors import Empty, NoQuorum, PreconditionFailed, QueueDown
@@ -51,6 +51,8 @@ class Receiver:
         self._handle = handle
         self._buffer: deque[Message] = deque()
         self._ready = threading.Condition()
+        self.listeners: list[Callable[[], None]] = []
+        """Called at each `notify`: who waits without a thread."""
         self._demand = 0
         """Messages that waiting calls would take; changed with `_ready` held."""
         self._low = 0
@@ -79,6 +81,23 @@ class Receiver:
         """Something has changed that waiting calls should look at."""
         with self._ready:
             self._ready.notify_all()
+        for listener in self.listeners:
+            listener()
+
+    def want(self, count: int) -> None:
+        """So many messages more (less, when negative) are waited for; also from the loop."""
+        with self._ready:
+            self._demand += count
+            if count > 0:
+                self._refused = ""
+        self._handle._wake()
+
+    def take_buffered(self, count: int) -> list[Message]:
+        """Take up to `count` messages that are here; asks for more when few are left."""
+        found = self._pop(count)
+        if found and len(self._buffer) <= self._low:
+            self._handle._wake()
+        return found
 
     def obtain(self, count: int, block: bool, timeout: float | None) -> list[Message]:
         """Take 1 to `count` messages as soon as there is one; [] when there is none in time."""
@@ -86,24 +105,17 @@ class Receiver:
         handle._check_open_for_gets()
         if timeout is not None and timeout < 0:
             raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
-        found = self._pop(count)
+        found = self.take_buffered(count)
         if found:
-            if len(self._buffer) <= self._low:
-                handle._wake()
             return found
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._ready:
-            self._demand += count
-            self._refused = ""
+        self.want(count)
         try:
-            handle._wake()
             if not block or timeout == 0:
                 return self._obtain_now(count)
             return self._obtain_waiting(count, deadline)
         finally:
-            with self._ready:
-                self._demand -= count
-            handle._wake()
+            self.want(-count)
 
     def _obtain_waiting(self, count: int, deadline: float | None) -> list[Message]:
         handle = self._handle
@@ -118,7 +130,7 @@ class Receiver:
             if found:
                 return found
             handle._check_open_for_gets()
-            self._check_refused()
+            self.check_refused()
             if handle._is_shut:
                 return self._obtain_now(count)
             if deadline is not None and time.monotonic() >= deadline:
@@ -145,13 +157,14 @@ class Receiver:
             found = self._pop(count)
             if found:
                 return found
-            self._check_refused()
+            self.check_refused()
             asks += 1
             if not counts.ready and (not counts.unacknowledged or asks >= RECALL_ASKS):
                 break
         return self._pop(count)
 
-    def _check_refused(self) -> None:
+    def check_refused(self) -> None:
+        """Raise PreconditionFailed when the master did not take get() as a consumer."""
         if self._refused:
             raise PreconditionFailed(f"get() on queue {self._handle.name!r}: {self._refused}")
 

@@ -1,0 +1,219 @@
+"""mirrorq.aio: the calls await, no thread a call, and a cancelled call loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorq import Config, Empty, Full, Message, MirroredQueue, ShutDown, aio
+
+DEADLINE_S = 60
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a test's coroutine; one that hangs fails."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await main
+
+    asyncio.run(bounded())
+
+
+def test_put_get_ack_and_the_questions(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+            confirmation = await queue.put(b"one", headers={"a": 1})
+            assert await confirmation == 1
+            assert await (await queue.put_many([b"two", b"three"])) == range(2, 4)
+            assert await queue.qsize() == 3
+            assert [m.body for m in await queue.browse()] == [b"one", b"two", b"three"]
+            message = await queue.get()
+            assert (message.body, message.headers) == (b"one", {"a": 1})
+            await message.ack()
+            rest = []
+            while len(rest) < 2:
+                rest += await queue.get_many(5)
+            await queue.ack_many(rest)
+            assert await queue.empty()
+            with pytest.raises(Empty):
+                await queue.get(block=False)
+            with pytest.raises(Empty):
+                await queue.get(timeout=0.01)
+            assert await queue.get_many(1, timeout=0.01) == []
+            done, open_ = await aio.wait([await queue.put(b"x") for _ in range(5)])
+            assert len(done) == 5
+            assert not open_
+            assert await queue.purge() == 5
+            assert await queue.wait_for_confirms(1)
+
+    run(main())
+
+
+def test_a_thousand_calls_wait_without_a_thread_each(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+            before = threading.active_count()
+            gets = [asyncio.create_task(queue.get()) for _ in range(1000)]
+            await asyncio.sleep(0)
+            assert threading.active_count() <= before
+            await (await queue.put_many([b"%d" % i for i in range(1000)]))
+            found = await asyncio.gather(*gets)
+            assert {m.body for m in found} == {b"%d" % i for i in range(1000)}
+            await queue.ack_many(found)
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cancelled_gets_lose_no_message(tmp_path: Path, seed: int) -> None:
+    async def main() -> None:
+        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+            seen: list[bytes] = []
+
+            async def take() -> None:
+                message = await queue.get()
+                seen.append(message.body)
+                assert not message.redelivered
+                message.ack()
+
+            tasks: list[asyncio.Task[None]] = []
+            for i in range(300):
+                await queue.put(b"%d" % i)
+                tasks.append(asyncio.create_task(take()))
+                if (i + seed) % 3 == 0:
+                    await asyncio.sleep(0.001 * (seed % 2))
+                if (i + seed) % 2 == 0:
+                    tasks[(i * 7 + seed) % len(tasks)].cancel()
+            for task in tasks:
+                if not task.done():
+                    task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await queue.wait_for_confirms()
+            while len(seen) < 300:
+                await take()
+            assert sorted(map(int, seen)) == list(range(300))
+
+    run(main())
+
+
+def test_a_put_waits_for_room_and_a_cancelled_one_was_not_accepted(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = Config(unconfirmed_count_max=10)
+        async with await aio.MirroredQueue.open("orders", path=tmp_path, config=config) as queue:
+            puts = [asyncio.create_task(queue.put(b"%d" % i)) for i in range(200)]
+            confirmations = await asyncio.gather(*puts)
+            assert sorted([await c for c in confirmations]) == list(range(1, 201))
+            accepted = 0
+            for _ in range(50):
+                task = asyncio.create_task(queue.put(b"x"))
+                await asyncio.sleep(0)
+                task.cancel()
+                outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+                accepted += not isinstance(outcome, asyncio.CancelledError)
+            await queue.wait_for_confirms()
+            assert await queue.qsize() == 200 + accepted
+
+    run(main())
+
+
+def test_full_is_raised_at_once_or_in_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = Config(unconfirmed_count_max=1)
+        async with await aio.MirroredQueue.open("orders", path=tmp_path, config=config) as queue:
+            fulls = 0
+            for _ in range(200):
+                try:
+                    await queue.put(b"x", block=False)
+                except Full:
+                    fulls += 1
+            assert fulls, "200 puts in a row without a pause are not all confirmed in between"
+            with pytest.raises(ValueError, match="timeout"):
+                await queue.put(b"x", timeout=-1)
+
+    run(main())
+
+
+def test_iteration_ends_on_close(tmp_path: Path) -> None:
+    async def main() -> None:
+        queue = await aio.MirroredQueue.open("orders", path=tmp_path)
+        await (await queue.put_many([b"1", b"2", b"3"]))
+        seen = []
+        async for message in queue:
+            seen.append(message.body)
+            await message.ack()
+            if len(seen) == 3:
+                asyncio.get_running_loop().call_later(
+                    0.01, lambda: asyncio.ensure_future(queue.close())
+                )
+        assert seen == [b"1", b"2", b"3"]
+        with pytest.raises(ShutDown):
+            await queue.get()
+
+    run(main())
+
+
+def test_a_coroutine_consumes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+            seen: list[bytes] = []
+            all_came = asyncio.Event()
+
+            async def work(message: Message) -> None:
+                await asyncio.sleep(0)
+                seen.append(message.body)
+                await message.ack()
+                if len(seen) == 20:
+                    all_came.set()
+
+            consumer = await queue.consume(work, prefetch=3)
+            await (await queue.put_many([b"%d" % i for i in range(20)]))
+            await all_came.wait()
+            assert seen == [b"%d" % i for i in range(20)]
+            await asyncio.to_thread(consumer.cancel)
+
+    run(main())
+
+
+def test_node_client_and_administration(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+    async def main() -> None:
+        async with await aio.Node.open("a", path=tmp_path, peers={"a": endpoint}) as node:
+            queue = await node.queue("orders")
+            async with await aio.connect(endpoint) as client:
+                there = await client.queue("orders")
+                assert await (await there.put(b"hello")) == 1
+                message = await queue.get(timeout=30)
+                assert message.body == b"hello"
+                await message.ack()
+                assert [status.name for status in await client.queues()] == ["orders"]
+                await there.close()
+            await node.wait_ready()
+            with pytest.raises(AttributeError):
+                node.endpoint  # noqa: B018
+            await queue.delete()
+
+    run(main())
+
+
+def test_whoever_is_cancelled_while_opening_leaves_nothing_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(aio.MirroredQueue.open("orders", path=tmp_path))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+    # The store is free: the executor's threads have ended with the loop.
+    with MirroredQueue("orders", path=tmp_path) as queue:
+        assert queue.put(b"x").result(30) == 1
