@@ -28,6 +28,7 @@ from mirrorq.config import Config
 from mirrorq.driver import Driver
 from mirrorq.engine_events import Ask
 from mirrorq.errors import MirrorQError, ProtocolError
+from mirrorq.host import Declared
 from mirrorq.node import Node
 from mirrorq.queue import MirroredQueue
 from mirrorq.raft.messages import AppendRequest, InstallSnapshot
@@ -283,7 +284,7 @@ class World:
         driver.post(Ask(1 << 40, m.DeclareQueue(QUEUE, True, False, False, "a", None, ())))
         self._until(lambda: all(node._driver.engine.replicas for node in self.nodes))
         for host in (self.nodes[0], self.nodes[1], self.client):
-            handle = MirroredQueue._attach(host, 1, QUEUE)
+            handle = MirroredQueue._attach(host, Declared(1), QUEUE)
             handle._receiver._demand = 4
             self.handles.append(handle)
         self._until(lambda: all(handle._session.epoch for handle in self.handles))  # type: ignore[union-attr]
