@@ -336,8 +336,10 @@ class Catalog:
             )
         epoch = known.view.epoch + 1
         stays = command.members[0].id == known.view.members[0].id
-        reign = known.view.reign if stays else epoch
-        view = View(epoch, command.members, command.how, reign)
+        # How the reign began stays with it: a master may learn of its reign from a later view,
+        # in a snapshot, and its first op says how it took over.
+        how, reign = (known.view.how, known.view.reign) if stays else (command.how, epoch)
+        view = View(epoch, command.members, how, reign)
         self._queues[known.id] = evolve(known, view=view)
         return CatalogResult(value=view.epoch, queues=(known.id,))
 

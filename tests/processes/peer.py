@@ -241,9 +241,8 @@ class Peer:
 
     # --- Handles ---
 
-    def do_put(self, queue: int, body: str) -> int:
-        confirmation = self._queues[queue].put(body.encode())
-        return self._confirmed(confirmation)
+    def do_put(self, queue: int, body: str, **how: Any) -> int:
+        return self._confirmed(self._queues[queue].put(body.encode(), **how))
 
     def do_put_open(self, queue: int, bodies: list[str], size: int = 0) -> list[int]:
         """Publish each by itself; numbers of the confirmations, for `outcome`."""

@@ -80,3 +80,21 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(cluster: Cluster) -> N
     until(lambda: cluster.status("b")["consumers"] == 1)
     cluster["b"].ask("cancel", number=second)
     until(lambda: names(cluster, "c") == [], lambda: names(cluster, "c"))
+
+
+def test_scenario_24_a_full_stop_ends_what_is_transient(cluster: Cluster) -> None:
+    """Killed all at once: the transient message and the non-durable queue are gone, the durable
+    queue has the rest."""
+    cluster.found("abc")
+    cluster.open("orders", "a")
+    cluster.ask("a", "put", body="m1")
+    cluster.ask("a", "put", body="m2", persistent=False)
+    cluster.ask("a", "put", body="m3")
+    fleeting = cluster["a"].ask("queue", name="fleeting", durable=False)
+    cluster["a"].ask("put", queue=fleeting, body="m1")
+    cluster.kill("a", "b", "c")
+    cluster.start("abc")
+    cluster.open("orders", "b", passive=True)
+    cluster.wait_in_sync(2, on="b")
+    assert cluster.ask("b", "browse") == [[1, "m1"], [3, "m3"]]
+    until(lambda: names(cluster, "b") == ["orders"], lambda: names(cluster, "b"))

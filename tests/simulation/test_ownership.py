@@ -3,12 +3,16 @@ last consumer, transient ones with the whole cluster (scenario 24)."""
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from mirrorq import engine
 from mirrorq.engine_events import Ask, Forget
-from mirrorq.messages import DeclareQueue
+from mirrorq.messages import FLAG_TRANSIENT, DeclareQueue, View
+from mirrorq.testing import checkers
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.workload import SimulatedHandle
+from mirrorq.testing.workload import Journal, Producer, SimulatedHandle
 
 from .world import Taker
 
@@ -183,3 +187,105 @@ def _come(cluster: SimulatedCluster, queue_id: int) -> Taker:
     taker = Taker(cluster, "c", queue_id)
     taker.poke()
     return taker
+
+
+# --- Transient ----------------------------------------------------------------------------
+
+
+class TransientProducer(Producer):
+    """A producer whose messages are not persistent."""
+
+    flags = FLAG_TRANSIENT
+
+
+def stop_all(cluster: SimulatedCluster) -> None:
+    for name in cluster.running:
+        cluster.kill(name)
+
+
+def test_24_a_full_stop_ends_what_is_not_durable() -> None:
+    """The transient message and the transient queue are gone, the durable ones are not; while
+    one member runs on, all of them survive."""
+    cluster = a_cluster()
+    kept = cluster.engine("a").catalog.queue_named("orders")
+    assert kept is not None
+    fleeting = cluster.declare("a", "fleeting", durable=False)
+    put(cluster, kept.id, b"persistent")
+    put(cluster, kept.id, b"transient", transient=True)
+    put(cluster, fleeting, b"any")
+    cluster.kill("a")
+    assert cluster.run_until(lambda: "a" not in cluster.in_sync(kept.id))
+    cluster.start()
+    assert cluster.run_until(lambda: set(cluster.in_sync(kept.id)) == set("abc"))
+    assert cluster.run_until(lambda: set(cluster.in_sync(fleeting)) == set("abc"))
+    assert live(cluster, kept.id) == {2}
+    assert live(cluster, fleeting) == {1}
+    stop_all(cluster)
+    cluster.start()
+    assert cluster.run_until(lambda: is_gone(cluster, fleeting))
+    assert cluster.run_until(lambda: set(cluster.in_sync(kept.id)) == set("abc"))
+    cluster.run(1000)
+    assert live(cluster, kept.id) == {1}
+    assert checkers.unequal(cluster, kept.id) == []
+
+
+def test_a_reign_that_was_learned_from_a_snapshot_begins_as_it_was_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a full stop A is promoted, cold, by a leader that it cannot hear at that moment. It
+    learns of that from a snapshot, when B has joined: its first op still drops transient
+    messages."""
+    monkeypatch.setattr(engine, "COMPACT_ENTRIES", 1)
+    cluster = SimulatedCluster(tuple("abvw"), seed=2, witnesses=tuple("vw"))
+    cluster.start()
+    queue_id = cluster.declare("a", "orders")
+    put(cluster, queue_id, b"persistent")
+    put(cluster, queue_id, b"transient", transient=True)
+    stop_all(cluster)
+    cluster.start("a", "v", "w")
+    assert cluster.run_until(lambda: life_of_a(cluster) == 2)
+    assert cluster.engine("a").leader != "a"
+    # A is known to run. From here on nothing reaches it, until a later view has come.
+    for name in "bvw":
+        cluster.cut(name, "a", silent=True, one_way=True)
+    cluster.start("b")
+
+    def newest() -> View:
+        record = cluster.engine("w").catalog.queue(queue_id)
+        assert record is not None
+        return record.view
+
+    assert cluster.run_until(lambda: newest().epoch > newest().reign > 1, 20_000)
+    assert newest().members[0].id.node == "a"
+    record = cluster.engine("a").catalog.queue(queue_id)
+    assert record is not None
+    assert record.view.reign == 1
+    cluster.heal_all()
+    assert cluster.run_until(lambda: set(cluster.in_sync(queue_id)) == set("ab"))
+    cluster.run(1000)
+    assert live(cluster, queue_id) == {1}
+
+
+def life_of_a(cluster: SimulatedCluster) -> int:
+    """The incarnation of A that the others know of."""
+    records = [cluster.engine(name).catalog.node("a") for name in "vw"]
+    return max(0 if record is None else record.incarnation for record in records)
+
+
+def live(cluster: SimulatedCluster, queue_id: int) -> set[int]:
+    """How many messages each running copy has: one number when they agree."""
+    replicas = [cluster.engine(name).replicas.get(queue_id) for name in cluster.running]
+    return {replica.state.live.count for replica in replicas if replica is not None}
+
+
+def put(
+    cluster: SimulatedCluster, queue_id: int, body: bytes, *, transient: bool = False
+) -> None:
+    """Publish one message, confirmed, through a running node."""
+    kind = TransientProducer if transient else Producer
+    journal = Journal()
+    node = cluster.running[0]
+    producer = kind(cluster, node, queue_id, body.decode(), Random(1), journal, 1)
+    producer.publish()
+    assert cluster.run_until(lambda: producer.is_done)
+    assert {attempt.state for attempt in journal.attempts.values()} == {"acknowledged"}

@@ -187,6 +187,8 @@ class Producer(SimulatedHandle):
     """Publishes bodies `name/n`, n = 1, 2, …, in batches, with bounded messages in flight."""
 
     in_flight_max = 20
+    flags = 0
+    """Of its frames."""
 
     def __init__(
         self,
@@ -217,7 +219,7 @@ class Producer(SimulatedHandle):
             self.sent += size
             for body in bodies:
                 self.journal.attempts[body] = Attempt(body)
-            pack = _packer(bodies)
+            pack = _packer(bodies, self.flags)
             whole = self.random.random() < 0.5
             self.session.put(Put(bodies, size, sum(map(len, bodies)), pack, whole))
         self.poke()
@@ -367,10 +369,14 @@ class Getter(Consumer):
         self.session.want(self.number, len(self._buffer), ahead)
 
 
-def _packer(bodies: list[bytes]) -> Callable[[int, int, int], bytes]:
+def _packer(bodies: list[bytes], flags: int) -> Callable[[int, int, int], bytes]:
     def pack(producer: int, first_number: int, settled: int) -> bytes:
         return frames.pack_publish(
-            bodies, producer=producer, first_number=first_number, settled=settled
+            bodies,
+            producer=producer,
+            first_number=first_number,
+            settled=settled,
+            flags=flags,
         )
 
     return pack
