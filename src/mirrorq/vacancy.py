@@ -43,7 +43,8 @@ class Vacancy:
 
     def expect(self, by_ms: int) -> None:
         """Consumers of before may come back by then."""
-        self._back_by_ms = max(self._back_by_ms, by_ms)
+        if self.auto_delete:
+            self._back_by_ms = max(self._back_by_ms, by_ms)
 
     def judge(self, now_ms: int, consumers: int) -> CatalogCommand | None:
         """Return what to ask the catalog for, now that there are so many consumers."""

@@ -23,6 +23,7 @@ from mirrorq.ring import Ring
 from mirrorq.room import Room
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.transfer import Transfer
+from mirrorq.vacancy import Vacancy
 
 PLAIN = (Replica, Ring, QueueState, Transfer, Master, Delivery)
 """Mutable classes with a __dict__."""
@@ -36,6 +37,7 @@ DEFINED = (
     Producer,
     QueueFiles,
     Room,
+    Vacancy,
 )
 """Mutable attrs classes."""
 SHARED = ("_config", "_codec", "out")
