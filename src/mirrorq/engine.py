@@ -108,7 +108,6 @@ from mirrorq.replica import (
     Tick,
     Undelivered,
     ViewInstalled,
-    earliest,
 )
 from mirrorq.room import Room
 from mirrorq.supervisor import CatalogChanged, CatalogReplaced, Heard, Supervisor
@@ -202,6 +201,10 @@ class Engine:
         self._told: dict[int, tuple[int, bool]] = {}
         self._early: list[SessionRequest] = []
         """Of a reign that this node is still to learn of."""
+        self._may_have_news = True
+        """Something has changed that handles may have to be told: who serves their queue."""
+        self._was_registered = False
+        """What `is_registered` said when the catalog was last applied."""
         self._inbox: dict[int, list[ReplicaEvent]] = {}
         self._due: dict[int, int] = {}
         self._rounds: deque[tuple[int, list[tuple[int, int]], int]] = deque()
@@ -290,8 +293,8 @@ class Engine:
         self._run_timers(now_ms)
         self._ask(now_ms)
         self._hold_lease(now_ms)
-        self._run_replicas(now_ms, wall_us)
-        self._hold_lease(now_ms)
+        if self._run_replicas(now_ms, wall_us):
+            self._hold_lease(now_ms)
         self._tell_masters()
         self._close_round(out)
         self._next_out = EngineEffects()
@@ -309,6 +312,7 @@ class Engine:
             case SessionOpened():
                 self._sessions[event.session] = event.queue_id
                 self._told.pop(event.queue_id, None)
+                self._may_have_news = True
             case SessionClosed():
                 self._sessions.pop(event.session, None)
                 if event.queue_id not in self._sessions.values():
@@ -470,17 +474,18 @@ class Engine:
         self._out.notices.append(Notice("gone", f"node {node} is silent or dead"))
 
     def _wake_at_ms(self, now_ms: int) -> int | None:
-        wake = self._hello_ms + self.config.heartbeat_ms if self._peers.all() else None
         if self._inbox:
             return now_ms
-        wake = earliest(wake, self._raft_wake)
-        wake = earliest(wake, self._supervisor_wake)
+        times = [self._raft_wake, self._supervisor_wake, *self._due.values()]
+        if self._peers.all():
+            times.append(self._hello_ms + self.config.heartbeat_ms)
         if not self._raft.is_founded:
-            wake = earliest(wake, self._founding_wake)
-        wake = earliest(wake, self._holder.wake_at_ms(now_ms, self._needs_lease(now_ms)))
+            times.append(self._founding_wake)
+        if self._needs_lease(now_ms):
+            times.append(self._holder.wake_at_ms(now_ms, True))
         if self._asks:
-            wake = earliest(wake, min(a.sent_ms for a in self._asks.values()) + ASK_AGAIN_MS)
-        return earliest(wake, min(self._due.values(), default=None))
+            times.append(min(a.sent_ms for a in self._asks.values()) + ASK_AGAIN_MS)
+        return min([time for time in times if time is not None], default=None)
 
     # --- Founding, Raft, admission ------------------------------------------------------
 
@@ -546,6 +551,8 @@ class Engine:
             self._out.notices.append(Notice("catalog", f"entry {entry.index}: {error}"))
             return
         result = self.catalog.apply(entry.index, command)
+        self._was_registered = self.is_registered
+        self._may_have_news = True
         for queue_id in result.queues:
             self._on_queue_changed(queue_id)
         if result.queues or result.nodes:
@@ -568,6 +575,8 @@ class Engine:
         except ProtocolError as error:
             self._out.notices.append(Notice("catalog", str(error)))
             return
+        self._was_registered = self.is_registered
+        self._may_have_news = True
         known = {record.id for record in self.catalog.queues()}
         for queue_id in [*self.replicas, *self._images]:
             if queue_id not in known:
@@ -594,6 +603,7 @@ class Engine:
     def _supervise(self, now_ms: int, event: SupervisorEvent) -> None:
         effects = self._supervisor.step(now_ms, event, self._leading)
         self._supervisor_wake = effects.wake_at_ms
+        self._may_have_news |= effects.is_news
         for command in effects.propose:
             self._propose(now_ms, self.me, 0, command)
         for node, answer in effects.send:
@@ -624,13 +634,18 @@ class Engine:
 
     def _ask(self, now_ms: int) -> None:
         """Send catalog requests to the leader, and again when nothing came of them."""
-        if self._raft.is_founded and not self.is_registered and not self._is_registering:
+        if (
+            not self._was_registered
+            and self._raft.is_founded
+            and not self.is_registered
+            and not self._is_registering
+        ):
             me = self.me
             register = RegisterNode(
                 me.node, me.store, me.incarnation, self._endpoint, self._witness
             )
             self._new_ask(NOBODY, register)
-        if self._raft.leader is None:
+        if not self._asks or self._raft.leader is None:
             return
         for ask in list(self._asks.values()):
             if now_ms - ask.sent_ms >= ASK_AGAIN_MS:
@@ -691,10 +706,12 @@ class Engine:
     # --- The lease ----------------------------------------------------------------------
 
     def _needs_lease(self, now_ms: int) -> bool:
-        return not self._is_released and any(
-            replica.master is not None and replica.master.needs_lease(now_ms)
-            for replica in self.replicas.values()
-        )
+        if self._is_released:
+            return False
+        for replica in self.replicas.values():
+            if replica.master is not None and replica.master.needs_lease(now_ms):
+                return True
+        return False
 
     def _hold_lease(self, now_ms: int) -> None:
         request = self._holder.poll(now_ms, self._needs_lease(now_ms))
@@ -788,15 +805,19 @@ class Engine:
         for queue_id in self.replicas:
             self._inbox.setdefault(queue_id, []).append(event)
 
-    def _run_replicas(self, now_ms: int, wall_us: int) -> None:
-        for queue_id, due_ms in list(self._due.items()):
+    def _run_replicas(self, now_ms: int, wall_us: int) -> bool:
+        """Step the queues that something came for; say whether there was one."""
+        for queue_id, due_ms in self._due.items():
             if due_ms <= now_ms:
                 self._inbox.setdefault(queue_id, []).append(Tick())
+        if not self._inbox:
+            return False
         inbox, self._inbox = self._inbox, {}
         for queue_id, events in inbox.items():
             replica = self.replicas.get(queue_id)
             if replica is not None:
                 self._run_replica(now_ms, wall_us, queue_id, replica, events)
+        return True
 
     def _run_replica(
         self,
@@ -879,6 +900,9 @@ class Engine:
 
     def _tell_masters(self) -> None:
         """Tell handles on this node who serves their queue, when that has changed."""
+        if not self._may_have_news:
+            return
+        self._may_have_news = False
         for queue_id in dict.fromkeys(self._sessions.values()):
             record = self.catalog.queue(queue_id)
             if record is not None:

@@ -100,7 +100,10 @@ class LeaseHolder:
 
         A hand-out at `now_ms` is allowed when now_ms < the value returned.
         """
-        return max((end for index, end in self._grants if index <= applied_index), default=0)
+        for index, end in reversed(self._grants):
+            if index <= applied_index:
+                return end  # the ends grow
+        return 0
 
     def release(self, now_ms: int) -> LeaseRelease:
         """Give the lease up now; until `resume`, only releases are sent.

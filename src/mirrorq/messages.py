@@ -40,7 +40,16 @@ class MemberId:
     node: str
     store: int
     incarnation: int
-    """Grows by one at each start of the node."""
+    """Grows by one at each start of the node, from `first_incarnation` on."""
+
+
+def first_incarnation(store: int) -> int:
+    """The number of a store's first life: another one for each store.
+
+    A connection names the node and the incarnation. Did each store begin with 1, what the
+    first life of an empty store says would be taken for the word of a lost one under its name.
+    """
+    return (store & 0x3FFF_FFFF) + 1
 
 
 @frozen(order=True)

@@ -88,6 +88,8 @@ class Ring:
         self.out = ReplicaEffects()
         """Where effects go; the replica takes it at the end of each step."""
         self.view: View | None = None
+        self.epoch = 0
+        self._standing = views.NOWHERE
         self.repaired = False
         self.has_state = True
         """False while a joiner waits for a transferred state: it asks for no resend."""
@@ -146,6 +148,8 @@ class Ring:
     def install(self, view: View) -> None:
         """Enter a newer epoch (R4: never an older one)."""
         self.view = view
+        self.epoch = view.epoch
+        self._standing = views.standing(view, self.me)
         self.repaired = False
         self._w_left = self._w_sent = 0
         self._joiner_sent = -1
@@ -168,20 +172,16 @@ class Ring:
     # --- Questions ----------------------------------------------------------------------
 
     @property
-    def epoch(self) -> int:
-        return self.view.epoch if self.view else 0
-
-    @property
     def is_master(self) -> bool:
-        return self.view is not None and views.is_master(self.view, self.me)
+        return self._standing.is_master
 
     @property
     def is_member(self) -> bool:
-        return self.view is not None and views.find(self.view, self.me) is not None
+        return self._standing.is_member
 
     @property
     def in_sync(self) -> bool:
-        return self.view is not None and views.is_in_sync(self.view, self.me)
+        return self._standing.in_sync
 
     def entry(self, lsn: int) -> Entry | None:
         """The entry at `lsn` if it is kept in memory."""
@@ -264,7 +264,7 @@ class Ring:
         if not self.repaired or message.epoch != self.epoch or self.view is None:
             return
         if self.is_master:
-            expected = views.last_in_sync(self.view)
+            expected = self._standing.last_in_sync
         else:
             expected = self._left() if self.in_sync else None
         if sender == expected:
@@ -387,10 +387,10 @@ class Ring:
     # --- Inside -------------------------------------------------------------------------
 
     def _left(self) -> MemberId | None:
-        return views.left(self.view, self.me) if self.view else None
+        return self._standing.left
 
     def _right(self) -> MemberId | None:
-        return views.right(self.view, self.me) if self.view else None
+        return self._standing.right
 
     def _send(self, to: MemberId, message: object) -> None:
         self.out.send.append((to, message))  # type: ignore[arg-type]
@@ -499,10 +499,10 @@ class Ring:
         lowest = self.durable if self.is_master else min(self._w_left, self.durable)
         if lowest <= self._w_sent:
             return
-        is_last = views.last_in_sync(self.view) == self.me
-        if is_last and self.is_master:
+        standing = self._standing
+        if standing.is_last_in_sync and standing.is_master:
             return
-        to = views.master(self.view) if is_last else self._right()
+        to = standing.master if standing.is_last_in_sync else standing.right
         if to is not None:
             self._w_sent = lowest
             self._send(to, Watermark(self.queue_id, self.epoch, lowest))
@@ -510,7 +510,7 @@ class Ring:
     def _advance_stable(self) -> None:
         """R2 at the master: what every disk has that it waits for."""
         assert self.view is not None
-        alone = views.last_in_sync(self.view) == self.me
+        alone = self._standing.is_last_in_sync
         lowest = self.durable if alone else min(self._w_left, self.durable)
         for durable in self.gates.values():
             lowest = min(lowest, durable)
@@ -525,7 +525,7 @@ class Ring:
             self._report_durable()
 
     def _report_durable(self) -> None:
-        master = views.master(self.view) if self.view is not None else None
+        master = self._standing.master
         if master is not None and self.repaired:
             self._send(master, JoinerDurable(self.queue_id, self.epoch, self.durable))
 

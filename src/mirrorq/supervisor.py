@@ -149,6 +149,8 @@ class SupervisorEffects:
     known_dead: tuple[MemberId, ...] = ()
     """Incarnations that have become known dead in this step: Raft need not wait for them."""
     wake_at_ms: int | None = None
+    is_news: bool = False
+    """Who is alive, or which links work, is judged differently from now on."""
 
 
 LEAVE_FACTOR = 5
@@ -226,7 +228,8 @@ class Supervisor:
         self._on_event(now_ms, event)
         self._end_leaves(now_ms)
         probe = self._liveness.probes()
-        self._all_dirty |= self._liveness.refresh()
+        is_news = self._liveness.refresh()
+        self._all_dirty |= is_news
         propose: tuple[CatalogCommand, ...] = ()
         send: tuple[tuple[str, LeaseAnswer], ...] = ()
         wants_round = False
@@ -236,7 +239,13 @@ class Supervisor:
             send = self._grant(now_ms, leading)
             wants_round = isinstance(event, LeaseRequest) and bool(self._grantor.pending())
         return SupervisorEffects(
-            propose, send, wants_round, probe, self._liveness.deaths(), self._wake_at_ms(leading)
+            propose,
+            send,
+            wants_round,
+            probe,
+            self._liveness.deaths(),
+            self._wake_at_ms(leading),
+            is_news,
         )
 
     def _on_leading(self, now_ms: int, leading: Leading | None) -> None:

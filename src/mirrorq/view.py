@@ -13,9 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
+from attrs import frozen
+
 from mirrorq.messages import Member, MemberId, View
 
 __all__ = [
+    "NOWHERE",
+    "Standing",
     "arrange",
     "find",
     "find_store",
@@ -33,7 +37,41 @@ __all__ = [
     "order_error",
     "promotable",
     "right",
+    "standing",
 ]
+
+
+@frozen
+class Standing:
+    """Where one member stands in a view: worked out once an epoch, asked at each step."""
+
+    is_master: bool
+    is_member: bool
+    in_sync: bool
+    left: MemberId | None
+    right: MemberId | None
+    master: MemberId | None
+    last_in_sync: MemberId | None
+    is_last_in_sync: bool
+
+
+NOWHERE = Standing(False, False, False, None, None, None, None, False)
+"""Before the first view."""
+
+
+def standing(view: View, member_id: MemberId) -> Standing:
+    """Return the answers for one incarnation."""
+    last = last_in_sync(view)
+    return Standing(
+        is_master(view, member_id),
+        find(view, member_id) is not None,
+        is_in_sync(view, member_id),
+        left(view, member_id),
+        right(view, member_id),
+        master(view),
+        last,
+        last == member_id,
+    )
 
 
 def make_view(

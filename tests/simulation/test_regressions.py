@@ -131,3 +131,22 @@ def test_a_request_that_overtakes_the_view_is_served() -> None:
     producer.count = 2
     producer.publish()
     world.until(lambda: producer.is_done, 500)
+
+
+def test_a_wiped_store_does_not_vote_for_the_one_before_it() -> None:
+    """A node came back at once with an empty store and, as the lost one, in its first life: the
+    others took its votes for those of the lost store, and could elect a leader whose log lacked
+    what the lost store had helped to commit."""
+    world = World()
+    leader = world.cluster.engine("a").leader
+    wiped, other = (name for name in "abc" if name != leader)
+    world.cluster.kill(wiped)
+    world.cluster.wipe(wiped)
+    world.cluster.start(wiped)
+    world.cluster.run(5)
+    assert leader is not None
+    world.cluster.kill(leader)
+    world.cluster.run(10_000)
+    assert not world.cluster.engine(wiped).is_founded
+    assert world.cluster.engine(other).leader is None
+    world.check()

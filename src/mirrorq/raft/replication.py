@@ -16,6 +16,9 @@ __all__ = ["Replication"]
 APPEND_BYTES_MAX = 1024 * 1024
 """Entries of one append request: large beside a command, small beside a heartbeat time."""
 
+ALWAYS_MS = 1 << 62
+"""Send time of the newest round that this store itself has answered."""
+
 
 class Replication:
     """Empty on a node that does not lead. What is to be sent goes to the list given."""
@@ -33,6 +36,8 @@ class Replication:
         self._send = send
         self._progress: dict[StoreId, Progress] = {}
         self._term = 0
+        self._majority: tuple[tuple[StoreId, ...], int | None] | None = None
+        """(voters, what `_others_contact_ms` says of them) until an answer comes."""
 
     # --- Who ------------------------------------------------------------------------------
 
@@ -40,6 +45,7 @@ class Replication:
         """Lead these in `term`, knowing nothing of their logs."""
         self._term = term
         self._progress.clear()
+        self._majority = None
         self.add(replicas)
 
     def add(self, replicas: Iterable[StoreId]) -> None:
@@ -64,8 +70,16 @@ class Replication:
 
     def majority_contact_ms(self, voters: tuple[StoreId, ...], now_ms: int) -> int | None:
         """Return the send time of the last round that a majority has answered."""
+        if self._majority is None or self._majority[0] != voters:
+            self._majority = (voters, self._others_contact_ms(voters))
+        contact_ms = self._majority[1]
+        return now_ms if contact_ms == ALWAYS_MS else contact_ms
+
+    def _others_contact_ms(self, voters: tuple[StoreId, ...]) -> int | None:
+        """The same without the time, this store answering always."""
         contacts = [
-            now_ms if voter == self._store else self._progress[voter].contact_ms for voter in voters
+            ALWAYS_MS if voter == self._store else self._progress[voter].contact_ms
+            for voter in voters
         ]
         answered = sorted((c for c in contacts if c is not None), reverse=True)
         quorum = len(voters) // 2 + 1
@@ -132,6 +146,7 @@ class Replication:
         if progress is None:
             return False
         progress.heard(min(answer.sent_ms, now_ms))
+        self._majority = None
         if answer.success:
             return progress.matched(min(answer.index, self._log.last_index))
         agreement, _ = self._log.agreement(answer.index, answer.index_term)

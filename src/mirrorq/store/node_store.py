@@ -14,7 +14,7 @@ import lmdb
 from mirrorq.config import Config
 from mirrorq.effects import QueueImage, QueueWrite, RaftImage, RaftWrite
 from mirrorq.errors import StoreError
-from mirrorq.messages import OpKind
+from mirrorq.messages import OpKind, first_incarnation
 from mirrorq.store.environment import Environment
 from mirrorq.store.queue_log import QueueLog, Record
 from mirrorq.store.raft_log import RaftLog
@@ -92,8 +92,9 @@ class Store:
             self._put(txn, _LMDB, library.encode())
             self._put(txn, _NODE, self.node.encode())
             self._put(txn, _STORE_ID, pack_u64(store_id))
-            self._put(txn, _INCARNATION, pack_u64(1))
-            return store_id, 1
+            incarnation = first_incarnation(store_id)
+            self._put(txn, _INCARNATION, pack_u64(incarnation))
+            return store_id, incarnation
         version = self._get(txn, _FORMAT, unpack_u64)
         if version != FORMAT_VERSION:
             raise StoreError(

@@ -8,10 +8,9 @@ PYTHONHASHSEED.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
+from heapq import heappop, heappush
 from random import Random
 
 from attrs import define, evolve, field
@@ -39,6 +38,7 @@ from mirrorq.messages import (
     CatalogCommand,
     DeclareQueue,
     Deliver,
+    FetchFrames,
     FrameChunk,
     MemberId,
     SessionId,
@@ -47,15 +47,16 @@ from mirrorq.messages import (
 )
 from mirrorq.room import PLENTY
 from mirrorq.testing.disk import SimulatedDisk
-from mirrorq.testing.network import Network
+from mirrorq.testing.network import Link, Network
 from mirrorq.testing.onlooker import Onlooker
 from mirrorq.wire.ops import FrameCodec
 
-Action = Callable[[], None]
 SessionPort = Callable[[object], None]
 """Called with a MasterChange, MasterLinkLost or SessionReply for one session."""
 
 START_US = 1_700_000_000_000_000
+CHUNK_FRAMES = 4
+"""Frames in one chunk of a transfer."""
 RETRY_MS = 100
 """A commit that found the disk full is tried again after this, as in `driver`."""
 
@@ -81,6 +82,9 @@ class SimulatedNode:
     inbox: list[EngineEvent] = field(factory=list)
     run_scheduled: bool = False
     wake_ms: int | None = None
+    """When it wants to be stepped though nothing came."""
+    timer_ms: int | None = None
+    """When the simulator looks next whether it does."""
     commits: deque[EngineEffects] = field(factory=deque)
     commit_ms: int = 1
     """How long a commit takes on this disk."""
@@ -98,7 +102,10 @@ class SimulatedCluster:
         seed: int = 0,
         config: Config | None = None,
         witnesses: tuple[str, ...] = (),
+        is_jittery: bool = True,
     ) -> None:
+        self.is_jittery = is_jittery
+        """Each message takes 0 or 1 ms by chance; else always 1 ms."""
         self.random = Random(seed)
         self.config = config or Config()
         self.now_ms = 0
@@ -112,7 +119,7 @@ class SimulatedCluster:
         """Node -> ops and frames of messages that were sent to it by others."""
         self.nodes: dict[str, SimulatedNode] = {}
         self._codec = FrameCodec()
-        self._events: list[tuple[int, int, Action]] = []
+        self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = 0
         self._tokens = 0
         self._session_number = 0
@@ -122,19 +129,22 @@ class SimulatedCluster:
 
     # --- Time ---------------------------------------------------------------------------
 
-    def at(self, time_ms: int, action: Action) -> None:
-        """Do something at a time."""
+    def at(self, time_ms: int, action: Callable[..., None], *arguments: object) -> None:
+        """Do something at a time; at once when that is past."""
         self._order += 1
-        heapq.heappush(self._events, (max(time_ms, self.now_ms), self._order, action))
+        when_ms = time_ms if time_ms > self.now_ms else self.now_ms
+        heappush(self._events, (when_ms, self._order, action, arguments))
 
-    def after(self, delay_ms: int, action: Action) -> None:
-        self.at(self.now_ms + delay_ms, action)
+    def after(self, delay_ms: int, action: Callable[..., None], *arguments: object) -> None:
+        self.at(self.now_ms + delay_ms, action, *arguments)
 
     def run(self, duration_ms: int) -> None:
         """Let virtual time pass."""
         end_ms = self.now_ms + duration_ms
-        while self._events and self._events[0][0] <= end_ms:
-            self._step()
+        events = self._events
+        while events and events[0][0] <= end_ms:
+            self.now_ms, _, action, arguments = heappop(events)
+            action(*arguments)
         self.now_ms = end_ms
 
     def run_until(self, condition: Callable[[], bool], limit_ms: int = 60_000) -> bool:
@@ -148,9 +158,8 @@ class SimulatedCluster:
         return True
 
     def _step(self) -> None:
-        time_ms, _, action = heapq.heappop(self._events)
-        self.now_ms = time_ms
-        action()
+        self.now_ms, _, action, arguments = heappop(self._events)
+        action(*arguments)
 
     def note(self, text: str) -> None:
         self.trace.append(f"{self.now_ms:>8} {text}")
@@ -186,7 +195,7 @@ class SimulatedCluster:
         node.inbox.clear()
         node.commits.clear()
         node.run_scheduled = False
-        node.wake_ms = None
+        node.wake_ms = node.timer_ms = None
         for other in self.nodes.values():
             if other is not node and other.engine is not None:
                 self._connect(node, other)
@@ -230,7 +239,7 @@ class SimulatedCluster:
         node = self.nodes[name]
         node.paused_until_ms = self.now_ms + duration_ms
         self.note(f"pause {name} for {duration_ms} ms")
-        self.at(node.paused_until_ms, lambda: self._schedule(node))
+        self.at(node.paused_until_ms, self._schedule, node)
 
     def engine(self, name: str) -> Engine:
         engine = self.nodes[name].engine
@@ -314,64 +323,68 @@ class SimulatedCluster:
 
     def _tell(self, node: SimulatedNode, event: EngineEvent, delay_ms: int = 0) -> None:
         """Give an event to a node's present life."""
-        life = node.life
+        self.after(delay_ms, self._arrive, node, node.life, event)
 
-        def arrive() -> None:
-            if node.life == life and node.engine is not None:
-                node.inbox.append(event)
-                self._schedule(node)
+    def _arrive(self, node: SimulatedNode, life: int, event: EngineEvent) -> None:
+        if node.life == life and node.engine is not None:
+            node.inbox.append(event)
+            self._schedule(node)
 
-        self.after(delay_ms, arrive)
-
-    def _schedule(self, node: SimulatedNode, delay_ms: int = 0) -> None:
-        if node.engine is None or (node.run_scheduled and delay_ms == 0):
+    def _schedule(self, node: SimulatedNode) -> None:
+        """Have the node step at this moment, with all that arrives in it."""
+        if node.run_scheduled or node.engine is None or self.now_ms < node.paused_until_ms:
             return
-        if self.now_ms < node.paused_until_ms:
-            return
-        life = node.life
-        if delay_ms == 0:
-            node.run_scheduled = True
+        node.run_scheduled = True
+        self.at(self.now_ms, self._run_node, node, node.life)
 
-        def go() -> None:
-            if node.life == life:
-                self._run_node(node, delay_ms > 0)
+    def _set_timer(self, node: SimulatedNode, wake_ms: int | None) -> None:
+        """Have the node step at `wake_ms` if nothing else comes before. One timer a node."""
+        node.wake_ms = wake_ms
+        if wake_ms is not None and (node.timer_ms is None or wake_ms < node.timer_ms):
+            node.timer_ms = wake_ms
+            self.at(wake_ms, self._on_timer, node, node.life, wake_ms)
 
-        self.after(delay_ms, go)
+    def _on_timer(self, node: SimulatedNode, life: int, timer_ms: int) -> None:
+        if node.life != life or node.timer_ms != timer_ms:
+            return
+        node.timer_ms = None
+        if node.wake_ms is not None and node.wake_ms > self.now_ms:
+            self._set_timer(node, node.wake_ms)
+        elif node.wake_ms is not None:
+            self._schedule(node)
 
-    def _run_node(self, node: SimulatedNode, is_timer: bool) -> None:
-        if node.engine is None:
-            return
-        if self.now_ms < node.paused_until_ms:
-            node.run_scheduled = False
-            return
-        if is_timer and (node.wake_ms is None or node.wake_ms > self.now_ms):
+    def _run_node(self, node: SimulatedNode, life: int) -> None:
+        if node.life != life or node.engine is None:
             return
         node.run_scheduled = False
+        if self.now_ms < node.paused_until_ms:
+            return
         events, node.inbox = node.inbox, []
         clock_ms = self.clock_ms(node)
         node.engine.room.bytes_left = 0 if self.now_ms < node.no_room_until_ms else PLENTY
         effects = node.engine.step(clock_ms, START_US + clock_ms * 1000, events)
-        self.onlooker.on_step(node.name, effects.writes, node.engine.replicas.values())
-        self._send(node, effects.send_first)
+        self.onlooker.on_step(node.name, effects.writes, node.engine.replicas)
+        if effects.send_first:
+            self._send(node, effects.send_first)
         for reply in effects.replies:
             self._reply(node, reply)
         for change in effects.changes:
             self._tell_ports(node, change)
-        node.commits.append(effects)
-        if len(node.commits) == 1:
-            self._commit_next(node)
-        node.wake_ms = None
-        if effects.wake_at_ms is not None:
-            node.wake_ms = self.true_ms(node, effects.wake_at_ms)
-            self._schedule(node, node.wake_ms - self.now_ms)
+        if effects.round or node.commits:
+            node.commits.append(effects)
+            if len(node.commits) == 1:
+                self._commit_next(node)
+        else:
+            self._carry_out(node, effects)
+        wake_ms = effects.wake_at_ms
+        self._set_timer(node, None if wake_ms is None else self.true_ms(node, wake_ms))
 
     def _commit_next(self, node: SimulatedNode) -> None:
         """Carry out rounds in order; what has to be written takes time first."""
         while node.commits:
             effects = node.commits[0]
             if effects.round:
-                life = node.life
-                self.after(node.commit_ms, partial(self._committed, node, life))
+                self.after(node.commit_ms, self._committed, node, node.life)
                 return
             node.commits.popleft()
             self._carry_out(node, effects)
@@ -380,10 +393,10 @@ class SimulatedCluster:
         if node.life != life or node.engine is None:
             return
         if self.now_ms < node.paused_until_ms:
-            self.at(node.paused_until_ms, lambda: self._committed(node, life))
+            self.at(node.paused_until_ms, self._committed, node, life)
             return
         if self.now_ms < node.full_until_ms:
-            self.after(RETRY_MS, lambda: self._committed(node, life))
+            self.after(RETRY_MS, self._committed, node, life)
             return
         effects = node.commits.popleft()
         node.disk.commit(effects.writes, effects.raft)
@@ -393,22 +406,10 @@ class SimulatedCluster:
         self._commit_next(node)
 
     def _carry_out(self, node: SimulatedNode, effects: EngineEffects) -> None:
-        self._send(node, effects.send)
+        if effects.send:
+            self._send(node, effects.send)
         for peer, fetch in effects.reads:
-            entries = node.disk.read(fetch.queue_id, fetch.after_sequence + 1, fetch.upto_sequence)
-            if fetch.is_continued:
-                after = fetch.after_sequence
-                entries = [e for e in entries if e.header.first_sequence > after]
-            taken = tuple(entries[:4])
-            upto = (
-                taken[-1].header.last_sequence
-                if len(taken) < len(entries)
-                else (fetch.upto_sequence)
-            )
-            chunk = FrameChunk(
-                fetch.queue_id, fetch.epoch, fetch.number, fetch.after_sequence, upto, taken
-            )
-            self._send(node, [(peer, chunk)])
+            self._send(node, [(peer, _chunk(node.disk, fetch))])
         for answer in effects.answers:
             node.answers[answer.token] = answer
         for notice in effects.notices:
@@ -423,26 +424,23 @@ class SimulatedCluster:
             other = self.nodes.get(peer)
             if other is None or other.engine is None:
                 continue
-            delay_ms = self.random.randint(0, 1)
-            arrival_ms = self.network.arrival_ms(node.name, peer, self.now_ms, delay_ms)
+            delay_ms = self.random.getrandbits(1) if self.is_jittery else 1
+            link = self.network.link(node.name, peer)
+            arrival_ms = link.arrival_ms(self.now_ms + delay_ms)
             if arrival_ms is None:
                 continue
             count = len(getattr(message, "entries", ()))
-            self.entries_sent[peer] = self.entries_sent.get(peer, 0) + count
-            self._deliver_later(node, other, FromPeer(node.name, incarnation, message), arrival_ms)
+            if count:
+                self.entries_sent[peer] = self.entries_sent.get(peer, 0) + count
+            event = FromPeer(node.name, incarnation, message)
+            self.at(arrival_ms, self._arrive_over, link, link.generation, other, other.life, event)
 
-    def _deliver_later(
-        self, node: SimulatedNode, other: SimulatedNode, event: FromPeer, arrival_ms: int
+    def _arrive_over(
+        self, link: Link, generation: int, other: SimulatedNode, life: int, event: FromPeer
     ) -> None:
-        link = self.network.link(node.name, other.name)
-        generation, life = link.generation, other.life
-
-        def arrive() -> None:
-            if link.generation == generation and other.life == life:
-                other.inbox.append(event)
-                self._schedule(other)
-
-        self.at(arrival_ms, arrive)
+        if link.generation == generation and other.life == life:
+            other.inbox.append(event)
+            self._schedule(other)
 
     def _probe(self, node: SimulatedNode, peer: str) -> None:
         other = self.nodes[peer]
@@ -573,6 +571,17 @@ class SimulatedCluster:
         if newest is None:
             return ()
         return tuple(member.id.node for member in newest.members if member.in_sync)
+
+
+def _chunk(disk: SimulatedDisk, fetch: FetchFrames) -> FrameChunk:
+    """What a disk answers to a transfer's question: a few frames at a time."""
+    entries = disk.read(fetch.queue_id, fetch.after_sequence + 1, fetch.upto_sequence)
+    if fetch.is_continued:
+        entries = [e for e in entries if e.header.first_sequence > fetch.after_sequence]
+    taken = tuple(entries[:CHUNK_FRAMES])
+    is_last = len(taken) == len(entries)
+    upto = fetch.upto_sequence if is_last else taken[-1].header.last_sequence
+    return FrameChunk(fetch.queue_id, fetch.epoch, fetch.number, fetch.after_sequence, upto, taken)
 
 
 def states(cluster: SimulatedCluster, queue_id: int) -> Mapping[str, bytes]:

@@ -18,7 +18,7 @@ from mirrorq.effects import (
     RaftState,
     RaftWrite,
 )
-from mirrorq.messages import Entry, Range
+from mirrorq.messages import Entry, Range, first_incarnation
 
 
 @define
@@ -83,11 +83,14 @@ class SimulatedDisk:
     """One store. `store` is its identity: a wiped disk is another one."""
 
     store: int
-    incarnation: int = 0
+    incarnation: int = field(init=False)
     queues: dict[int, QueueFiles] = field(factory=dict)
     raft_state: RaftState = field(factory=RaftState)
     snapshot: RaftSnapshot | None = None
     entries: list[RaftEntry] = field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.incarnation = first_incarnation(self.store) - 1
 
     def start(self) -> int:
         """A process opens the store; return its incarnation."""
@@ -137,4 +140,6 @@ class SimulatedDisk:
             queue_id: evolve(files, ops=dict(files.ops), frames=dict(files.frames))
             for queue_id, files in self.queues.items()
         }
-        return evolve(self, queues=queues, entries=list(self.entries))
+        copy = evolve(self, queues=queues, entries=list(self.entries))
+        copy.incarnation = self.incarnation
+        return copy

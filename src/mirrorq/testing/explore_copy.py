@@ -40,8 +40,8 @@ DEFINED = (
     Vacancy,
 )
 """Mutable attrs classes."""
-SHARED = ("_config", "_codec", "out")
-"""Fields that are no state: the same object in every copy."""
+SHARED = ("_config", "_codec", "out", "_standing")
+"""Fields that are no state, or follow from others: the same object in every copy."""
 
 _FIELDS: dict[type, tuple[str, ...]] = {
     cls: tuple(field.name for field in attrs.fields(cls)) for cls in (*DEFINED, QueueWrite)

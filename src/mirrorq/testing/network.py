@@ -24,6 +24,15 @@ class Link:
     generation: int = 0
     """What was sent in an older one is lost."""
 
+    def arrival_ms(self, due_ms: int) -> int | None:
+        """When a message arrives that would do so at `due_ms` on a free link; None: never."""
+        if self.cut or self.silent:
+            return None
+        due_ms += self.delay_ms
+        if due_ms > self.free_ms:
+            self.free_ms = due_ms
+        return self.free_ms
+
 
 @define
 class Network:
@@ -32,16 +41,11 @@ class Network:
     links: dict[tuple[str, str], Link] = field(factory=dict)
 
     def link(self, sender: str, receiver: str) -> Link:
-        return self.links.setdefault((sender, receiver), Link())
+        found = self.links.get((sender, receiver))
+        if found is None:
+            found = self.links[sender, receiver] = Link()
+        return found
 
     def is_connected(self, one: str, other: str) -> bool:
         """Whether a connection between the two stands (both directions flow)."""
         return not (self.link(one, other).cut or self.link(other, one).cut)
-
-    def arrival_ms(self, sender: str, receiver: str, now_ms: int, delay_ms: int) -> int | None:
-        """When a message sent now arrives; None when it is lost."""
-        link = self.link(sender, receiver)
-        if link.cut or link.silent:
-            return None
-        link.free_ms = max(link.free_ms, now_ms + delay_ms + link.delay_ms)
-        return link.free_ms

@@ -7,7 +7,7 @@ at the moment of the promise. It reads engines and disks and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from zlib import crc32
 
 from attrs import define, field
@@ -61,15 +61,25 @@ class Onlooker:
             copy = self._copies[node, image.queue_id] = _Copy()
             copy.add(image.entries)
 
-    def on_step(self, node: str, writes: Iterable[QueueWrite], replicas: Iterable[Replica]) -> None:
+    def on_step(
+        self, node: str, writes: Iterable[QueueWrite], replicas: Mapping[int, Replica]
+    ) -> None:
         """A node has stepped: hold what it has applied against what others have."""
         for write in writes:
-            self._copies.setdefault((node, write.queue_id), _Copy()).note(write)
-        for replica in replicas:
-            copy = self._copies.setdefault((node, replica.queue_id), _Copy())
+            self._copy(node, write.queue_id).note(write)
+        for queue_id, replica in replicas.items():
+            copy = self._copy(node, queue_id)
+            if copy.applied == replica.state.applied:
+                continue
             for lsn in range(copy.applied + 1, replica.state.applied + 1):
                 self._on_applied(node, replica.queue_id, lsn, copy.digests.get(lsn))
             copy.applied = replica.state.applied
+
+    def _copy(self, node: str, queue_id: int) -> _Copy:
+        copy = self._copies.get((node, queue_id))
+        if copy is None:
+            copy = self._copies[node, queue_id] = _Copy()
+        return copy
 
     def _on_applied(self, node: str, queue_id: int, lsn: int, digest: int | None) -> None:
         if digest is None:

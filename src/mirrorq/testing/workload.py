@@ -88,7 +88,8 @@ class SimulatedHandle:
         self.random = random
         self.is_open = True
         self._events: list[SessionEvent] = []
-        self._scheduled = False
+        self._due_ms: int | None = None
+        """When it is stepped next."""
         self._session_id: SessionId = cluster.open_session(node, queue_id, self._on_event)
         self.session = Session(self._session_id, queue_id, cluster.config)
         self._life = cluster.nodes[node].life
@@ -141,20 +142,25 @@ class SimulatedHandle:
         self.poke()
 
     def poke(self, delay_ms: int = 0) -> None:
-        """Be stepped soon."""
-        if not self._scheduled or delay_ms:
-            if not delay_ms:
-                self._scheduled = True
-            self.cluster.after(delay_ms, self._step)
+        """Be stepped soon. What is wanted later than the next step is asked for again then."""
+        due_ms = self.cluster.now_ms + delay_ms
+        if self._due_ms is None or due_ms < self._due_ms:
+            self._due_ms = due_ms
+            self.cluster.at(due_ms, self._on_due, due_ms)
+
+    def _on_due(self, due_ms: int) -> None:
+        if self._due_ms == due_ms:
+            self._due_ms = None
+            self._step()
 
     def _step(self) -> None:
-        self._scheduled = False
         if not self.is_alive:
             if self.is_open:
                 self.die()
             return
-        if self.cluster.now_ms < self.cluster.nodes[self.node].paused_until_ms:
-            self.poke(self.cluster.nodes[self.node].paused_until_ms - self.cluster.now_ms)
+        paused_until_ms = self.cluster.nodes[self.node].paused_until_ms
+        if self.cluster.now_ms < paused_until_ms:
+            self.poke(paused_until_ms - self.cluster.now_ms)
             return
         events, self._events = self._events, []
         outputs = self.session.step(self.clock_ms, events)
@@ -310,7 +316,7 @@ class Consumer(SimulatedHandle):
             delivery = Delivery(sequence, body, piece.count, handed_ms, name, self.name)
             self.journal.deliveries.append(delivery)
             hold_ms = self.random.choice((0, 0, 1, 5, 50))
-            self.cluster.after(hold_ms, _later(self._settle, piece, delivery))
+            self.cluster.after(hold_ms, self._settle, piece, delivery)
         if self._buffer:
             self.poke(self.random.randint(1, 5))
 
@@ -319,7 +325,7 @@ class Consumer(SimulatedHandle):
             return
         if self.cluster.now_ms < self.cluster.nodes[self.node].paused_until_ms:
             until = self.cluster.nodes[self.node].paused_until_ms
-            self.cluster.at(until, _later(self._settle, piece, delivery))
+            self.cluster.at(until, self._settle, piece, delivery)
             return
         self._unsettled -= 1
         nack = self.random.random() < self.nack_share
@@ -380,9 +386,3 @@ def _packer(bodies: list[bytes], flags: int) -> Callable[[int, int, int], bytes]
         )
 
     return pack
-
-
-def _later(
-    function: Callable[[HandOut, Delivery], None], piece: HandOut, delivery: Delivery
-) -> Callable[[], None]:
-    return lambda: function(piece, delivery)
