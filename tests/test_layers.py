@@ -41,6 +41,8 @@ PURE = (
     "supervisor",
     "transfer",
     "vacancy",
+    "meter",
+    "sync_reports",
     "view",
 )
 """Modules and packages that are state machines or data."""

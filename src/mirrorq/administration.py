@@ -7,14 +7,16 @@ by the new state.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from mirrorq.errors import PolicyError
-from mirrorq.messages import Administrative, ClearPolicy, SetPolicy
+from mirrorq.errors import PolicyError, QueueNotFound
+from mirrorq.messages import Administrative, ClearPolicy, SetPolicy, Synchronise
 from mirrorq.policy import NAME_CHARS_MAX, parse, to_text
-from mirrorq.status import PolicyStatus
+from mirrorq.status import PolicyStatus, QueueStatus
+from mirrorq.synchronisation import LOOK_S, Waiting
 
 __all__ = ["Administration"]
 
@@ -29,6 +31,10 @@ class Administration(ABC):
     @abstractmethod
     def policies(self) -> list[PolicyStatus]:
         """Every policy of the cluster, by name."""
+
+    @abstractmethod
+    def queues(self) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name."""
 
     def set_policy(
         self,
@@ -69,3 +75,60 @@ class Administration(ABC):
                 f"a policy's name is a string of 1 to {NAME_CHARS_MAX} characters, not {name!r}"
             )
         self._administer(ClearPolicy(name), timeout)
+
+    def sync_queue(
+        self,
+        queue: str,
+        wait: bool = False,
+        *,
+        timeout: float | None = 30,
+        on_progress: Callable[[QueueStatus], None] | None = None,
+    ) -> None:
+        """Have the mirrors of a queue that are not in sync fetch what they lack.
+
+        The queue goes on meanwhile. Those that are its mirrors now are told, and go on
+        whoever becomes master and whatever becomes of the caller; one that is restarted, or
+        joins later, goes by `ha-sync-mode` again. Nothing happens when all are in sync.
+
+        Args:
+            queue: its name.
+            wait: return when all of them are in sync.
+            timeout: seconds to wait for a majority. None waits.
+            on_progress: called now and then with the queue's status while this waits.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            NoQuorum: no majority in time. It may still begin.
+            MirrorQError: `wait`, and a mirror went, was restarted or was told to stop.
+        """
+        self._administer(Synchronise(_checked_name(queue), True), timeout)
+        if not wait:
+            return
+        waiting, pause = Waiting(queue, on_progress), threading.Event()
+        while not waiting.look(self.queues()):
+            pause.wait(LOOK_S)
+
+    def cancel_sync(self, queue: str, *, timeout: float | None = 30) -> bool:
+        """Have the mirrors of a queue fetch no more; they keep what they have.
+
+        With `ha-sync-mode: automatic` too: these mirrors stay as they are until `sync_queue`
+        or their restart.
+
+        Returns:
+            False: none was being synchronised.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            NoQuorum: no majority in time. It may still be cancelled.
+        """
+        return self._administer(Synchronise(_checked_name(queue), False), timeout) > 0
+
+
+def _checked_name(queue: str) -> str:
+    if not isinstance(queue, str):
+        raise QueueNotFound(f"a queue is named by a string, not {queue!r}")
+    try:
+        queue.encode()
+    except UnicodeEncodeError:
+        raise QueueNotFound(f"no queue is named {queue!r}") from None
+    return queue

@@ -38,10 +38,11 @@ from mirrorq.messages import (
     RemoveNode,
     SessionId,
     SetPolicy,
+    Synchronise,
     View,
 )
 from mirrorq.policy import DEFAULT, Definition, Policy, from_text, in_force, to_text
-from mirrorq.view import find_store, order_error
+from mirrorq.view import find_store, joining_ids, order_error
 
 __all__ = [
     "NAME_CHARS_MAX",
@@ -92,6 +93,8 @@ class QueueRecord:
     """The life of the node on which the owner of an exclusive queue is: it goes with it."""
     was_consumed: bool = False
     """An auto-delete queue has had a consumer."""
+    told: tuple[tuple[MemberId, bool], ...] = ()
+    """Joining members that were told to synchronise (True), or to stop (False)."""
 
 
 @frozen
@@ -99,7 +102,8 @@ class CatalogResult:
     """What one command did. The same on every node that applies it."""
 
     value: int = 0
-    """DeclareQueue: the queue id. ChangeView: the new epoch. Else 0."""
+    """DeclareQueue: the queue id. ChangeView: the new epoch. Synchronise: how many members
+    it told. Else 0."""
     error: str = ""
     """Name of an exception class of mirrorq.errors, "" when the command took effect."""
     text: str = ""
@@ -173,6 +177,17 @@ class Catalog:
         policy = self.policy_of(name)
         return DEFAULT if policy is None else policy.definition
 
+    def synchronising(self, queue_id: int) -> tuple[MemberId, ...]:
+        """Return the joining members of a queue that fetch what they lack: those that were
+        told to, and with ha-sync-mode automatic all that were not told to stop."""
+        record = self._queues.get(queue_id)
+        if record is None:
+            return ()
+        told = dict(record.told)
+        is_automatic = self.definition_of(record.name).ha_sync_mode == "automatic"
+        joining = joining_ids(record.view)
+        return tuple(member for member in joining if told.get(member, is_automatic))
+
     def is_superseded(self, member: MemberId) -> bool:
         """Say whether a newer incarnation of the member's store has been registered.
 
@@ -208,6 +223,8 @@ class Catalog:
                 return self._on_set_policy(command)
             case ClearPolicy():
                 return self._on_clear_policy(command)
+            case Synchronise():
+                return self._on_synchronise(command)
 
     def _on_register_node(self, command: RegisterNode) -> CatalogResult:
         known = self._nodes.get(command.node)
@@ -340,7 +357,9 @@ class Catalog:
         # in a snapshot, and its first op says how it took over.
         how, reign = (known.view.how, known.view.reign) if stays else (command.how, epoch)
         view = View(epoch, command.members, how, reign)
-        self._queues[known.id] = evolve(known, view=view)
+        joining = joining_ids(view)
+        told = tuple(each for each in known.told if each[0] in joining)
+        self._queues[known.id] = evolve(known, view=view, told=told)
         return CatalogResult(value=view.epoch, queues=(known.id,))
 
     def _on_set_policy(self, command: SetPolicy) -> CatalogResult:
@@ -356,6 +375,26 @@ class Catalog:
         before = self._definitions()
         self._policies.pop(command.name, None)
         return CatalogResult(queues=self._redefined(before))
+
+    def _on_synchronise(self, command: Synchronise) -> CatalogResult:
+        known = self.queue_named(command.queue)
+        if known is None:
+            return CatalogResult(
+                error="QueueNotFound", text=f"no queue is named {command.queue!r}: declare it"
+            )
+        told = dict(known.told)
+        if command.on:
+            changed = joining_ids(known.view)
+            told.update(dict.fromkeys(changed, True))
+        else:
+            changed = self.synchronising(known.id)
+            if self.definition_of(known.name).ha_sync_mode == "automatic":
+                told.update(dict.fromkeys(changed, False))
+            else:
+                # Nobody told it: should the policy become automatic, it goes on.
+                told = {member: on for member, on in told.items() if not on}
+        self._queues[known.id] = evolve(known, told=tuple(told.items()))
+        return CatalogResult(value=len(changed), queues=(known.id,))
 
     def _definitions(self) -> dict[int, Policy | None]:
         return {queue.id: self.policy_of(queue.name) for queue in self._queues.values()}
@@ -473,6 +512,7 @@ _COMMANDS: dict[int, Any] = {
     6: SetPolicy,
     7: ClearPolicy,
     20: NoteConsumers,
+    12: Synchronise,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 

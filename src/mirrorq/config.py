@@ -38,6 +38,9 @@ class Config:
     """Stable ops kept in memory for joining members; who is further behind takes a state."""
     transfer_chunk_bytes: int = _int(1 * MIB, 4 * KIB)
     """One chunk of a transfer: small beside a round, large beside a message."""
+    sync_bytes_per_s: int = _int(0, 0)
+    """Bytes a second that a joining copy of a queue asks for, on average; 0 = as fast as they
+    come, which delays nobody: a chunk a round on the donor's side, few of them on the way."""
     prefetch: int = _int(256, 1)
     """Messages that a consumer or a handle's get() may hold ahead of the caller."""
     store_bytes_max: int = _int(64 * GIB, 1 * MIB)

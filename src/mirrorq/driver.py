@@ -44,6 +44,7 @@ from mirrorq.engine_events import (
 from mirrorq.errors import ProtocolError, StoreCorrupt, StoreFull
 from mirrorq.messages import (
     Deliver,
+    FetchFrames,
     Publish,
     SessionId,
     SessionReply,
@@ -134,6 +135,8 @@ class Driver:
         self._events: list[EngineEvent] = []
         self._answers: dict[int, Callable[[Answer], None]] = {}
         self._commits: deque[EngineEffects] = deque()
+        self._reads: deque[tuple[str, FetchFrames]] = deque()
+        """What joining members have asked for: one chunk a round, so that it delays nothing."""
         self._retry_at_ms = 0
         self._wake_at_ms: int | None = 0
         self._is_stopping = False
@@ -237,6 +240,7 @@ class Driver:
             self._step_ports(clock.now_ms())
         self._commits.append(effects)
         self._commit_all()
+        self._read_next()
         self._step_ports(clock.now_ms())
         if self._transport is not None:
             self._transport.flush()
@@ -254,7 +258,7 @@ class Driver:
             self._on_inbound(inbound)
 
     def _timeout_ms(self) -> int:
-        if self._events or self._calls or self._woken or self._is_stopping:
+        if self._events or self._calls or self._woken or self._reads or self._is_stopping:
             return 0
         now_ms = clock.now_ms()
         wake = now_ms + POLL_MS_MAX
@@ -354,11 +358,7 @@ class Driver:
 
     def _carry_out(self, effects: EngineEffects) -> None:
         self._send(effects.send)
-        for node, fetch in effects.reads:
-            try:
-                self._send([(node, chunk_of(self._store, fetch))])
-            except StoreCorrupt as error:
-                log.error("cannot serve a transfer: %s", error)
+        self._reads.extend(effects.reads)
         for answer in effects.answers:
             callback = self._answers.pop(answer.token, None)
             if callback is not None:
@@ -368,6 +368,19 @@ class Driver:
         for node in effects.probes:
             if self._transport is not None:
                 self._transport.probe(node)
+
+    def _read_next(self) -> None:
+        """Answer the next joining member that still waits: not one of an older view."""
+        while self._reads:
+            node, fetch = self._reads.popleft()
+            replica = self.engine.replicas.get(fetch.queue_id)
+            if replica is None or replica.ring.epoch != fetch.epoch:
+                continue
+            try:
+                self._send([(node, chunk_of(self._store, fetch))])
+            except StoreCorrupt as error:
+                log.error("cannot serve a transfer: %s", error)
+            return
 
     def _send(self, messages: list[tuple[str, object]]) -> None:
         if self._transport is None or not messages:

@@ -75,6 +75,7 @@ from mirrorq.messages import (
     SessionReply,
     SessionRequest,
     StoreId,
+    SyncReport,
 )
 from mirrorq.peers import Peers
 from mirrorq.raft import (
@@ -97,6 +98,7 @@ from mirrorq.raft import Tick as RaftTick
 from mirrorq.replica import (
     Declared,
     Defined,
+    Fetching,
     LeaseChanged,
     LinkLost,
     NodeGone,
@@ -115,6 +117,7 @@ from mirrorq.supervisor import Event as SupervisorEvent
 from mirrorq.supervisor import LinkDown as SupervisorLinkDown
 from mirrorq.supervisor import ProbeRefused as SupervisorProbeRefused
 from mirrorq.supervisor import Tick as SupervisorTick
+from mirrorq.sync_reports import SyncReports
 
 ASK_AGAIN_MS = 500
 """A catalog request that nothing came of is sent again after this."""
@@ -169,6 +172,7 @@ class Engine:
         self.replicas: dict[int, Replica] = {}
         self.reports: dict[int, tuple[QueueReport, int]] = {}
         """Last report of each queue's master, and when it came."""
+        self.sync_reports = SyncReports(me)
         self.lease = Lease()
         self.room = Room()
         """Set by the driver before each step."""
@@ -379,6 +383,8 @@ class Engine:
                 self._on_catalog_answer(message)
             case QueueReport():
                 self.reports[message.queue_id] = (message, now_ms)
+            case SyncReport():
+                self.sync_reports.note(member, message)
             case _:
                 queue_id = getattr(message, "queue_id", None)
                 if isinstance(queue_id, int):
@@ -404,6 +410,7 @@ class Engine:
             self._all_queues(NodeGone(member.node, member.incarnation))
             self._on_link(member.node)
             self._reported.clear()
+            self.sync_reports.tell_again()
             self._say_hello(member.node)
         if not self._raft.is_founded:
             self._found(now_ms, PeerHello(store, hello.founded))
@@ -464,7 +471,7 @@ class Engine:
                 self._say_hello(peer.name)
             for peer in self._peers.newly_silent(now_ms):
                 self._on_gone(peer.name)
-            self._report()
+            self._report(now_ms)
         if _is_due(self._supervisor_wake, now_ms):
             self._supervise(now_ms, SupervisorTick())
         self._admit(now_ms)
@@ -750,6 +757,7 @@ class Engine:
             self._queue(queue_id, Defined(self.catalog.definition_of(record.name)))
             if record.auto_delete:
                 self._queue(queue_id, Declared(True, record.was_consumed))
+            self._queue(queue_id, Fetching(self.me in self.catalog.synchronising(queue_id)))
             self._queue(queue_id, ViewInstalled(record.view))
             if record.view.members[0].id == self.me and not was_master:
                 text = f"master of queue {record.name!r} at epoch {record.view.epoch}"
@@ -790,6 +798,7 @@ class Engine:
         self._due.pop(queue_id, None)
         self.reports.pop(queue_id, None)
         self._reported.pop(queue_id, None)
+        self.sync_reports.drop(queue_id)
         self._told.pop(queue_id, None)
         self.replicas.pop(queue_id, None)
         self._out.writes.append(QueueWrite(queue_id, reset=True))
@@ -918,8 +927,10 @@ class Engine:
             self._told[record.id] = known
             self._out.changes.append(MasterChange(record.id, *known))
 
-    def _report(self) -> None:
-        """Tell all nodes what the queues mastered here count, for their status."""
+    def _report(self, now_ms: int) -> None:
+        """Tell all nodes what the queues here count, for their status."""
+        for progress in self.sync_reports.due(now_ms, self.replicas.values()):
+            self._out.send.extend((peer.name, progress) for peer in self._peers.all())
         for queue_id, replica in self.replicas.items():
             master = replica.master
             if master is None or not master.active:

@@ -750,6 +750,15 @@ class ClearPolicy:
     name: str
 
 
+@frozen
+class Synchronise:
+    """Have the joining members of a queue fetch what they lack, or have them stop."""
+
+    queue: str
+    """Its name."""
+    on: bool
+
+
 CatalogCommand = (
     RegisterNode
     | DeclareQueue
@@ -759,9 +768,10 @@ CatalogCommand = (
     | RemoveNode
     | SetPolicy
     | ClearPolicy
+    | Synchronise
 )
 
-Administrative = SetPolicy | ClearPolicy
+Administrative = SetPolicy | ClearPolicy | Synchronise
 """Commands that a client may have its entry node ask for."""
 
 # --- Control messages between nodes -------------------------------------------------------
@@ -838,8 +848,24 @@ class QueueReport:
     blocked_by: str = ""
 
 
+@frozen
+class SyncReport:
+    """A joining member tells all nodes how far it is, for `status()` there."""
+
+    queue_id: int
+    messages: int
+    """Live in its applied state."""
+    messages_left: int
+    """Of these not on its disk."""
+    bytes_left: int
+    """Of their frames, judged by those that have come; 0 before the first one."""
+    ms_left: int
+    """At the pace of the last seconds; 0 = not known."""
+
+
 ControlMessage = (
     QueueReport
+    | SyncReport
     | Hello
     | LeaseRequest
     | LeaseAnswer

@@ -85,6 +85,13 @@ class Declared:
 
 
 @frozen
+class Fetching:
+    """Whether this copy, when it joins, may fetch the bodies that it lacks."""
+
+    allowed: bool
+
+
+@frozen
 class RingReceived:
     sender: MemberId
     message: RingMessage
@@ -135,6 +142,7 @@ ReplicaEvent = (
     ViewInstalled
     | Defined
     | Declared
+    | Fetching
     | RingReceived
     | Requested
     | Persisted
@@ -167,11 +175,15 @@ class Replica:
         self.state = QueueState() if image.state is None else QueueState.decode(image.state)
         self.room = room or Room()
         self.ring = Ring(me, queue_id, config.joiner_bytes_max, self.room)
-        self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes)
+        self.transfer = Transfer(
+            me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s
+        )
         self.master: Master | None = None
         self.definition = DEFAULT
         """What the policy in force says; only what the master decides by it counts."""
         self._declared = Declared(False, False)
+        self.may_fetch = True
+        """By policy, or because somebody said so: see `Catalog.synchronising`."""
         self._config = config
         self._codec = codec
         self._lease = lease
@@ -255,6 +267,8 @@ class Replica:
             case Declared():
                 self._declared = event
                 self._declare()
+            case Fetching():
+                self.may_fetch = event.allowed
             case LeaseChanged():
                 pass  # the end of the step hands out and confirms what is due
             case LinkLost():
@@ -409,13 +423,12 @@ class Replica:
         ring = self.ring
         ring.complete = self.transfer.is_complete
         if ring.is_member and not ring.in_sync and ring.repaired and ring.view is not None:
-            definition = self.definition
             wake = self.transfer.pursue(
                 now_ms,
                 ring.view,
                 ring.has_state,
-                definition.ha_sync_mode == "automatic",
-                definition.ha_sync_batch_size,
+                self.may_fetch,
+                self.definition.ha_sync_batch_size,
                 out,
             )
             out.wake_at_ms = earliest(out.wake_at_ms, wake)
@@ -591,6 +604,7 @@ def earliest(one: int | None, other: int | None) -> int | None:
 __all__ = [
     "Declared",
     "Defined",
+    "Fetching",
     "LeaseChanged",
     "LinkLost",
     "NodeGone",

@@ -37,7 +37,13 @@ class QueueStatus:
     policy: str | None = None
     """Name of the policy in force; None: no policy matches, the defaults hold."""
     sync_progress: float | None = None
-    """0 to 1 while this node's own copy is being completed, else None."""
+    """0 to 1 while mirrors are being synchronised, all of them together; else None."""
+    sync_messages_left: int = 0
+    """Messages that these mirrors have yet to get."""
+    sync_bytes_left: int = 0
+    """Their bytes, judged by those that have come; 0 before the first ones."""
+    sync_seconds_left: float | None = None
+    """At the pace of the last seconds; None = not known."""
     store_bytes: int = 0
     """Bytes of this node's copy."""
     blocked_by: str = ""
@@ -70,6 +76,8 @@ class QueueStatus:
         ready, unacknowledged, consumers, age_ms = _counts(engine, queue_id, now_ms)
         policy = engine.catalog.policy_of(record.name)
         replica = engine.replicas.get(queue_id)
+        syncing = engine.catalog.synchronising(queue_id)
+        progress = engine.sync_reports.of(now_ms, syncing, queue_id, replica)
         warnings = (replica.halted,) if replica is not None and replica.halted else ()
         return cls(
             name=record.name,
@@ -84,7 +92,10 @@ class QueueStatus:
             counts_age_ms=age_ms,
             consumers=consumers,
             policy=None if policy is None else policy.name,
-            sync_progress=_progress(engine, queue_id),
+            sync_progress=progress.share if progress else None,
+            sync_messages_left=progress.messages_left if progress else 0,
+            sync_bytes_left=progress.bytes_left if progress else 0,
+            sync_seconds_left=progress.ms_left / 1000 if progress and progress.ms_left else None,
             store_bytes=store_bytes,
             blocked_by=blocked_by or _blocked_by(engine, queue_id),
             warnings=warnings,
@@ -113,15 +124,6 @@ def _blocked_by(engine: Engine, queue_id: int) -> str:
         return replica.master.blocked_by
     known = engine.reports.get(queue_id)
     return known[0].blocked_by if known is not None else ""
-
-
-def _progress(engine: Engine, queue_id: int) -> float | None:
-    replica = engine.replicas.get(queue_id)
-    if replica is None or replica.ring.in_sync or not replica.ring.is_member:
-        return None
-    live = replica.state.live.count
-    missing = replica.transfer.missing.count
-    return 0.0 if not replica.ring.has_state else (1 - missing / live if live else 1.0)
 
 
 @frozen

@@ -47,6 +47,7 @@ from mirrorq.messages import (
     RegisterNode,
     RemoveNode,
     SetPolicy,
+    Synchronise,
     View,
 )
 from mirrorq.placement import wanted_members
@@ -337,7 +338,7 @@ class Supervisor:
                 except PolicyError as error:
                     return CatalogAnswer(request.number, 0, "PolicyError", str(error))
                 wrong = ""
-            case DeleteQueue() | NoteConsumers() | ClearPolicy():
+            case DeleteQueue() | NoteConsumers() | ClearPolicy() | Synchronise():
                 wrong = ""
         if wrong:
             return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)

@@ -46,6 +46,7 @@ from mirrorq.messages import (
     TransferState,
     View,
 )
+from mirrorq.meter import Meter
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 
@@ -60,6 +61,9 @@ FETCHES_MAX = 4
 what a transfer holds in memory on both sides."""
 GAP_BYTES = 64 * 1024
 """A request ends where about so much that is not missing lies between."""
+CHUNKS_PER_S = 8
+CHUNK_BYTES_MIN = 4096
+"""With a limit on the pace chunks are smaller, down to this."""
 ANSWER_FACTOR = 2
 """An answer may have so many times the bytes of a chunk: sizes are guessed from the last."""
 
@@ -78,7 +82,9 @@ class Fetch:
 class Transfer:
     """The joining side of one member."""
 
-    def __init__(self, me: MemberId, queue_id: int, chunk_bytes: int) -> None:
+    def __init__(
+        self, me: MemberId, queue_id: int, chunk_bytes: int, bytes_per_s: int = 0
+    ) -> None:
         self.me = me
         self.queue_id = queue_id
         self.missing = RangeSet()
@@ -89,7 +95,14 @@ class Transfer:
         self.lacking_changed = False
         """Since the last write."""
         self.fetched_count = 0
+        self.meter = Meter()
         self._chunk_bytes = chunk_bytes
+        if bytes_per_s:
+            # Several chunks a second, so that it is a flow and no row of gusts.
+            self._chunk_bytes = min(chunk_bytes, max(bytes_per_s // CHUNKS_PER_S, CHUNK_BYTES_MIN))
+        self._bytes_per_s = bytes_per_s
+        self._paced_ms = 0
+        """With a limit on the pace: nothing is asked for before."""
         self._message_bytes = 0
         """Of a message in the last chunk; 0 before the first one."""
         self._number = me.incarnation << 20
@@ -107,6 +120,8 @@ class Transfer:
         self._donor_turn = 0
         self._wait_until_ms = 0
         self._landing: deque[tuple[int, Range]] = deque()
+        self._has_taken = False
+        """A chunk was accepted in this step, and is not yet in a write."""
 
     def begin(self, state: QueueState, lacking: RangeSet) -> None:
         """Work out what is missing in a state that was loaded or has just come."""
@@ -125,6 +140,7 @@ class Transfer:
     def start_over(self) -> None:
         """This copy is of another past: nothing of it counts, what is being written either."""
         self._landing.clear()
+        self._has_taken = False
         self.begin(QueueState(), RangeSet())
 
     @property
@@ -150,6 +166,7 @@ class Transfer:
 
     def on_no_room(self, now_ms: int) -> None:
         """A chunk had no place on the disk: it is asked for again when there may be some."""
+        self._has_taken = False
         self._wait_until_ms = now_ms + RETRY_MS
 
     def on_ended(self, ranges: tuple[Range, ...]) -> None:
@@ -201,6 +218,8 @@ class Transfer:
             return self._heard_ms + RETRY_MS
         if may_fetch:
             self._fetch(now_ms, view, donor, count_max, out)
+            if self.missing and now_ms < self._paced_ms:
+                return self._paced_ms
         if self._fetches:
             return self._heard_ms + FETCH_RETRY_MS
         return self._wait_until_ms if now_ms < self._wait_until_ms else None
@@ -218,11 +237,11 @@ class Transfer:
     def _fetch(
         self, now_ms: int, view: View, donor: MemberId, count_max: int, out: ReplicaEffects
     ) -> None:
-        if not self._asked_to and self._landing:
+        if not self._asked_to and (self._landing or self._has_taken):
             return  # A pass begins with nothing on the way to the disk: none is asked for twice.
         # How large messages are is not known before the first chunk.
         fetches_max = FETCHES_MAX if self._message_bytes else 1
-        while len(self._fetches) < fetches_max:
+        while len(self._fetches) < fetches_max and now_ms >= self._paced_ms:
             piece = self._next_piece(count_max)
             if piece is None:
                 if self._end_pass(now_ms):
@@ -230,6 +249,8 @@ class Transfer:
                 return
             if not self._fetches:
                 self._heard_ms = now_ms
+                if not self._asked_to:
+                    self.meter.begin(now_ms)
             self._number += 1
             fetch = self._fetches[self._number] = Fetch(donor, *piece)
             request = FetchFrames(
@@ -265,7 +286,7 @@ class Transfer:
 
     def _end_pass(self, now_ms: int) -> bool:
         """All has been asked for: when it is on disk, is there to be another pass at once?"""
-        if self._fetches or self._landing or not self.missing:
+        if self._fetches or self._landing or self._has_taken or not self.missing:
             return False
         took = self._pass_took
         self._restart_pass()
@@ -310,6 +331,9 @@ class Transfer:
             return None
         del self._fetches[message.number]
         self._heard_ms = now_ms
+        if self._bytes_per_s:
+            size = sum(len(entry.frame) for entry in message.entries)
+            self._paced_ms = max(self._paced_ms, now_ms) + size * 1000 // self._bytes_per_s
         if fetch.first <= message.upto_sequence < fetch.last:
             self._left_over.append((message.upto_sequence + 1, fetch.last, True))
         wanted = tuple(
@@ -320,14 +344,17 @@ class Transfer:
             and self.missing.within(entry.header.first_sequence, entry.header.last_sequence)
         )
         if wanted:
-            self._pass_took = True
+            self._pass_took = self._has_taken = True
             self.fetched_count += len(wanted)
             count = sum(entry.header.count for entry in wanted)
-            self._message_bytes = sum(len(entry.frame) for entry in wanted) // count
+            size = sum(len(entry.frame) for entry in wanted)
+            self._message_bytes = size // count
+            self.meter.add(now_ms, count, size)
         return wanted
 
     def on_writing(self, number: int, entries: tuple[Entry, ...]) -> None:
         """These frames go to disk in write `number`, with `lacking` as it is after this."""
+        self._has_taken = False
         for first, last in _pieces(entries):
             self._landing.append((number, (first, last)))
             self.lacking.remove(first, last)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from mirrorq.effects import ReplicaEffects
 from mirrorq.messages import (
     AckOp,
@@ -308,3 +310,37 @@ def test_frames_in_a_write_are_missing_and_not_asked_for_again() -> None:
     assert _pursue(transfer) == []
     transfer.on_written(7)
     assert transfer.is_complete
+
+
+def test_a_limit_on_the_pace() -> None:
+    """So many bytes a second on average, asked for in small pieces: ten seconds' worth of
+    messages takes ten seconds."""
+    transfer = Transfer(C, QUEUE, 1 << 20, bytes_per_s=40_000)
+    count = 4000
+    state = QueueState()
+    state.apply(publish(1, 1, count=count))
+    transfer.begin(state, RangeSet([(1, count)]))
+    now_ms = came = 0
+    while not transfer.is_complete:
+        out = ReplicaEffects()
+        wake = transfer.pursue(now_ms, VIEW, True, True, 1000, out)
+        for _, request in out.send:
+            assert isinstance(request, FetchFrames)
+            assert request.bytes_max <= 2 * 5000
+            first, last = request.after_sequence + 1, request.upto_sequence
+            entries = tuple(_sized(publish(1, n), 100) for n in range(first, last + 1))
+            came += sum(len(entry.frame) for entry in entries)
+            chunk = FrameChunk(QUEUE, 2, request.number, first - 1, last, entries)
+            taken = transfer.accept_chunk(now_ms, chunk, 2, state)
+            assert taken is not None
+            transfer.on_writing(1, taken)
+            transfer.on_written(1)
+        if not out.send:
+            assert wake is not None
+            now_ms = wake
+    assert 9000 <= now_ms <= 10_000
+    assert came == 400_000
+
+
+def _sized(entry: Entry, size: int) -> Entry:
+    return evolve(entry, frame=bytes(size))

@@ -22,8 +22,6 @@ from typing import Any
 
 import mirrorq
 from mirrorq.message import Message
-from mirrorq.messages import SetPolicy
-from mirrorq.policy import parse, to_text
 
 WAIT_S = 60.0
 """Longest wait inside one command; no command waits for it when all is well."""
@@ -204,9 +202,18 @@ class Peer:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
 
     def do_set_policy(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
-        assert self._node is not None
-        policy = parse(name, pattern, definition)
-        self._node._command(SetPolicy(name, to_text(policy)), WAIT_S)
+        self._host.set_policy(name, pattern, definition, timeout=WAIT_S)
+
+    def do_sync_queue(self, name: str, wait: bool = False) -> None:
+        self._host.sync_queue(name, wait, timeout=WAIT_S)
+
+    def do_cancel_sync(self, name: str) -> bool:
+        return self._host.cancel_sync(name, timeout=WAIT_S)
+
+    def do_list_status(self, name: str) -> dict[str, Any]:
+        """A queue's status as `queues()` has it."""
+        (status,) = [each for each in self._host.queues() if each.name == name]
+        return {name: getattr(status, name) for name in status.__slots__ if name[:1] != "_"}
 
     def do_transferred(self, name: str) -> dict[str, Any]:
         """What the own copy of a queue has fetched as a joiner, and whether by a state."""
@@ -218,6 +225,7 @@ class Peer:
         replica = engine.replicas[record.id]
         return {
             "frames": replica.transfer.fetched_count,
+            "messages": replica.transfer.meter.messages,
             "in_sync": replica.ring.in_sync,
             "has_state": replica.ring.has_state and replica.ring.repaired,
             "missing": replica.transfer.missing.count,

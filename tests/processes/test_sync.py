@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+
 import pytest
 
-from .cluster import Cluster, until
+from .cluster import Cluster, PeerError, until
 
 MANUAL = {"ha-sync-mode": "manual"}
 
@@ -58,3 +63,125 @@ def test_scenario_13_natural_drain(cluster: Cluster, requeued: bool) -> None:
     cluster.kill("a")
     cluster.wait_master("b", on="b")
     assert cluster.ask("b", "get")["body"] == "m2"
+
+
+SLOW = {"sync_bytes_per_s": 400_000}
+"""Ten seconds for the 4 MB of the queues here: nobody waits for all of it."""
+
+
+def _slowed(cluster: Cluster, count: int = 4000) -> None:
+    """B has joined by hand, lacks 4 MB, and will fetch them slowly."""
+    cluster.config = SLOW
+    _without_b(cluster)
+    cluster.ask("a", "fill", count=count, size=1000, batch=100)
+    _start_b(cluster)
+    _wait_joined(cluster, count)
+
+
+def _fast_b(cluster: Cluster) -> None:
+    """B starts again, without the limit."""
+    cluster.kill("b")
+    cluster.wait_in_sync(0, on="a")
+    cluster.config = {}
+    _start_b(cluster)
+
+
+def test_scenario_15_cancelled_half_way_and_gone_on_with(cluster: Cluster) -> None:
+    """Not in sync, and not by itself again; a later one fetches what is left."""
+    _slowed(cluster)
+    client = cluster.client()
+    client.ask("sync_queue", name="orders")
+    for peer in (cluster["a"], cluster["b"], cluster["w"], client):
+        until(lambda p=peer: 0 < (p.ask("list_status", name="orders")["sync_progress"] or 0) < 1)  # type: ignore[misc]
+        status = peer.ask("list_status", name="orders")
+        assert 0 < status["sync_messages_left"] < 4000
+        assert status["sync_bytes_left"] > 1000 * status["sync_messages_left"]
+    assert client.ask("cancel_sync", name="orders") is True
+    until(lambda: client.ask("list_status", name="orders")["sync_progress"] is None)
+    assert client.ask("cancel_sync", name="orders") is False
+    seen = cluster["b"].ask("transferred", name="orders")
+    assert 0 < seen["missing"] < 4000
+    assert cluster.status("a")["synchronised_mirrors"] == []
+    _fast_b(cluster)
+    _wait_joined(cluster, seen["missing"])
+    cluster["w"].ask("sync_queue", name="orders", wait=True)
+    assert cluster.wait_in_sync(1, on="a")["sync_progress"] is None
+    assert cluster["b"].ask("transferred", name="orders")["messages"] == seen["missing"]
+    cluster["b"].ask("sync_queue", name="orders", wait=True)
+    assert cluster["a"].ask("cancel_sync", name="orders") is False
+
+
+@pytest.mark.parametrize("end", ["killed", "cancelled", "deleted"])
+def test_scenario_16_who_waits_is_told_that_it_comes_to_nothing(cluster: Cluster, end: str) -> None:
+    """The mirror is killed, the synchronisation cancelled, the queue deleted."""
+    _slowed(cluster)
+    waiting = cluster["a"].start("sync_queue", name="orders", wait=True)
+    until(lambda: cluster.status("a")["sync_progress"])
+    if end == "killed":
+        cluster.kill("b")
+    elif end == "cancelled":
+        cluster["b"].ask("cancel_sync", name="orders")
+    else:
+        cluster.ask("a", "delete")
+    with pytest.raises(PeerError, match=r"left|no longer|is no more"):
+        waiting.result(60)
+
+
+def test_an_unknown_queue_is_refused(cluster: Cluster) -> None:
+    """By a node, with one line that says so."""
+    cluster.found("a")
+    for call in ("sync_queue", "cancel_sync"):
+        with pytest.raises(PeerError, match=r"QueueNotFound.*'nothing'"):
+            cluster["a"].ask(call, name="nothing")
+
+
+def test_scenario_14_traffic_goes_on_and_places_are_kept(cluster: Cluster) -> None:
+    """20,000 messages of 1 KB come over while others are published, taken and acked; unacked
+    ones come too, and go back to their places on the new master."""
+    _without_b(cluster)
+    cluster.ask("a", "fill", count=20_000, size=1000)
+    held = cluster.ask("a", "take", count=5)
+    _start_b(cluster)
+    _wait_joined(cluster, 20_000)
+    client = cluster.client()
+    waiting = client.start("sync_queue", name="orders", wait=True)
+    rounds = 0
+    while not waiting.done() or rounds < 20:
+        cluster.ask("a", "put", body=f"during {rounds}")
+        cluster["a"].ask("ack", message=cluster.ask("a", "get")["number"])
+        rounds += 1
+    waiting.result(60)
+    cluster.wait_in_sync(1, on="a")
+    cluster["a"].ask("nack", message=held[3]["number"])
+    cluster["a"].ask("nack", message=held[1]["number"])
+    cluster.kill("a")
+    cluster.wait_master("b", on="b")
+    again = cluster.ask("b", "take", count=6)
+    assert [m["sequence"] for m in again] == [1, 2, 3, 4, 5, 6 + rounds]
+    assert [m["body"] for m in again[:5]] == [str(n) for n in range(5)]
+    assert all(m["redelivered"] for m in again[:5])
+    until(lambda: cluster.status("b")["messages"] == 20_000)
+
+
+def test_who_interrupts_the_command_is_told_that_it_goes_on(cluster: Cluster) -> None:
+    """Ctrl-C ends the waiting of `sync-queue`; the mirror goes on, until it is told to stop."""
+    _slowed(cluster)
+    endpoints = ",".join(cluster.endpoints.values())
+    command = [sys.executable, "-m", "mirrorq.cli", "sync-queue", "orders", "--connect", endpoints]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        until(lambda: cluster.status("a")["sync_progress"])
+        run.send_signal(signal.SIGINT)
+        output, errors = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert (run.returncode, output) == (1, b"")
+    assert errors.count(b"\n") == 1
+    assert b"goes on synchronising" in errors
+    assert cluster.status("a")["sync_progress"] is not None
+    command[3] = "cancel-sync-queue"
+    for expected in (b"cancelled: orders\n", b"not syncing: orders\n"):
+        assert subprocess.run(command, capture_output=True, timeout=60).stdout == expected
+    listing = [*command[:3], "list-queues", "name", "sync_progress", "--json", *command[5:]]
+    listed = json.loads(subprocess.run(listing, capture_output=True, timeout=60).stdout)
+    assert listed == [{"name": "orders", "sync_progress": None}]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirrorq.messages import SetPolicy
+import pytest
+
+from mirrorq.messages import FetchFrames, SetPolicy, Synchronise
 from mirrorq.policy import parse, to_text
+from mirrorq.status import QueueStatus
 
 from .world import World
 
@@ -23,6 +26,13 @@ def _manual(names: str = "abw", witnesses: str = "w", **more: Any) -> World:
     world = World(names, witnesses=witnesses)
     _set_policy(world, ha_sync_mode="manual", **more)
     return world
+
+
+def _synchronise(world: World, on: bool = True, node: str = "a") -> int:
+    """How many members were told."""
+    answer = world.cluster.ask(node, Synchronise("orders", on))
+    assert not answer.error, answer.text
+    return answer.value
 
 
 def _in_sync(world: World) -> str:
@@ -122,3 +132,214 @@ def test_13_a_policy_that_becomes_automatic_starts_the_transfer() -> None:
     _set_policy(world, ha_sync_mode="automatic")
     assert _in_sync(world) == "b"
     world.check()
+
+
+def _joined(world: World, count: int) -> None:
+    """B joins a queue of so many messages by hand: it lacks them all."""
+    _stop_b(world)
+    world.put("a", count, "old")
+    world.cluster.start("b")
+    world.until(lambda: _has_state(world, "b"))
+    assert _in_sync(world) == ""
+    assert _missing(world, "b") == count
+
+
+def _has_state(world: World, name: str) -> bool:
+    replica = world.cluster.engine(name).replicas.get(world.queue_id)
+    return replica is not None and replica.ring.repaired and replica.ring.has_state
+
+
+def _fetched(world: World, name: str) -> int:
+    return world.cluster.engine(name).replicas[world.queue_id].transfer.meter.messages
+
+
+@pytest.mark.parametrize("node", ["a", "b", "w"])
+def test_15_told_by_any_node_a_mirror_comes_in(node: str) -> None:
+    """It fetches what it lacks; told again, nothing happens."""
+    world = _manual()
+    _joined(world, 60)
+    assert _synchronise(world, node=node) == 1
+    assert _in_sync(world) == "b"
+    assert _fetched(world, "b") == 60
+    assert _synchronise(world, node=node) == 0
+    assert _synchronise(world, on=False, node=node) == 0
+    world.check()
+
+
+def test_15_nothing_to_synchronise() -> None:
+    """In sync, or without any mirror: told, it says that nobody was."""
+    world = _manual()
+    assert (_synchronise(world), _synchronise(world, on=False)) == (0, 0)
+    _stop_b(world)
+    assert (_synchronise(world), _synchronise(world, on=False)) == (0, 0)
+    unknown = world.cluster.ask("a", Synchronise("nothing", True))
+    assert unknown.error == "QueueNotFound"
+
+
+@pytest.mark.parametrize("mode", ["manual", "automatic"])
+def test_15_cancelled_half_way_and_gone_on_with(mode: str) -> None:
+    """The mirror does not count as in sync; a later one fetches the rest and no more, over a
+    restart of the mirror too."""
+    world = _manual()
+    _joined(world, 400)
+    _synchronise(world)
+    if mode == "automatic":
+        _set_policy(world, ha_sync_mode="automatic")
+    world.until(lambda: _fetched(world, "b") >= 100)
+    assert _synchronise(world, on=False) == 1
+    assert _in_sync(world) == ""
+    half = _fetched(world, "b")
+    assert 100 <= half < 400
+    assert _missing(world, "b") == 400 - half
+    assert _synchronise(world, on=False) == 0
+    world.put("a", 5, "new")
+    _set_policy(world, ha_sync_mode="manual")
+    _stop_b(world)
+    world.cluster.start("b")
+    assert _in_sync(world) == ""
+    assert _missing(world, "b") == 400 - half
+    assert _synchronise(world) == 1
+    assert _in_sync(world) == "b"
+    assert _fetched(world, "b") == 400 - half
+    world.check()
+
+
+def test_15_a_request_outlives_the_master_that_was_there() -> None:
+    """B was told by hand; the master dies in the middle: B goes on under the next one."""
+    world = _manual("abcw")
+    _joined_of_three(world, 300)
+    _synchronise(world)
+    world.until(lambda: 50 <= _fetched(world, "b") < 250)
+    world.cluster.kill("a")
+    assert _in_sync(world) == "b"
+    assert world.master == "c"
+    world.check()
+
+
+def _joined_of_three(world: World, count: int) -> None:
+    world.cluster.kill("b")
+    world.until_in_sync("a", "c")
+    world.put("a", count, "old")
+    world.cluster.start("b")
+    world.until(lambda: _has_state(world, "b"))
+    assert _in_sync(world) == "c"
+    assert _missing(world, "b") == count
+
+
+def test_16_mirrors_die_in_the_middle() -> None:
+    """The donor, then the joiner: the queue goes on, and nothing counts that is not in sync."""
+    world = _manual("abcw")
+    _joined_of_three(world, 300)
+    producer = world.producer("a", 300, "during")
+    _synchronise(world)
+    world.until(lambda: 50 <= _fetched(world, "b") < 250)
+    world.cluster.kill("c")
+    world.until(lambda: _in_sync_now(world) in ("a", "ab"))
+    assert "b" not in _in_sync_now(world) or not _missing(world, "b")
+    world.cluster.kill("b")
+    world.until(lambda: _in_sync_now(world) == "a")
+    world.until(lambda: producer.is_done)
+    world.cluster.start("b", "c")
+    world.cluster.run(3000)
+    _synchronise(world)
+    world.until_in_sync("a", "b", "c")
+    world.check()
+
+
+def _in_sync_now(world: World) -> str:
+    return "".join(world.cluster.in_sync(world.queue_id))
+
+
+def test_16_the_last_copy_in_sync_dies() -> None:
+    """Half of the messages are at B: nobody may become master, until A is back with them all."""
+    world = _manual()
+    _joined(world, 300)
+    _synchronise(world)
+    world.until(lambda: 50 <= _fetched(world, "b") < 250)
+    world.cluster.kill("a")
+    world.cluster.run(10_000)
+    assert world.master is None
+    assert _in_sync_now(world) == "a"
+    world.cluster.start("a")
+    world.until(lambda: world.master == "a")
+    assert world.live("a") == 300
+    world.cluster.run(3000)
+    _synchronise(world)
+    world.until_in_sync("a", "b")
+    world.check()
+
+
+def test_17_a_requeue_during_the_sync_lands_in_its_place() -> None:
+    """Unacked messages are synchronised too; given back in the middle, each copy has them where
+    they were."""
+    world = _manual()
+    taker = world.taker("a", prefetch=5)
+    _stop_b(world)
+    old = world.put("a", 200, "old")
+    world.until(lambda: len(taker.held) == 5)
+    world.cluster.start("b")
+    assert _in_sync(world) == ""
+    _synchronise(world)
+    world.until(lambda: 20 <= _fetched(world, "b") < 150)
+    taker.prefetch = 0
+    for body in (old[3], old[1]):
+        taker.settle(body, "nack")
+    taker.settle(old[0])
+    world.until(lambda: len(taker.outcomes) == 3)
+    assert _in_sync(world) == "b"
+    assert world.live("b") == 199
+    world.cluster.start()
+    world.cluster.kill("a")
+    world.until(lambda: world.master == "b")
+    late = world.taker("b", prefetch=300)
+    world.until(lambda: len(late.seen) == 199)
+    assert [body for body, _ in late.seen] == old[1:]
+    assert [flag for _, flag in late.seen[:4]] == [True] * 4
+    world.check_copies()
+
+
+def test_14_a_batch_is_no_larger_than_the_policy_says() -> None:
+    """ha-sync-batch-size: most messages that one request names."""
+    world = _manual(ha_sync_batch_size=3)
+    _joined(world, 40)
+    asked: list[int] = []
+    engine = world.cluster.engine("b")
+    step = engine.step
+
+    def watching(*arguments: Any) -> Any:
+        effects = step(*arguments)
+        for _, message in effects.send_first:
+            if isinstance(message, FetchFrames):
+                asked.append(message.upto_sequence - message.after_sequence)
+        return effects
+
+    engine.step = watching  # type: ignore[method-assign]
+    _synchronise(world)
+    assert _in_sync(world) == "b"
+    assert max(asked) == 3
+    assert sum(asked) >= 40
+    world.check()
+
+
+def test_14_progress_is_seen_on_every_node() -> None:
+    """How much is left is in the status of all nodes, and None when nothing is going on."""
+    world = _manual()
+    _joined(world, 4000)
+
+    def seen(node: str) -> QueueStatus:
+        engine = world.cluster.engine(node)
+        now_ms = world.cluster.clock_ms(world.cluster.nodes[node])
+        return QueueStatus.of(engine, world.queue_id, now_ms, 0, "")
+
+    assert [seen(node).sync_progress for node in "abw"] == [None] * 3
+    _synchronise(world)
+    for node in "abw":
+        world.until(lambda n=node: 0 < (seen(n).sync_progress or 0) < 1)  # type: ignore[misc]
+        status = seen(node)
+        assert status.state == "syncing"
+        assert 0 < status.sync_messages_left < 4000
+        assert status.sync_bytes_left > status.sync_messages_left
+        world.until(lambda n=node: seen(n).sync_seconds_left is not None)  # type: ignore[misc]
+    assert _in_sync(world) == "b"
+    assert [seen(node).sync_progress for node in "abw"] == [None] * 3
+    assert [seen(node).sync_messages_left for node in "abw"] == [0] * 3

@@ -11,6 +11,7 @@ from mirrorq.cli.bench import bench
 from mirrorq.cli.node import demo, node
 from mirrorq.cli.policies import clear_policy, list_policies, set_policy
 from mirrorq.cli.queues import delete_queue, get, list_queues, publish, purge_queue, status
+from mirrorq.cli.synchronise import cancel_sync_queue, sync_queue
 
 __all__ = ["main"]
 
@@ -29,6 +30,8 @@ for command in (
     set_policy,
     clear_policy,
     list_policies,
+    sync_queue,
+    cancel_sync_queue,
     publish,
     get,
     purge_queue,

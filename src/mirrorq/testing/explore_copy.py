@@ -40,7 +40,7 @@ DEFINED = (
     Vacancy,
 )
 """Mutable attrs classes."""
-SHARED = ("_config", "_codec", "out", "_standing")
+SHARED = ("_config", "_codec", "out", "_standing", "meter")
 """Fields that are no state, or follow from others: the same object in every copy."""
 
 _FIELDS: dict[type, tuple[str, ...]] = {

@@ -103,6 +103,7 @@ _TAGS: dict[type, int] = {
     m.CatalogRequest: 74,
     m.CatalogAnswer: 75,
     m.QueueReport: 76,
+    m.SyncReport: 78,
     # Catalog commands
     m.RegisterNode: 80,
     m.DeclareQueue: 81,
@@ -112,6 +113,7 @@ _TAGS: dict[type, int] = {
     m.SetPolicy: 85,
     m.ClearPolicy: 86,
     m.NoteConsumers: 89,
+    m.Synchronise: 87,
     # Raft
     raft.VoteRequest: 90,
     raft.VoteAnswer: 91,
