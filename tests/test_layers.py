@@ -24,6 +24,7 @@ PURE = (
     "engine_events",
     "errors",
     "founding",
+    "lanes",
     "lease",
     "liveness",
     "master",

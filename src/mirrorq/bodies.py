@@ -39,62 +39,54 @@ def fill(store: Store, reply: SessionReply) -> tuple[SessionReply, SessionReply 
     body = reply.reply
     if isinstance(body, Deliver) and not body.frames:
         ranges = [(piece.first, piece.last) for piece in body.handouts]
-        found, end = _frames(store, reply.queue_id, ranges)
-        sent, rest = _split_at(body.handouts, end)
+        found, whole, end = _frames(store, reply.queue_id, ranges)
+        sent, rest = _split_at(body.handouts, whole, end)
         filled = evolve(reply, reply=Deliver(body.consumer, sent, found))
         return filled, evolve(reply, reply=Deliver(body.consumer, rest)) if rest else None
     if isinstance(body, Browsed) and not body.frames:
         ranges = [(first, last) for first, last, _ in body.ranges]
-        found, end = _frames(store, reply.queue_id, ranges)
-        shown = tuple((a, min(b, end), count) for a, b, count in body.ranges if a <= end)
+        found, whole, end = _frames(store, reply.queue_id, ranges)
+        shown = body.ranges[:whole]
+        if whole < len(ranges) and end >= ranges[whole][0]:
+            shown += ((ranges[whole][0], end, body.ranges[whole][2]),)
         return evolve(reply, reply=Browsed(body.request, shown, found)), None
     return reply, None
 
 
 def _frames(
     store: Store, queue_id: int, ranges: Sequence[Range]
-) -> tuple[tuple[bytes, ...], int]:
-    """Frames of the ranges, up to about DELIVER_BYTES, and the last sequence they hold.
+) -> tuple[tuple[bytes, ...], int, int]:
+    """Frames of the ranges, in their order, up to about DELIVER_BYTES.
 
-    Ranges that are not in order of sequence (a message that came back) end the reading too:
-    what follows comes next time.
+    Returns:
+        The frames, how many ranges they hold whole, and the last sequence that they hold of the
+        range after these; it is below that range when they hold nothing of it.
     """
     found: list[bytes] = []
-    size = end = 0
-    for first, last in ranges:
-        if first <= end:
-            break
-        while first <= last and size < DELIVER_BYTES:
-            read = store.read(queue_id, first, last, DELIVER_BYTES - size)
+    size = 0
+    for whole, (first, last) in enumerate(ranges):
+        while first <= last:
+            read = size < DELIVER_BYTES and store.read(queue_id, first, last, DELIVER_BYTES - size)
             if not read:
-                return tuple(found), end
+                return tuple(found), whole, first - 1
             for frame in read:
                 header = frames.header(frame)
                 start = max(first - header.first_sequence, 0)
                 stop = min(last + 1 - header.first_sequence, header.count)
                 found.append(frames.cut(bytes(frame), start, stop))
                 size += len(found[-1])
-                end = first = header.first_sequence + stop
-                end -= 1
-        if size >= DELIVER_BYTES:
-            break
-    return tuple(found), end
+                first = header.first_sequence + stop
+    return tuple(found), len(ranges), 0
 
 
 def _split_at(
-    handouts: Sequence[HandOut], end: int
+    handouts: Sequence[HandOut], whole: int, end: int
 ) -> tuple[tuple[HandOut, ...], tuple[HandOut, ...]]:
-    """Hand-outs up to sequence `end`, and the rest."""
-    sent: list[HandOut] = []
-    rest: list[HandOut] = []
-    for piece in handouts:
-        if rest or piece.first > end:
-            rest.append(piece)
-        elif piece.last <= end:
-            sent.append(piece)
-        else:
-            sent.append(evolve(piece, last=end))
-            rest.append(evolve(piece, first=end + 1))
+    """The first `whole` hand-outs and what of the next one is up to `end`, and the rest."""
+    sent, rest = list(handouts[:whole]), list(handouts[whole:])
+    if rest and end >= rest[0].first:
+        sent.append(evolve(rest[0], last=end))
+        rest[0] = evolve(rest[0], first=end + 1)
     return tuple(sent), tuple(rest)
 
 

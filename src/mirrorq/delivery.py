@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
+from mirrorq.lanes import ReadyLanes
 from mirrorq.messages import Deliver, HandOut, Range, SessionId
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
@@ -59,7 +60,7 @@ class Delivery:
     def __init__(self, state: QueueState, epoch: int) -> None:
         self._state = state
         self._epoch = epoch
-        self.ready: RangeSet = state.live.copy()
+        self.ready = _ready_of(state)
         self.consumers: dict[ConsumerKey, ConsumerSeat] = {}
         self.open: dict[int, OpenHandOut] = {}
         self.unacknowledged = 0
@@ -118,20 +119,34 @@ class Delivery:
 
     # --- Handing out --------------------------------------------------------------------
 
-    def hand_out(self, horizon: int) -> list[tuple[ConsumerKey, Deliver]]:
-        """Give ready messages below the horizon to consumers, in rotation."""
+    def hand_out(self) -> list[tuple[ConsumerKey, Deliver]]:
+        """Give ready messages below their horizons to consumers, in rotation.
+
+        Higher priorities first: nothing is handed out past one that waits for its horizon.
+        """
         pieces: dict[ConsumerKey, list[HandOut]] = {}
         counts: dict[ConsumerKey, int] = {}
-        while self.ready and self.ready.first < horizon:
+        ready = self.ready
+        while True:
+            priority, lane = ready.top()
+            if not lane:
+                break
+            horizon = self._horizon(priority)
+            if lane.first >= horizon:
+                break
             seat = self._next_seat(counts)
             if seat is None:
                 break
-            share = self._share(seat, horizon, counts.get(seat.key, 0))
-            piece = self._take_front(seat, horizon, share)
+            share = self._share(seat, counts.get(seat.key, 0))
+            piece = self._take_front(seat, lane, horizon, share)
             pieces.setdefault(seat.key, []).append(piece)
             taken = piece.last - piece.first + 1
             counts[seat.key] = counts.get(seat.key, 0) + taken
         return [(key, Deliver(key[1], tuple(list_))) for key, list_ in pieces.items()]
+
+    def _horizon(self, priority: int) -> int:
+        state = self._state
+        return state.lanes[priority].horizon if priority else state.horizon
 
     def _next_seat(self, counts: dict[ConsumerKey, int]) -> ConsumerSeat | None:
         for _ in range(len(self._rotation)):
@@ -142,17 +157,17 @@ class Delivery:
                 return seat
         return None
 
-    def _share(self, seat: ConsumerSeat, horizon: int, given: int) -> int:
+    def _share(self, seat: ConsumerSeat, given: int) -> int:
         """Few messages are spread one by one; many go in pieces that keep frames whole."""
         waiting = sum(1 for other in self.consumers.values() if other.wants > 0)
         fair = max(1, self.ready.count // waiting) if waiting > 1 else self.ready.count
         return min(seat.wants, fair, DELIVER_COUNT - given)
 
-    def _take_front(self, seat: ConsumerSeat, horizon: int, share: int) -> HandOut:
-        first, last = self.ready.front()
+    def _take_front(self, seat: ConsumerSeat, lane: RangeSet, horizon: int, share: int) -> HandOut:
+        first, last = lane.front()
         last = min(last, first + share - 1, horizon - 1)
         count, last = self._state.count_run(first, last)
-        self.ready.remove(first, last)
+        lane.remove(first, last)
         self._number += 1
         self.open[self._number] = OpenHandOut(seat.key, count, RangeSet(((first, last),)))
         taken = last - first + 1
@@ -212,12 +227,14 @@ class Delivery:
         """
         state = self._state
         taken: list[Range] = []
-        for low, high in self.ready.within(piece.first, piece.last):
-            for sequence in range(low, high + 1):
-                same = state.delivery_count(sequence) == piece.count + 1
-                if same and state.raised_by_promotion(sequence):
-                    self.ready.remove(sequence, sequence)
-                    taken.append((sequence, sequence))
+        for priority, first, last in state.lane_runs(piece.first, piece.last):
+            lane = self.ready.lane(priority)
+            for low, high in lane.within(first, last):
+                for sequence in range(low, high + 1):
+                    same = state.delivery_count(sequence) == piece.count + 1
+                    if same and state.raised_by_promotion(sequence):
+                        lane.remove(sequence, sequence)
+                        taken.append((sequence, sequence))
         return taken
 
     def already_ended(self, piece: HandOut) -> list[Range]:
@@ -232,7 +249,8 @@ class Delivery:
         """Seen by nobody, or returned by an op that is now applied: ready again."""
         for first, last in ranges:
             for low, high in self._state.live.within(first, last):
-                self.ready.add(low, high)
+                for run in self._state.lane_runs(low, high):
+                    self.ready.add(*run)
 
     def holdings(self, session: SessionId) -> Iterator[tuple[int, OpenHandOut]]:
         """Open hand-outs of one session, by number."""
@@ -244,5 +262,26 @@ class Delivery:
         self.unacknowledged -= handout.left.count
         return list(handout.left)
 
-    def add_ready(self, first: int, last: int) -> None:
-        self.ready.add(first, last)
+    def add_ready(self, first: int, last: int, priority: int = 0) -> None:
+        """New messages of one priority."""
+        if priority:
+            self.ready.add(priority, first, last)
+        else:
+            self.ready.plain.add(first, last)
+
+    def take_ready(self) -> list[Range]:
+        """Everything that is ready ends: its sequences, in order."""
+        taken = RangeSet(self.ready)
+        self.ready = ReadyLanes(RangeSet())
+        return list(taken)
+
+
+def _ready_of(state: QueueState) -> ReadyLanes:
+    """All that lives, each at its place in its lane."""
+    plain = state.live.copy()
+    ready = ReadyLanes(plain)
+    for priority, lane in state.lanes.items():
+        for first, last in lane.members:
+            plain.remove(first, last)
+            ready.add(priority, first, last)
+    return ready

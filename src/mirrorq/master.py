@@ -22,7 +22,9 @@ from attrs import define, field
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.delivery import ConsumerKey, ConsumerSeat, Delivery
+from mirrorq.lanes import Horizons
 from mirrorq.messages import (
+    FLAG_PRIORITY,
     AckOp,
     Attach,
     Attached,
@@ -40,6 +42,7 @@ from mirrorq.messages import (
     HandOut,
     Header,
     HorizonOp,
+    HorizonsOp,
     Inquire,
     OpenProducer,
     OpKind,
@@ -77,8 +80,6 @@ from mirrorq.ring import Ring
 from mirrorq.room import Room
 from mirrorq.vacancy import Vacancy
 
-HORIZON_STEP = 256
-"""Least step of the delivery horizon: one op for so many hand-outs."""
 EXPIRY_LOOKS = 16
 """Idle producer ids are looked for so often in one expiry time."""
 LEASE_IDLE_MS = 2000
@@ -176,7 +177,7 @@ class Master:
         """When there was last something to hand out."""
         self._return_lsn = 0
         """Last return in the log."""
-        self._horizon_pending = 0
+        self._horizons = Horizons()
         self._recalled: dict[ConsumerKey, int] = {}
         """Newest hand-out at the time of the last recall."""
         self._next_sequence = state.next_sequence
@@ -339,9 +340,8 @@ class Master:
     def _purge(self, now_ms: int, session: SessionId, body: Purge) -> None:
         """Ready messages end; what is unacknowledged is left alone."""
         delivery = self.delivery
-        ranges = tuple(delivery.ready)
         count = delivery.ready.count
-        delivery.ready = RangeSet()
+        ranges = tuple(delivery.take_ready())
         if ranges:
             self._propose(now_ms, PurgeOp(ranges))
         self._duty().purges.append((session, body.request, count))
@@ -482,6 +482,8 @@ class Master:
             timestamp_us=self.wall_us,
         )
         self._room.take(len(frame))
+        if header.flags & FLAG_PRIORITY:
+            self._horizons.announce(header.priority)
         self._append(entry)
 
     def _answer_known(self, session: SessionId, producer: int, first: int, last: int) -> None:
@@ -554,7 +556,9 @@ class Master:
         header = entry.header
         payload = entry.payload
         if payload is None:
-            self.delivery.add_ready(header.first_sequence, header.last_sequence)
+            first, last = header.first_sequence, header.last_sequence
+            priority = header.priority if header.flags & FLAG_PRIORITY else 0
+            self.delivery.add_ready(first, last, priority)
             owner = self._owner.get(header.producer)
             if owner is not None:
                 run = (header.first_number, header.count, header.first_sequence)
@@ -578,8 +582,8 @@ class Master:
                     header.producer, header.first_number, header.count, payload.reason
                 )
                 self._reply(owner, refused)
-        elif isinstance(payload, HorizonOp):
-            self._horizon_pending = 0
+        elif isinstance(payload, HorizonOp | HorizonsOp):
+            self._horizons.on_applied()
         self._discharge(header.lsn)
 
     def _activate(self, now_ms: int) -> None:
@@ -615,7 +619,7 @@ class Master:
         # P2: what is on its way back comes before what is behind it.
         is_returning = self._state.applied < self._return_lsn
         if now_ms < self._lease.until_ms and not is_returning:
-            for (session, _), deliver in self.delivery.hand_out(self._state.horizon):
+            for (session, _), deliver in self.delivery.hand_out():
                 self._reply(session, deliver)
             self._recall()
         self._move_horizon(now_ms)
@@ -632,19 +636,21 @@ class Master:
         self._confirms.clear()
 
     def _move_horizon(self, now_ms: int) -> None:
-        """Keep the horizon ahead of demand, so that handing out waits for no round trip."""
+        """Keep the horizons ahead of demand, so that handing out waits for no round trip."""
         delivery = self.delivery
-        if self._horizon_pending or not delivery.hungry:
+        if not delivery.hungry:
             return
-        front = delivery.ready.first if delivery.ready else self._state.next_sequence
-        wanted = delivery.wanted()
-        step = max(delivery.prefetch_max(), HORIZON_STEP, 2 * wanted)
-        if front + wanted + step // 2 > self._state.horizon:
-            self._horizon_pending = front + wanted + step
-            if self._horizon_pending > self._state.horizon:
-                self._propose(now_ms, HorizonOp(self._horizon_pending))
-            else:
-                self._horizon_pending = 0
+        state = self._state
+        due = self._horizons.due(
+            delivery.ready,
+            state.horizon,
+            state.lanes,
+            state.next_sequence,
+            delivery.wanted(),
+            delivery.prefetch_max(),
+        )
+        if due is not None:
+            self._propose(now_ms, due)
 
     def _recall(self) -> None:
         """A consumer waits while handles hold messages that no call has asked for."""

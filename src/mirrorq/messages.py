@@ -86,6 +86,7 @@ class OpKind(IntEnum):
     COMMIT = 17
     ABORT = 18
     RANGE_LEASE = 19
+    HORIZONS = 20
 
 
 FLAG_PROPERTIES = 1
@@ -161,6 +162,13 @@ class HorizonOp:
 
 
 @frozen
+class HorizonsOp:
+    """Horizons of several priorities: each (priority, place) as in HorizonOp."""
+
+    horizons: tuple[tuple[int, int], ...]
+
+
+@frozen
 class PromotedOp:
     """The first op of a new master. `how`: clean, unclean or cold."""
 
@@ -193,7 +201,16 @@ class UnknownOp:
 
 
 Payload = (
-    AckOp | ReturnOp | HorizonOp | PromotedOp | RefusalOp | PurgeOp | ProducerOp | UnknownOp | None
+    AckOp
+    | ReturnOp
+    | HorizonOp
+    | HorizonsOp
+    | PromotedOp
+    | RefusalOp
+    | PurgeOp
+    | ProducerOp
+    | UnknownOp
+    | None
 )
 
 

@@ -141,7 +141,8 @@ class MirroredQueue(Handle):
             body: bytes-like; copied if it can change.
             headers: names to str, bytes, int, float or bool.
             message_id: carried, not used to find duplicates.
-            ttl, priority, delay: not supported by this version.
+            priority: 0 to 31; higher ones are delivered first, each in its own order.
+            ttl, delay: not supported by this version.
             key: carried.
             persistent: False: lost when all nodes stop.
             block, timeout: wait so long (seconds) while too much is unconfirmed.
@@ -155,10 +156,11 @@ class MirroredQueue(Handle):
             Full: too much unconfirmed for `timeout` seconds (NoQuorum, QueueDown if that is
                 why).
             TypeError, ValueError: a body that is not bytes-like or too large.
+            ConfigError: a priority that is none.
             ShutDown: the handle is shut down or closed.
         """
-        if ttl or priority or delay:
-            _refuse_later(ttl=ttl, priority=priority, delay=delay)
+        if ttl or delay:
+            _refuse_later(ttl=ttl, delay=delay)
         terms = terms_of(persistent, priority, delay)
         data = self._publisher.body(body)
         properties = pack_properties(headers, message_id, key)
@@ -190,8 +192,8 @@ class MirroredQueue(Handle):
         needed and another producer came between), or `NotConfirmed` with `.stored` and
         `.refused`. Arguments and errors as in `put`; they are those of every message.
         """
-        if ttl or priority or delay:
-            _refuse_later(ttl=ttl, priority=priority, delay=delay)
+        if ttl or delay:
+            _refuse_later(ttl=ttl, delay=delay)
         terms = terms_of(persistent, priority, delay)
         data = self._publisher.bodies(bodies)
         properties = pack_properties(headers, message_id, key)

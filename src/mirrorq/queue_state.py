@@ -11,10 +11,14 @@ A message is *live* from its publish to its ack. Its delivery count is
 Promotions are kept as marks, (lsn, sequence): each counts for every message below. That
 makes a promotion cost the same for ten messages and for ten million.
 
+Messages of a priority above 0 are members of a *lane*, which has a horizon and marks of its own
+(`lanes`); `horizon` and `marks` here are those of priority 0.
+
 Invariants:
 1. live sequences are below next_sequence.
 2. `returned` holds live sequences only.
 3. outcomes of a producer are above its settled mark, in order of number.
+4. members of lanes are live, each of one lane only; who is of none has priority 0.
 """
 
 from __future__ import annotations
@@ -26,11 +30,15 @@ import msgspec
 from attrs import define, field
 
 from mirrorq.errors import MALFORMED
+from mirrorq.lanes import Lane
 from mirrorq.messages import (
+    FLAG_PRIORITY,
     FLAG_TRANSIENT,
+    PRIORITY_MAX,
     AckOp,
     Entry,
     HorizonOp,
+    HorizonsOp,
     OpKind,
     ProducerOp,
     PromotedOp,
@@ -40,7 +48,8 @@ from mirrorq.messages import (
 )
 from mirrorq.ranges import RangeSet
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+"""1 knew no lanes; it is read as a state that has none."""
 MARKS_TRIM_COUNT = 8
 """Promotion marks are looked through for dead ones when there are more than this."""
 
@@ -98,6 +107,9 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """What a frame's header and the store's keys can hold."""
 
 
+_Priority = Annotated[int, msgspec.Meta(ge=1, le=PRIORITY_MAX)]
+
+
 class _Image(msgspec.Struct, array_like=True):
     """The state as bytes: a checkpoint, or what a transfer carries."""
 
@@ -111,6 +123,8 @@ class _Image(msgspec.Struct, array_like=True):
     marks: list[tuple[_Number, _Number]]
     producers: dict[_Number, tuple[_Number, _Number, list[tuple[int, int, int, str]], int]]
     history: list[tuple[_Number, _Number]]
+    lanes: list[tuple[_Priority, _Number, list[tuple[_Number, _Number]], bytes]] = []
+    """(priority, horizon, marks, members), in order of priority."""
 
 
 class QueueState:
@@ -128,6 +142,8 @@ class QueueState:
         """sequence -> (returns, lsn of the last return)."""
         self.marks: list[tuple[int, int]] = []
         """Promotions: (lsn, sequence). Counts for live messages below sequence."""
+        self.lanes: dict[int, Lane] = {}
+        """Priorities above 0 that were ever used."""
         self.producers: dict[int, Producer] = {}
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) of all applied ops, oldest first."""
@@ -136,13 +152,18 @@ class QueueState:
 
     def delivery_count(self, sequence: int) -> int:
         """The count of the next delivery of this message."""
-        raised = sum(1 for _, mark in self.marks if mark > sequence)
+        marks = self._marks_of(sequence) if self.lanes else self.marks
+        raised = sum(1 for _, mark in marks if mark > sequence)
         return 1 + raised + self.returned.get(sequence, (0, 0))[0]
 
     def count_run(self, first: int, last: int) -> Range:
         """(delivery count of `first`, end of the run within last that shares it)."""
         count = self.delivery_count(first)
-        for _, mark in self.marks:
+        marks = self.marks
+        if self.lanes:
+            _, _, last = self.lane_run(first, last)
+            marks = self._marks_of(first)
+        for _, mark in marks:
             if first < mark <= last:
                 last = mark - 1
         if self.returned:
@@ -154,8 +175,34 @@ class QueueState:
 
     def raised_by_promotion(self, sequence: int) -> bool:
         """Whether the last raise of this message's count was a promotion."""
-        promoted = max((lsn for lsn, mark in self.marks if mark > sequence), default=0)
+        marks = self._marks_of(sequence)
+        promoted = max((lsn for lsn, mark in marks if mark > sequence), default=0)
         return promoted > self.returned.get(sequence, (0, 0))[1]
+
+    def _marks_of(self, sequence: int) -> list[tuple[int, int]]:
+        for lane in self.lanes.values():
+            if sequence in lane.members:
+                return lane.marks
+        return self.marks
+
+    def lane_run(self, first: int, last: int) -> tuple[int, int, int]:
+        """(priority of `first`, first, end of the run within last that shares it)."""
+        for priority, lane in self.lanes.items():
+            low, high = lane.members.run(first, last)
+            if low == first:
+                return priority, first, high
+            last = min(last, low - 1)
+        return 0, first, last
+
+    def lane_runs(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        """first to last, cut where the priority changes: (priority, first, last), in order."""
+        if not self.lanes:
+            return [(0, first, last)]
+        runs = []
+        while first <= last:
+            runs.append(self.lane_run(first, last))
+            first = runs[-1][2] + 1
+        return runs
 
     def epoch_at(self, lsn: int) -> int:
         """The epoch in which the op at `lsn` was made; 0 when that is not known."""
@@ -178,6 +225,8 @@ class QueueState:
             self._return(payload.ranges, header.lsn)
         elif isinstance(payload, HorizonOp):
             self.horizon = max(self.horizon, payload.sequence)
+        elif isinstance(payload, HorizonsOp):
+            self._move_horizons(payload)
         elif isinstance(payload, PromotedOp):
             return self._promote(payload, header.lsn)
         elif isinstance(payload, ProducerOp):
@@ -193,10 +242,27 @@ class QueueState:
         self.next_sequence = last + 1
         if header.flags & FLAG_TRANSIENT:
             self.transient.add(first, last)
+        if header.flags & FLAG_PRIORITY:
+            self._lane(header.priority).members.add(first, last)
         producer = self.producers.get(header.producer)
         if producer is not None:
             producer.used_us = header.timestamp_us
             producer.note(header.first_number, header.count, first, "", header.settled)
+
+    def _lane(self, priority: int) -> Lane:
+        lane = self.lanes.get(priority)
+        if lane is None:
+            lane = self.lanes[priority] = Lane()
+            self.lanes = dict(sorted(self.lanes.items()))
+        return lane
+
+    def _move_horizons(self, payload: HorizonsOp) -> None:
+        for priority, place in payload.horizons:
+            if priority:
+                lane = self._lane(priority)
+                lane.horizon = max(lane.horizon, place)
+            else:
+                self.horizon = max(self.horizon, place)
 
     def _refuse(self, entry: Entry) -> None:
         header = entry.header
@@ -211,11 +277,17 @@ class QueueState:
             self.live.remove(first, last)
             if self.transient:
                 self.transient.remove(first, last)
+            if self.lanes:
+                self._leave_lanes(first, last)
             if self.returned:
                 self._forget_returns(first, last)
         if len(self.marks) > MARKS_TRIM_COUNT:
             self._trim_marks()
         return ranges
+
+    def _leave_lanes(self, first: int, last: int) -> None:
+        for lane in self.lanes.values():
+            lane.members.remove(first, last)
 
     def _forget_returns(self, first: int, last: int) -> None:
         if last - first < len(self.returned):
@@ -226,8 +298,13 @@ class QueueState:
             self.returned = kept
 
     def _trim_marks(self) -> None:
-        least = self.live.first if self.live else self.next_sequence
-        self.marks = [(lsn, mark) for lsn, mark in self.marks if mark > least]
+        self.marks = self._needed(self.marks, self.live)
+        for lane in self.lanes.values():
+            lane.marks = self._needed(lane.marks, lane.members)
+
+    def _needed(self, marks: list[tuple[int, int]], members: RangeSet) -> list[tuple[int, int]]:
+        least = members.first if members else self.next_sequence
+        return [(lsn, mark) for lsn, mark in marks if mark > least]
 
     def _return(self, ranges: tuple[Range, ...], lsn: int) -> None:
         for first, last in ranges:
@@ -243,6 +320,8 @@ class QueueState:
         # A message published later is not below the horizon's past: the mark ends where the
         # queue ends now.
         self.marks.append((lsn, min(self.horizon, self.next_sequence)))
+        for lane in self.lanes.values():
+            lane.marks.append((lsn, min(lane.horizon, self.next_sequence)))
         self._trim_marks()
         return ended
 
@@ -270,6 +349,10 @@ class QueueState:
                 for number, p in sorted(self.producers.items())
             },
             self.history,
+            [
+                (priority, lane.horizon, lane.marks, lane.members.to_bytes())
+                for priority, lane in self.lanes.items()
+            ],
         )
         return msgspec.msgpack.encode(image)
 
@@ -280,15 +363,20 @@ class QueueState:
             image = msgspec.msgpack.decode(data, type=_Image)
         except MALFORMED as error:
             raise ValueError(f"a queue's state of {len(data)} bytes: {error}") from error
-        if image.version != STATE_VERSION:
-            raise ValueError(f"a queue's state of version {image.version}, not {STATE_VERSION}")
+        if not 1 <= image.version <= STATE_VERSION:
+            raise ValueError(
+                f"a queue's state of version {image.version}, known are 1 to {STATE_VERSION}"
+            )
         state = cls()
         state.applied = image.applied
         state.next_sequence = image.next_sequence
         state.horizon = image.horizon
         state.live = RangeSet.from_bytes(image.live)
         state.transient = RangeSet.from_bytes(image.transient)
-        for held in (state.live, state.transient):
+        for priority, horizon, marks, members in image.lanes:
+            state.lanes[priority] = Lane(horizon, marks, RangeSet.from_bytes(members))
+        held_by_lanes = [lane.members for lane in state.lanes.values()]
+        for held in (state.live, state.transient, *held_by_lanes):
             if held and held.last >= image.next_sequence:
                 raise ValueError(f"a queue's state holds {held.last} of {image.next_sequence - 1}")
         state.returned = image.returned

@@ -137,6 +137,22 @@ class RangeSet:
             index += 1
         return first, last
 
+    def run(self, first: int, last: int) -> Range:
+        """The first part of first to last that is in the set; (last + 1, last) when none is."""
+        low = bisect_left(self._lasts, first)
+        if low == len(self._lasts) or self._firsts[low] > last:
+            return last + 1, last
+        return max(self._firsts[low], first), min(self._lasts[low], last)
+
+    def nth(self, count: int) -> int:
+        """The integer that has count - 1 lesser ones in the set. Raises IndexError: too few."""
+        for first, last in self:
+            size = last - first + 1
+            if count <= size:
+                return first + count - 1
+            count -= size
+        raise IndexError(f"{count} more integers than there are")
+
     def gap(self, value: int, least: int, most: int) -> Range:
         """The widest range of integers around `value` that are not in the set.
 

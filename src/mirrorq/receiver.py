@@ -284,7 +284,7 @@ def messages_of(
     piece = next(pieces, None)
     for frame in parts:
         header = frames.check(frame)
-        while piece is not None and header.first_sequence > piece.last:
+        while piece is not None and not piece.first <= header.first_sequence <= piece.last:
             piece = next(pieces, None)
         if piece is None:
             break

@@ -24,17 +24,24 @@ def view(epoch: int, in_sync: str, joining: str = "", reign: int = 1) -> View:
 
 
 def publish(
-    lsn: int, first_sequence: int, *, epoch: int = 1, count: int = 1, number: int | None = None
+    lsn: int,
+    first_sequence: int,
+    *,
+    epoch: int = 1,
+    count: int = 1,
+    number: int | None = None,
+    timestamp_us: int = 0,
+    **terms: int,
 ) -> Entry:
     """A publish op; its producer's numbers are its sequences unless said otherwise."""
-    frame = CODEC.frame(PRODUCER, first_sequence if number is None else number, count)
+    frame = CODEC.frame(PRODUCER, first_sequence if number is None else number, count, **terms)
     return CODEC.publish(
         frame,
         queue_id=QUEUE,
         epoch=epoch,
         lsn=lsn,
         first_sequence=first_sequence,
-        timestamp_us=0,
+        timestamp_us=timestamp_us,
     )
 
 

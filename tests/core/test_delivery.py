@@ -27,19 +27,19 @@ def _delivery(state: QueueState, *sessions: SessionId, credit: int = 100) -> Del
     return delivery
 
 
-def _pieces(delivery: Delivery, horizon: int = 100) -> list[tuple[str, HandOut]]:
+def _pieces(delivery: Delivery) -> list[tuple[str, HandOut]]:
     return [
         (key[0].node, piece)
-        for key, deliver in delivery.hand_out(horizon)
+        for key, deliver in delivery.hand_out()
         for piece in deliver.handouts
     ]
 
 
 def test_nothing_above_the_horizon_is_handed_out() -> None:
     """A message at the horizon waits until a stable op has moved it."""
-    delivery = _delivery(_state(5), ONE)
-    assert _pieces(delivery, horizon=3) == [("a", HandOut(1, 1, 1, 2, 1))]
-    assert _pieces(delivery, horizon=3) == []
+    delivery = _delivery(_state(5, horizon=3), ONE)
+    assert _pieces(delivery) == [("a", HandOut(1, 1, 1, 2, 1))]
+    assert _pieces(delivery) == []
     assert list(delivery.ready) == [(3, 5)]
 
 

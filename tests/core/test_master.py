@@ -57,12 +57,13 @@ class Queue:
         self.replica = Replica(A, QUEUE, Config(), CODEC, self.files.image(QUEUE), self.lease)
         self.epoch = epoch
         self.replies: list[tuple[SessionId, Reply]] = []
+        self.wall_us = 0
         self._writes: list[tuple[int, Any]] = []
         self._numbers: dict[SessionId, tuple[int, int]] = {}
         self.step(ViewInstalled(view(epoch, "a", reign=epoch)))
 
     def step(self, *events: Any) -> None:
-        effects = self.replica.step(NOW_MS, 0, *events)
+        effects = self.replica.step(NOW_MS, self.wall_us, *events)
         if effects.write is not None:
             self._writes.append((effects.write_number, effects.write))
         self.replies.extend((reply.session, reply.reply) for reply in effects.replies)
@@ -99,8 +100,10 @@ class Queue:
         (opened,) = [r for r in self.heard() if isinstance(r, ProducerOpened)]
         return opened.producer
 
-    def publish(self, producer: int, first: int, count: int = 1, *, settled: int = 0) -> None:
-        frame = CODEC.frame(producer, first, count, settled)
+    def publish(
+        self, producer: int, first: int, count: int = 1, *, settled: int = 0, **terms: int
+    ) -> None:
+        frame = CODEC.frame(producer, first, count, settled, **terms)
         self.ask(ONE, Publish(frame, False))
 
     def consume(self, session: SessionId = ONE, credit: int = 100) -> None:

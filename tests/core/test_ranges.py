@@ -52,6 +52,21 @@ def test_ranges_are_apart(changes: list[tuple[bool, int, int]]) -> None:
 
 
 @given(CHANGES, SMALL, st.integers(0, 20))
+def test_nth_and_run_find_what_a_sorted_list_has(
+    changes: list[tuple[bool, int, int]], first: int, length: int
+) -> None:
+    """nth counts from the least; run is the first part of a window."""
+    ranges, plain = _both(changes)
+    in_order = sorted(plain)
+    assert [ranges.nth(n + 1) for n in range(len(in_order))] == in_order
+    with pytest.raises(IndexError):
+        ranges.nth(len(in_order) + 1)
+    parts = ranges.within(first, first + length)
+    nothing = (first + length + 1, first + length)
+    assert ranges.run(first, first + length) == (parts[0] if parts else nothing)
+
+
+@given(CHANGES, SMALL, st.integers(0, 20))
 def test_within_cuts_to_the_window(
     changes: list[tuple[bool, int, int]], first: int, length: int
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mirrorq import engine
 from mirrorq.engine_events import Ask, Forget
-from mirrorq.messages import FLAG_TRANSIENT, DeclareQueue, View
+from mirrorq.messages import DeclareQueue, View
 from mirrorq.testing import checkers
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.workload import Journal, Producer, SimulatedHandle
@@ -195,7 +195,7 @@ def _come(cluster: SimulatedCluster, queue_id: int) -> Taker:
 class TransientProducer(Producer):
     """A producer whose messages are not persistent."""
 
-    flags = FLAG_TRANSIENT
+    persistent = False
 
 
 def stop_all(cluster: SimulatedCluster) -> None:

@@ -75,9 +75,10 @@ class World:
     def master(self) -> str | None:
         return self.cluster.master(self.queue_id)
 
-    def producer(self, node: str, count: int, name: str = "p") -> Producer:
+    def producer(self, node: str, count: int, name: str = "p", *, priority: int = 0) -> Producer:
         """Publishes `count` messages by itself, each expected to be confirmed."""
         producer = Producer(self.cluster, node, self.queue_id, name, Random(2), self.journal, count)
+        producer.priorities = (priority,)
         self._publish(producer)
         return producer
 
@@ -86,9 +87,9 @@ class World:
         if producer.is_alive and producer.sent < producer.count:
             self.cluster.after(2, lambda: self._publish(producer))
 
-    def put(self, node: str, count: int, name: str = "m") -> list[bytes]:
+    def put(self, node: str, count: int, name: str = "m", *, priority: int = 0) -> list[bytes]:
         """Publish messages and wait until each is confirmed; return them."""
-        producer = self.producer(node, count, name)
+        producer = self.producer(node, count, name, priority=priority)
         self.until(lambda: producer.is_done)
         bodies = [b"%s/%d" % (name.encode(), i + 1) for i in range(count)]
         assert all(self.journal.attempts[body].state == "acknowledged" for body in bodies)

@@ -12,6 +12,7 @@ from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
     AckOp,
     HorizonOp,
+    HorizonsOp,
     OpKind,
     Payload,
     ProducerOp,
@@ -36,6 +37,9 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(AckOp, ranges),
     st.builds(ReturnOp, ranges),
     st.builds(HorizonOp, numbers),
+    st.builds(
+        HorizonsOp, st.lists(st.tuples(st.integers(0, 31), numbers), max_size=4).map(tuple)
+    ),
     st.builds(PromotedOp, st.sampled_from(["clean", "unclean", "cold"])),
     st.builds(RefusalOp, st.text(max_size=20)),
     st.builds(PurgeOp, ranges),
@@ -45,6 +49,7 @@ KINDS = {
     AckOp: OpKind.ACK,
     ReturnOp: OpKind.RETURN,
     HorizonOp: OpKind.HORIZON,
+    HorizonsOp: OpKind.HORIZONS,
     PromotedOp: OpKind.PROMOTED,
     RefusalOp: OpKind.REFUSAL,
     PurgeOp: OpKind.PURGE,

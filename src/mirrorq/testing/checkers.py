@@ -138,4 +138,5 @@ def all_of(journal: Journal, cluster: SimulatedCluster, queue_id: int) -> list[s
         *unequal(cluster, queue_id),
         *undrained(cluster, queue_id),
         *cluster.onlooker.wrong,
+        *cluster.onlooker.misordered(),
     ]

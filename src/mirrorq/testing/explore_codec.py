@@ -6,10 +6,12 @@ Equal entries are one object, so that comparing and hashing them costs nothing.
 from __future__ import annotations
 
 from mirrorq.messages import (
+    PRIORITY_SHIFT,
     AckOp,
     Entry,
     Header,
     HorizonOp,
+    HorizonsOp,
     OpKind,
     Payload,
     ProducerOp,
@@ -23,6 +25,7 @@ _KINDS: dict[type, OpKind] = {
     AckOp: OpKind.ACK,
     ReturnOp: OpKind.RETURN,
     HorizonOp: OpKind.HORIZON,
+    HorizonsOp: OpKind.HORIZONS,
     PromotedOp: OpKind.PROMOTED,
     RefusalOp: OpKind.REFUSAL,
     PurgeOp: OpKind.PURGE,
@@ -33,24 +36,53 @@ FRAME_BYTES = 16
 
 
 class ModelCodec:
-    """An `OpCodec` whose frames are names: "producer:first number:count:settled"."""
+    """An `OpCodec` whose frames are names:
+    "producer:first number:count:settled:priority:delay_ms"."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[Header, Payload], Entry] = {}
         self._names: dict[tuple[Header, Payload], str] = {}
 
-    def frame(self, producer: int, first_number: int, count: int = 1, settled: int = 0) -> bytes:
+    def frame(
+        self,
+        producer: int,
+        first_number: int,
+        count: int = 1,
+        settled: int = 0,
+        *,
+        priority: int = 0,
+        delay_ms: int = 0,
+    ) -> bytes:
         """A producer's unstamped frame."""
-        return f"{producer}:{first_number}:{count}:{settled}".encode()
+        return f"{producer}:{first_number}:{count}:{settled}:{priority}:{delay_ms}".encode()
 
     def header(self, frame: bytes) -> Header:
-        producer, first_number, count, settled = map(int, frame.decode().split(":"))
-        return self._header(OpKind.PUBLISH, 0, 0, 0, 0, count, producer, first_number, settled)
+        producer, first_number, count, settled, priority, delay_ms = map(
+            int, frame.decode().split(":")
+        )
+        return self._header(
+            OpKind.PUBLISH,
+            0,
+            0,
+            0,
+            0,
+            count,
+            producer,
+            first_number,
+            settled,
+            priority << PRIORITY_SHIFT,
+            delay_ms,
+        )
 
     def cut(self, frame: bytes, start: int, stop: int) -> bytes:
         header = self.header(frame)
         return self.frame(
-            header.producer, header.first_number + start, stop - start, header.settled
+            header.producer,
+            header.first_number + start,
+            stop - start,
+            header.settled,
+            priority=header.priority,
+            delay_ms=header.delay_ms,
         )
 
     def publish(
@@ -74,6 +106,9 @@ class ModelCodec:
             raw.producer,
             raw.first_number,
             raw.settled,
+            raw.flags,
+            raw.delay_ms,
+            timestamp_us if raw.delay_ms else 0,
         )
         return self._intern(header, None)
 
@@ -114,10 +149,13 @@ class ModelCodec:
         producer: int,
         first_number: int,
         settled: int,
+        flags: int = 0,
+        delay_ms: int = 0,
+        timestamp_us: int = 0,
     ) -> Header:
         return Header(
             int(kind),
-            0,
+            flags,
             queue_id,
             epoch,
             lsn,
@@ -126,8 +164,9 @@ class ModelCodec:
             producer,
             first_number,
             settled,
-            0,
+            timestamp_us,
             FRAME_BYTES,
+            delay_ms,
         )
 
     def _intern(self, header: Header, payload: Payload) -> Entry:

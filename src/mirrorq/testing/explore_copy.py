@@ -15,6 +15,7 @@ import attrs
 
 from mirrorq.delivery import ConsumerSeat, Delivery, OpenHandOut
 from mirrorq.effects import QueueWrite, ReplicaEffects
+from mirrorq.lanes import Horizons, Lane, ReadyLanes
 from mirrorq.master import Attachment, Duties, Lease, Master, PendingSettle
 from mirrorq.queue_state import Producer, QueueState
 from mirrorq.ranges import RangeSet
@@ -25,12 +26,13 @@ from mirrorq.testing.disk import QueueFiles
 from mirrorq.transfer import Transfer
 from mirrorq.vacancy import Vacancy
 
-PLAIN = (Replica, Ring, QueueState, Transfer, Master, Delivery)
+PLAIN = (Replica, Ring, QueueState, Transfer, Master, Delivery, ReadyLanes, Horizons)
 """Mutable classes with a __dict__."""
 DEFINED = (
     Attachment,
     ConsumerSeat,
     Duties,
+    Lane,
     Lease,
     OpenHandOut,
     PendingSettle,

@@ -491,12 +491,10 @@ def _serve_early() -> Sequence[Patch]:
 
 @_named("hand-out above the horizon")
 def _no_horizon() -> Sequence[Patch]:
-    real = Delivery.hand_out
+    def horizon(self: Delivery, priority: int) -> int:
+        return 1 << 62
 
-    def hand_out(self: Delivery, horizon: int) -> Any:
-        return real(self, 1 << 62)
-
-    return [(Delivery, "hand_out", hand_out)]
+    return [(Delivery, "_horizon", horizon)]
 
 
 @_named("ack by epoch and sequence only")
@@ -509,9 +507,11 @@ def _ack_by_sequence() -> Sequence[Patch]:
                 found.append((first, last))
             if not known.left:
                 del self.open[number]
-        for first, last in self.ready.within(piece.first, piece.last):
-            self.ready.remove(first, last)
-            found.append((first, last))
+        for priority in self.ready.priorities:
+            lane = self.ready.lane(priority)
+            for first, last in lane.within(piece.first, piece.last):
+                lane.remove(first, last)
+                found.append((first, last))
         return found
 
     return [(Delivery, "take", take)]

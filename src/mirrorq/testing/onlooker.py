@@ -1,8 +1,9 @@
 """An onlooker outside all nodes: it sees each step and each reply, and judges at once.
 
 What it checks cannot be seen in a run's end: one order of ops on all copies, one confirming
-master per epoch, and that a confirmed message is on every disk that it was promised to be on
-at the moment of the promise. It reads engines and disks and changes nothing.
+master per epoch, that a confirmed message is on every disk that it was promised to be on
+at the moment of the promise, and that each priority is handed out in its order. It reads
+engines and disks and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from zlib import crc32
 from attrs import define, field
 
 from mirrorq.effects import QueueImage, QueueWrite
-from mirrorq.messages import Confirmed, Entry, SessionReply, View
+from mirrorq.messages import Confirmed, Deliver, Entry, SessionReply, View
 from mirrorq.queue_state import QueueState
+from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
 from mirrorq.testing.disk import QueueFiles, SimulatedDisk
 
@@ -52,6 +54,8 @@ class Onlooker:
     """(queue, lsn) -> checksum of the op applied there, and who applied it first."""
     _confirming: dict[tuple[int, int], str] = field(factory=dict)
     """(queue, epoch) -> the node that confirmed in it."""
+    _handed: dict[tuple[int, int, int], list[tuple[int, int, int]]] = field(factory=dict)
+    """(queue, reign, priority) -> what was handed out: (number, first, last)."""
 
     def on_start(self, node: str, images: Iterable[QueueImage]) -> None:
         """A node starts with what its disk holds."""
@@ -96,6 +100,9 @@ class Onlooker:
         disk_of: Callable[[str], SimulatedDisk],
     ) -> None:
         """The master sends a reply: a confirm must be true now."""
+        if isinstance(reply.reply, Deliver):
+            self._note_order(reply.epoch, reply.reply, replica)
+            return
         confirmed, view = reply.reply, replica.ring.view
         if not isinstance(confirmed, Confirmed) or view is None:
             return
@@ -106,6 +113,27 @@ class Onlooker:
             self.confirms += count
             last = sequence + count - 1
             self._check_disks(reply.queue_id, view, sequence, last, disk_of)
+
+    def misordered(self) -> list[str]:
+        """P2: what is handed out for the first time in a reign comes after all such before."""
+        wrong = []
+        for (_, reign, priority), pieces in self._handed.items():
+            handed = RangeSet()
+            for number, first, last in sorted(pieces):
+                is_new = handed.within(first, last) != [(first, last)]
+                if is_new and handed and first < handed.last:
+                    wrong.append(
+                        f"order: {first} to {last} of priority {priority} after {handed.last}, "
+                        f"hand-out {number} of reign {reign}"
+                    )
+                handed.add(first, last)
+        return wrong
+
+    def _note_order(self, reign: int, deliver: Deliver, replica: Replica) -> None:
+        for piece in deliver.handouts:
+            for priority, first, last in replica.state.lane_runs(piece.first, piece.last):
+                key = (replica.queue_id, reign, priority)
+                self._handed.setdefault(key, []).append((piece.number, first, last))
 
     def _check_disks(
         self,

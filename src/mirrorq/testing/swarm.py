@@ -41,8 +41,10 @@ class Report:
 class Swarm:
     """One run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, priorities: tuple[int, ...] = (0,)) -> None:
         self.seed = seed
+        self.priorities = priorities
+        """Of what is published."""
         self.random = Random(seed)
         count = self.random.choice((1, 2, 3, 3, 3, 3, 5))
         names = tuple("abcdefg"[:count])
@@ -104,6 +106,7 @@ class Swarm:
                         self.journal,
                         self.random.randint(5, 200),
                     )
+                    producer.priorities = self.priorities
                     self.producers.append(producer)
             self.cluster.after(self.random.randint(1, 60), self._tick_producer)
         elif any(p.sent < p.count for p in alive):

@@ -33,6 +33,7 @@ from mirrorq.session import (
     SettleDone,
     Stored,
 )
+from mirrorq.terms import Terms
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.wire import frames
 
@@ -193,8 +194,9 @@ class Producer(SimulatedHandle):
     """Publishes bodies `name/n`, n = 1, 2, …, in batches, with bounded messages in flight."""
 
     in_flight_max = 20
-    flags = 0
-    """Of its frames."""
+    persistent = True
+    priorities: tuple[int, ...] = (0,)
+    """Each batch has one of these."""
 
     def __init__(
         self,
@@ -225,10 +227,14 @@ class Producer(SimulatedHandle):
             self.sent += size
             for body in bodies:
                 self.journal.attempts[body] = Attempt(body)
-            pack = _packer(bodies, self.flags)
+            pack = _packer(bodies, self._terms())
             whole = self.random.random() < 0.5
             self.session.put(Put(bodies, size, sum(map(len, bodies)), pack, whole))
         self.poke()
+
+    def _terms(self) -> Terms:
+        one = self.priorities
+        return Terms(self.persistent, self.random.choice(one) if len(one) > 1 else one[0])
 
     def take(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -375,14 +381,15 @@ class Getter(Consumer):
         self.session.want(self.number, len(self._buffer), ahead)
 
 
-def _packer(bodies: list[bytes], flags: int) -> Callable[[int, int, int], bytes]:
+def _packer(bodies: list[bytes], terms: Terms) -> Callable[[int, int, int], bytes]:
     def pack(producer: int, first_number: int, settled: int) -> bytes:
         return frames.pack_publish(
             bodies,
             producer=producer,
             first_number=first_number,
             settled=settled,
-            flags=flags,
+            flags=terms.flags,
+            delay_ms=terms.delay_ms,
         )
 
     return pack

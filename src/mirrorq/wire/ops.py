@@ -17,10 +17,12 @@ from attrs import fields, frozen
 
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.messages import (
+    PRIORITY_MAX,
     AckOp,
     Entry,
     Header,
     HorizonOp,
+    HorizonsOp,
     OpKind,
     Payload,
     ProducerOp,
@@ -38,6 +40,7 @@ __all__ = ["FrameCodec", "decode_payload", "encode_payload", "make_entry"]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """What fits a frame's header, the store's keys and Arrow's int64."""
 _Sequence = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+_Priority = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_MAX)]
 _Ranges = tuple[tuple[_Sequence, _Sequence], ...]
 
 
@@ -62,6 +65,7 @@ _FORMS = (
     _form(OpKind.ACK, AckOp, tuple[_Ranges]),
     _form(OpKind.RETURN, ReturnOp, tuple[_Ranges]),
     _form(OpKind.HORIZON, HorizonOp, tuple[_Number]),
+    _form(OpKind.HORIZONS, HorizonsOp, tuple[tuple[tuple[_Priority, _Number], ...]]),
     _form(OpKind.PROMOTED, PromotedOp, tuple[Literal["clean", "unclean", "cold"]]),
     _form(OpKind.REFUSAL, RefusalOp, tuple[str]),
     _form(OpKind.PURGE, PurgeOp, tuple[_Ranges]),
