@@ -13,6 +13,10 @@ SEEDS ?= 200
 SOAK_SEEDS ?= 5000
 # Lives of a store that `make crashpoints` crashes at every point.
 CRASH_SEEDS ?= 20
+# Seeds of `make chaos`; what is in CHAOS_RESULTS is not run again.
+CHAOS_SEEDS ?= 10
+CHAOS_NODES ?= 3,5
+CHAOS_RESULTS ?= results/chaos.jsonl
 # Inputs of `make fuzz`, over all targets, and where they begin.
 COUNT ?= 1000000
 FUZZ_SEED ?= 1
@@ -23,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit simulation processes sim explore soak crashpoints fuzz \
+.PHONY: help venv demo test lint types unit simulation processes sim explore soak crashpoints fuzz chaos \
 	bench ceiling sanitize clean
 
 help:  ## this list
@@ -73,6 +77,10 @@ crashpoints: $(STAMP)  ## a crash at every point of a store's writing: make cras
 
 fuzz: $(STAMP)  ## spoiled bytes for all that reads bytes: make fuzz COUNT=1000000
 	cd tests && ../$(BIN)/python -m fuzz --count $(COUNT) --seed $(FUZZ_SEED)
+
+chaos: $(STAMP)  ## real processes, real faults: make chaos CHAOS_SEEDS=100 CHAOS_NODES=3,5
+	$(BIN)/python -m mirrorq.testing.chaos --seeds $(CHAOS_SEEDS) --nodes $(CHAOS_NODES) \
+		--results $(CHAOS_RESULTS)
 
 bench: $(STAMP)  ## figures of the parts, then of the whole
 	$(PYTEST) benches --benchmark-enable -o python_files='bench_*.py'

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mirrorq.testing.chaos.proxy import Proxies
+
 from .cluster import Cluster
-from .proxy import Proxies
 
 
 @pytest.fixture

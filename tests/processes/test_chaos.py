@@ -1,0 +1,81 @@
+"""A short form of `make chaos`: real processes, real faults, the checks of what clients saw."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mirrorq.testing.chaos.course import Plan, run
+
+from .cluster import DEADLINE_S
+
+SECONDS = 5.0
+
+
+@pytest.mark.parametrize(("seed", "nodes"), [(1, 3), (2, 5)])
+def test_nothing_confirmed_is_lost(seed: int, nodes: int, tmp_path: Path) -> None:
+    """A few seconds of whatever the seed brings, then all is mended, drained and judged."""
+    report = run(Plan(seed, nodes, SECONDS), tmp_path)
+    assert not report.wrong, [*report.trace, *report.wrong]
+    found = report.findings
+    assert found.acknowledged == found.ok > 100, report.trace
+    assert sum(report.faults.values()) >= 3
+
+
+def test_an_interrupted_run_leaves_nothing_and_goes_on_later(tmp_path: Path) -> None:
+    """Ctrl-C ends every process and says so; what is in the results file is not run again."""
+    results = tmp_path / "results" / "chaos.jsonl"
+    results.parent.mkdir()
+    done = {"seed": 5, "nodes": 3, "took_s": 1.0, "faults": {"kill": 1}, "wrong": []}
+    names = ("attempts", "acknowledged", "ok", "lost", "unexpected", "duplicated", "recovered")
+    results.write_text(json.dumps({**done, **dict.fromkeys(names, 7)}) + "\n")
+    module = [sys.executable, "-m", "mirrorq.testing.chaos", "--results", str(results)]
+    place = tmp_path / "tmp"
+    place.mkdir()
+    running = subprocess.Popen(
+        [*module, "--seeds", "5-6", "--nodes", "3", "--seconds", "600"],
+        env={**os.environ, "TMPDIR": str(place)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        until_s = time.monotonic() + DEADLINE_S
+        while not list(place.glob("*/w0-producer.history")):
+            assert time.monotonic() < until_s
+            assert running.poll() is None
+            time.sleep(0.05)
+        children = children_of(running.pid)
+        assert len(children) >= 5
+        running.send_signal(signal.SIGINT)
+        _, error = running.communicate(timeout=DEADLINE_S)
+    finally:
+        running.kill()
+    assert running.returncode == 130
+    assert b"every process is ended" in error
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert not list(place.iterdir())
+    again = subprocess.run(
+        [*module, "--seeds", "5,", "--nodes", "3"], capture_output=True, text=True, check=True
+    )
+    assert "1 runs, 0 failed" in again.stdout
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            except OSError:
+                continue
+            if int(parent) == pid:
+                found.append(int(entry.name))
+    return found
