@@ -38,6 +38,7 @@ PURE = (
     "replica",
     "ring",
     "room",
+    "routing",
     "session",
     "supervisor",
     "transfer",

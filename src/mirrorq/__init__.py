@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from mirrorq.config import Config
     from mirrorq.confirmation import Confirmation, Settlement, wait
     from mirrorq.consumer import Consumer
+    from mirrorq.exchange import Exchange
     from mirrorq.message import Message
     from mirrorq.node import Node
     from mirrorq.queue import MirroredQueue
@@ -82,6 +83,7 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "Node",
     "connect",
     "Client",
+    "Exchange",
     "Config",
     # what a queue gives
     "Message",
@@ -119,6 +121,7 @@ _HOMES = {
     "Config": "mirrorq.config",
     "Confirmation": "mirrorq.confirmation",
     "Consumer": "mirrorq.consumer",
+    "Exchange": "mirrorq.exchange",
     "Message": "mirrorq.message",
     "MirroredQueue": "mirrorq.queue",
     "Node": "mirrorq.node",

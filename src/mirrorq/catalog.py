@@ -26,10 +26,13 @@ from attrs import evolve, frozen
 
 from mirrorq.errors import MALFORMED, PolicyError, ProtocolError
 from mirrorq.messages import (
+    Bind,
     CatalogCommand,
     ChangeView,
     ClearPolicy,
+    DeclareExchange,
     DeclareQueue,
+    DeleteExchange,
     DeleteQueue,
     Member,
     MemberId,
@@ -39,9 +42,11 @@ from mirrorq.messages import (
     SessionId,
     SetPolicy,
     Synchronise,
+    Unbind,
     View,
 )
 from mirrorq.policy import DEFAULT, Definition, Policy, from_text, in_force, to_text
+from mirrorq.routing import Binding, ExchangeRecord, binding_error, exchange_error
 from mirrorq.view import find_store, joining_ids, order_error
 
 __all__ = [
@@ -103,7 +108,7 @@ class CatalogResult:
 
     value: int = 0
     """DeclareQueue: the queue id. ChangeView: the new epoch. Synchronise: how many members
-    it told. Else 0."""
+    it told. Of an exchange: its version. Else 0."""
     error: str = ""
     """Name of an exception class of mirrorq.errors, "" when the command took effect."""
     text: str = ""
@@ -123,6 +128,7 @@ class _Image:
     queues: tuple[QueueRecord, ...]
     policies: tuple[tuple[str, str], ...] = ()
     """(name, text)."""
+    exchanges: tuple[ExchangeRecord, ...] = ()
 
 
 class Catalog:
@@ -136,6 +142,7 @@ class Catalog:
         self._queues: dict[int, QueueRecord] = {}
         self._ids: dict[str, int] = {}
         self._policies: dict[str, Policy] = {}
+        self._exchanges: dict[str, ExchangeRecord] = {}
 
     # --- Questions --------------------------------------------------------------------
 
@@ -167,6 +174,14 @@ class Catalog:
     def policies(self) -> tuple[Policy, ...]:
         """Return all policies, sorted by name."""
         return tuple(self._policies[name] for name in sorted(self._policies))
+
+    def exchange(self, name: str) -> ExchangeRecord | None:
+        """Return an exchange, or None."""
+        return self._exchanges.get(name)
+
+    def exchanges(self) -> tuple[ExchangeRecord, ...]:
+        """Return all exchanges, sorted by name."""
+        return tuple(self._exchanges[name] for name in sorted(self._exchanges))
 
     def policy_of(self, name: str) -> Policy | None:
         """Return the policy in force for a queue of this name, or None."""
@@ -225,6 +240,14 @@ class Catalog:
                 return self._on_clear_policy(command)
             case Synchronise():
                 return self._on_synchronise(command)
+            case DeclareExchange():
+                return self._on_declare_exchange(command)
+            case DeleteExchange():
+                return self._on_delete_exchange(command)
+            case Bind():
+                return self._on_bind(command)
+            case Unbind():
+                return self._on_unbind(command)
 
     def _on_register_node(self, command: RegisterNode) -> CatalogResult:
         known = self._nodes.get(command.node)
@@ -327,6 +350,10 @@ class Catalog:
 
     def _remove(self, queue_id: int) -> None:
         del self._ids[self._queues.pop(queue_id).name]
+        for exchange in list(self._exchanges.values()):
+            kept = tuple(b for b in exchange.bindings if b.queue_id != queue_id)
+            if len(kept) < len(exchange.bindings):
+                self._rebind(exchange, kept)
 
     def _on_note_consumers(self, command: NoteConsumers) -> CatalogResult:
         known = self._queues.get(command.queue_id)
@@ -406,13 +433,83 @@ class Catalog:
             if policy != before[queue_id]
         )
 
+    def _on_declare_exchange(self, command: DeclareExchange) -> CatalogResult:
+        wrong = exchange_error(command.name, command.kind, command.alternate)
+        if wrong:
+            return CatalogResult(error="ConfigError", text=wrong)
+        known = self._exchanges.get(command.name)
+        if known is None:
+            known = ExchangeRecord(
+                command.name, command.kind, command.alternate, self.applied_index
+            )
+            self._exchanges[command.name] = known
+        elif (known.kind, known.alternate) != (command.kind, command.alternate):
+            return CatalogResult(
+                error="PreconditionFailed",
+                text=f"exchange {known.name!r} exists with kind {known.kind!r} and alternate "
+                f"{known.alternate!r}, not {command.kind!r} and {command.alternate!r}: declare "
+                "it with equal properties, or under another name",
+            )
+        return CatalogResult(value=known.version)
+
+    def _on_delete_exchange(self, command: DeleteExchange) -> CatalogResult:
+        known = self._exchanges.get(command.name)
+        if known is None:
+            return _no_exchange(command.name)
+        if command.if_unused and known.bindings:
+            return CatalogResult(
+                error="PreconditionFailed",
+                text=f"exchange {known.name!r} has {len(known.bindings)} bindings: unbind them",
+            )
+        del self._exchanges[known.name]
+        return CatalogResult(value=self.applied_index)
+
+    def _on_bind(self, command: Bind) -> CatalogResult:
+        known, queue = self._exchanges.get(command.exchange), self.queue_named(command.queue)
+        if known is None:
+            return _no_exchange(command.exchange)
+        if queue is None:
+            return CatalogResult(
+                error="QueueNotFound", text=f"no queue is named {command.queue!r}: declare it first"
+            )
+        binding = Binding(queue.id, command.key, command.arguments)
+        wrong = binding_error(known, binding)
+        if wrong:
+            return CatalogResult(error="PreconditionFailed", text=wrong)
+        if binding in known.bindings:
+            return CatalogResult(value=known.version)
+        return self._rebind(known, (*known.bindings, binding))
+
+    def _on_unbind(self, command: Unbind) -> CatalogResult:
+        known, queue = self._exchanges.get(command.exchange), self.queue_named(command.queue)
+        if known is None:
+            return _no_exchange(command.exchange)
+        if queue is None:
+            return CatalogResult(value=known.version)
+        binding = Binding(queue.id, command.key, command.arguments)
+        kept = tuple(one for one in known.bindings if one != binding)
+        if len(kept) == len(known.bindings):
+            return CatalogResult(value=known.version)
+        return self._rebind(known, kept)
+
+    def _rebind(self, exchange: ExchangeRecord, bindings: tuple[Binding, ...]) -> CatalogResult:
+        self._exchanges[exchange.name] = evolve(
+            exchange, version=self.applied_index, bindings=bindings
+        )
+        return CatalogResult(value=self.applied_index)
+
     # --- Snapshots --------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
         """Return the whole state. Equal states give equal bytes."""
         policies = tuple((policy.name, to_text(policy)) for policy in self.policies())
         image = _Image(
-            self.applied_index, self._next_queue_id, self.nodes(), self.queues(), policies
+            self.applied_index,
+            self._next_queue_id,
+            self.nodes(),
+            self.queues(),
+            policies,
+            self.exchanges(),
         )
         return msgspec.msgpack.encode((SNAPSHOT_VERSION, image))
 
@@ -439,6 +536,7 @@ class Catalog:
         catalog._queues = {queue.id: queue for queue in image.queues}
         catalog._ids = {queue.name: queue.id for queue in image.queues}
         catalog._policies = policies
+        catalog._exchanges = {exchange.name: exchange for exchange in image.exchanges}
         return catalog
 
 
@@ -464,6 +562,12 @@ def exclusive_text(record: QueueRecord) -> str:
     return (
         f"queue {record.name!r} is exclusive and belongs to another handle{where}: "
         "use another name or wait until that handle is closed"
+    )
+
+
+def _no_exchange(name: str) -> CatalogResult:
+    return CatalogResult(
+        error="QueueNotFound", text=f"no exchange is named {name!r}: declare it first"
     )
 
 
@@ -513,6 +617,10 @@ _COMMANDS: dict[int, Any] = {
     7: ClearPolicy,
     20: NoteConsumers,
     12: Synchronise,
+    30: DeclareExchange,
+    31: DeleteExchange,
+    32: Bind,
+    33: Unbind,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 

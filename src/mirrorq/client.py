@@ -37,6 +37,7 @@ from mirrorq.errors import (
     QueueNotFound,
     ShutDown,
 )
+from mirrorq.exchange_watch import ExchangeWatch
 from mirrorq.host import Declared
 from mirrorq.messages import (
     Administrative,
@@ -46,13 +47,16 @@ from mirrorq.messages import (
     ClientDeclare,
     ClientDelete,
     ClientLook,
+    ClientWatch,
     SessionId,
 )
+from mirrorq.routing import ExchangeRecord
 from mirrorq.security import is_loopback
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.transport import parse_endpoint
 
 if TYPE_CHECKING:
+    from mirrorq.exchange import Exchange
     from mirrorq.queue import MirroredQueue
 
 __all__ = ["Client", "connect"]
@@ -141,6 +145,8 @@ class Client(Administration):
         self._timeout = timeout
         self._numbers = itertools.count(1)
         """Of sessions and calls."""
+        self._watches: dict[str, ExchangeWatch] = {}
+        self._watch_lock = threading.Lock()
         self._driver = ClientDriver(self.name, endpoints, config)
         self._driver.thread.start()
 
@@ -251,6 +257,44 @@ class Client(Administration):
         )
         return MirroredQueue._attach(self, declared, name)
 
+    def exchange(
+        self,
+        name: str,
+        kind: str | None = None,
+        *,
+        alternate: str | None = None,
+        passive: bool = False,
+        timeout: float | None = 30,
+    ) -> Exchange:
+        """Declare an exchange and return a handle on it, as `Node.exchange` does."""
+        from mirrorq.exchange import Exchange
+
+        return Exchange.declare(self, name, kind, alternate, passive, timeout)
+
+    def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+        """The exchange as the entry node last told; the first time it is asked."""
+        with self._watch_lock:
+            watch = self._watches.get(name)
+            if watch is None:
+                watch = self._watches[name] = ExchangeWatch(name, self._watch_again)
+                self._watch_again(watch)
+        if not watch.wait(at_least, CLOSE_S):
+            self._check_open()
+            raise NoQuorum(self._no_answer_text(CLOSE_S))
+        return watch.record
+
+    def queue_name(self, queue_id: int) -> str:
+        """The name of a queue that an exchange is bound to."""
+        with self._watch_lock:
+            watches = list(self._watches.values())
+        return next((w.names[queue_id] for w in watches if queue_id in w.names), "")
+
+    def _watch_again(self, watch: ExchangeWatch) -> None:
+        """Have the entry node say when the exchange has changed again."""
+        message = self._numbered(ClientWatch(watch.name, watch.version, watch.index))
+        call = Call(message, on_answer=watch.take)
+        self._driver.call(lambda: self._driver.start_call(call))
+
     def declare(
         self,
         name: str,
@@ -318,7 +362,8 @@ class Client(Administration):
             ) from None
 
     def _numbered(
-        self, call: ClientDeclare | ClientDelete | ClientLook | ClientAdminister
+        self,
+        call: ClientDeclare | ClientDelete | ClientLook | ClientAdminister | ClientWatch,
     ) -> ClientCall:
         return ClientCall(next(self._numbers), call)
 

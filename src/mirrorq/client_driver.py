@@ -87,6 +87,8 @@ class Call:
     done: threading.Event = field(factory=threading.Event)
     send_count: int = 0
     answer: ClientAnswer | None = None
+    on_answer: Callable[[ClientAnswer], None] | None = None
+    """Called on the client's thread."""
 
 
 class ClientDriver:
@@ -185,6 +187,8 @@ class ClientDriver:
         if call is not None:
             call.answer = answer
             call.done.set()
+            if call.on_answer is not None:
+                call.on_answer(answer)
 
     def _run(self) -> None:
         try:

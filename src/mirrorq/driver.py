@@ -100,6 +100,10 @@ class ClientSide(Protocol):
         """Called once a round, after its input."""
         ...
 
+    def after_step(self) -> None:
+        """Called once a round, after the engine's step."""
+        ...
+
 
 @define
 class _Port:
@@ -227,6 +231,8 @@ class Driver:
         self.engine.room.bytes_left = self._store.room_bytes()
         effects = self.engine.step(clock.now_ms(), clock.wall_us(), events)
         self._wake_at_ms = effects.wake_at_ms
+        if self.entry is not None:
+            self.entry.after_step()
         for node, endpoint in effects.connects:
             if self._transport is not None:
                 self._transport.connect_peer(node, endpoint)

@@ -34,6 +34,7 @@ from mirrorq.engine_events import (
     SessionClosed,
 )
 from mirrorq.errors import ProtocolError
+from mirrorq.exchange_watch import Seen
 from mirrorq.messages import (
     ClientAdminister,
     ClientAnswer,
@@ -53,6 +54,7 @@ from mirrorq.messages import (
     ClientPong,
     ClientRefused,
     ClientUnknown,
+    ClientWatch,
     ClientWelcome,
     DeclareQueue,
     DeleteQueue,
@@ -100,6 +102,8 @@ class _Client:
     """Calls under way: number -> token of the Ask, 0 while there is none."""
     waiting: dict[int, AnswerLater] = field(factory=dict)
     """Calls that wait for something to come true on this node."""
+    watches: dict[int, ClientWatch] = field(factory=dict)
+    """Calls that wait for an exchange to change."""
     is_lossy: bool = False
     """Messages to it were dropped; its next pong says so."""
 
@@ -200,6 +204,8 @@ class Entry:
         self._is_served = is_served
         self._is_ready = is_ready
         self._clients: dict[bytes, _Client] = {}
+        self._told_index = 0
+        """Index of the catalog when watchers were last told."""
         self._stepped_ms = clock.now_ms()
 
     @property
@@ -455,14 +461,44 @@ class Entry:
                 self._look(client, number, call)
             case ClientAdminister():
                 self._administer(client, number, call)
+            case ClientWatch():
+                client.watches[number] = call
+                self._tell_watchers(client)
+
+    def after_step(self) -> None:
+        """The engine may have applied commands to the catalog: tell who waits for that."""
+        index = self._engine.catalog.applied_index
+        if index != self._told_index:
+            self._told_index = index
+            for client in self._clients.values():
+                if client.watches:
+                    self._tell_watchers(client)
+
+    def _tell_watchers(self, client: _Client) -> None:
+        """Answer watches of exchanges that have changed."""
+        catalog = self._engine.catalog
+        for number, watch in list(client.watches.items()):
+            record = catalog.exchange(watch.exchange)
+            version = 0 if record is None else record.version
+            if version == watch.version or catalog.applied_index < watch.index:
+                continue
+            names: dict[int, str] = {}
+            for binding in () if record is None else record.bindings:
+                queue = catalog.queue(binding.queue_id)
+                if queue is not None:
+                    names[queue.id] = queue.name
+            seen = Seen(version, catalog.applied_index, record, names)
+            self._answer(client, ClientAnswer(number, 0, "", "", msgspec.json.encode(seen)))
 
     def _answer(self, client: _Client, answer: ClientAnswer) -> None:
         client.calls.pop(answer.number, None)
         client.waiting.pop(answer.number, None)
+        client.watches.pop(answer.number, None)
         self._send(client.identity, answer)
 
     def _forget(self, client: _Client, number: int) -> None:
         client.waiting.pop(number, None)
+        client.watches.pop(number, None)
         token = client.calls.pop(number, 0)
         if token:
             self._driver.forget(token)

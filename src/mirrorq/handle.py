@@ -99,6 +99,8 @@ class Handle:
         self._is_closing = False
         self._is_closed = False
         """Set with the outcomes' lock held: nothing in the inbox has an outcome after it."""
+        self._is_deleted = False
+        """The queue is no more."""
         self._close_reason = ""
         self._ended = threading.Event()
         self._publisher = Publisher(self)
@@ -129,6 +131,7 @@ class Handle:
                 events.append(Closed(self._close_reason))
         self._is_woken = False
         is_deleted = any(isinstance(event, Closed) and event.deleted for event in events)
+        self._is_deleted |= is_deleted
         open_before = session.unconfirmed_count, session.unconfirmed_bytes
         outputs = session.step(now_ms, events)
         ended_count = open_before[0] - session.unconfirmed_count

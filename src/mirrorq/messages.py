@@ -776,6 +776,37 @@ class Synchronise:
     on: bool
 
 
+@frozen
+class DeclareExchange:
+    name: str
+    kind: str
+    alternate: str = ""
+
+
+@frozen
+class DeleteExchange:
+    name: str
+    if_unused: bool = False
+    """Only when nothing is bound to it."""
+
+
+@frozen
+class Bind:
+    exchange: str
+    queue: str
+    key: str
+    arguments: str
+    """`routing.arguments_text`."""
+
+
+@frozen
+class Unbind:
+    exchange: str
+    queue: str
+    key: str
+    arguments: str
+
+
 CatalogCommand = (
     RegisterNode
     | DeclareQueue
@@ -786,9 +817,15 @@ CatalogCommand = (
     | SetPolicy
     | ClearPolicy
     | Synchronise
+    | DeclareExchange
+    | DeleteExchange
+    | Bind
+    | Unbind
 )
 
-Administrative = SetPolicy | ClearPolicy | Synchronise
+Administrative = (
+    SetPolicy | ClearPolicy | Synchronise | DeclareExchange | DeleteExchange | Bind | Unbind
+)
 """Commands that a client may have its entry node ask for."""
 
 # --- Control messages between nodes -------------------------------------------------------
@@ -993,6 +1030,16 @@ class ClientLook:
 
 
 @frozen
+class ClientWatch:
+    """Answered when the exchange's version is not this one and the node's catalog has come to
+    this index at least: `exchange_watch.Seen` as JSON."""
+
+    exchange: str
+    version: int
+    index: int
+
+
+@frozen
 class ClientAdminister:
     command: Administrative
 
@@ -1002,7 +1049,7 @@ class ClientCall:
     """Answered by ClientAnswer with the same number; sent again to the next entry node."""
 
     number: int
-    call: ClientDeclare | ClientDelete | ClientLook | ClientAdminister
+    call: ClientDeclare | ClientDelete | ClientLook | ClientAdminister | ClientWatch
 
 
 @frozen

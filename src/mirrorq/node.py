@@ -49,6 +49,7 @@ from mirrorq.messages import (
     SessionId,
 )
 from mirrorq.outcomes import Outcomes
+from mirrorq.routing import ExchangeRecord
 from mirrorq.security import check_listen
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
@@ -56,6 +57,7 @@ from mirrorq.transport import Transport
 from mirrorq.wire.ops import FrameCodec
 
 if TYPE_CHECKING:
+    from mirrorq.exchange import Exchange
     from mirrorq.queue import MirroredQueue
 
 __all__ = ["Node"]
@@ -446,6 +448,44 @@ class Node(Administration):
                     f"queue {status.name!r} has {status.consumers} consumers: cancel them first"
                 )
         self._command(DeleteQueue(queue_id), timeout)
+
+    # --- Exchanges ----------------------------------------------------------------------
+
+    def exchange(
+        self,
+        name: str,
+        kind: str | None = None,
+        *,
+        alternate: str | None = None,
+        passive: bool = False,
+        timeout: float | None = 30,
+    ) -> Exchange:
+        """Declare an exchange and return a handle on it.
+
+        Args:
+            kind: direct, fanout, topic or headers.
+            alternate: name of the exchange that gets what reaches no queue.
+            passive: do not make it; `kind` is not looked at.
+
+        Raises:
+            PreconditionFailed: it exists with other properties.
+            QueueNotFound: `passive`, and it does not exist.
+            NoQuorum: no majority within `timeout` seconds.
+        """
+        from mirrorq.exchange import Exchange
+
+        if passive:
+            self.wait_ready(timeout)
+        return Exchange.declare(self, name, kind, alternate, passive, timeout)
+
+    def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+        """The exchange as this node knows it. Records never change: any thread may read them."""
+        return self._driver.engine.catalog.exchange(name)
+
+    def queue_name(self, queue_id: int) -> str:
+        """The queue's name, "" when there is none of this id. From any thread."""
+        record = self._driver.engine.catalog.queue(queue_id)
+        return "" if record is None else record.name
 
     # --- Host of handles ----------------------------------------------------------------
 

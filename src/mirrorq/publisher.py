@@ -17,13 +17,32 @@ from mirrorq.session import Failed, Session, Stored
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
 
-__all__ = ["MessageTooLarge", "Publisher"]
+__all__ = ["MessageTooLarge", "Publisher", "checked_body"]
 
 Listener = Callable[[Confirmation], object] | None
 
 
 class MessageTooLarge(MirrorQError, ValueError):
     """A body above `message_bytes_max`."""
+
+
+def checked_body(body: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
+    """The body as bytes of its own.
+
+    Raises:
+        TypeError: it is not bytes-like.
+        MessageTooLarge: it is.
+    """
+    if type(body) is not bytes:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(f"a body is bytes-like, not {type(body).__name__}: encode it first")
+        body = bytes(body)
+    if len(body) > bytes_max:
+        raise MessageTooLarge(
+            f"a body of {len(body)} bytes is larger than message_bytes_max {bytes_max}: split it, "
+            "or raise the limit on all nodes"
+        )
+    return body
 
 
 class Publisher:
@@ -42,22 +61,8 @@ class Publisher:
     # --- Users' threads -------------------------------------------------------------------
 
     def body(self, body: bytes | bytearray | memoryview) -> bytes:
-        """The body as bytes of its own.
-
-        Raises:
-            TypeError: it is not bytes-like.
-            MessageTooLarge: it is.
-        """
-        if type(body) is not bytes:
-            if not isinstance(body, bytes | bytearray | memoryview):
-                raise TypeError(f"a body is bytes-like, not {type(body).__name__}: encode it first")
-            body = bytes(body)
-        if len(body) > self._config.message_bytes_max:
-            raise MessageTooLarge(
-                f"a body of {len(body)} bytes is larger than message_bytes_max "
-                f"{self._config.message_bytes_max}: split it, or raise the limit on all nodes"
-            )
-        return body
+        """As `checked_body`, by this handle's limit."""
+        return checked_body(body, self._config.message_bytes_max)
 
     def bodies(self, bodies: Sequence[bytes | bytearray | memoryview]) -> list[bytes]:
         """Each as in `body`; for a list of bytes without looking at each in Python."""
@@ -93,7 +98,7 @@ class Publisher:
         if timeout is not None and timeout < 0:
             raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
         if not self.has_room(count, size):
-            self._wait_for_room(count, size, block, timeout)
+            self.wait_for_room(count, size, block, timeout)
         with self._outcomes.lock:
             if handle._is_closed:
                 raise ShutDown(f"the handle on queue {handle.name!r} is closed")
@@ -102,7 +107,8 @@ class Publisher:
             handle._inbox.append(item)
         handle._wake()
 
-    def _wait_for_room(self, count: int, size: int, block: bool, timeout: float | None) -> None:
+    def wait_for_room(self, count: int, size: int, block: bool, timeout: float | None) -> None:
+        """Wait until so much more may be unconfirmed; errors as of `accept`."""
         handle = self._handle
 
         def may_go_on() -> bool:

@@ -32,12 +32,15 @@ from mirrorq.errors import PolicyError
 from mirrorq.lease import Leading, LeaseGrantor
 from mirrorq.liveness import Liveness, Probe, Status
 from mirrorq.messages import (
+    Bind,
     CatalogAnswer,
     CatalogCommand,
     CatalogRequest,
     ChangeView,
     ClearPolicy,
+    DeclareExchange,
     DeclareQueue,
+    DeleteExchange,
     DeleteQueue,
     LeaseAnswer,
     LeaseRelease,
@@ -48,6 +51,7 @@ from mirrorq.messages import (
     RemoveNode,
     SetPolicy,
     Synchronise,
+    Unbind,
     View,
 )
 from mirrorq.placement import wanted_members
@@ -339,6 +343,8 @@ class Supervisor:
                     return CatalogAnswer(request.number, 0, "PolicyError", str(error))
                 wrong = ""
             case DeleteQueue() | NoteConsumers() | ClearPolicy() | Synchronise():
+                wrong = ""
+            case DeclareExchange() | DeleteExchange() | Bind() | Unbind():
                 wrong = ""
         if wrong:
             return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)

@@ -114,6 +114,10 @@ _TAGS: dict[type, int] = {
     m.ClearPolicy: 86,
     m.NoteConsumers: 89,
     m.Synchronise: 87,
+    m.DeclareExchange: 150,
+    m.DeleteExchange: 151,
+    m.Bind: 152,
+    m.Unbind: 153,
     # Raft
     raft.VoteRequest: 90,
     raft.VoteAnswer: 91,
@@ -146,6 +150,7 @@ _TAGS: dict[type, int] = {
     m.ClientDelete: 126,
     m.ClientLook: 127,
     m.ClientAdminister: 128,
+    m.ClientWatch: 140,
 }
 """Tags are on the wire and never change meaning; a class without one cannot be sent."""
 

@@ -1,0 +1,402 @@
+"""`Exchange`: a name to publish to; bindings decide which queues a message reaches.
+
+Exchanges and bindings are in the catalog, so they are the same on all nodes and survive what the
+catalog survives. Routing is done by the publisher's handle: it has a handle on each queue that
+its messages reach, and puts a message into all of them. Each of those puts is resent after a
+failover under its own producer number, so a failover in the middle neither loses the message nor
+doubles it in any queue. What `publish` returns ends when every one of them has ended.
+
+*Threads*: every method may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mirrorq.confirmation import Confirmation
+from mirrorq.errors import (
+    ConfigError,
+    ConfirmUnknown,
+    Full,
+    MirrorQError,
+    NotConfirmed,
+    QueueNotFound,
+    ShutDown,
+)
+from mirrorq.host import Declared, Host
+from mirrorq.message import HeaderValue, pack_properties
+from mirrorq.messages import Administrative, Bind, DeclareExchange, DeleteExchange, Unbind
+from mirrorq.outcomes import Outcomes
+from mirrorq.publisher import checked_body
+from mirrorq.puts import SinglePut
+from mirrorq.queue import MirroredQueue
+from mirrorq.routing import KEY_CHARS_MAX, ExchangeRecord, Routes, arguments_text, exchange_error
+from mirrorq.terms import terms_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Exchange", "ExchangeHost"]
+
+
+class ExchangeHost(Host, Protocol):
+    """What an exchange asks of the process that it lives in."""
+
+    def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+        """The exchange as this process knows it, not older than a version it was told of."""
+        ...
+
+    def queue_name(self, queue_id: int) -> str:
+        """The queue's name, "" when there is none of this id."""
+        ...
+
+    def _administer(self, command: Administrative, timeout: float | None) -> int: ...
+
+
+class Exchange:
+    """One exchange. Made by `Node.exchange` and `Client.exchange`."""
+
+    def __init__(self, host: ExchangeHost, name: str) -> None:
+        self.name = name
+        self._host = host
+        self._lock = threading.Lock()
+        """Held while a message is accepted: by all of its queues or by none."""
+        self._handles: dict[int, MirroredQueue] = {}
+        self._routes: dict[str, Routes] = {}
+        self._outcomes = Outcomes()
+        self._is_closed = False
+        self._open_count = 0
+        """Publishes without an outcome; changed with the outcomes' lock held."""
+
+    @classmethod
+    def declare(
+        cls,
+        host: ExchangeHost,
+        name: str,
+        kind: str | None,
+        alternate: str | None,
+        passive: bool,
+        timeout: float | None,
+    ) -> Exchange:
+        """Make an exchange, or find it."""
+        if passive:
+            if host.exchange_record(name) is None:
+                raise QueueNotFound(f"no exchange is named {name!r}: declare it")
+            return cls(host, name)
+        wrong = exchange_error(name, kind, alternate or "")
+        if wrong:
+            raise ConfigError(wrong)
+        version = host._administer(DeclareExchange(name, str(kind), alternate or ""), timeout)
+        host.exchange_record(name, version)
+        return cls(host, name)
+
+    # --- Bindings -------------------------------------------------------------------------
+
+    def bind(
+        self,
+        queue: str | MirroredQueue,
+        routing_key: str = "",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        timeout: float | None = 30,
+    ) -> None:
+        """Have messages reach a queue. Bound already in the same way: nothing changes.
+
+        Publishers on this node see it when this returns, others as soon as their node does.
+
+        Args:
+            routing_key: direct: the key; topic: a pattern with `*` and `#`; else carried.
+            arguments: headers: what the message's headers are compared with.
+
+        Raises:
+            QueueNotFound: there is no such queue or exchange.
+            NoQuorum: no majority within `timeout` seconds.
+        """
+        self._change(Bind(self.name, *_ends(queue, routing_key, arguments)), timeout)
+
+    def unbind(
+        self,
+        queue: str | MirroredQueue,
+        routing_key: str = "",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        timeout: float | None = 30,
+    ) -> None:
+        """Take a binding away; when there is none like it, nothing happens. As `bind`."""
+        self._change(Unbind(self.name, *_ends(queue, routing_key, arguments)), timeout)
+
+    def _change(self, command: Bind | Unbind, timeout: float | None) -> None:
+        self._check_open()
+        version = self._host._administer(command, timeout)
+        self._host.exchange_record(self.name, version)
+
+    def bindings(self) -> list[tuple[str, str, str]]:
+        """(queue's name, key, arguments as JSON) of each binding, in the order made."""
+        record = self._record()
+        named = [(self._host.queue_name(b.queue_id), b.key, b.arguments) for b in record.bindings]
+        return [binding for binding in named if binding[0]]
+
+    def delete(self, if_unused: bool = False, *, timeout: float | None = 30) -> None:
+        """Delete the exchange with its bindings; queues stay.
+
+        Raises:
+            PreconditionFailed: `if_unused`, and something is bound to it.
+            QueueNotFound: there is none.
+        """
+        self._check_open()
+        self._host._administer(DeleteExchange(self.name, if_unused), timeout)
+
+    # --- Publishing -----------------------------------------------------------------------
+
+    def publish(
+        self,
+        routing_key: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        persistent: bool = True,
+        mandatory: bool = False,
+        block: bool = True,
+        timeout: float | None = None,
+        on_confirm: Callable[[Confirmation], object] | None = None,
+    ) -> Confirmation:
+        """Publish a message to every queue that it reaches; returns once it is accepted.
+
+        Args:
+            routing_key: up to 255 characters; the message carries it as its `key`.
+            mandatory: a message that reaches no queue ends with NotConfirmed; else it is
+                confirmed, by nobody, as in RabbitMQ.
+            block, timeout: wait so long (seconds) while too much is unconfirmed.
+            others: as in `MirroredQueue.put`.
+
+        Returns:
+            The confirmation: it ends with {queue's name: sequence} when every queue has the
+            message on disk on all its members in sync; with NotConfirmed when one refused it
+            (the text says which have it), ConfirmUnknown when that is not known of one. A
+            queue that is deleted meanwhile no longer counts.
+
+        Raises:
+            Full, NoQuorum, QueueDown: not accepted, by no queue, and why.
+            QueueNotFound: the exchange was deleted.
+            ShutDown: this handle is closed.
+        """
+        if not isinstance(routing_key, str) or len(routing_key) > KEY_CHARS_MAX:
+            raise ConfigError(
+                f"a routing key is a string of up to {KEY_CHARS_MAX} characters, "
+                f"not {routing_key!r}"
+            )
+        data = checked_body(body, self._host.config.message_bytes_max)
+        terms = terms_of(persistent, priority, delay, ttl)
+        properties = pack_properties(headers, message_id, routing_key or None)
+        confirmation = Confirmation(self._outcomes)
+        if on_confirm is not None:
+            confirmation._callbacks = [on_confirm]
+        size = len(data) + len(properties)
+        while True:
+            with self._lock:
+                self._check_open()
+                reached = self._reached(routing_key, headers or {})
+                full = next((h for h in reached if not h._publisher.has_room(1, size)), None)
+                if full is None:
+                    with self._outcomes.lock:
+                        self._open_count += 1
+                    gathering = _Gathering(confirmation, mandatory, self._on_ended)
+                    for handle in reached:
+                        part = gathering.part(handle)
+                        gathering.accept(part, SinglePut(part, data, properties, terms))
+                    gathering.end_one()
+                    return confirmation
+            with contextlib.suppress(ShutDown):  # its queue was deleted: look again
+                full._publisher.wait_for_room(1, size, block, timeout)
+
+    def _on_ended(self) -> None:
+        """With the outcomes' lock held."""
+        self._open_count -= 1
+        self._outcomes.notify()
+
+    def _reached(self, key: str, headers: Mapping[str, Any]) -> list[MirroredQueue]:
+        """Handles on the queues that a message reaches, by way of alternates if need be."""
+        record: ExchangeRecord | None = self._record()
+        passed: list[str] = []
+        while record is not None and record.name not in passed:
+            passed.append(record.name)
+            queue_ids = self._routes_of(record).route(key, headers)
+            handles = [self._handle(queue_id) for queue_id in queue_ids]
+            reached = [handle for handle in handles if handle is not None]
+            if reached:
+                return reached
+            record = self._host.exchange_record(record.alternate) if record.alternate else None
+        return []
+
+    def _record(self) -> ExchangeRecord:
+        record = self._host.exchange_record(self.name)
+        if record is None:
+            raise QueueNotFound(f"exchange {self.name!r} is no more: declare it again")
+        return record
+
+    def _routes_of(self, record: ExchangeRecord) -> Routes:
+        routes = self._routes.get(record.name)
+        if routes is None or routes.record.version != record.version:
+            routes = self._routes[record.name] = Routes(record)
+            self._close_unbound()
+        return routes
+
+    def _close_unbound(self) -> None:
+        """Handles on queues that no binding leads to any more, when nothing of them is open."""
+        bound = {b.queue_id for routes in self._routes.values() for b in routes.record.bindings}
+        for queue_id in [queue_id for queue_id in self._handles if queue_id not in bound]:
+            if not self._handles[queue_id]._publisher.count:
+                self._handles.pop(queue_id).close()
+
+    def _handle(self, queue_id: int) -> MirroredQueue | None:
+        handle = self._handles.get(queue_id)
+        if handle is not None and not handle._is_closed:
+            return handle
+        name = self._host.queue_name(queue_id)
+        if not name:
+            return None
+        handle = MirroredQueue._attach(self._host, Declared(queue_id), name)
+        self._handles[queue_id] = handle
+        return handle
+
+    # --- The end --------------------------------------------------------------------------
+
+    def wait_for_confirms(self, timeout: float | None = None) -> bool:
+        """Wait until everything published has an outcome; True.
+
+        Raises:
+            Full: not within `timeout` seconds.
+        """
+        if not self._outcomes.wait_for(lambda: not self._open_count, timeout):
+            raise Full(
+                f"exchange {self.name!r}: {self._open_count} messages are still unconfirmed "
+                f"after {timeout} s: wait again"
+            )
+        return True
+
+    def close(self) -> None:
+        """Wait up to 5 s for what is open, and close the handle. The exchange stays."""
+        with self._lock:
+            self._is_closed = True
+            handles, self._handles = list(self._handles.values()), {}
+        for handle in handles:
+            handle.close()
+        self._outcomes.close(1.0)
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._host.closed():
+            raise ShutDown(f"the handle on exchange {self.name!r} is closed")
+
+    def __enter__(self) -> Exchange:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.name!r} on {self._host.name}>"
+
+
+class _Gathering:
+    """The outcomes of one message in all the queues that it reaches, as one."""
+
+    def __init__(
+        self, confirmation: Confirmation, mandatory: bool, on_ended: Callable[[], None]
+    ) -> None:
+        self._confirmation = confirmation
+        self._mandatory = mandatory
+        self._on_ended = on_ended
+        self._lock = threading.Lock()
+        self._open_count = 1
+        """Parts that are open, and one for as long as parts are added."""
+        self._sequences: dict[str, int] = {}
+        self._errors: dict[str, MirrorQError] = {}
+
+    def part(self, handle: MirroredQueue) -> _Part:
+        """One more outcome to wait for."""
+        with self._lock:
+            self._open_count += 1
+        return _Part(handle, self)
+
+    def accept(self, part: _Part, item: SinglePut) -> None:
+        """Put the message into one queue, which has room."""
+        try:
+            part.handle._publisher.accept(item, 1, item.size, False, None)
+        except MirrorQError as error:
+            # Closed, because its queue was deleted; or a limit of that queue alone.
+            self.end(part.handle, None, error)
+
+    def end(self, handle: MirroredQueue, value: Any, error: MirrorQError | None) -> None:
+        """One queue has an outcome. On the host's thread: short."""
+        with self._lock:
+            if error is None:
+                self._sequences[handle.name] = value
+            elif not handle._is_deleted:
+                self._errors[handle.name] = error
+        self.end_one()
+
+    def end_one(self) -> None:
+        """A part has ended, or the last one was added."""
+        with self._lock:
+            self._open_count -= 1
+            is_last = not self._open_count
+        if is_last:
+            outcomes = self._confirmation._outcomes
+            error = self._error()
+            with outcomes.lock:
+                self._confirmation._finish(None if error else self._sequences, error)
+                self._on_ended()
+
+    def _error(self) -> MirrorQError | None:
+        errors = self._errors
+        if not errors and (self._sequences or not self._mandatory):
+            return None
+        if not errors:
+            return NotConfirmed("the message reached no queue: bind one, or leave mandatory out")
+        text = "; ".join(f"{name}: {error}" for name, error in sorted(errors.items()))
+        if self._sequences:
+            text += f". Stored in {', '.join(sorted(self._sequences))}"
+        if all(isinstance(error, NotConfirmed | Full | ShutDown) for error in errors.values()):
+            return NotConfirmed(text)
+        return ConfirmUnknown(text)
+
+
+class _Part(Confirmation):
+    """One queue's part of it: nobody waits for it, it tells the whole."""
+
+    __slots__ = ("_gathering", "handle")
+
+    def __init__(self, handle: MirroredQueue, gathering: _Gathering) -> None:
+        super().__init__(handle._outcomes)
+        self.handle = handle
+        self._gathering = gathering
+
+    def _finish(self, value: Any, error: MirrorQError | None) -> None:
+        super()._finish(value, error)
+        self._gathering.end(self.handle, value, error)
+
+
+def _ends(
+    queue: str | MirroredQueue, key: str, arguments: Mapping[str, Any] | None
+) -> tuple[str, str, str]:
+    """(queue's name, key, arguments) of a binding, checked."""
+    name = queue.name if isinstance(queue, MirroredQueue) else queue
+    if not isinstance(name, str):
+        raise ConfigError(f"a queue is bound by its name or a handle on it, not {name!r}")
+    if not isinstance(key, str) or len(key) > KEY_CHARS_MAX:
+        raise ConfigError(
+            f"a binding's key is a string of up to {KEY_CHARS_MAX} characters, not {key!r}"
+        )
+    return name, key, arguments_text(arguments)

@@ -1,0 +1,217 @@
+"""Which queues a message published to an exchange reaches.
+
+The kinds of exchange and their matching are AMQP 0-9-1's:
+
+    direct   the binding's key is the routing key
+    fanout   every bound queue
+    topic    keys are words between dots; in a binding's key `*` stands for one word and `#` for
+             none or more
+    headers  the binding's arguments are among the message's headers: all of them, or any with
+             {"x-match": "any"}; an argument whose value is None asks only that the header is
+             there. Arguments that begin with "x-" do not take part
+
+A queue bound several times is reached once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from attrs import frozen
+
+from mirrorq.errors import MALFORMED, ConfigError
+
+__all__ = [
+    "KINDS",
+    "Binding",
+    "ExchangeRecord",
+    "Routes",
+    "arguments_text",
+    "binding_error",
+    "exchange_error",
+    "topic_matches",
+]
+
+KINDS = ("direct", "fanout", "topic", "headers")
+NAME_CHARS_MAX = 255
+KEY_CHARS_MAX = 255
+ARGUMENTS_CHARS_MAX = 4096
+BINDINGS_MAX = 10_000
+"""Of one exchange: they are in the catalog, which every node has in memory."""
+MEMO_MAX = 4096
+"""Routing keys whose queues are remembered."""
+
+
+@frozen
+class Binding:
+    """One way from an exchange to a queue."""
+
+    queue_id: int
+    key: str = ""
+    arguments: str = ""
+    """JSON, as `arguments_text` writes it; "" when there are none."""
+
+
+@frozen
+class ExchangeRecord:
+    """One exchange as the catalog keeps it."""
+
+    name: str
+    kind: str
+    alternate: str = ""
+    """Exchange that gets what reaches no queue; "" for none."""
+    version: int = 0
+    """Index of the catalog's last command that changed it."""
+    bindings: tuple[Binding, ...] = ()
+
+
+def exchange_error(name: object, kind: object, alternate: object) -> str:
+    """Return what is wrong with a declaration, "" when nothing is."""
+    for what, value in (("an exchange's name", name), ("the alternate exchange's name", alternate)):
+        if not isinstance(value, str) or len(value) > NAME_CHARS_MAX:
+            return f"{what} is a string of 1 to {NAME_CHARS_MAX} characters, not {value!r}"
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            return f"{what} {value!r} cannot be written as UTF-8: {error.reason}"
+    if not name:
+        return f"an exchange's name has 1 to {NAME_CHARS_MAX} characters, not none"
+    if kind not in KINDS:
+        return f"an exchange is one of {', '.join(KINDS)}, not {kind!r}"
+    if alternate == name:
+        return f"exchange {name!r} cannot be its own alternate"
+    return ""
+
+
+def binding_error(exchange: ExchangeRecord, binding: Binding) -> str:
+    """Return why an exchange cannot have one more binding, "" when it can."""
+    if len(exchange.bindings) >= BINDINGS_MAX:
+        return f"exchange {exchange.name!r} has {BINDINGS_MAX} bindings: no more than that"
+    if len(binding.key) > KEY_CHARS_MAX:
+        return f"a binding's key has {len(binding.key)} characters: at most {KEY_CHARS_MAX}"
+    if len(binding.arguments) > ARGUMENTS_CHARS_MAX:
+        return f"a binding's arguments take {len(binding.arguments)} characters: at most " + str(
+            ARGUMENTS_CHARS_MAX
+        )
+    return ""
+
+
+def arguments_text(arguments: Mapping[str, Any] | None) -> str:
+    """Return a binding's arguments as the catalog keeps them: equal ones give equal text.
+
+    Raises:
+        ConfigError: a name is no string, a value is no str, int, float, bool or None, or
+            "x-match" is neither "all" nor "any".
+    """
+    if not arguments:
+        return ""
+    for name, value in arguments.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"the name of a binding's argument is a string, not {name!r}")
+        if not isinstance(value, str | int | float | bool | None):
+            raise ConfigError(
+                f"argument {name!r} of a binding is {value!r}: a str, int, float, bool or None"
+            )
+    if arguments.get("x-match", "all") not in ("all", "any"):
+        raise ConfigError(f"x-match is 'all' or 'any', not {arguments['x-match']!r}")
+    try:
+        text = msgspec.json.encode(dict(sorted(arguments.items()))).decode()
+    except (msgspec.MsgspecError, UnicodeError, OverflowError) as error:
+        raise ConfigError(f"the arguments of a binding cannot be written: {error}") from None
+    if len(text) > ARGUMENTS_CHARS_MAX:
+        raise ConfigError(
+            f"the arguments of a binding take {len(text)} characters, more than "
+            f"{ARGUMENTS_CHARS_MAX}"
+        )
+    return text
+
+
+class Routes:
+    """The bindings of one exchange, ready to be asked."""
+
+    def __init__(self, record: ExchangeRecord) -> None:
+        self.record = record
+        self._exact: dict[str, tuple[int, ...]] = {}
+        self._patterns: list[tuple[tuple[str, ...], int]] = []
+        self._headers: list[tuple[dict[str, Any], int]] = []
+        self._all = _once([binding.queue_id for binding in record.bindings])
+        self._memo: dict[str, tuple[int, ...]] = {}
+        for binding in record.bindings:
+            self._add(binding)
+
+    def _add(self, binding: Binding) -> None:
+        words = tuple(binding.key.split("."))
+        if self.record.kind == "headers":
+            self._headers.append((_arguments(binding), binding.queue_id))
+        elif self.record.kind == "topic" and ("*" in words or "#" in words):
+            self._patterns.append((words, binding.queue_id))
+        else:
+            known = self._exact.get(binding.key, ())
+            self._exact[binding.key] = (*known, binding.queue_id)
+
+    def route(self, key: str, headers: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the ids of the queues that a message reaches, each once, in order of binding."""
+        kind = self.record.kind
+        if kind == "fanout":
+            return self._all
+        if kind == "headers":
+            return _once([q for wanted, q in self._headers if _headers_match(wanted, headers)])
+        if kind == "direct" or not self._patterns:
+            return _once(list(self._exact.get(key, ())))
+        known = self._memo.get(key)
+        if known is None:
+            words = tuple(key.split("."))
+            found = list(self._exact.get(key, ()))
+            found += [q for pattern, q in self._patterns if _words_match(pattern, words)]
+            if len(self._memo) >= MEMO_MAX:
+                self._memo.clear()
+            known = self._memo[key] = _once(found)
+        return known
+
+
+def topic_matches(pattern: str, key: str) -> bool:
+    """Say whether a topic binding's key matches a routing key."""
+    return _words_match(tuple(pattern.split(".")), tuple(key.split(".")))
+
+
+def _words_match(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    """The positions in `words` that each prefix of the pattern can have come to."""
+    count = len(words)
+    places = [True] + [False] * count
+    for part in pattern:
+        if part == "#":
+            first = places.index(True) if True in places else count + 1
+            places = [index >= first for index in range(count + 1)]
+        else:
+            places = [False] + [
+                places[index] and part in ("*", words[index]) for index in range(count)
+            ]
+    return places[count]
+
+
+def _arguments(binding: Binding) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(binding.arguments or "{}", type=dict[str, Any])
+    except MALFORMED:
+        return {"x-match": "none"}  # only what this module wrote is in a catalog
+
+
+def _headers_match(wanted: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
+    how = wanted.get("x-match", "all")
+    found = [
+        name in headers and (value is None or _same(headers[name], value))
+        for name, value in wanted.items()
+        if not name.startswith("x-")
+    ]
+    return all(found) if how == "all" else how == "any" and any(found)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal and of one kind: True is not 1."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _once(queues: list[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(queues))
