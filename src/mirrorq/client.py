@@ -38,6 +38,7 @@ from mirrorq.errors import (
     ShutDown,
 )
 from mirrorq.exchange_watch import ExchangeWatch
+from mirrorq.fork_lock import FORK_LOCK
 from mirrorq.host import Declared
 from mirrorq.messages import (
     Administrative,
@@ -127,7 +128,13 @@ def _reconnect(
 
 
 class Client(Administration):
-    """A connection to a cluster, and the host of the handles made with it. See `connect`."""
+    """A connection to a cluster, and the host of the handles made with it. See `connect`.
+
+    A forked child goes on with a connection of its own, made when it first uses the client or
+    one of its handles; what the parent holds or has open stays the parent's.
+    """
+
+    survives_fork = True
 
     def __init__(
         self,
@@ -137,17 +144,21 @@ class Client(Administration):
         insecure: bool,
         timeout: float | None,
     ) -> None:
-        self._pid = os.getpid()
-        self.name = f"client-{self._pid}-{secrets.token_hex(4)}"
         self.config = config
         self.endpoints = tuple(endpoints)
         self._insecure = insecure
         self._timeout = timeout
+        self._begin()
+
+    def _begin(self) -> None:
+        """Connect, in this process."""
+        self._pid = os.getpid()
+        self.name = f"client-{self._pid}-{secrets.token_hex(4)}"
         self._numbers = itertools.count(1)
         """Of sessions and calls."""
         self._watches: dict[str, ExchangeWatch] = {}
         self._watch_lock = threading.Lock()
-        self._driver = ClientDriver(self.name, endpoints, config)
+        self._driver = ClientDriver(self.name, self.endpoints, self.config)
         self._driver.thread.start()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -167,6 +178,7 @@ class Client(Administration):
         return self._driver.entry_node if self._driver.welcomed.is_set() else ""
 
     def closed(self) -> bool:
+        """Whether it was closed, in the parent of a forked child too, or has failed."""
         return self._driver.is_stopping or self._driver.failure is not None
 
     def close(self) -> None:
@@ -213,10 +225,9 @@ class Client(Administration):
 
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
-            raise MirrorQError(
-                f"this client was made in process {self._pid}; this is process {os.getpid()}, "
-                "forked from it: call connect() in the child"
-            )
+            with FORK_LOCK:
+                if os.getpid() != self._pid:
+                    self._begin()
         failure = self._driver.failure
         if failure is not None:
             raise ShutDown(f"the client has failed: {failure}") from failure

@@ -12,6 +12,7 @@ doubles it in any queue. What `publish` returns ends when every one of them has 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +27,7 @@ from mirrorq.errors import (
     QueueNotFound,
     ShutDown,
 )
+from mirrorq.fork_lock import FORK_LOCK
 from mirrorq.host import Declared, Host
 from mirrorq.message import HeaderValue, pack_properties
 from mirrorq.messages import Administrative, Bind, DeclareExchange, DeleteExchange, Unbind
@@ -62,12 +64,17 @@ class Exchange:
     def __init__(self, host: ExchangeHost, name: str) -> None:
         self.name = name
         self._host = host
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """In this process: a forked child has nothing of what its parent has open."""
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         """Held while a message is accepted: by all of its queues or by none."""
         self._handles: dict[int, MirroredQueue] = {}
         self._routes: dict[str, Routes] = {}
         self._outcomes = Outcomes()
-        self._is_closed = False
         self._open_count = 0
         """Publishes without an outcome; changed with the outcomes' lock held."""
 
@@ -195,13 +202,15 @@ class Exchange:
         data = checked_body(body, self._host.config.message_bytes_max)
         terms = terms_of(persistent, priority, delay, ttl)
         properties = pack_properties(headers, message_id, routing_key or None)
+        self._check_open()
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
             confirmation._callbacks = [on_confirm]
         size = len(data) + len(properties)
         while True:
             with self._lock:
-                self._check_open()
+                if self._is_closed:
+                    raise ShutDown(f"the handle on exchange {self.name!r} is closed")
                 reached = self._reached(routing_key, headers or {})
                 full = next((h for h in reached if not h._publisher.has_room(1, size)), None)
                 if full is None:
@@ -291,6 +300,10 @@ class Exchange:
         self._outcomes.close(1.0)
 
     def _check_open(self) -> None:
+        if os.getpid() != self._pid and self._host.survives_fork:
+            with FORK_LOCK:
+                if os.getpid() != self._pid:
+                    self._begin()
         if self._is_closed or self._host.closed():
             raise ShutDown(f"the handle on exchange {self.name!r} is closed")
 

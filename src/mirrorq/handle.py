@@ -29,6 +29,7 @@ from mirrorq.errors import (
     QueueDown,
     ShutDown,
 )
+from mirrorq.fork_lock import FORK_LOCK
 from mirrorq.host import Declared, Host
 from mirrorq.message import Message
 from mirrorq.messages import Counts, Deliver, SessionRequest
@@ -299,12 +300,20 @@ class Handle:
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
+            self._on_forked()
+        if self._is_closing or self._is_closed or self._host.closed():
+            raise ShutDown(f"the handle on queue {self.name!r} is closed")
+
+    def _on_forked(self) -> None:
+        """First use in a child: nothing of the parent's threads and locks works here."""
+        if not self._host.survives_fork:
             raise MirrorQError(
                 f"the handle on queue {self.name!r} was made in process {self._pid}; this is "
                 f"process {os.getpid()}, forked from it: open the queue in the child"
             )
-        if self._is_closing or self._is_closed or self._host.closed():
-            raise ShutDown(f"the handle on queue {self.name!r} is closed")
+        with FORK_LOCK:
+            if os.getpid() != self._pid and not (self._is_closing or self._is_closed):
+                self._open(self._host, Declared(self._queue_id), self.name)
 
     def _check_open_for_puts(self) -> None:
         self._check()

@@ -32,6 +32,8 @@ class Host(Protocol):
 
     name: str
     config: Config
+    survives_fork: bool
+    """Whether it goes on in a forked child, on a connection of its own."""
 
     def open_session(
         self, port: SessionPort, queue_id: int, owner: SessionId | None = None

@@ -89,6 +89,8 @@ class Node(Administration):
         StoreError: the store cannot be opened (StoreLocked, StoreCorrupt among them).
     """
 
+    survives_fork = False
+
     def __init__(
         self,
         name: str,

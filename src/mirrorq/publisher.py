@@ -94,14 +94,14 @@ class Publisher:
             ShutDown: the handle is closed.
         """
         handle = self._handle
-        handle._check_open_for_puts()
         if timeout is not None and timeout < 0:
             raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
         if not self.has_room(count, size):
             self.wait_for_room(count, size, block, timeout)
         with self._outcomes.lock:
-            if handle._is_closed:
-                raise ShutDown(f"the handle on queue {handle.name!r} is closed")
+            if handle._is_closed or handle._is_shut:
+                what = "closed" if handle._is_closed else "shut down: it takes no puts"
+                raise ShutDown(f"the handle on queue {handle.name!r} is {what}")
             self.count += count
             self.size += size
             handle._inbox.append(item)

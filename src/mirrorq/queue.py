@@ -2,7 +2,8 @@
 
 What it is made of is in `handle`; here are the calls, with what they promise.
 
-*Threads*: every method may be called from any thread, except in a forked child.
+*Threads*: every method may be called from any thread; in a forked child only if the handle is
+a client's (which then connects anew).
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ class MirroredQueue(Handle):
         terms = terms_of(persistent, priority, delay)
         data = self._publisher.body(body)
         properties = pack_properties(headers, message_id, key)
+        self._check_open_for_puts()
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
             confirmation._callbacks = [on_confirm]
@@ -248,6 +250,7 @@ class MirroredQueue(Handle):
             PreconditionFailed: a consumer holds the queue exclusively.
             ShutDown: the handle is closed, or was shut down and nothing is ready.
         """
+        self._check_open_for_gets()
         found = self._receiver.obtain(1, block, timeout)
         if not found:
             if self._is_shut:
@@ -270,6 +273,7 @@ class MirroredQueue(Handle):
         """
         if count_max < 1:
             raise ValueError(f"count_max is {count_max}: ask for at least 1")
+        self._check_open_for_gets()
         found = self._receiver.obtain(count_max, True, timeout)
         if not found:
             if self._is_shut:
@@ -462,6 +466,26 @@ class MirroredQueue(Handle):
             self._end_session()
         self._outcomes.close(CLOSE_S - FLUSH_S)
         self._release()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A handle on a client is pickled as its name: where it is loaded it connects anew."""
+        from mirrorq.client import Client
+
+        client = self._host
+        if not isinstance(client, Client):
+            raise TypeError(
+                f"the handle on queue {self.name!r} is of a node and cannot be pickled: pickle "
+                "one of mirrorq.connect(), or open the queue where it is used"
+            )
+        from mirrorq.shared_client import reopen
+
+        return reopen, (
+            client.endpoints,
+            client.config,
+            client._insecure,
+            client._timeout,
+            self.name,
+        )
 
     def __enter__(self) -> MirroredQueue:
         return self

@@ -101,8 +101,6 @@ class Receiver:
 
     def obtain(self, count: int, block: bool, timeout: float | None) -> list[Message]:
         """Take 1 to `count` messages as soon as there is one; [] when there is none in time."""
-        handle = self._handle
-        handle._check_open_for_gets()
         if timeout is not None and timeout < 0:
             raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
         found = self.take_buffered(count)

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from running import until
@@ -15,8 +16,8 @@ from conftest import Connecting
 from mirrorq.client import Client
 from mirrorq.config import Config
 from mirrorq.errors import (
+    AckRefused,
     ConfigError,
-    MirrorQError,
     NoQuorum,
     PreconditionFailed,
     QueueNotFound,
@@ -158,20 +159,60 @@ def test_it_is_picklable(client: Client) -> None:
         assert copy.queue("orders").get(timeout=10).body == b"one"
 
 
-def test_after_a_fork(client: Client) -> None:
-    """The child is told to connect itself; the parent's client goes on."""
+def test_a_pickled_handle_connects_where_it_is_loaded(client: Client) -> None:
+    """Handles of one cluster share one client there, which ends with the last of them."""
+    queue = client.queue("orders")
+    data = pickle.dumps((queue, queue))
+    assert len(data) < 2000
+    with pickle.loads(data)[0] as one, pickle.loads(data)[1] as two:
+        assert one.node is two.node
+        assert one.node is not client
+        assert one.put(b"from afar").result(10) == 1
+        with two.get(timeout=10) as message:
+            assert message.body == b"from afar"
+        shared = one.node
+    assert shared.closed()
+    queue.delete()
+    with pytest.raises(QueueNotFound):
+        pickle.loads(data)
+
+
+def test_a_handle_of_a_node_is_not_picklable(tmp_path: Path) -> None:
+    queue = mirrorq.MirroredQueue("orders", path=tmp_path)
+    with queue, pytest.raises(TypeError, match=r"mirrorq\.connect"):
+        pickle.dumps(queue)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_a_connection_of_its_own(client: Client) -> None:
+    """Client, handles and exchanges go on in both processes; what is held stays the parent's."""
+    orders, done = client.queue("orders"), client.queue("done")
+    events = client.exchange("events", "fanout")
+    events.bind(done)
+    orders.put_many([b"0", b"1"]).result(10)
+    held = orders.get(timeout=10)
     child = os.fork()
     if child == 0:
         status = 1
         try:
+            ok = orders.put(b"child").result(10) == 3
+            ok = ok and events.publish("", b"child").result(10) == {"done": 1}
+            ok = ok and client.queue("orders").qsize() >= 1
+            with pytest.raises(AckRefused):
+                held.ack().result(10)
+            orders.close()
+            events.close()
             client.close()
-            client.queue("orders")
-        except MirrorQError as error:
-            status = 0 if "call connect() in the child" in str(error) else 2
+            status = 0 if ok else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert client.queue("orders").put(b"still here").result(10) == 1
+    held.ack().result(10)
+    rest = []
+    while len(rest) < 2:
+        rest += orders.get_many(5, timeout=10)
+    assert [(m.body, m.redelivered) for m in rest] == [(b"1", False), (b"child", False)]
+    assert events.publish("", b"parent").result(10) == {"done": 2}
 
 
 def test_it_loads_no_store() -> None:

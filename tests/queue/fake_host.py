@@ -67,6 +67,8 @@ def wait_until(condition: Callable[[], bool], what: str = "the condition") -> No
 class FakeHost:
     """Implements `queue.Host`. Use as a context manager."""
 
+    survives_fork = False
+
     def __init__(self, config: Config | None = None, name: str = "fake") -> None:
         self.name = name
         self.config = config or Config()
