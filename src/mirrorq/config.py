@@ -66,6 +66,10 @@ class Config:
     session_expiry_ms: int = _int(1000, 1)
     """A client that is silent this long is gone; what it held goes back."""
 
+    consumer_timeout_ms: int = _int(30 * 60 * 1000, 1000)
+    """A message that is held unacknowledged for this long goes back, counted, and the consumer
+    that held it is cancelled: it hangs, or lost the message."""
+
     def __attrs_post_init__(self) -> None:
         if self.message_bytes_max + 4 * KIB > self.frame_bytes_max:
             raise ConfigError(

@@ -161,6 +161,7 @@ class Consumer:
     def _refuse(self, why: str) -> None:
         self.refused = why
         if self._thread.is_alive():
+            self._leave()
             self._cancelled()
 
     def _cancelled(self) -> None:

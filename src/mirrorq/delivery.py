@@ -52,6 +52,7 @@ class OpenHandOut:
     count: int
     left: RangeSet = field(factory=RangeSet)
     """What of it is neither settled nor returned."""
+    handed_ms: int = 0
 
 
 class Delivery:
@@ -119,7 +120,7 @@ class Delivery:
 
     # --- Handing out --------------------------------------------------------------------
 
-    def hand_out(self) -> list[tuple[ConsumerKey, Deliver]]:
+    def hand_out(self, now_ms: int = 0) -> list[tuple[ConsumerKey, Deliver]]:
         """Give ready messages below their horizons to consumers, in rotation.
 
         Higher priorities first: nothing is handed out past one that waits for its horizon.
@@ -139,6 +140,7 @@ class Delivery:
                 break
             share = self._share(seat, counts.get(seat.key, 0))
             piece = self._take_front(seat, lane, horizon, share)
+            self.open[piece.number].handed_ms = now_ms
             pieces.setdefault(seat.key, []).append(piece)
             taken = piece.last - piece.first + 1
             counts[seat.key] = counts.get(seat.key, 0) + taken
@@ -255,6 +257,20 @@ class Delivery:
     def holdings(self, session: SessionId) -> Iterator[tuple[int, OpenHandOut]]:
         """Open hand-outs of one session, by number."""
         return iter([(n, h) for n, h in self.open.items() if h.key[0] == session])
+
+    def handed_before(self, at_ms: int) -> list[int]:
+        """Open hand-outs made before this time, the oldest first."""
+        old = []
+        for number, handout in self.open.items():
+            if handout.handed_ms >= at_ms:
+                break
+            old.append(number)
+        return old
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest open hand-out was made; None when there is none."""
+        return next((handout.handed_ms for handout in self.open.values()), None)
 
     def drop(self, number: int) -> list[Range]:
         """Close a whole hand-out; return what was open of it."""

@@ -408,6 +408,20 @@ class Master:
             if lost_ms is not None and now_ms - lost_ms >= patience_ms:
                 self.on_session_gone(session)
 
+    def _end_overdue(self, now_ms: int) -> None:
+        """Messages held for too long go back; their consumer hangs and is cancelled."""
+        timeout_ms = self._config.consumer_timeout_ms
+        for number in self.delivery.handed_before(now_ms - timeout_ms):
+            session, consumer = key = self.delivery.open[number].key
+            self._returns.extend(self.delivery.drop(number))
+            if consumer and key in self.delivery.consumers:
+                self.delivery.unsubscribe(key)
+                why = (
+                    f"it held a message unacknowledged for {timeout_ms} ms (consumer_timeout_ms): "
+                    "the message went back. Ack sooner, or raise the time"
+                )
+                self._reply(session, ConsumerRefused(consumer, why))
+
     def on_undelivered(self, session: SessionId, deliver: Deliver) -> None:
         """Too late or too much to send: nobody has seen these, and they were not handed over."""
         for piece in deliver.handouts:
@@ -610,6 +624,7 @@ class Master:
         if not self.active:
             return
         self._end_lost(now_ms)
+        self._end_overdue(now_ms)
         self._expire_producers(now_ms)
         self._admit_held(now_ms)
         self._flush_settles(now_ms)
@@ -619,7 +634,7 @@ class Master:
         # P2: what is on its way back comes before what is behind it.
         is_returning = self._state.applied < self._return_lsn
         if now_ms < self._lease.until_ms and not is_returning:
-            for (session, _), deliver in self.delivery.hand_out():
+            for (session, _), deliver in self.delivery.hand_out(now_ms):
                 self._reply(session, deliver)
             self._recall()
         self._move_horizon(now_ms)
@@ -675,6 +690,9 @@ class Master:
         times = [a.lost_ms + patience_ms for a in self._sessions.values() if a.lost_ms is not None]
         if self._held_publishes:
             times.append(now_ms + HELD_MS)
+        oldest_ms = self.delivery.oldest_ms
+        if oldest_ms is not None:
+            times.append(oldest_ms + self._config.consumer_timeout_ms + 1)
         vacant_ms = self.vacancy.wake_at_ms()
         if vacant_ms is not None:
             times.append(vacant_ms)

@@ -638,7 +638,7 @@ class Recall:
 
 @frozen
 class ConsumerRefused:
-    """Another session holds the queue exclusively."""
+    """The queue does not take the consumer, or does not keep it; `why` says it in words."""
 
     number: int
     why: str

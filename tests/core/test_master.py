@@ -14,6 +14,7 @@ from mirrorq.messages import (
     Attach,
     Attached,
     Confirmed,
+    ConsumerRefused,
     Credit,
     Deliver,
     Detached,
@@ -38,7 +39,14 @@ from mirrorq.messages import (
     Settled,
     Subscribe,
 )
-from mirrorq.replica import LeaseChanged, Replica, Requested, SessionGone, ViewInstalled
+from mirrorq.replica import (
+    LeaseChanged,
+    Replica,
+    Requested,
+    SessionGone,
+    Tick,
+    ViewInstalled,
+)
 from mirrorq.testing.disk import QueueFiles
 
 from .entries import CODEC, QUEUE, A, view
@@ -51,10 +59,14 @@ NOW_MS = 1000
 class Queue:
     """One member in sync, master of its queue; everything written is synced on `sync`."""
 
-    def __init__(self, files: QueueFiles | None = None, epoch: int = 1) -> None:
+    def __init__(
+        self, files: QueueFiles | None = None, epoch: int = 1, config: Config | None = None
+    ) -> None:
+        self.now_ms = NOW_MS
         self.files = files or QueueFiles()
         self.lease = Lease(until_ms=1 << 60)
-        self.replica = Replica(A, QUEUE, Config(), CODEC, self.files.image(QUEUE), self.lease)
+        image = self.files.image(QUEUE)
+        self.replica = Replica(A, QUEUE, config or Config(), CODEC, image, self.lease)
         self.epoch = epoch
         self.replies: list[tuple[SessionId, Reply]] = []
         self.wall_us = 0
@@ -63,7 +75,8 @@ class Queue:
         self.step(ViewInstalled(view(epoch, "a", reign=epoch)))
 
     def step(self, *events: Any) -> None:
-        effects = self.replica.step(NOW_MS, self.wall_us, *events)
+        effects = self.replica.step(self.now_ms, self.wall_us, *events)
+        self.wake_at_ms = effects.wake_at_ms
         if effects.write is not None:
             self._writes.append((effects.write_number, effects.write))
         self.replies.extend((reply.session, reply.reply) for reply in effects.replies)
@@ -381,3 +394,52 @@ def test_counts_are_those_of_now(queue: Queue) -> None:
     queue.ask(ONE, Inquire(2))
     (counts,) = queue.heard()
     assert (counts.ready, counts.unacknowledged, counts.next_sequence) == (2, 1, 4)  # type: ignore[union-attr]
+
+
+# --- Consumers that hang --------------------------------------------------------------
+
+
+def test_what_is_held_too_long_goes_back_and_its_consumer_ends() -> None:
+    """The message comes again, counted; another session's ack of the old hand-out is refused."""
+    queue = Queue(config=Config(consumer_timeout_ms=5000))
+    queue.sync()
+    for session in (ONE, TWO):
+        queue.attach(session)
+    producer = queue.open_producer()
+    queue.publish(producer, 1, 2)
+    queue.sync()
+    queue.ask(ONE, Subscribe(7, 1))
+    queue.ask(ONE, Credit(7, 1))
+    queue.sync()
+    (held,) = queue.pieces()
+    assert queue.wake_at_ms is not None
+    queue.now_ms += 5000
+    queue.step(Tick())
+    assert queue.heard() == []
+    queue.now_ms += 1
+    assert queue.wake_at_ms <= queue.now_ms
+    queue.step(Tick())
+    (refused,) = queue.heard()
+    assert isinstance(refused, ConsumerRefused)
+    assert "5000 ms" in refused.why
+    queue.consume(TWO)
+    assert [(p.first, p.last, p.count) for p in queue.pieces(TWO)] == [(1, 1, 2), (2, 2, 1)]
+    queue.ask(ONE, Settle(1, "ack", (held,)))
+    queue.sync()
+    (settled,) = queue.heard()
+    assert isinstance(settled, Settled)
+    assert settled.refused == (held,)
+
+
+def test_a_get_that_is_not_acked_in_time_loses_only_its_message() -> None:
+    queue = Queue(config=Config(consumer_timeout_ms=5000))
+    queue.sync()
+    queue.attach(ONE)
+    producer = queue.open_producer()
+    queue.publish(producer, 1, 1)
+    queue.consume(ONE, credit=2)
+    assert len(queue.pieces()) == 1
+    queue.now_ms += 5001
+    queue.step(Tick())
+    queue.sync()
+    assert [p.count for p in queue.pieces()] == [2]

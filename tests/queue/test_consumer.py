@@ -9,6 +9,7 @@ import pytest
 from fake_host import FakeHost, wait_until
 
 import mirrorq
+from mirrorq import Config
 from mirrorq import consumer as consumer_module
 from mirrorq.errors import ConfigError, PreconditionFailed
 
@@ -236,3 +237,20 @@ def test_closing_the_handle_ends_its_consumers() -> None:
         queue.close()
         assert not consumer.is_active
         assert not consumer._thread.is_alive()
+
+
+def test_a_consumer_that_hangs_is_cancelled_and_its_messages_go_to_others() -> None:
+    """After consumer_timeout_ms what it holds comes again, redelivered; it learns of it."""
+    with FakeHost(Config(consumer_timeout_ms=1000)) as host, host.queue() as queue:
+        fill(queue, 2)
+        hangs, cancelled = threading.Event(), threading.Event()
+        consumer = queue.consume(
+            lambda _: hangs.wait(60), prefetch=2, on_cancel=lambda _: cancelled.set()
+        )
+        assert cancelled.wait(60)
+        assert "consumer_timeout_ms" in consumer.refused
+        assert not consumer.is_active
+        found = [queue.get(timeout=30) for _ in range(2)]
+        assert [(m.sequence, m.delivery_count) for m in found] == [(1, 2), (2, 2)]
+        hangs.set()
+        queue.ack_many(found).result(30)
