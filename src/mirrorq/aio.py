@@ -38,7 +38,8 @@ from mirrorq.errors import Empty, Full, MirrorQError, ShutDown
 from mirrorq.handle import ASK_S
 from mirrorq.message import Message
 from mirrorq.messages import Counts
-from mirrorq.session import inquire_request
+from mirrorq.publisher import FIRST_S
+from mirrorq.session import PutCredit, inquire_request
 
 if TYPE_CHECKING:
     from mirrorq.client import Client as BlockingClient
@@ -168,6 +169,11 @@ class MirroredQueue:
         self, put: Callable[..., Confirmation], block: bool, timeout: float | None
     ) -> Confirmation:
         deadline = _deadline(timeout)
+        publisher = self.handle._publisher
+        if publisher.is_curious:
+            # What a blocking put does by itself.
+            publisher.is_curious = False
+            await self._outcomes.until(publisher.knows, time.monotonic() + FIRST_S)
         while True:
             try:
                 return put(block=False)
@@ -176,12 +182,13 @@ class MirroredQueue:
                     raise
                 if deadline is not None and time.monotonic() >= deadline:
                     raise self.handle._why_not(full) from None
-                before = self.handle._publisher.count
+                before = (publisher.count, publisher.credit)
                 changed = partial(self._has_changed, before)
                 await self._outcomes._next(changed, self._left(deadline))
 
-    def _has_changed(self, count: int) -> bool:
-        return self.handle._publisher.count != count
+    def _has_changed(self, before: tuple[int, PutCredit]) -> bool:
+        publisher = self.handle._publisher
+        return (publisher.count, publisher.credit) != before
 
     @staticmethod
     def _left(deadline: float | None) -> float:

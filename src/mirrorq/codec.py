@@ -19,6 +19,10 @@ class OpCodec(Protocol):
         """The publish frame with messages start to stop - 1 only."""
         ...
 
+    def offsets(self, frame: bytes) -> bytes:
+        """Where each body of a publish frame ends, as int32 after a 0; b"" when not known."""
+        ...
+
     def publish(
         self,
         frame: bytes,

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from attrs import define, field
 
 from mirrorq.lanes import ReadyLanes
+from mirrorq.limits import Depth, oldest
 from mirrorq.messages import Deliver, HandOut, Range, SessionId
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
@@ -117,6 +118,30 @@ class Delivery:
     def holders(self, number: int) -> dict[ConsumerKey, int]:
         """Consumers of this number (0: those of get) with open hand-outs, and their newest."""
         return {h.key: n for n, h in self.open.items() if h.key[1] == number}
+
+    # --- What is ready ------------------------------------------------------------------
+
+    @property
+    def ready_size(self) -> int:
+        """Bytes of the bodies of what is ready."""
+        total = self._state.sizes.total
+        return sum(total(first, last) for first, last in self.ready)
+
+    def drop_oldest(self, excess: Depth) -> tuple[list[Range], Depth]:
+        """Take the oldest ready messages of the lowest priority out, then those of the next, until
+        the excess is gone.
+
+        Returns them, and what is left of the excess when nothing is ready any more.
+        """
+        dropped: list[Range] = []
+        for priority in reversed(self.ready.priorities):
+            lane = self.ready.lane(priority)
+            while lane and (excess.count or excess.size):
+                first, last = lane.front()
+                last, excess = oldest(self._state.sizes, first, last, excess)
+                lane.remove(first, last)
+                dropped.append((first, last))
+        return dropped, excess
 
     # --- Handing out --------------------------------------------------------------------
 

@@ -212,7 +212,9 @@ class Exchange:
                 if self._is_closed:
                     raise ShutDown(f"the handle on exchange {self.name!r} is closed")
                 reached = self._reached(routing_key, headers or {})
-                full = next((h for h in reached if not h._publisher.has_room(1, size)), None)
+                full = next(
+                    (h for h in reached if not h._publisher.takes(1, size, len(data))), None
+                )
                 if full is None:
                     with self._outcomes.lock:
                         self._open_count += 1
@@ -223,7 +225,7 @@ class Exchange:
                     gathering.end_one()
                     return confirmation
             with contextlib.suppress(ShutDown):  # its queue was deleted: look again
-                full._publisher.wait_for_room(1, size, block, timeout)
+                full._publisher.wait_for_room(1, size, len(data), block, timeout)
 
     def _on_ended(self) -> None:
         """With the outcomes' lock held."""
@@ -272,6 +274,8 @@ class Exchange:
         if not name:
             return None
         handle = MirroredQueue._attach(self._host, Declared(queue_id), name)
+        # One queue that is silent keeps no message from the others.
+        handle._publisher.is_curious = False
         self._handles[queue_id] = handle
         return handle
 
@@ -346,7 +350,7 @@ class _Gathering:
     def accept(self, part: _Part, item: SinglePut) -> None:
         """Put the message into one queue, which has room."""
         try:
-            part.handle._publisher.accept(item, 1, item.size, False, None)
+            part.handle._publisher.accept(item, 1, item.size, len(item.body), False, None)
         except MirrorQError as error:
             # Closed, because its queue was deleted; or a limit of that queue alone.
             self.end(part.handle, None, error)

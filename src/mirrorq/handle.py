@@ -46,6 +46,7 @@ from mirrorq.session import (
     GiveBack,
     LinkLost,
     Output,
+    PutCredit,
     Query,
     QueryDone,
     Session,
@@ -216,6 +217,8 @@ class Handle:
                     assert isinstance(answer, Answer)
                     answer.reply = output.reply
                     answer.is_done = True
+                elif isinstance(output, PutCredit):
+                    self._publisher.credit = output
             self._outcomes.notify()
 
     def _take(self, session: Session, outputs: list[Output]) -> None:

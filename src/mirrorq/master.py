@@ -20,9 +20,12 @@ from collections import deque
 from attrs import define, field
 
 from mirrorq.codec import OpCodec
+from mirrorq.columns import sizes_of
 from mirrorq.config import Config
 from mirrorq.delivery import ConsumerKey, ConsumerSeat, Delivery
+from mirrorq.flow import Told
 from mirrorq.lanes import Horizons
+from mirrorq.limits import Depth, InLog, Verdict, full_text, judge, limit_of
 from mirrorq.messages import (
     FLAG_PRIORITY,
     AckOp,
@@ -38,6 +41,7 @@ from mirrorq.messages import (
     Deliver,
     Detach,
     Detached,
+    DropHeadOp,
     Entry,
     HandOut,
     Header,
@@ -73,7 +77,7 @@ from mirrorq.messages import (
     Subscribe,
     Unsubscribe,
 )
-from mirrorq.policy import DEFAULT
+from mirrorq.policy import DEFAULT, Definition
 from mirrorq.queue_state import REFUSED, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
@@ -112,6 +116,7 @@ class Attachment:
     producer: int = 0
     lost_ms: int | None = None
     """When the link to the session's node broke; None once it has attached again."""
+    told: Told = field(factory=Told)
 
 
 @define
@@ -151,6 +156,8 @@ class Master:
         """Wall-clock time of this step in microseconds: a stamp on ops, no more."""
         self.store_bytes = 0
         self.definition = DEFAULT
+        self.ended: dict[str, int] = {}
+        """Messages of this reign that ended without an ack, by reason."""
         self.replies: list[SessionReply] = []
         self.commands: list[CatalogCommand] = []
         """What to ask the catalog for."""
@@ -164,6 +171,12 @@ class Master:
         self._sessions: dict[SessionId, Attachment] = {}
         self._waiting: deque[SessionRequest] = deque()
         self._held_publishes: deque[tuple[SessionId, int, Publish]] = deque()
+        self._limit = limit_of(DEFAULT)
+        self._in_log = InLog()
+        self._held_by_limit = ""
+        """Why the first of the held publishes waits, if a limit is why."""
+        self._is_enforcing = False
+        """A limit has changed: what is ready may be too much."""
         self._duties: dict[int, Duties] = {}
         self._confirms: dict[tuple[SessionId, int], list[tuple[int, int, int]]] = {}
         """(session, producer) -> runs to confirm at the end of the step."""
@@ -185,21 +198,34 @@ class Master:
         for lsn in range(state.applied + 1, ring.received + 1):
             entry = ring.entry(lsn)
             assert entry is not None, "an unapplied op is always in memory"
-            self._note_in_log(entry.header)
+            self._note_in_log(entry)
             if isinstance(entry.payload, ProducerOp):
                 for number in entry.payload.expired:
                     self._highest.pop(number, None)
 
     def begin(self, now_ms: int, how: str) -> None:
         """The first op of the reign."""
+        # What the promotion returns may exceed a limit, as any return may.
+        self._is_enforcing = False
         self._propose(now_ms, PromotedOp(how or "clean"))
 
-    def _note_in_log(self, header: Header) -> None:
+    def define(self, definition: Definition) -> None:
+        """What the policy in force says, from now on."""
+        if definition == self.definition:
+            return
+        self.definition = definition
+        limit = limit_of(definition)
+        self._is_enforcing = self._is_enforcing or limit != self._limit
+        self._limit = limit
+
+    def _note_in_log(self, entry: Entry) -> None:
+        header = entry.header
         if header.kind in (OpKind.PUBLISH, OpKind.REFUSAL):
             number = header.producer
             self._highest[number] = max(self._highest.get(number, 0), header.last_number)
         if header.kind == OpKind.PUBLISH:
             self._next_sequence = header.last_sequence + 1
+            self._in_log.note(entry)
 
     # --- Requests -----------------------------------------------------------------------
 
@@ -269,6 +295,7 @@ class Master:
         if body.producer:
             attachment.producer = body.producer
             self._owner[body.producer] = session
+        self._tell_flow(session, attachment, self._depth())
         self._reply(session, Attached())
 
     def _keep_only(self, session: SessionId, held: tuple[HandOut, ...]) -> None:
@@ -432,10 +459,9 @@ class Master:
     def _publish(
         self, now_ms: int, session: SessionId, attachment: Attachment, body: Publish
     ) -> None:
-        if self._held_publishes or not self._takes(body):
-            self._held_publishes.append((session, attachment.number, body))
-        else:
-            self._admit(now_ms, session, attachment, body)
+        self._held_publishes.append((session, attachment.number, body))
+        if len(self._held_publishes) == 1:
+            self._admit_held(now_ms)
 
     def _takes(self, body: Publish) -> bool:
         """R10, and a store that can still be drained."""
@@ -445,6 +471,12 @@ class Master:
     @property
     def blocked_by(self) -> str:
         """Why publishes wait, "" when they do not."""
+        if self._held_by_limit and self._held_publishes:
+            return self._held_by_limit
+        if self._limit is not None and self._limit.overflow == "block":
+            depth = self._depth()
+            if self._limit.is_reached(depth):
+                return full_text(self._limit, depth)
         if not self._held_publishes:
             return ""
         if not self._room.has(len(self._held_publishes[0][2].frame)):
@@ -455,12 +487,18 @@ class Master:
         )
 
     def _admit_held(self, now_ms: int) -> None:
-        """Publishes that waited for unstable ops to become stable, or for room on the disk."""
+        """Publishes that waited for unstable ops to become stable, for room on the disk, or for
+        the queue to become shorter."""
         held = self._held_publishes
-        while held and self._takes(held[0][2]):
-            session, number, body = held.popleft()
+        self._held_by_limit = ""
+        while held and not self._held_by_limit:
+            session, number, body = held[0]
             attachment = self._sessions.get(session)
-            if attachment is not None and attachment.number == number:
+            is_current = attachment is not None and attachment.number == number
+            if is_current and not self._takes(body):
+                return
+            held.popleft()
+            if attachment is not None and is_current:
                 self._admit(now_ms, session, attachment, body)
 
     def _admit(
@@ -487,6 +525,44 @@ class Master:
             self._reply(session, Detached())
             return
         frame = self._codec.cut(body.frame, expected - header.first_number, header.count)
+        self._take_in(now_ms, (session, attachment.number, Publish(frame, body.whole)))
+
+    def _take_in(self, now_ms: int, item: tuple[SessionId, int, Publish]) -> None:
+        """Store, refuse or hold a producer's new messages, as the queue's limit has it."""
+        session, number, body = item
+        frame: bytes = body.frame
+        while self._limit is not None:
+            count = self._codec.header(frame).count
+            depth = self._depth()
+            sizes = sizes_of(self._codec.offsets(frame), count)
+            told = self._sessions[session].told
+            verdict = judge(self._limit, depth, sizes, body.whole)
+            if verdict.action == "hold":
+                self._held_by_limit = verdict.reason
+                self._held_publishes.appendleft((session, number, Publish(frame, body.whole)))
+                return
+            piece = self._codec.cut(frame, 0, verdict.count)
+            if verdict.action == "refuse":
+                self.refuse(now_ms, self._codec.header(piece), verdict.reason)
+            elif self._limit.overflow == "drop-head":
+                self._store_dropping(now_ms, piece, depth, verdict)
+            else:
+                told.size_since += sum(sizes[: verdict.count])
+                self._store(piece)
+            if verdict.count == count:
+                return
+            frame = self._codec.cut(frame, verdict.count, count)
+        self._store(frame)
+
+    def _store_dropping(self, now_ms: int, frame: bytes, depth: Depth, verdict: Verdict) -> None:
+        """Make room, store, and drop what of a batch larger than the limit is too old."""
+        assert self._limit is not None
+        need = Depth(depth.count + verdict.room.count, depth.size + verdict.room.size)
+        self._drop_head(now_ms, self._limit.exceeded_by(need))
+        self._store(frame)
+        self._drop_head(now_ms, Depth(verdict.count - verdict.keep, 0))
+
+    def _store(self, frame: bytes) -> None:
         entry = self._codec.publish(
             frame,
             queue_id=self._ring.queue_id,
@@ -496,9 +572,59 @@ class Master:
             timestamp_us=self.wall_us,
         )
         self._room.take(len(frame))
-        if header.flags & FLAG_PRIORITY:
-            self._horizons.announce(header.priority)
+        if entry.header.flags & FLAG_PRIORITY:
+            self._horizons.announce(entry.header.priority)
         self._append(entry)
+
+    # --- Limits ---------------------------------------------------------------------------
+
+    def _depth(self) -> Depth:
+        """What is ready or on its way there, judged on the whole log."""
+        coming = self._in_log.depth()
+        ready = self.delivery.ready.count
+        if self._limit is None or not self._limit.counts_bytes:
+            return Depth(ready + coming.count, 0)
+        return Depth(ready + coming.count, self.delivery.ready_size + coming.size)
+
+    def _drop_head(self, now_ms: int, excess: Depth) -> None:
+        """End the oldest messages; those that are still on their way to being ready last."""
+        ranges, excess = self.delivery.drop_oldest(excess)
+        if excess.count or excess.size:
+            more, _ = self._in_log.drop_oldest(excess)
+            ranges += more
+        self._end(now_ms, ranges, "maxlen")
+
+    def _end(self, now_ms: int, ranges: list[Range], reason: str) -> None:
+        """Messages end without an ack. They are ready no more; the op makes it so everywhere."""
+        if not ranges:
+            return
+        count = sum(last - first + 1 for first, last in ranges)
+        self.ended[reason] = self.ended.get(reason, 0) + count
+        self._propose(now_ms, DropHeadOp(tuple(RangeSet(ranges))))
+
+    def _enforce(self, now_ms: int) -> None:
+        """A limit that has become lower holds at once where the oldest messages go."""
+        self._is_enforcing = False
+        limit = self._limit
+        if limit is not None and limit.overflow == "drop-head":
+            self._drop_head(now_ms, limit.exceeded_by(self._depth()))
+
+    def _tell_flows(self) -> None:
+        """Before the confirms: who sees one and puts again knows that the queue is full."""
+        is_bounded = self._limit is not None and self._limit.overflow == "block"
+        depth = self._depth() if is_bounded else Depth(0, 0)
+        for session, attachment in self._sessions.items():
+            if is_bounded or attachment.told.flow is not None:
+                self._tell_flow(session, attachment, depth)
+
+    def _tell_flow(self, session: SessionId, attachment: Attachment, depth: Depth) -> None:
+        """How much the queue takes before puts wait, when the handle should know."""
+        producer = attachment.producer
+        highest = self._highest.get(producer, 0)
+        count_max = self._config.unconfirmed_count_max
+        flow = attachment.told.news(self._limit, depth, producer, highest, count_max)
+        if flow is not None:
+            self._reply(session, flow)
 
     def _answer_known(self, session: SessionId, producer: int, first: int, last: int) -> None:
         """Numbers that the log holds: the applied ones now, the others when they are stable."""
@@ -570,9 +696,10 @@ class Master:
         header = entry.header
         payload = entry.payload
         if payload is None:
-            first, last = header.first_sequence, header.last_sequence
+            first, last = self._in_log.on_applied(header.first_sequence, header.last_sequence)
             priority = header.priority if header.flags & FLAG_PRIORITY else 0
-            self.delivery.add_ready(first, last, priority)
+            if first <= last:
+                self.delivery.add_ready(first, last, priority)
             owner = self._owner.get(header.producer)
             if owner is not None:
                 run = (header.first_number, header.count, header.first_sequence)
@@ -626,6 +753,8 @@ class Master:
         self._end_lost(now_ms)
         self._end_overdue(now_ms)
         self._expire_producers(now_ms)
+        if self._is_enforcing:
+            self._enforce(now_ms)
         self._admit_held(now_ms)
         self._flush_settles(now_ms)
         self._discharge(self._state.applied)
@@ -637,7 +766,11 @@ class Master:
             for (session, _), deliver in self.delivery.hand_out(now_ms):
                 self._reply(session, deliver)
             self._recall()
+        if self._held_by_limit:
+            # What was handed out has made room, and nothing else may come to look at it.
+            self._admit_held(now_ms)
         self._move_horizon(now_ms)
+        self._tell_flows()
         self._flush_confirms()
         command = self.vacancy.judge(now_ms, sum(key[1] != 0 for key in self.delivery.consumers))
         if command is not None:
@@ -688,7 +821,7 @@ class Master:
         """When a handle whose link broke is given up, or a held publish looked at again."""
         patience_ms = 2 * self._config.failure_ms
         times = [a.lost_ms + patience_ms for a in self._sessions.values() if a.lost_ms is not None]
-        if self._held_publishes:
+        if self._held_publishes and not self._held_by_limit:
             times.append(now_ms + HELD_MS)
         oldest_ms = self.delivery.oldest_ms
         if oldest_ms is not None:
@@ -725,7 +858,7 @@ class Master:
         self._append(entry)
 
     def _append(self, entry: Entry) -> None:
-        self._note_in_log(entry.header)
+        self._note_in_log(entry)
         self._ring.append(entry)
 
 

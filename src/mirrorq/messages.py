@@ -186,6 +186,13 @@ class PurgeOp:
 
 
 @frozen
+class DropHeadOp:
+    """Messages that ended to make room for newer ones."""
+
+    ranges: tuple[Range, ...]
+
+
+@frozen
 class ProducerOp:
     """A producer id is given (`expired` empty; the id is the op's lsn) or ids end."""
 
@@ -208,6 +215,7 @@ Payload = (
     | PromotedOp
     | RefusalOp
     | PurgeOp
+    | DropHeadOp
     | ProducerOp
     | UnknownOp
     | None
@@ -222,6 +230,9 @@ class Entry:
     payload: Payload
     frame: bytes
     """The sealed frame, exactly as on the wire and on disk."""
+    offsets: bytes = b""
+    """Publish: where each body ends, counted from the first, as int32 after a 0: the frame's
+    own column, for who counts bytes."""
 
     @property
     def lsn(self) -> int:
@@ -630,6 +641,27 @@ class Counts:
 
 
 @frozen
+class Flow:
+    """What the queue takes before a put waits (overflow: block): so much more than what the
+    master has, which is this producer's messages up to number `highest`.
+
+    Sent before Attached, and when it changes so that the handle should know. It decides
+    nothing: what comes all the same waits at the master.
+    """
+
+    is_bounded: bool
+    producer: int = 0
+    highest: int = 0
+    count: int = 0
+    size: int = 0
+    """Bytes of bodies."""
+    count_max: int = 0
+    size_max: int = 0
+    """The limits: what is above them never fits, and is refused."""
+    why: str = ""
+
+
+@frozen
 class Recall:
     """Another consumer waits for messages: give back what no call has returned."""
 
@@ -662,6 +694,7 @@ Reply = (
     | Browsed
     | Purged
     | Counts
+    | Flow
     | Recall
     | ConsumerRefused
     | Pong

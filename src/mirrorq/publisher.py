@@ -6,18 +6,23 @@ what has come together, and takes off the count what has ended.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mirrorq.confirmation import Confirmation
 from mirrorq.errors import Full, MirrorQError, ShutDown
 from mirrorq.puts import ManyPut, SinglePut, finish, frames_of
-from mirrorq.session import Failed, Session, Stored
+from mirrorq.session import Failed, PutCredit, Session, Stored
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
 
 __all__ = ["MessageTooLarge", "Publisher", "checked_body"]
+
+FIRST_S = 1.0
+"""A handle's first put waits so long for the master's first word, so that it knows a limit."""
 
 Listener = Callable[[Confirmation], object] | None
 
@@ -53,6 +58,15 @@ class Publisher:
         """Messages without an outcome; like `size`, changed with the outcomes' lock held."""
         self.size = 0
         """Their bytes."""
+        self.credit = PutCredit()
+        """What the queue's limit leaves this handle; set with the lock held."""
+        self._put_count = 0
+        self._put_size = 0
+        """Messages, and bytes of bodies, that were ever accepted."""
+        self.is_curious = True
+        """Whether the first put waits for the master's first word."""
+        self._waiting: dict[int, str] = {}
+        """Calls that wait for the queue to become shorter, and why."""
         self._handle = handle
         self._config = handle._config
         self._outcomes = handle._outcomes
@@ -84,10 +98,50 @@ class Publisher:
             and self.size + size <= config.unconfirmed_bytes_max
         )
 
+    def has_credit(self, count: int, body_bytes: int) -> bool:
+        """Whether the queue's limit leaves room for this much more. What never fits goes on: it
+        is the master that refuses it."""
+        credit = self.credit
+        if not credit.is_bounded or count > credit.count_max or body_bytes > credit.size_max:
+            return True
+        return (
+            self._put_count + count <= credit.count and self._put_size + body_bytes <= credit.size
+        )
+
+    def takes(self, count: int, size: int, body_bytes: int) -> bool:
+        """Whether this much more may be put now, by the handle's bounds and the queue's limit."""
+        return self.has_room(count, size) and self.has_credit(count, body_bytes)
+
+    def knows(self) -> bool:
+        """Whether the master has said how much the queue takes, or never will."""
+        handle = self._handle
+        return self.credit.is_known or handle._is_shut or handle._is_closed
+
+    def learn(self) -> None:
+        """Wait, once in a handle's life, for the master's first word, at most FIRST_S."""
+        if self.is_curious:
+            self.is_curious = False
+            self._outcomes.wait_for(self.knows, FIRST_S)
+
+    @property
+    def waits_for(self) -> str:
+        """Why calls wait for the queue itself, "" when none does."""
+        return next((why for why in list(self._waiting.values()) if why), "")
+
     def accept(
-        self, item: SinglePut | ManyPut, count: int, size: int, block: bool, timeout: float | None
+        self,
+        item: SinglePut | ManyPut,
+        count: int,
+        size: int,
+        body_bytes: int,
+        block: bool,
+        timeout: float | None,
     ) -> None:
         """Put an item into the inbox, when there is room.
+
+        Args:
+            size: bytes of bodies and properties: what a handle's bounds count.
+            body_bytes: bytes of bodies: what a queue's limit counts.
 
         Raises:
             Full, NoQuorum, QueueDown: no room in time, and why.
@@ -96,33 +150,67 @@ class Publisher:
         handle = self._handle
         if timeout is not None and timeout < 0:
             raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
-        if not self.has_room(count, size):
-            self.wait_for_room(count, size, block, timeout)
-        with self._outcomes.lock:
-            if handle._is_closed or handle._is_shut:
-                what = "closed" if handle._is_closed else "shut down: it takes no puts"
-                raise ShutDown(f"the handle on queue {handle.name!r} is {what}")
-            self.count += count
-            self.size += size
-            handle._inbox.append(item)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self.is_curious:
+            self.learn()
+        while True:
+            if not self.takes(count, size, body_bytes):
+                left = None if deadline is None else max(deadline - time.monotonic(), 0)
+                self.wait_for_room(count, size, body_bytes, block, left)
+            with self._outcomes.lock:
+                if handle._is_closed or handle._is_shut:
+                    what = "closed" if handle._is_closed else "shut down: it takes no puts"
+                    raise ShutDown(f"the handle on queue {handle.name!r} is {what}")
+                if not self.has_credit(count, body_bytes):
+                    continue  # another thread was quicker
+                self.count += count
+                self.size += size
+                self._put_count += count
+                self._put_size += body_bytes
+                handle._inbox.append(item)
+            break
         handle._wake()
 
-    def wait_for_room(self, count: int, size: int, block: bool, timeout: float | None) -> None:
-        """Wait until so much more may be unconfirmed; errors as of `accept`."""
+    def wait_for_room(
+        self, count: int, size: int, body_bytes: int, block: bool, timeout: float | None
+    ) -> None:
+        """Wait until so much more may be put; arguments and errors as of `accept`."""
         handle = self._handle
+        key = threading.get_ident()
+        self._waiting[key] = self._queue_full_text(count, body_bytes)
 
         def may_go_on() -> bool:
-            return self.has_room(count, size) or handle._is_shut or handle._is_closed
+            has_room = self.takes(count, size, body_bytes)
+            return has_room or handle._is_shut or handle._is_closed
 
-        if not self._outcomes.wait_for(may_go_on, timeout if block else 0):
-            config = self._config
-            full = Full(
-                f"queue {handle.name!r}: {self.count} messages ({self.size} bytes) are "
-                f"unconfirmed; the limits are {config.unconfirmed_count_max} and "
-                f"{config.unconfirmed_bytes_max}. Wait, or raise them"
-            )
+        try:
+            in_time = self._outcomes.wait_for(may_go_on, timeout if block else 0)
+        finally:
+            del self._waiting[key]
+        if not in_time:
+            full = self._full(count, size, body_bytes)
             raise handle._why_not(full) if block else full
         handle._check_open_for_puts()
+
+    def _full(self, count: int, size: int, body_bytes: int) -> Full:
+        name = self._handle.name
+        if not self.has_credit(count, body_bytes):
+            return Full(f"queue {name!r}: {self._queue_full_text(count, body_bytes)}")
+        config = self._config
+        return Full(
+            f"queue {name!r}: {self.count} messages ({self.size} bytes) are "
+            f"unconfirmed; the limits are {config.unconfirmed_count_max} and "
+            f"{config.unconfirmed_bytes_max}. Wait, or raise them"
+        )
+
+    def _queue_full_text(self, count: int, body_bytes: int) -> str:
+        credit = self.credit
+        if self.has_credit(count, body_bytes):
+            return ""
+        return credit.why or (
+            f"the queue has no room for {count} more message(s) of {body_bytes} bytes: consume "
+            "and ack, or raise the limit in its policy"
+        )
 
     def wait_for_confirms(self, timeout: float | None) -> None:
         """Wait until nothing is unconfirmed.

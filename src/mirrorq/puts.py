@@ -113,7 +113,8 @@ def _single(run: list[SinglePut], size: int) -> Put:
     properties = [item.properties for item in run]
     token = PutToken([item.confirmation for item in run], None, 0, len(run), len(run))
     columns = properties if any(properties) else None
-    return Put(token, len(run), size, _packer(bodies, columns, run[0].terms), False)
+    pack = _packer(bodies, columns, run[0].terms)
+    return Put(token, len(run), size, pack, False, sum(map(len, bodies)))
 
 
 def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:
@@ -123,8 +124,10 @@ def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:
         bodies = item.bodies[start:stop]
         properties = [item.properties] * len(bodies) if item.properties else None
         token = PutToken(None, item, start, stop - start, stop - start)
-        size = sum(map(len, bodies)) + len(item.properties) * len(bodies)
-        yield Put(token, stop - start, size, _packer(bodies, properties, item.terms), True)
+        body_bytes = sum(map(len, bodies))
+        size = body_bytes + len(item.properties) * len(bodies)
+        pack = _packer(bodies, properties, item.terms)
+        yield Put(token, stop - start, size, pack, True, body_bytes)
 
 
 def _parts(item: ManyPut, frame_bytes_max: int) -> Iterator[tuple[int, int]]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from attrs import evolve
+
 from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import ConfigError, Empty, ShutDown
 from mirrorq.handle import ASK_S, CLOSE_S, FLUSH_S, Handle
@@ -170,7 +172,8 @@ class MirroredQueue(Handle):
         if on_confirm is not None:
             confirmation._callbacks = [on_confirm]
         item = SinglePut(confirmation, data, properties, terms)
-        self._publisher.accept(item, 1, len(data) + len(properties), block, timeout)
+        size = len(data)
+        self._publisher.accept(item, 1, size + len(properties), size, block, timeout)
         return confirmation
 
     def put_many(
@@ -207,9 +210,10 @@ class MirroredQueue(Handle):
             with self._outcomes.lock:
                 confirmation._finish(range(0), None)
             return confirmation
-        size = sum(map(len, data)) + len(properties) * len(data)
+        body_bytes = sum(map(len, data))
+        size = body_bytes + len(properties) * len(data)
         item = ManyPut(confirmation, data, properties, terms, size)
-        self._publisher.accept(item, len(data), size, block, timeout)
+        self._publisher.accept(item, len(data), size, body_bytes, block, timeout)
         return confirmation
 
     def put_nowait(self, body: bytes | bytearray | memoryview) -> Confirmation:
@@ -383,12 +387,18 @@ class MirroredQueue(Handle):
         return self.qsize() == 0
 
     def full(self) -> bool:
-        """Whether a `put` would wait."""
-        return not self._publisher.has_room(1, 1)
+        """Whether a `put` would wait: for confirms, or for the queue to become shorter."""
+        if os.getpid() != self._pid:
+            self._check()
+        publisher = self._publisher
+        publisher.learn()
+        return not (publisher.has_room(1, 1) and publisher.has_credit(1, 1))
 
     def status(self) -> QueueStatus:
         """What this handle's node knows of the queue. Never blocks, never raises."""
-        return self._host.status(self._queue_id)
+        status = self._host.status(self._queue_id)
+        why = self._publisher.waits_for
+        return evolve(status, blocked_by=why) if why and not status.blocked_by else status
 
     @property
     def node(self) -> Node:

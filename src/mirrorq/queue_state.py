@@ -29,6 +29,7 @@ from typing import Annotated
 import msgspec
 from attrs import define, field
 
+from mirrorq.columns import Column, Sizes, sizes_of
 from mirrorq.errors import MALFORMED
 from mirrorq.lanes import Lane
 from mirrorq.messages import (
@@ -36,6 +37,7 @@ from mirrorq.messages import (
     FLAG_TRANSIENT,
     PRIORITY_MAX,
     AckOp,
+    DropHeadOp,
     Entry,
     HorizonOp,
     HorizonsOp,
@@ -48,8 +50,10 @@ from mirrorq.messages import (
 )
 from mirrorq.ranges import RangeSet
 
-STATE_VERSION = 2
-"""1 knew no lanes; it is read as a state that has none."""
+STATE_VERSION = 3
+OLDEST_VERSION = 1
+"""The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
+messages count 0 bytes, and no policy's TTL ends them."""
 MARKS_TRIM_COUNT = 8
 """Promotion marks are looked through for dead ones when there are more than this."""
 
@@ -125,6 +129,8 @@ class _Image(msgspec.Struct, array_like=True):
     history: list[tuple[_Number, _Number]]
     lanes: list[tuple[_Priority, _Number, list[tuple[_Number, _Number]], bytes]] = []
     """(priority, horizon, marks, members), in order of priority."""
+    sizes: bytes = b""
+    stamps: bytes = b""
 
 
 class QueueState:
@@ -144,6 +150,10 @@ class QueueState:
         """Promotions: (lsn, sequence). Counts for live messages below sequence."""
         self.lanes: dict[int, Lane] = {}
         """Priorities above 0 that were ever used."""
+        self.sizes = Sizes()
+        """Bytes of each live message's body."""
+        self.stamps = Column()
+        """When each live message was published: ms since 1970; 0 is not known."""
         self.producers: dict[int, Producer] = {}
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) of all applied ops, oldest first."""
@@ -219,7 +229,7 @@ class QueueState:
         payload = entry.payload
         if payload is None:
             self._publish(entry)
-        elif isinstance(payload, AckOp | PurgeOp):
+        elif isinstance(payload, AckOp | PurgeOp | DropHeadOp):
             return self._end(payload.ranges)
         elif isinstance(payload, ReturnOp):
             self._return(payload.ranges, header.lsn)
@@ -239,6 +249,8 @@ class QueueState:
         header = entry.header
         first, last = header.first_sequence, header.first_sequence + header.count - 1
         self.live.add(first, last)
+        self.sizes.append_sizes(first, sizes_of(entry.offsets, header.count))
+        self.stamps.append(first, last, max(header.timestamp_us, 0) // 1000)
         self.next_sequence = last + 1
         if header.flags & FLAG_TRANSIENT:
             self.transient.add(first, last)
@@ -281,6 +293,10 @@ class QueueState:
                 self._leave_lanes(first, last)
             if self.returned:
                 self._forget_returns(first, last)
+        for first, _ in ranges:
+            gap = self.live.gap(first, 1, self.next_sequence - 1)
+            self.sizes.forget(*gap)
+            self.stamps.forget(*gap)
         if len(self.marks) > MARKS_TRIM_COUNT:
             self._trim_marks()
         return ranges
@@ -353,6 +369,8 @@ class QueueState:
                 (priority, lane.horizon, lane.marks, lane.members.to_bytes())
                 for priority, lane in self.lanes.items()
             ],
+            self.sizes.to_bytes(),
+            self.stamps.to_bytes(),
         )
         return msgspec.msgpack.encode(image)
 
@@ -363,9 +381,10 @@ class QueueState:
             image = msgspec.msgpack.decode(data, type=_Image)
         except MALFORMED as error:
             raise ValueError(f"a queue's state of {len(data)} bytes: {error}") from error
-        if not 1 <= image.version <= STATE_VERSION:
+        if not OLDEST_VERSION <= image.version <= STATE_VERSION:
             raise ValueError(
-                f"a queue's state of version {image.version}, known are 1 to {STATE_VERSION}"
+                f"a queue's state of version {image.version}, not {OLDEST_VERSION} to "
+                f"{STATE_VERSION}"
             )
         state = cls()
         state.applied = image.applied
@@ -382,6 +401,12 @@ class QueueState:
         state.returned = image.returned
         state.marks = image.marks
         state.history = image.history
+        state.sizes = Sizes.from_bytes(image.sizes)
+        state.stamps = Column.from_bytes(image.stamps)
+        for column in (state.sizes, state.stamps):
+            column.check_end(image.next_sequence - 1)
+            if image.version < 3 and state.live:
+                column.append(1, image.next_sequence - 1, 0)
         for number, (highest, settled, outcomes, used_us) in image.producers.items():
             state.producers[number] = Producer(highest, settled, outcomes, used_us)
         return state

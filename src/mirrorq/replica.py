@@ -263,7 +263,7 @@ class Replica:
             case Defined():
                 self.definition = event.definition
                 if master is not None:
-                    master.definition = event.definition
+                    master.define(event.definition)
             case Declared():
                 self._declared = event
                 self._declare()
@@ -343,7 +343,7 @@ class Replica:
             self.ring, self.state, view.reign, self._config, self._codec, self._lease, self.room
         )
         master.wall_us = wall_us
-        master.definition = self.definition
+        master.define(self.definition)
         self.master = master
         self._declare()
         if self.halted:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.effects import Persisted, QueueImage
 from mirrorq.master import Lease
@@ -60,16 +61,20 @@ class Queue:
     """One member in sync, master of its queue; everything written is synced on `sync`."""
 
     def __init__(
-        self, files: QueueFiles | None = None, epoch: int = 1, config: Config | None = None
+        self,
+        files: QueueFiles | None = None,
+        epoch: int = 1,
+        config: Config | None = None,
+        codec: OpCodec = CODEC,
     ) -> None:
         self.now_ms = NOW_MS
+        self.wall_us = 0
         self.files = files or QueueFiles()
         self.lease = Lease(until_ms=1 << 60)
         image = self.files.image(QUEUE)
-        self.replica = Replica(A, QUEUE, config or Config(), CODEC, image, self.lease)
+        self.replica = Replica(A, QUEUE, config or Config(), codec, image, self.lease)
         self.epoch = epoch
         self.replies: list[tuple[SessionId, Reply]] = []
-        self.wall_us = 0
         self._writes: list[tuple[int, Any]] = []
         self._numbers: dict[SessionId, tuple[int, int]] = {}
         self.step(ViewInstalled(view(epoch, "a", reign=epoch)))

@@ -252,6 +252,9 @@ class Peer:
     def do_put(self, queue: int, body: str, **how: Any) -> int:
         return self._confirmed(self._queues[queue].put(body.encode(), **how))
 
+    def do_full(self, queue: int) -> bool:
+        return self._queues[queue].full()
+
     def do_put_open(self, queue: int, bodies: list[str], size: int = 0) -> list[int]:
         """Publish each by itself; numbers of the confirmations, for `outcome`."""
         found = []

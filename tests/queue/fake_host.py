@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from attrs import evolve
 
@@ -28,8 +29,10 @@ from mirrorq.messages import (
     SessionReply,
     View,
 )
+from mirrorq.policy import DEFAULT, Definition
 from mirrorq.queue import MirroredQueue
 from mirrorq.replica import (
+    Defined,
     LeaseChanged,
     Replica,
     ReplicaEvent,
@@ -79,6 +82,7 @@ class FakeHost:
         self._codec = FrameCodec()
         self._files = QueueFiles()
         self._lease = Lease(until_ms=FOREVER_MS)
+        self._definition = DEFAULT
         self._replica: Replica | None = None
         self._writes: deque[tuple[int, QueueWrite]] = deque()
         self._is_holding = False
@@ -218,6 +222,15 @@ class FakeHost:
 
         self.run(lose)
 
+    def define(self, **definition: Any) -> None:
+        """What the policy in force says."""
+
+        def do_define() -> None:
+            self._definition = Definition(**definition)
+            self._master(Defined(self._definition))
+
+        self.run(do_define)
+
     def hold_writes(self, hold: bool = True) -> None:
         """The disk does not answer (or does again): nothing becomes stable."""
 
@@ -303,6 +316,7 @@ class FakeHost:
         me = MemberId("m", 1, self.epoch)
         image = self._files.image(QUEUE_ID)
         self._replica = Replica(me, QUEUE_ID, self.config, self._codec, image, self._lease)
+        self._master(Defined(self._definition))
         self._master(ViewInstalled(View(self.epoch, (Member(me, True),), "clean", self.epoch)))
         for _, events in self._ports.values():
             events.append(MasterChanged(self.epoch, True))

@@ -38,6 +38,7 @@ from mirrorq.session import (
     MasterChanged,
     Output,
     Put,
+    PutCredit,
     QueryDone,
     ReplyArrived,
     Session,
@@ -166,6 +167,8 @@ class User:
                 self.session.drop(self._unbuffer())
             case GiveBack():
                 self.give_back()
+            case PutCredit():
+                assert not output.is_bounded, "this world's queue has no limit"
             case _:
                 raise AssertionError(output)
 

@@ -11,6 +11,7 @@ from mirrorq.codec import OpCodec
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
     AckOp,
+    DropHeadOp,
     HorizonOp,
     HorizonsOp,
     OpKind,
@@ -43,6 +44,7 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(PromotedOp, st.sampled_from(["clean", "unclean", "cold"])),
     st.builds(RefusalOp, st.text(max_size=20)),
     st.builds(PurgeOp, ranges),
+    st.builds(DropHeadOp, ranges),
     st.builds(ProducerOp, st.text(max_size=20), st.lists(numbers, max_size=4).map(tuple)),
 )
 KINDS = {
@@ -53,6 +55,7 @@ KINDS = {
     PromotedOp: OpKind.PROMOTED,
     RefusalOp: OpKind.REFUSAL,
     PurgeOp: OpKind.PURGE,
+    DropHeadOp: OpKind.DROP_HEAD,
     ProducerOp: OpKind.PRODUCER,
 }
 STAMP = {"queue_id": 7, "epoch": 2, "lsn": 9, "timestamp_us": 1_000}

@@ -59,6 +59,8 @@ class Put:
     pack: Callable[[int, int, int], bytes]
     """(producer, first number, settled) -> frame."""
     whole: bool
+    body_bytes: int = 0
+    """Bytes of the bodies alone: what a queue's limit counts."""
 
 
 @frozen
@@ -136,13 +138,39 @@ class GiveBack:
 
 
 @frozen
+class PutCredit:
+    """How much the handle may put in all before a put has to wait, counted since it was made.
+
+    `is_known` is False until a master has answered for the first time.
+    """
+
+    is_known: bool = False
+    is_bounded: bool = False
+    count: int = 0
+    size: int = 0
+    """Bytes of bodies."""
+    count_max: int = 0
+    size_max: int = 0
+    """What is above these at once never fits: it goes, to be refused."""
+    why: str = ""
+
+
+@frozen
 class ConsumerFailed:
     number: int
     why: str
 
 
 Output = (
-    Stored | Failed | SettleDone | QueryDone | Delivered | DropBuffered | GiveBack | ConsumerFailed
+    Stored
+    | Failed
+    | SettleDone
+    | QueryDone
+    | Delivered
+    | DropBuffered
+    | GiveBack
+    | ConsumerFailed
+    | PutCredit
 )
 
 

@@ -19,6 +19,7 @@ from mirrorq.messages import (
     Deliver,
     Detach,
     Detached,
+    Flow,
     HandOut,
     OpenProducer,
     Ping,
@@ -50,6 +51,7 @@ from mirrorq.session.calls import (
     MasterChanged,
     Output,
     Put,
+    PutCredit,
     Query,
     QueryDone,
     ReplyArrived,
@@ -69,6 +71,9 @@ class _Batch:
     open: RangeSet
     """Numbers without an outcome."""
     frame: bytes
+    count_before: int
+    size_before: int
+    """Messages and bytes of bodies that this handle put before it."""
 
 
 @define
@@ -100,6 +105,12 @@ class Session:
         """Why, once it is closed."""
         self.unconfirmed_count = 0
         self.unconfirmed_bytes = 0
+        self._count_sent = 0
+        self._size_sent = 0
+        """Messages and bytes of bodies that were given numbers, ever."""
+        self._credit = PutCredit()
+        self._has_flow = False
+        """In this attachment."""
         self._config = config
         self._attachment = 0
         self._request = 0
@@ -275,6 +286,7 @@ class Session:
             self._attachment += 1
             self._attached_epoch = self.epoch
             self._request = self._reply = 0
+            self._has_flow = False
             self._heard_ms = self._pinged_ms = now_ms
 
     def complete_attach(self) -> None:
@@ -334,7 +346,10 @@ class Session:
             frame = put.pack(self._producer, first, self._settled)
             self._next_number += put.count
             numbers = RangeSet(((first, first + put.count - 1),))
-            self._batches.append(_Batch(put, first, numbers, frame))
+            batch = _Batch(put, first, numbers, frame, self._count_sent, self._size_sent)
+            self._batches.append(batch)
+            self._count_sent += put.count
+            self._size_sent += put.body_bytes
             self._send(Publish(frame, put.whole))
 
     @property
@@ -442,10 +457,35 @@ class Session:
             case ConsumerRefused():
                 self._consumers.pop(reply.number, None)
                 self._output.append(ConsumerFailed(reply.number, reply.why))
+            case Flow():
+                self._has_flow = True
+                self._on_flow(reply)
             case Attached():
-                pass
+                if not self._has_flow:
+                    self._tell_credit(PutCredit(True))
             case _:
                 pass
+
+    def _on_flow(self, flow: Flow) -> None:
+        """The room is what is left after number `highest`: here it is counted in all."""
+        count, size = self._count_sent, self._size_sent
+        for batch in self._batches:
+            last = batch.first + batch.put.count - 1
+            if flow.producer != self._producer or last > flow.highest:
+                count, size = batch.count_before, batch.size_before
+                if flow.producer == self._producer:
+                    count += max(flow.highest - batch.first + 1, 0)
+                break
+        count += flow.count
+        size += flow.size
+        limits = (flow.count_max, flow.size_max)
+        credit = PutCredit(True, True, count, size, *limits, flow.why)
+        self._tell_credit(credit if flow.is_bounded else PutCredit(True))
+
+    def _tell_credit(self, credit: PutCredit) -> None:
+        if credit != self._credit:
+            self._credit = credit
+            self._output.append(credit)
 
     def _on_deliver(self, deliver: Deliver) -> None:
         consumer = self._consumers.get(deliver.consumer)

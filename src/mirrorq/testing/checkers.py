@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from mirrorq.limits import limit_of
+from mirrorq.ranges import RangeSet
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.workload import Journal
 
@@ -123,6 +125,32 @@ def undrained(cluster: SimulatedCluster, queue_id: int) -> list[str]:
         replica = cluster.engine(name).replicas.get(queue_id)
         if replica is not None and replica.ring.log:
             wrong.append(f"undrained: {len(replica.ring.log)} ops in the memory of {name}")
+    return wrong
+
+
+def overfull(cluster: SimulatedCluster, queue_id: int) -> list[str]:
+    """28: no master has more ready messages than its limit, at any moment of a run.
+
+    What was handed out before does not count: it may have come back above the limit. Of a queue
+    whose limit was not lowered while it was longer.
+    """
+    wrong = []
+    handed = cluster.onlooker.given_out.get(queue_id, RangeSet())
+    for name in cluster.running:
+        replica = cluster.engine(name).replicas.get(queue_id)
+        master = replica.master if replica is not None else None
+        limit = limit_of(master.definition) if master is not None and master.active else None
+        if replica is None or master is None or limit is None:
+            continue
+        fresh = RangeSet(master.delivery.ready)
+        for first, last in handed:
+            fresh.remove(first, last)
+        size = sum(replica.state.sizes.total(first, last) for first, last in fresh)
+        if fresh.count > limit.count or size > limit.size:
+            wrong.append(
+                f"overfull: {fresh.count} messages of {size} bytes are ready at {name}, the "
+                f"policy says {limit.text()}"
+            )
     return wrong
 
 

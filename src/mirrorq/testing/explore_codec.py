@@ -8,6 +8,7 @@ from __future__ import annotations
 from mirrorq.messages import (
     PRIORITY_SHIFT,
     AckOp,
+    DropHeadOp,
     Entry,
     Header,
     HorizonOp,
@@ -29,6 +30,7 @@ _KINDS: dict[type, OpKind] = {
     PromotedOp: OpKind.PROMOTED,
     RefusalOp: OpKind.REFUSAL,
     PurgeOp: OpKind.PURGE,
+    DropHeadOp: OpKind.DROP_HEAD,
     ProducerOp: OpKind.PRODUCER,
 }
 FRAME_BYTES = 16
@@ -84,6 +86,9 @@ class ModelCodec:
             priority=header.priority,
             delay_ms=header.delay_ms,
         )
+
+    def offsets(self, frame: bytes) -> bytes:
+        return b""
 
     def publish(
         self,

@@ -13,9 +13,12 @@ from typing import Any
 
 import attrs
 
+from mirrorq.columns import Column, Sizes
 from mirrorq.delivery import ConsumerSeat, Delivery, OpenHandOut
 from mirrorq.effects import QueueWrite, ReplicaEffects
+from mirrorq.flow import Told
 from mirrorq.lanes import Horizons, Lane, ReadyLanes
+from mirrorq.limits import InLog
 from mirrorq.master import Attachment, Duties, Lease, Master, PendingSettle
 from mirrorq.queue_state import Producer, QueueState
 from mirrorq.ranges import RangeSet
@@ -26,7 +29,7 @@ from mirrorq.testing.disk import QueueFiles
 from mirrorq.transfer import Transfer
 from mirrorq.vacancy import Vacancy
 
-PLAIN = (Replica, Ring, QueueState, Transfer, Master, Delivery, ReadyLanes, Horizons)
+PLAIN = (Replica, Ring, QueueState, Transfer, Master, Delivery, ReadyLanes, Horizons, InLog)
 """Mutable classes with a __dict__."""
 DEFINED = (
     Attachment,
@@ -39,9 +42,11 @@ DEFINED = (
     Producer,
     QueueFiles,
     Room,
+    Told,
     Vacancy,
 )
 """Mutable attrs classes."""
+COLUMNS = (Column, Sizes)
 SHARED = ("_config", "_codec", "out", "_standing", "meter")
 """Fields that are no state, or follow from others: the same object in every copy."""
 
@@ -68,7 +73,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         return deque(_copy(item, memo) for item in value)
     if kind is dict:
         return {key: _copy(item, memo) for key, item in value.items()}
-    if kind is RangeSet:
+    if kind is RangeSet or kind in COLUMNS:
         return value.copy()
     known = memo.get(id(value))
     if known is not None:
@@ -124,7 +129,7 @@ def _key(value: Any, seen: set[int]) -> Any:
         return tuple([_key(item, seen) for item in value]) if _is_mixed(value) else value
     if kind is dict:
         return tuple([(name, _key(item, seen)) for name, item in value.items()])
-    if kind is RangeSet:
+    if kind is RangeSet or kind in COLUMNS:
         return value.to_bytes()
     if kind in _PLAIN_SET or kind in _DEFINED_SET:
         if id(value) in seen:

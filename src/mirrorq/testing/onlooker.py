@@ -49,6 +49,8 @@ class Onlooker:
     wrong: list[str] = field(factory=list)
     confirms: int = 0
     """Confirmed messages whose disks were looked at."""
+    given_out: dict[int, RangeSet] = field(factory=dict)
+    """queue -> sequences that were handed out at least once."""
     _copies: dict[tuple[str, int], _Copy] = field(factory=dict)
     _order: dict[tuple[int, int], tuple[int, str]] = field(factory=dict)
     """(queue, lsn) -> checksum of the op applied there, and who applied it first."""
@@ -130,7 +132,9 @@ class Onlooker:
         return wrong
 
     def _note_order(self, reign: int, deliver: Deliver, replica: Replica) -> None:
+        given_out = self.given_out.setdefault(replica.queue_id, RangeSet())
         for piece in deliver.handouts:
+            given_out.add(piece.first, piece.last)
             for priority, first, last in replica.state.lane_runs(piece.first, piece.last):
                 key = (replica.queue_id, reign, priority)
                 self._handed.setdefault(key, []).append((piece.number, first, last))

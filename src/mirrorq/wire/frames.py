@@ -40,6 +40,7 @@ __all__ = [
     "crc32c",
     "cut",
     "header",
+    "offsets",
     "pack_op",
     "pack_publish",
     "payload",
@@ -335,6 +336,12 @@ def split_properties(frame: Frame) -> list[bytes] | None:
         return None
     _, end = _column(frame, HEADER_SIZE, count)
     return _values(frame, 1, end + (-end & 3), count)
+
+
+def offsets(frame: Frame) -> bytes:
+    """Return the first column's offsets of a checked frame: int32, one more than values."""
+    count, _ = _shape(frame)
+    return bytes(frame[HEADER_SIZE : HEADER_SIZE + 4 * (count + 1)])
 
 
 def payload(frame: Frame) -> bytes:

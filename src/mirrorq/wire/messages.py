@@ -95,6 +95,7 @@ _TAGS: dict[type, int] = {
     m.Recall: 62,
     m.ConsumerRefused: 63,
     m.Pong: 64,
+    m.Flow: 65,
     # Between nodes
     m.Hello: 70,
     m.LeaseRequest: 71,

@@ -19,6 +19,7 @@ from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.messages import (
     PRIORITY_MAX,
     AckOp,
+    DropHeadOp,
     Entry,
     Header,
     HorizonOp,
@@ -69,6 +70,7 @@ _FORMS = (
     _form(OpKind.PROMOTED, PromotedOp, tuple[Literal["clean", "unclean", "cold"]]),
     _form(OpKind.REFUSAL, RefusalOp, tuple[str]),
     _form(OpKind.PURGE, PurgeOp, tuple[_Ranges]),
+    _form(OpKind.DROP_HEAD, DropHeadOp, tuple[_Ranges]),
     _form(OpKind.PRODUCER, ProducerOp, tuple[str, tuple[_Number, ...]]),
 )
 _FORM_OF_KIND = {int(form.kind): form for form in _FORMS}
@@ -112,7 +114,7 @@ def decode_payload(kind: int, payload: bytes) -> Payload:
             f"the payload of {len(payload)} bytes of op {form.kind.name} is malformed: {error}"
         ) from None
     op: Payload = form.op(*values)
-    if isinstance(op, AckOp | ReturnOp | PurgeOp):
+    if isinstance(op, AckOp | ReturnOp | PurgeOp | DropHeadOp):
         _check_ranges(op.ranges)
     return op
 
@@ -125,7 +127,7 @@ def _check_ranges(ranges: Iterable[Range]) -> None:
 
 def _read(header: Header, frame: bytes) -> Entry:
     if header.kind == OpKind.PUBLISH:
-        return Entry(header, None, frame)
+        return Entry(header, None, frame, frames.offsets(frame))
     return Entry(header, decode_payload(header.kind, frames.payload(frame)), frame)
 
 
@@ -150,6 +152,10 @@ class FrameCodec:
         """Return the publish frame with messages start to stop - 1 only."""
         return frames.cut(frame, start, stop)
 
+    def offsets(self, frame: bytes) -> bytes:
+        """Return the offsets of a checked publish frame's bodies, as they stand in it."""
+        return frames.offsets(frame)
+
     def publish(
         self,
         frame: bytes,
@@ -169,7 +175,7 @@ class FrameCodec:
             first_sequence=first_sequence,
             timestamp_us=timestamp_us,
         )
-        return Entry(frames.header(stamped), None, stamped)
+        return Entry(frames.header(stamped), None, stamped, frames.offsets(stamped))
 
     def op(
         self,

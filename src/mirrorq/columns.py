@@ -1,0 +1,196 @@
+"""A number for each live message of a queue, kept as runs of equal ones in compact arrays.
+
+Sixteen or twenty bytes a run, whatever its length. What stands for a message that is not live
+means nothing, so runs of dead messages are taken out and their neighbours grow over them. All
+of it follows from the ops alone: columns at the same lsn are equal on all copies.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from operator import sub
+from typing import Self
+
+MASK = 2**64 - 1
+"""Sums are counted modulo 2^64: only differences of them are read."""
+HEAD_COUNT = 1024
+"""Runs that are gone at the front are cut off when there are more, and more than half."""
+
+
+class Column:
+    """Numbers from 0 to 2^63 - 1 by sequence. Sequences are appended in rising order."""
+
+    __slots__ = ("_head", "_lasts", "_values")
+
+    def __init__(self) -> None:
+        self._lasts = array("Q")
+        """Last sequence of each run; it begins behind the run before."""
+        self._values = array("Q")
+        self._head = 0
+        """Runs before this are gone."""
+
+    def append(self, first: int, last: int, value: int) -> None:
+        """Set the value of new messages at the end."""
+        if len(self._lasts) > self._head and self._values[-1] == value:
+            self._lasts[-1] = last
+        else:
+            self._lasts.append(last)
+            self._values.append(value)
+
+    def forget(self, low: int, high: int) -> None:
+        """No message from low to high is live, and none beside them is dead."""
+        lasts, head = self._lasts, self._head
+        index = bisect_left(lasts, low, head)
+        start = lasts[index - 1] + 1 if index > head else 1
+        if start < low:
+            index += 1
+        stop = bisect_right(lasts, high, index)
+        if index == head:
+            self._head = stop
+            if stop > HEAD_COUNT and 2 * stop > len(lasts):
+                self._cut(0, stop)
+                self._head = 0
+        elif index < stop:
+            self._cut(index, stop)
+
+    def _cut(self, start: int, stop: int) -> None:
+        del self._lasts[start:stop]
+        del self._values[start:stop]
+
+    def at(self, sequence: int) -> int:
+        """The value of a live message; 0 behind the end."""
+        index = bisect_left(self._lasts, sequence, self._head)
+        return self._values[index] if index < len(self._lasts) else 0
+
+    def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """(first, last, value) of the runs from first to last."""
+        lasts = self._lasts
+        index = bisect_left(lasts, first, self._head)
+        while first <= last and index < len(lasts):
+            end = min(lasts[index], last)
+            yield first, end, self._values[index]
+            first = end + 1
+            index += 1
+        if first <= last:
+            yield first, last, 0
+
+    def check_end(self, last: int) -> None:
+        """Raises ValueError when there are runs behind `last`."""
+        if len(self) and self._lasts[-1] > last:
+            raise ValueError(f"a column goes to {self._lasts[-1]}, the queue to {last}")
+
+    def __len__(self) -> int:
+        """How many runs there are."""
+        return len(self._lasts) - self._head
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Column):
+            return NotImplemented
+        return self.to_bytes() == other.to_bytes()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> Self:
+        """An equal one that shares nothing with it."""
+        twin = type(self)()
+        twin._lasts = self._lasts[self._head :]
+        twin._values = self._values[self._head :]
+        return twin
+
+    def to_bytes(self) -> bytes:
+        """All lasts, then all values, eight bytes each, little-endian."""
+        return self._lasts[self._head :].tobytes() + self._values[self._head :].tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
+        if len(data) % 16:
+            raise ValueError(f"a column of {len(data)} bytes: not a multiple of 16")
+        lasts, values = array("Q"), array("Q")
+        lasts.frombytes(data[: len(data) // 2])
+        values.frombytes(data[len(data) // 2 :])
+        made = cls()
+        before = 0
+        for last, value in zip(lasts, values, strict=True):
+            if last <= before:
+                raise ValueError(f"runs of a column out of order at {last}")
+            made._load(before + 1, last, value)
+            before = last
+        return made
+
+    def _load(self, first: int, last: int, value: int) -> None:
+        """A run as it was: equal neighbours stay two."""
+        self._lasts.append(last)
+        self._values.append(value)
+
+
+class Sizes(Column):
+    """Bytes of messages: a column that can be summed."""
+
+    __slots__ = ("_totals",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._totals = array("Q")
+        """Sum of all sizes up to the end of each run, counted from any beginning."""
+
+    def append(self, first: int, last: int, value: int) -> None:
+        count = len(self._lasts)
+        super().append(first, last, value)
+        added = (last - first + 1) * value
+        if len(self._lasts) > count:
+            before = self._totals[-1] if self._totals else 0
+            self._totals.append(before + added & MASK)
+        else:
+            self._totals[-1] = self._totals[-1] + added & MASK
+
+    def append_sizes(self, first: int, sizes: list[int]) -> None:
+        """The sizes of messages from `first` on."""
+        if sizes.count(sizes[0]) == len(sizes):
+            self.append(first, first + len(sizes) - 1, sizes[0])
+            return
+        start = 0
+        for index in range(1, len(sizes) + 1):
+            if index == len(sizes) or sizes[index] != sizes[start]:
+                self.append(first + start, first + index - 1, sizes[start])
+                start = index
+
+    def total(self, first: int, last: int) -> int:
+        """Bytes of first to last, all of which are live."""
+        lasts, values, head = self._lasts, self._values, self._head
+        low = bisect_left(lasts, first, head)
+        high = bisect_left(lasts, last, head)
+        if low >= len(lasts):
+            return 0
+        if low == high:
+            return (last - first + 1) * values[low]
+        found = (lasts[low] - first + 1) * values[low]
+        found += self._totals[high - 1] - self._totals[low] & MASK
+        if high < len(lasts):
+            found += (last - lasts[high - 1]) * values[high]
+        return found
+
+    def copy(self) -> Self:
+        twin = super().copy()
+        twin._totals = self._totals[self._head :]
+        return twin
+
+    def _cut(self, start: int, stop: int) -> None:
+        super()._cut(start, stop)
+        del self._totals[start:stop]
+
+    def _load(self, first: int, last: int, value: int) -> None:
+        before = self._totals[-1] if self._totals else 0
+        super()._load(first, last, value)
+        self._totals.append(before + (last - first + 1) * value & MASK)
+
+
+def sizes_of(offsets: bytes, count: int) -> list[int]:
+    """Bytes of each body, from the offsets in its frame; all 0 where there are none."""
+    if not offsets:
+        return [0] * count
+    ends = array("i")
+    ends.frombytes(offsets)
+    return list(map(sub, ends[1:], ends))
