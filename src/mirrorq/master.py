@@ -558,7 +558,9 @@ class Master:
         """Make room, store, and drop what of a batch larger than the limit is too old."""
         assert self._limit is not None
         need = Depth(depth.count + verdict.room.count, depth.size + verdict.room.size)
-        self._drop_head(now_ms, self._limit.exceeded_by(need))
+        excess = self._limit.exceeded_by(need)
+        is_all_older = verdict.keep < verdict.count
+        self._drop_head(now_ms, Depth(depth.count, 0) if is_all_older else excess)
         self._store(frame)
         self._drop_head(now_ms, Depth(verdict.count - verdict.keep, 0))
 

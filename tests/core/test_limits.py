@@ -223,6 +223,16 @@ def test_drop_head_of_a_batch_larger_than_the_limit() -> None:
     assert (queue.ready, len(queue.confirmed)) == ([5, 6, 7], 7)
 
 
+def test_drop_head_of_a_batch_larger_than_the_limit_leaves_nothing_older() -> None:
+    """Not even a message without a body, for whose sake a newer one would go."""
+    queue = Bounded(max_length_bytes=3, overflow="drop-head")
+    queue.put(0)
+    queue.settle_all()
+    queue.put(1, 3)
+    queue.settle_all()
+    assert queue.ready == [3]
+
+
 def test_a_body_that_can_never_stay_is_refused_and_drops_nothing() -> None:
     """Dropping the whole queue for it would help nobody."""
     queue = Bounded(max_length_bytes=10, overflow="drop-head")
