@@ -8,8 +8,9 @@ turn comes is decided here.
 Guarantees
     1. A view changes by compare-and-set on its epoch, and each change adds exactly 1: of two
        proposals that name the same epoch one fails (R12).
-    2. A new master was in sync in the view that it replaces, by (node, store), unless the
-       change says `unclean` (R5).
+    2. A new master was in sync in the view that it replaces, by (node, store) (R5). An
+       `unclean` change makes another member of it master, alone in sync, and only where the
+       policy in force allows that.
     3. Incarnations of a store only grow, and a queue id is never used again.
     4. Equal histories of commands give equal `snapshot()` bytes.
 
@@ -36,6 +37,7 @@ from mirrorq.messages import (
     DeleteQueue,
     Member,
     MemberId,
+    NodeStopped,
     NoteConsumers,
     RegisterNode,
     RemoveNode,
@@ -47,7 +49,7 @@ from mirrorq.messages import (
 )
 from mirrorq.policy import DEFAULT, Definition, Policy, from_text, in_force, to_text
 from mirrorq.routing import Binding, ExchangeRecord, binding_error, exchange_error
-from mirrorq.view import find_store, joining_ids, order_error
+from mirrorq.view import find_store, is_in_sync, joining_ids, order_error
 
 __all__ = [
     "NAME_CHARS_MAX",
@@ -76,6 +78,8 @@ class NodeRecord:
     incarnation: int
     endpoint: str
     witness: bool
+    is_stopped: bool = False
+    """This incarnation was closed by its user: when it ends, that was no failure."""
 
     @property
     def member(self) -> MemberId:
@@ -216,6 +220,22 @@ class Catalog:
             and record.incarnation > member.incarnation
         )
 
+    def was_stopped(self, member: MemberId) -> bool:
+        """Say whether this incarnation was closed by its user: its end is a shutdown."""
+        record = self._nodes.get(member.node)
+        return record is not None and record.member == member and record.is_stopped
+
+    def may_lose(self, queue: QueueRecord) -> bool:
+        """Say whether a member that is not in sync may become master when no other can.
+
+        `ha-promote-on-failure: when-synced` outranks `ha-promote-on-shutdown: always`; and as
+        soon as one member in sync was shut down, both have to allow it.
+        """
+        told = self.definition_of(queue.name)
+        stopped = any(m.in_sync and self.was_stopped(m.id) for m in queue.view.members)
+        on_shutdown = told.ha_promote_on_shutdown == "always" or not stopped
+        return told.ha_promote_on_failure == "always" and on_shutdown
+
     # --- Change -----------------------------------------------------------------------
 
     def apply(self, index: int, command: CatalogCommand) -> CatalogResult:
@@ -224,6 +244,8 @@ class Catalog:
         match command:
             case RegisterNode():
                 return self._on_register_node(command)
+            case NodeStopped():
+                return self._on_node_stopped(command)
             case DeclareQueue():
                 return self._on_declare_queue(command)
             case ChangeView():
@@ -265,6 +287,14 @@ class Catalog:
             command.node, command.store, command.incarnation, command.endpoint, command.witness
         )
         return CatalogResult(nodes=(command.node,), queues=self._end_owned(command.node))
+
+    def _on_node_stopped(self, command: NodeStopped) -> CatalogResult:
+        known = self._nodes.get(command.node)
+        named = MemberId(command.node, command.store, command.incarnation)
+        if known is None or known.member != named or known.is_stopped:
+            return CatalogResult()
+        self._nodes[command.node] = evolve(known, is_stopped=True)
+        return CatalogResult(nodes=(command.node,))
 
     def _on_remove_node(self, command: RemoveNode) -> CatalogResult:
         known = self._nodes.get(command.node)
@@ -372,7 +402,10 @@ class Catalog:
                 text=f"the proposal replaces epoch {command.replaces} of queue "
                 f"{known.name!r}, which is at epoch {known.view.epoch}: look again",
             )
-        wrong = order_error(command.members) or _promotion_error(known.view, command)
+        wrong = order_error(command.members)
+        if not wrong and command.how == "unclean":
+            wrong = self._loss_error(known, command)
+        wrong = wrong or _promotion_error(known.view, command)
         if wrong:
             return CatalogResult(
                 error="ProtocolError",
@@ -383,11 +416,25 @@ class Catalog:
         # How the reign began stays with it: a master may learn of its reign from a later view,
         # in a snapshot, and its first op says how it took over.
         how, reign = (known.view.how, known.view.reign) if stays else (command.how, epoch)
-        view = View(epoch, command.members, how, reign)
+        generation = known.view.generation + (command.how == "unclean")
+        view = View(epoch, command.members, how, reign, generation)
         joining = joining_ids(view)
         told = tuple(each for each in known.told if each[0] in joining)
         self._queues[known.id] = evolve(known, view=view, told=told)
         return CatalogResult(value=view.epoch, queues=(known.id,))
+
+    def _loss_error(self, queue: QueueRecord, command: ChangeView) -> str:
+        """Return why this unclean promotion must not be, "" when it may."""
+        head, *others = command.members
+        if not self.may_lose(queue):
+            return f"{head.id.node} is not in sync, and the policy in force says when-synced"
+        if find_store(queue.view, head.id.node, head.id.store) is None:
+            return f"{head.id.node} has no copy of the queue"
+        if is_in_sync(queue.view, head.id):
+            return f"{head.id.node} is in sync: nothing need be lost"
+        if any(member.in_sync for member in others):
+            return f"nobody is in sync with {head.id.node}, whose copy was not"
+        return ""
 
     def _on_set_policy(self, command: SetPolicy) -> CatalogResult:
         try:
@@ -621,6 +668,7 @@ _COMMANDS: dict[int, Any] = {
     31: DeleteExchange,
     32: Bind,
     33: Unbind,
+    16: NodeStopped,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 

@@ -254,6 +254,8 @@ class Delivery:
         """
         state = self._state
         taken: list[Range] = []
+        if piece.epoch < state.fence:
+            return taken  # counts of a past that was lost say nothing here
         for priority, first, last in state.lane_runs(piece.first, piece.last):
             lane = self.ready.lane(priority)
             for low, high in lane.within(first, last):
@@ -267,6 +269,8 @@ class Delivery:
     def already_ended(self, piece: HandOut) -> list[Range]:
         """What of a piece of an earlier reign has been settled since: its ack was applied
         before the failover, or somebody else's was."""
+        if piece.epoch < self._state.fence:
+            return []
         gone = RangeSet(((piece.first, min(piece.last, self._state.next_sequence - 1)),))
         for first, last in self._state.live.within(piece.first, piece.last):
             gone.remove(first, last)

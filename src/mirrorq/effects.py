@@ -126,6 +126,8 @@ class ReplicaEffects:
     """R8: the master proposes to count a member in."""
     commands: list[CatalogCommand] = field(factory=list)
     """What else the master asks the catalog for."""
+    notices: list[tuple[str, str]] = field(factory=list)
+    """(kind, text) for listeners and the log."""
     wake_at_ms: int | None = None
 
 

@@ -69,6 +69,7 @@ from mirrorq.messages import (
     LeaseRelease,
     LeaseRequest,
     MemberId,
+    NodeStopped,
     QueueReport,
     RegisterNode,
     SessionId,
@@ -118,6 +119,7 @@ from mirrorq.supervisor import LinkDown as SupervisorLinkDown
 from mirrorq.supervisor import ProbeRefused as SupervisorProbeRefused
 from mirrorq.supervisor import Tick as SupervisorTick
 from mirrorq.sync_reports import SyncReports
+from mirrorq.view import in_sync_ids
 
 ASK_AGAIN_MS = 500
 """A catalog request that nothing came of is sent again after this."""
@@ -271,6 +273,24 @@ class Engine:
             return True
         return self._supervisor.status(member) in (Status.ALIVE, Status.UNKNOWN)
 
+    @property
+    def has_left(self) -> bool:
+        """After `Release`: whether nothing more is to be waited for. The catalog knows that
+        this end is a shutdown, and no queue with a mirror in sync is mastered here; or no
+        majority runs that could do anything."""
+        stores = [self._store]
+        for peer in self._peers.all():
+            if peer.member is not None and not peer.gone:
+                stores.append(StoreId(peer.member.node, peer.member.store))
+        if 2 * sum(voter in stores for voter in self.voters) <= len(self.voters):
+            return True
+        if self.is_registered and not self.catalog.was_stopped(self.me):
+            return False
+        return not any(
+            record.view.members[0].id == self.me and len(in_sync_ids(record.view)) > 1
+            for record in self.catalog.queues()
+        )
+
     def may_deliver(self, reply: SessionReply, now_ms: int) -> bool:
         """Whether a hand-out decided here may still be sent: the reign and the lease go on."""
         replica = self.replicas.get(reply.queue_id)
@@ -343,6 +363,9 @@ class Engine:
             case Release():
                 self._is_released = True
                 self._to_leader(now_ms, self._holder.release(now_ms))
+                if self.is_registered:
+                    me = self.me
+                    self._new_ask(NOBODY, NodeStopped(me.node, me.store, me.incarnation))
 
     # --- Peers --------------------------------------------------------------------------
 
@@ -754,6 +777,9 @@ class Engine:
             self.replicas[queue_id] = replica
         if replica is not None:
             was_master = replica.is_master
+            if queue_id in self.reports:
+                report, _ = self.reports[queue_id]
+                replica.reported = report.ready + report.unacknowledged
             self._queue(queue_id, Defined(self.catalog.definition_of(record.name)))
             if record.auto_delete:
                 self._queue(queue_id, Declared(True, record.was_consumed))
@@ -844,6 +870,10 @@ class Engine:
             self._round_writes.append((queue_id, effects.write_number))
         out.reads.extend((member.node, fetch) for member, fetch in effects.reads)
         out.replies.extend(effects.replies)
+        record = self.catalog.queue(queue_id)
+        for kind, text in effects.notices:
+            name = record.name if record is not None else queue_id
+            out.notices.append(Notice(kind, f"queue {name!r}: {text}", queue_id))
         if effects.propose is not None:
             self._new_ask(NOBODY, effects.propose)
         for command in effects.commands:
@@ -938,7 +968,9 @@ class Engine:
             delivery = master.delivery
             consumers = sum(1 for key in delivery.consumers if key[1] != 0)
             counts = (delivery.ready.count, delivery.unacknowledged, consumers)
-            report = QueueReport(queue_id, master.reign, *counts, master.blocked_by)
+            report = QueueReport(
+                queue_id, master.reign, *counts, master.blocked_by, replica.state.lost
+            )
             if self._reported.get(queue_id) != report:
                 self._reported[queue_id] = report
                 self._out.send.extend((peer.name, report) for peer in self._peers.all())

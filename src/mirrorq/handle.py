@@ -342,9 +342,11 @@ class Handle:
             )
         session = self._session
         if session is not None and not session.available:
+            status = self._host.status(self._queue_id)
+            why = status.warnings if status.state == "down" else ()
             return QueueDown(
-                f"queue {self.name!r} has no master: no member in sync is running. Start the "
-                "nodes that held it"
+                f"queue {self.name!r} has no master: "
+                + ("; ".join(why) or "no member in sync is running: start the nodes that held it")
             )
         return otherwise
 

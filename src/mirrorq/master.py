@@ -78,7 +78,7 @@ from mirrorq.messages import (
     Unsubscribe,
 )
 from mirrorq.policy import DEFAULT, Definition
-from mirrorq.queue_state import REFUSED, QueueState
+from mirrorq.queue_state import GENERATION_BITS, REFUSED, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
 from mirrorq.room import Room
@@ -203,11 +203,11 @@ class Master:
                 for number in entry.payload.expired:
                     self._highest.pop(number, None)
 
-    def begin(self, now_ms: int, how: str) -> None:
+    def begin(self, now_ms: int, promoted: PromotedOp) -> None:
         """The first op of the reign."""
         # What the promotion returns may exceed a limit, as any return may.
         self._is_enforcing = False
-        self._propose(now_ms, PromotedOp(how or "clean"))
+        self._propose(now_ms, promoted)
 
     def define(self, definition: Definition) -> None:
         """What the policy in force says, from now on."""
@@ -220,6 +220,9 @@ class Master:
 
     def _note_in_log(self, entry: Entry) -> None:
         header = entry.header
+        if isinstance(entry.payload, PromotedOp):
+            least = entry.payload.generation << GENERATION_BITS
+            self._next_sequence = max(self._next_sequence, least)
         if header.kind in (OpKind.PUBLISH, OpKind.REFUSAL):
             number = header.producer
             self._highest[number] = max(self._highest.get(number, 0), header.last_number)
@@ -714,10 +717,10 @@ class Master:
                 self._activate(now_ms)
         elif isinstance(payload, ProducerOp):
             if not payload.expired:
-                self._highest.setdefault(header.lsn, 0)
+                self._highest.setdefault(self._state.producer_id(header.lsn), 0)
             opener = self._openers.pop(header.lsn, None)
             if opener is not None:
-                self._reply(opener, ProducerOpened(header.lsn))
+                self._reply(opener, ProducerOpened(self._state.producer_id(header.lsn)))
         elif isinstance(payload, RefusalOp):
             owner = self._owner.get(header.producer)
             if owner is not None:

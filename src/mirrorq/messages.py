@@ -170,9 +170,19 @@ class HorizonsOp:
 
 @frozen
 class PromotedOp:
-    """The first op of a new master. `how`: clean, unclean or cold."""
+    """The first op of a new master. `how`: clean, unclean or cold.
+
+    An unclean one begins another past of the queue: its master was not in sync."""
 
     how: str
+    generation: int = 0
+    """Unclean: the view's. Sequences and producer ids of this past begin there."""
+    reign: int = 0
+    """Unclean: deliveries of reigns before this one can no longer be acked."""
+    lost: tuple[Range, ...] = ()
+    """Unclean: messages that live in the new master's state and whose bodies it lacks."""
+    lost_count: int = 0
+    """Unclean: how many messages are lost, as far as the new master can tell."""
 
 
 @frozen
@@ -267,6 +277,9 @@ class View:
     """The epoch in which the present master became master: what sessions and deliveries
     name as their epoch, so that a change of mirrors disturbs no consumer. The catalog sets
     it: this epoch when members[0] changed (or is new), else that of the view before."""
+    generation: int = 0
+    """How many unclean promotions the queue has had. A master whose log does not have the
+    last one begins with it, whatever `how` says: the one that should have may have died."""
 
 
 # --- Ring messages (between members of one queue, all name the current epoch) ----------
@@ -741,6 +754,15 @@ class RegisterNode:
 
 
 @frozen
+class NodeStopped:
+    """A node is being closed by its user: its end is a shutdown, not a failure."""
+
+    node: str
+    store: int
+    incarnation: int
+
+
+@frozen
 class DeclareQueue:
     name: str
     durable: bool
@@ -842,6 +864,7 @@ class Unbind:
 
 CatalogCommand = (
     RegisterNode
+    | NodeStopped
     | DeclareQueue
     | DeleteQueue
     | NoteConsumers
@@ -933,6 +956,8 @@ class QueueReport:
     unacknowledged: int
     consumers: int
     blocked_by: str = ""
+    lost: int = 0
+    """Messages that unclean promotions have lost, as far as known."""
 
 
 @frozen

@@ -64,6 +64,8 @@ __all__ = ["Node"]
 
 log = logging.getLogger("mirrorq")
 
+HAND_OVER_MS = 2000
+"""close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
 CLOSE_S = 5.0
 """close() ends within this, with or without a majority."""
 Result = TypeVar("Result")
@@ -207,24 +209,18 @@ class Node(Administration):
             self._store.close()
 
     def _hand_over(self) -> None:
-        """Give the lease up; let the catalog's leader find other masters for a moment."""
+        """Give the lease up, say that this end is a shutdown, and let the catalog's leader
+        find other masters for a moment."""
         if self._transport is None or not self._driver.thread.is_alive():
             return
         self._driver.call(lambda: self._driver.post(Release()))
-        deadline = clock.now_ms() + self.config.lease_ms
+        engine = self._driver.engine
+        deadline = clock.now_ms() + HAND_OVER_MS
         others = threading.Event()
-        while clock.now_ms() < deadline and self._masters_with_mirrors():
+        while clock.now_ms() < deadline and not self._on_thread(
+            lambda: engine.has_left, 1.0, True
+        ):
             others.wait(0.005)
-
-    def _masters_with_mirrors(self) -> bool:
-        def look() -> bool:
-            replicas = self._driver.engine.replicas.values()
-            return any(
-                r.is_master and r.ring.view is not None and len(r.ring.view.members) > 1
-                for r in replicas
-            )
-
-        return self._on_thread(look, 1.0, False)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

@@ -54,6 +54,9 @@ STATE_VERSION = 3
 OLDEST_VERSION = 1
 """The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
 messages count 0 bytes, and no policy's TTL ends them."""
+GENERATION_BITS = 40
+"""Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
+all that the lost past can have given out, and room for eight million of them."""
 MARKS_TRIM_COUNT = 8
 """Promotion marks are looked through for dead ones when there are more than this."""
 
@@ -131,6 +134,9 @@ class _Image(msgspec.Struct, array_like=True):
     """(priority, horizon, marks, members), in order of priority."""
     sizes: bytes = b""
     stamps: bytes = b""
+    generation: _Number = 0
+    fence: _Number = 0
+    lost: _Number = 0
 
 
 class QueueState:
@@ -157,6 +163,12 @@ class QueueState:
         self.producers: dict[int, Producer] = {}
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) of all applied ops, oldest first."""
+        self.generation = 0
+        """How many unclean promotions this past has, or knows to have been in others."""
+        self.fence = 0
+        """Reign of the last unclean promotion: no delivery of an earlier one can be acked."""
+        self.lost = 0
+        """Messages that unclean promotions have lost, as far as their masters could tell."""
 
     # --- Queries ------------------------------------------------------------------------
 
@@ -182,6 +194,10 @@ class QueueState:
                 sequence += 1
             last = sequence - 1
         return count, last
+
+    def producer_id(self, lsn: int) -> int:
+        """The id that a producer op at `lsn` gives: lsns come again in another past."""
+        return lsn + (self.generation << GENERATION_BITS)
 
     def raised_by_promotion(self, sequence: int) -> bool:
         """Whether the last raise of this message's count was a promotion."""
@@ -331,21 +347,41 @@ class QueueState:
 
     def _promote(self, payload: PromotedOp, lsn: int) -> tuple[Range, ...]:
         ended: tuple[Range, ...] = ()
-        if payload.how == "cold" and self.transient:
+        if payload.how != "clean" and self.transient:
             ended = self._end(tuple(self.transient))
         # A message published later is not below the horizon's past: the mark ends where the
         # queue ends now.
-        self.marks.append((lsn, min(self.horizon, self.next_sequence)))
+        ends = self.next_sequence
+        least = 0
+        if payload.how == "unclean":
+            ended += self._begin_anew(payload)
+            # What the lost past has handed out is not known: it may have been everything.
+            least = ends
+            self._skip_to(payload.generation << GENERATION_BITS)
+        self.marks.append((lsn, max(min(self.horizon, ends), least)))
         for lane in self.lanes.values():
-            lane.marks.append((lsn, min(lane.horizon, self.next_sequence)))
+            lane.marks.append((lsn, max(min(lane.horizon, ends), least)))
         self._trim_marks()
         return ended
+
+    def _skip_to(self, sequence: int) -> None:
+        if sequence > self.next_sequence:
+            for column in (self.sizes, self.stamps):
+                column.append(self.next_sequence, sequence - 1, 0)
+            self.next_sequence = sequence
+
+    def _begin_anew(self, payload: PromotedOp) -> tuple[Range, ...]:
+        """An unclean promotion: what the new master lacks is lost, and older acks are void."""
+        self.generation = max(self.generation, payload.generation)
+        self.fence = max(self.fence, payload.reign)
+        self.lost += payload.lost_count
+        return self._end(payload.lost)
 
     def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
         for number in payload.expired:
             self.producers.pop(number, None)
         if not payload.expired:
-            self.producers[lsn] = Producer(used_us=timestamp_us)
+            self.producers[self.producer_id(lsn)] = Producer(used_us=timestamp_us)
 
     # --- Bytes --------------------------------------------------------------------------
 
@@ -371,6 +407,9 @@ class QueueState:
             ],
             self.sizes.to_bytes(),
             self.stamps.to_bytes(),
+            self.generation,
+            self.fence,
+            self.lost,
         )
         return msgspec.msgpack.encode(image)
 
@@ -407,6 +446,9 @@ class QueueState:
             column.check_end(image.next_sequence - 1)
             if image.version < 3 and state.live:
                 column.append(1, image.next_sequence - 1, 0)
+        state.generation = image.generation
+        state.fence = image.fence
+        state.lost = image.lost
         for number, (highest, settled, outcomes, used_us) in image.producers.items():
             state.producers[number] = Producer(highest, settled, outcomes, used_us)
         return state

@@ -37,6 +37,7 @@ from mirrorq.messages import (
     Mark,
     Member,
     MemberId,
+    PromotedOp,
     Repaired,
     ResendFrom,
     RingMessage,
@@ -184,6 +185,8 @@ class Replica:
         self._declared = Declared(False, False)
         self.may_fetch = True
         """By policy, or because somebody said so: see `Catalog.synchronising`."""
+        self.reported = 0
+        """Messages that the last master said the queue has: what a loss is counted by."""
         self._config = config
         self._codec = codec
         self._lease = lease
@@ -303,8 +306,9 @@ class Replica:
             case JoinerDurable():
                 ring.on_joiner_durable(sender, message)
             case History():
+                received = ring.received
                 if ring.on_history(sender, message):
-                    self._on_repaired(now_ms)
+                    self._on_repaired(now_ms, received)
             case HistoryRequest():
                 ring.on_history_request(sender, message)
             case Repaired():
@@ -348,7 +352,7 @@ class Replica:
         self._declare()
         if self.halted:
             return
-        master.begin(now_ms, view.how)
+        master.begin(now_ms, self._promoted(view))
 
     def _declare(self) -> None:
         if self.master is not None:
@@ -357,8 +361,30 @@ class Replica:
                 auto_delete=known.auto_delete, was_consumed=known.was_consumed
             )
 
-    def _on_repaired(self, now_ms: int) -> None:
+    def _promoted(self, view: View) -> PromotedOp:
+        """The reign's first op. Unclean when the view's last unclean promotion is not in this
+        log: it is this one, or the master that was to begin with it died before it did."""
+        begun = self.state.generation
+        for entry in self.ring.log:
+            if isinstance(entry.payload, PromotedOp):
+                begun = max(begun, entry.payload.generation)
+        if begun >= view.generation:
+            return PromotedOp("cold" if view.how == "cold" else "clean")
+        lost = self.transfer.given_up()
+        for entry in self._chunk:
+            lost.remove(entry.header.first_sequence, entry.header.last_sequence)
+        unapplied = (e for e in self.ring.log if e.lsn > self.state.applied and e.payload is None)
+        kept = self.state.live.count - lost.count + sum(e.header.count for e in unapplied)
+        count = max(lost.count, self.reported - kept)
+        return PromotedOp("unclean", view.generation, view.reign, tuple(lost), count)
+
+    def _on_repaired(self, now_ms: int, received: int) -> None:
+        """The log agrees with the master's; before it was cut it went up to `received`."""
         ring = self.ring
+        is_new_past = ring.view is not None and ring.view.generation > self.state.generation
+        if is_new_past and ring.received < received:
+            text = _dropped_text(ring.received, received, self.state)
+            ring.out.notices.append(("copy dropped", text))
         if ring.received < self.state.applied:
             # What was applied here is not in the history: this copy is of another past.
             self._start_over()
@@ -456,6 +482,8 @@ class Replica:
             )
             return False
         ended = self.state.apply(entry)
+        if isinstance(entry.payload, PromotedOp) and entry.payload.how == "unclean":
+            self.ring.out.notices.append(("loss", _loss_text(entry.payload)))
         self.transfer.on_ended(ended)
         for first, last in ended:
             self._ended.add(first, last)
@@ -592,6 +620,20 @@ class Replica:
         if self.master is not None:
             wake = earliest(wake, self.master.wake_at_ms(now_ms))
         return wake
+
+
+def _loss_text(promoted: PromotedOp) -> str:
+    return (
+        f"unclean promotion {promoted.generation} in epoch {promoted.reign}: the new master was "
+        f"not in sync, {promoted.lost_count} messages are known to be lost"
+    )
+
+
+def _dropped_text(kept: int, received: int, state: QueueState) -> str:
+    text = f"after an unclean promotion the queue goes on without ops {kept + 1} to {received}"
+    if kept < state.applied:
+        return f"{text}: this copy, of {state.live.count} messages, is dropped and made anew"
+    return f"{text}: they are cut from this copy"
 
 
 def earliest(one: int | None, other: int | None) -> int | None:

@@ -163,6 +163,9 @@ class Ring:
         self.reported = {}
         if self.is_master:
             self.repaired = True
+            # Of one promoted uncleanly: what it has is the queue from here on.
+            self.has_state = True
+            self._forget_lost_marks()
             self.start_history = tuple(self.history)
             self.start_last = self.received
             self._send_history()
@@ -220,6 +223,7 @@ class Ring:
         self.start_history = message.history
         self.start_last = message.history[-1][1] if message.history else 0
         self._cut(common_lsn(self.history, message.history))
+        self._forget_lost_marks()
         self.repaired = True
         self._send_history()
         return True
@@ -443,6 +447,11 @@ class Ring:
         self.durable = min(self.durable, lsn)
         self._writes = deque((number, min(end, lsn)) for number, end in self._writes)
         self._recount_unstable()
+
+    def _forget_lost_marks(self) -> None:
+        """After an unclean promotion other ops come at lsns that were stable once: what is
+        beyond the own log must be called stable anew. (A joining member may know of such.)"""
+        self.stable = min(self.stable, self.received)
 
     def _recount_unstable(self) -> None:
         self.unstable_bytes = sum(len(e.frame) for e in self.log if e.lsn > self.stable)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from mirrorq.policy import Policy
+from mirrorq.view import in_sync_ids
 
 if TYPE_CHECKING:
+    from mirrorq.catalog import QueueRecord
     from mirrorq.engine import Engine
 
 __all__ = ["NodeStatus", "PolicyStatus", "QueueStatus"]
@@ -78,7 +81,6 @@ class QueueStatus:
         replica = engine.replicas.get(queue_id)
         syncing = engine.catalog.synchronising(queue_id)
         progress = engine.sync_reports.of(now_ms, syncing, queue_id, replica)
-        warnings = (replica.halted,) if replica is not None and replica.halted else ()
         return cls(
             name=record.name,
             state=state,
@@ -98,8 +100,42 @@ class QueueStatus:
             sync_seconds_left=progress.ms_left / 1000 if progress and progress.ms_left else None,
             store_bytes=store_bytes,
             blocked_by=blocked_by or _blocked_by(engine, queue_id),
-            warnings=warnings,
+            warnings=tuple(_warnings(engine, record)),
         )
+
+
+def _warnings(engine: Engine, record: QueueRecord) -> Iterator[str]:
+    replica = engine.replicas.get(record.id)
+    if replica is not None and replica.halted:
+        yield replica.halted
+    text = down_text(engine, record.id)
+    if text:
+        yield text
+    report = engine.reports.get(record.id)
+    lost = max(
+        replica.state.lost if replica is not None else 0,
+        report[0].lost if report is not None else 0,
+    )
+    if record.view.generation:
+        yield (
+            f"{record.view.generation} unclean promotions: {lost} messages are known to be lost, "
+            "and what only the masters before had beyond that"
+        )
+
+
+def down_text(engine: Engine, queue_id: int) -> str:
+    """Why a queue has no master, and which node must come back; "" when it has one."""
+    record = engine.catalog.queue(queue_id)
+    if record is None or engine.is_alive(record.view.members[0].id):
+        return ""
+    named = [
+        f"{one.node} ({'shut down' if engine.catalog.was_stopped(one) else 'failed'})"
+        for one in in_sync_ids(record.view)
+    ]
+    return (
+        f"no member in sync is running: start {' or '.join(named)}, or allow the loss of what "
+        "only they have with ha-promote-on-failure and ha-promote-on-shutdown: always"
+    )
 
 
 def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, int]:

@@ -14,7 +14,9 @@ Guarantees
     3. Nobody but the queue's master counts a joiner in (R12): supervised changes keep or
        shrink the set in sync, and `admit` refuses others' proposals.
     4. The last copy in sync is never removed. A queue none of whose members in sync runs
-       stays as it is, down, until one comes back.
+       stays as it is, down, until one comes back, unless its policy lets the oldest mirror
+       that runs go on with what it has: how the last ones in sync ended, by shutdown or by
+       failure, is in the catalog, so that a new leader knows it too.
 
 A queue is judged when its view, a node or a link has changed, and when a wait is over. A
 judgement first chooses the master, then who stays in sync beside it, then who joins, then an
@@ -46,6 +48,7 @@ from mirrorq.messages import (
     LeaseRelease,
     LeaseRequest,
     MemberId,
+    NodeStopped,
     NoteConsumers,
     RegisterNode,
     RemoveNode,
@@ -334,7 +337,7 @@ class Supervisor:
                 wrong = self._change_error(request.member, command)
             case RemoveNode():
                 wrong = self._removal_error(command)
-            case RegisterNode():
+            case RegisterNode() | NodeStopped():
                 wrong = _registration_error(request.member, command)
             case SetPolicy():
                 try:
@@ -420,7 +423,7 @@ class Supervisor:
             for node in self._catalog.nodes()
             if not node.witness
             and self.status(node.member) is Status.ALIVE
-            and node.member not in self._leaving
+            and not self._is_leaving(node.member)
         )
         return _Situation(running, masters)
 
@@ -494,16 +497,18 @@ class Supervisor:
             return (None if same else ChangeView(queue.id, view.epoch, members)), False
         runs = [self.status(one) for one in promotable(view)]
         cold = Status.ALIVE not in runs
+        how = "cold" if cold else "clean"
         if head is None:
-            return None, False
+            head, how = self._unclean_head(queue), "unclean"
+            if head is None:
+                return None, False
         if cold and Status.UNKNOWN in runs:
             return None, False  # one that may still run would spare what a cold start drops
         if not self._may_replace(now_ms, master):
             self._wait(self._grantor.free_at_ms(master))
             return None, True
-        if cold and not queue.durable:
+        if how == "cold" and not queue.durable:
             return DeleteQueue(queue.id), True
-        how = "cold" if cold else "clean"
         return ChangeView(queue.id, view.epoch, self._ring(view, head, wanted).members, how), True
 
     def _may_replace(self, now_ms: int, master: MemberId) -> bool:
@@ -520,10 +525,25 @@ class Supervisor:
             member = self._present(known)
             if member is None:
                 continue
-            key = (member in self._leaving, member not in wanted, member != known, place)
+            key = (self._is_leaving(member), member not in wanted, member != known, place)
             if best is None or key < best[0]:
                 best = (key, member)
         return None if best is None else best[1]
+
+    def _unclean_head(self, queue: QueueRecord) -> MemberId | None:
+        """Choose the oldest mirror that runs, where the policy in force lets one that is not
+        in sync become master (DESIGN 4.4). The catalog checks that again."""
+        if not self._catalog.may_lose(queue):
+            return None
+        for known in joining_ids(queue.view):
+            member = self._present(known)
+            is_same = member == known or queue.durable
+            if member is not None and is_same and not self._is_leaving(member):
+                return member
+        return None
+
+    def _is_leaving(self, member: MemberId) -> bool:
+        return member in self._leaving or self._catalog.was_stopped(member)
 
     def _present(self, known: MemberId) -> MemberId | None:
         """Return the living incarnation of a member's store, if it may be a master."""
@@ -537,8 +557,8 @@ class Supervisor:
     def _ring(self, view: View, head: MemberId, wanted: tuple[MemberId, ...]) -> View:
         """Return the members that should stand beside this master, in order."""
         mirrors = [one for one in in_sync_ids(view) if one != head and self._stays(one)]
-        if head not in self._leaving:
-            mirrors = [one for one in mirrors if one not in self._leaving]
+        if not self._is_leaving(head):
+            mirrors = [one for one in mirrors if not self._is_leaving(one)]
         joining = [one for one in joining_ids(view) if self._stays(one) and one != head]
         if all(one == head or one in mirrors for one in wanted):
             # Only now: an unwanted copy goes when all the wanted ones are in sync.
@@ -546,7 +566,7 @@ class Supervisor:
             mirrors = [
                 one
                 for one in mirrors
-                if one in wanted or one in self._leaving or not self._is_alive(one)
+                if one in wanted or self._is_leaving(one) or not self._is_alive(one)
             ]
         joining = [one for one in joining if one in wanted or not self._is_alive(one)]
         known = [head, *mirrors, *joining]
@@ -562,8 +582,8 @@ class Supervisor:
         return self.status(member) in (Status.ALIVE, Status.UNKNOWN)
 
 
-def _registration_error(asker: MemberId, command: RegisterNode) -> str:
+def _registration_error(asker: MemberId, command: RegisterNode | NodeStopped) -> str:
     named = MemberId(command.node, command.store, command.incarnation)
     if named != asker:
-        return f"{asker.node} registers another node: {named.node}"
+        return f"{asker.node} speaks for another node: {named.node}"
     return ""

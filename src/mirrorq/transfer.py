@@ -147,6 +147,14 @@ class Transfer:
     def is_complete(self) -> bool:
         return not self.missing
 
+    def given_up(self) -> RangeSet:
+        """What no disk will ever hold if nobody can be asked any more: all that is missing
+        and not in a write that is being made."""
+        rest = self.missing.copy()
+        for _, piece in self._landing:
+            rest.remove(*piece)
+        return rest
+
     def forget(self) -> None:
         """A new epoch: what was asked in the old one is void."""
         self._state_number = 0

@@ -16,12 +16,15 @@ from mirrorq.messages import (
     DeleteQueue,
     Member,
     MemberId,
+    NodeStopped,
     NoteConsumers,
     RegisterNode,
     RemoveNode,
     SessionId,
+    SetPolicy,
     View,
 )
+from mirrorq.policy import parse, to_text
 from mirrorq.view import make_view, order_error
 
 A, B, C = (MemberId(name, number, 1) for number, name in enumerate("abc", 1))
@@ -226,7 +229,7 @@ def test_only_who_was_in_sync_becomes_master() -> None:
         (B, "", "ProtocolError"),
         (MemberId("b", 99, 2), "clean", "ProtocolError"),
         (C, "clean", "ProtocolError"),
-        (C, "unclean", ""),
+        (C, "unclean", "ProtocolError"),
     ]:
         joining = ChangeView(1, 1, (Member(A, True), Member(B, True), Member(C, False)))
         catalog, _ = applied(declare(), joining)
@@ -238,12 +241,60 @@ def test_a_reign_lasts_while_the_master_lives() -> None:
     again = MemberId("a", A.store, 2)
     catalog, _ = applied(declare(), change(1, A, B))
     reigns = []
-    for replaces, head, how in [(2, B, "clean"), (3, B, ""), (4, B, ""), (5, again, "unclean")]:
-        assert catalog.apply(9, change(replaces, head, how=how)).error == ""
+    steps = [(2, (B,), "clean"), (3, (B,), ""), (4, (B, A), ""), (5, (again,), "cold")]
+    for replaces, members, how in steps:
+        assert catalog.apply(9, change(replaces, *members, how=how)).error == ""
         queue = catalog.queue(1)
         assert queue is not None
         reigns.append(queue.view.reign)
     assert reigns == [3, 3, 3, 6]
+
+
+def _always(on_shutdown: str = "always", on_failure: str = "always") -> SetPolicy:
+    told = {"ha-promote-on-shutdown": on_shutdown, "ha-promote-on-failure": on_failure}
+    return SetPolicy("p", to_text(parse("p", "", told)))
+
+
+@pytest.mark.parametrize("on_shutdown", ["when-synced", "always"])
+@pytest.mark.parametrize("on_failure", ["when-synced", "always"])
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_the_policy_says_who_may_be_promoted_uncleanly(
+    on_shutdown: str, on_failure: str, is_stopped: bool
+) -> None:
+    """on-failure: when-synced outranks on-shutdown: always; a shutdown needs both."""
+    before = ChangeView(1, 1, (Member(A, True), Member(C, False)))
+    commands = [register(A), declare(), before, _always(on_shutdown, on_failure)]
+    if is_stopped:
+        commands.append(NodeStopped("a", A.store, A.incarnation))
+    catalog, _ = applied(*commands)
+    allowed = on_failure == "always" and (on_shutdown == "always" or not is_stopped)
+    unclean = ChangeView(1, 2, (Member(C, True),), "unclean")
+    assert (catalog.apply(9, unclean).error == "") == allowed
+    queue = catalog.queue(1)
+    assert queue is not None
+    assert queue.view.generation == allowed
+
+
+def test_an_unclean_master_is_a_mirror_alone_in_sync() -> None:
+    """Neither a stranger, nor one in sync, nor with others said to be in sync with it."""
+    before = ChangeView(1, 1, (Member(A, True), Member(C, False)))
+    catalog, _ = applied(register(A), declare(), before, _always())
+    for members in [(Member(B, True),), (Member(A, True),), (Member(C, True), Member(A, True))]:
+        assert catalog.apply(9, ChangeView(1, 2, members, "unclean")).error == "ProtocolError"
+    good = ChangeView(1, 2, (Member(C, True), Member(A, False)), "unclean")
+    assert catalog.apply(9, good).error == ""
+
+
+def test_a_shutdown_is_of_one_incarnation() -> None:
+    """It is forgotten when the node comes back, kept in a snapshot, and not said of others."""
+    catalog, _ = applied(register(A), NodeStopped("a", A.store, A.incarnation))
+    assert Catalog.restore(catalog.snapshot()).was_stopped(A)
+    again = MemberId("a", A.store, A.incarnation + 1)
+    catalog.apply(3, NodeStopped("a", A.store, A.incarnation + 1))
+    assert not catalog.was_stopped(again)
+    catalog.apply(4, register(again))
+    assert not catalog.was_stopped(A)
+    assert not catalog.was_stopped(again)
 
 
 def test_a_malformed_view_is_refused() -> None:
@@ -283,6 +334,8 @@ commands = st.one_of(
         st.lists(st.builds(Member, members_of, st.booleans()), max_size=3).map(tuple),
         st.sampled_from(["", "clean", "cold", "unclean"]),
     ),
+    st.builds(NodeStopped, st.sampled_from("abc"), st.sampled_from([1, 2]), st.just(1)),
+    st.just(SetPolicy("p", to_text(parse("p", "", {"ha-promote-on-failure": "always"})))),
     st.builds(DeleteQueue, st.integers(1, 3)),
     st.builds(RemoveNode, st.sampled_from("abc"), st.sampled_from([1, 2])),
 )

@@ -636,7 +636,7 @@ def test_a_node_registers_itself_only() -> None:
     own = RegisterNode("b", B.store, 1, "tcp://b", False)
     assert admitted(leader, B, own) == own
     other = RegisterNode("a", A.store, 2, "tcp://a", False)
-    assert "registers another node" in str(admitted(leader, B, other))
+    assert "speaks for another node" in str(admitted(leader, B, other))
 
 
 def test_a_replaced_catalog_is_judged_as_a_whole() -> None:

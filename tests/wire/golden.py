@@ -59,8 +59,10 @@ GOLDEN = {
     "frame_ack.bin": Fields(
         (b"\x91\x92\x92\x01\x05\x92\x09\x09",), kind=2, queue_id=11, epoch=3, lsn=43
     ),
-    # MessagePack: ["clean"]
-    "frame_promoted.bin": Fields((b"\x91\xa5clean",), kind=5, queue_id=11, epoch=4, lsn=44),
+    # MessagePack: ["clean", 0, 0, [], 0]
+    "frame_promoted.bin": Fields(
+        (b"\x95\xa5clean\x00\x00\x90\x00",), kind=5, queue_id=11, epoch=4, lsn=44
+    ),
     # MessagePack: ["max-length"]
     "frame_refusal.bin": Fields(
         (b"\x91\xaamax-length",),

@@ -41,7 +41,14 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(
         HorizonsOp, st.lists(st.tuples(st.integers(0, 31), numbers), max_size=4).map(tuple)
     ),
-    st.builds(PromotedOp, st.sampled_from(["clean", "unclean", "cold"])),
+    st.builds(
+        PromotedOp,
+        st.sampled_from(["clean", "unclean", "cold"]),
+        numbers,
+        numbers,
+        ranges,
+        numbers,
+    ),
     st.builds(RefusalOp, st.text(max_size=20)),
     st.builds(PurgeOp, ranges),
     st.builds(DropHeadOp, ranges),
@@ -118,7 +125,9 @@ def test_unknown_kinds(kind: int) -> None:
         (OpKind.HORIZON, ["1"]),
         (OpKind.HORIZON, [True]),
         (OpKind.HORIZON, {"sequence": 1}),
-        (OpKind.PROMOTED, ["rudely"]),
+        (OpKind.PROMOTED, ["clean"]),
+        (OpKind.PROMOTED, ["rudely", 0, 0, [], 0]),
+        (OpKind.PROMOTED, ["unclean", 1, 5, [[2, 1]], 0]),
         (OpKind.REFUSAL, [b"bytes"]),
         (OpKind.PRODUCER, ["session"]),
         (OpKind.PRODUCER, ["session", [-1]]),

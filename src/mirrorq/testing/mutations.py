@@ -477,8 +477,8 @@ def _serve_early() -> Sequence[Patch]:
     """The new master ignores what it inherited, acks too."""
     real = Master.begin
 
-    def begin(self: Master, now_ms: int, how: str) -> None:
-        real(self, now_ms, how)
+    def begin(self: Master, now_ms: int, promoted: PromotedOp) -> None:
+        real(self, now_ms, promoted)
         self.active = True
 
     def on_applied(self: Master, now_ms: int, entry: Any) -> None:

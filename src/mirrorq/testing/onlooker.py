@@ -20,6 +20,9 @@ from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
 from mirrorq.testing.disk import QueueFiles, SimulatedDisk
 
+NEAR = 64
+"""A frame with this message is looked for so many sequences back before all are looked at."""
+
 
 @define
 class _Copy:
@@ -52,8 +55,8 @@ class Onlooker:
     given_out: dict[int, RangeSet] = field(factory=dict)
     """queue -> sequences that were handed out at least once."""
     _copies: dict[tuple[str, int], _Copy] = field(factory=dict)
-    _order: dict[tuple[int, int], tuple[int, str]] = field(factory=dict)
-    """(queue, lsn) -> checksum of the op applied there, and who applied it first."""
+    _order: dict[tuple[int, int, int], tuple[int, str]] = field(factory=dict)
+    """(queue, generation, lsn) -> checksum of the op applied there, and who applied it first."""
     _confirming: dict[tuple[int, int], str] = field(factory=dict)
     """(queue, epoch) -> the node that confirmed in it."""
     _handed: dict[tuple[int, int, int], list[tuple[int, int, int]]] = field(factory=dict)
@@ -78,7 +81,8 @@ class Onlooker:
             if copy.applied == replica.state.applied:
                 continue
             for lsn in range(copy.applied + 1, replica.state.applied + 1):
-                self._on_applied(node, replica.queue_id, lsn, copy.digests.get(lsn))
+                place = (replica.queue_id, replica.state.generation, lsn)
+                self._on_applied(node, place, copy.digests.get(lsn))
             copy.applied = replica.state.applied
 
     def _copy(self, node: str, queue_id: int) -> _Copy:
@@ -87,12 +91,12 @@ class Onlooker:
             copy = self._copies[node, queue_id] = _Copy()
         return copy
 
-    def _on_applied(self, node: str, queue_id: int, lsn: int, digest: int | None) -> None:
+    def _on_applied(self, node: str, place: tuple[int, int, int], digest: int | None) -> None:
         if digest is None:
             return
-        known, first = self._order.setdefault((queue_id, lsn), (digest, node))
+        known, first = self._order.setdefault(place, (digest, node))
         if known != digest:
-            self.wrong.append(f"two orders: {node} and {first} applied other ops at lsn {lsn}")
+            self.wrong.append(f"two orders: {node} and {first} applied other ops at {place}")
 
     def on_reply(
         self,
@@ -173,8 +177,9 @@ def _missing(disk: SimulatedDisk, queue_id: int, first: int, last: int) -> list[
 
 def _holds(files: QueueFiles, sequence: int) -> bool:
     """Whether the publish op with this message is here: the last that begins at or before it."""
-    for first in range(sequence, 0, -1):
+    for first in range(sequence, max(sequence - NEAR, 0), -1):
         entry = files.frames.get(first)
         if entry is not None:
             return entry.header.last_sequence >= sequence
-    return False
+    before = max((first for first in files.frames if first <= sequence), default=0)
+    return before > 0 and files.frames[before].header.last_sequence >= sequence

@@ -113,6 +113,7 @@ _TAGS: dict[type, int] = {
     m.RemoveNode: 84,
     m.SetPolicy: 85,
     m.ClearPolicy: 86,
+    m.NodeStopped: 88,
     m.NoteConsumers: 89,
     m.Synchronise: 87,
     m.DeclareExchange: 150,

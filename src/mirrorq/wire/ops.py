@@ -67,7 +67,11 @@ _FORMS = (
     _form(OpKind.RETURN, ReturnOp, tuple[_Ranges]),
     _form(OpKind.HORIZON, HorizonOp, tuple[_Number]),
     _form(OpKind.HORIZONS, HorizonsOp, tuple[tuple[tuple[_Priority, _Number], ...]]),
-    _form(OpKind.PROMOTED, PromotedOp, tuple[Literal["clean", "unclean", "cold"]]),
+    _form(
+        OpKind.PROMOTED,
+        PromotedOp,
+        tuple[Literal["clean", "unclean", "cold"], _Number, _Number, _Ranges, _Number],
+    ),
     _form(OpKind.REFUSAL, RefusalOp, tuple[str]),
     _form(OpKind.PURGE, PurgeOp, tuple[_Ranges]),
     _form(OpKind.DROP_HEAD, DropHeadOp, tuple[_Ranges]),
@@ -116,6 +120,8 @@ def decode_payload(kind: int, payload: bytes) -> Payload:
     op: Payload = form.op(*values)
     if isinstance(op, AckOp | ReturnOp | PurgeOp | DropHeadOp):
         _check_ranges(op.ranges)
+    elif isinstance(op, PromotedOp):
+        _check_ranges(op.lost)
     return op
 
 

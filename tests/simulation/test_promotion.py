@@ -1,0 +1,235 @@
+"""Promotion on virtual time: shutdown and failure, in sync or not, and what is lost by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirrorq.messages import SetPolicy
+from mirrorq.policy import parse, to_text
+from mirrorq.testing import checkers
+
+from .world import World
+
+FOREVER_MS = 10_000_000
+MODES = ("when-synced", "always")
+
+
+def set_policy(world: World, **definition: object) -> None:
+    """One policy for all queues; underscores stand for hyphens."""
+    told = {key.replace("_", "-"): value for key, value in definition.items()}
+    answer = world.cluster.ask("v", SetPolicy("p", to_text(parse("p", "", told))))
+    assert not answer.error, answer.text
+
+
+def alone_in_sync(seed: int, **definition: object) -> tuple[World, list[bytes]]:
+    """Master A is alone in sync with 18 messages; B and C have ten of them, and no room for
+    the others: of five they know without having the bodies, of three nothing. V and W are
+    witnesses."""
+    world = World("abcvw", witnesses="vw", seed=seed)
+    set_policy(world, **definition)
+    world.put("a", 10, "early")
+    for name in "bc":
+        world.cluster.kill(name)
+    world.until_in_sync("a")
+    late = world.put("a", 5, "late")
+    for name in "bc":
+        world.cluster.fill_disk(name, FOREVER_MS, noticed=True)
+        world.cluster.start(name)
+        world.cluster.run(1000)
+    world.until(lambda: mirrors(world) == ("b", "c"))
+    late += world.put("a", 3, "last")
+    world.cluster.run(2000)
+    assert world.cluster.in_sync(world.queue_id) == ("a",)
+    return world, late
+
+
+def mirrors(world: World) -> tuple[str, ...]:
+    record = world.cluster.engine("v").catalog.queue(world.queue_id)
+    assert record is not None
+    return tuple(member.id.node for member in record.view.members[1:])
+
+
+def make_room(world: World) -> None:
+    for name in "bc":
+        world.cluster.fill_disk(name, 0, noticed=True)
+
+
+def drained(world: World) -> list[str]:
+    """All is consumed with everything well again; what the checkers say then."""
+    make_room(world)
+    world.cluster.heal_all()
+    world.cluster.start()
+    world.until_in_sync()
+    consumer = world.consumer("b")
+    world.until(lambda: world.master is not None and world.live(world.master) == 0)
+    world.cluster.run(3000)
+    assert consumer.is_alive
+    return checkers.all_of(world.journal, world.cluster, world.queue_id)
+
+
+@pytest.mark.parametrize("on_shutdown", MODES)
+@pytest.mark.parametrize("on_failure", MODES)
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_21_a_master_whose_mirrors_are_out_of_sync(
+    on_shutdown: str, on_failure: str, end: str
+) -> None:
+    """It is down until the master is back, or the oldest mirror goes on with what it has."""
+    world, late = alone_in_sync(
+        1, ha_promote_on_shutdown=on_shutdown, ha_promote_on_failure=on_failure
+    )
+    if end == "stopped":
+        world.stop("a")
+    else:
+        world.cluster.kill("a")
+    world.cluster.run(10_000)
+    serves = on_failure == "always" and (end == "killed" or on_shutdown == "always")
+    if not serves:
+        assert world.master is None
+        world.cluster.start("a")
+        world.until(lambda: world.master == "a")
+        assert drained(world) == []
+        return
+    assert world.master == "b"
+    assert world.live("b") == 10
+    engine = world.cluster.engine("b")
+    assert engine.replicas[world.queue_id].state.lost == 8
+    assert any("8 messages are known to be lost" in line for line in world.cluster.trace)
+    wrong = drained(world)
+    dropped = "a: queue 'orders': after an unclean promotion the queue goes on without ops"
+    assert any(dropped in line for line in world.cluster.trace)
+    assert sorted(wrong) == sorted(line for line in checkers.lost(world.journal))
+    assert len(wrong) == len(late)
+
+
+def test_21_a_shutdown_is_known_to_the_next_leader_too() -> None:
+    """The stopped master led the catalog: who leads after it judges its end as a shutdown."""
+    for seed in range(30):
+        world, _ = alone_in_sync(
+            seed, ha_promote_on_shutdown="when-synced", ha_promote_on_failure="always"
+        )
+        if world.cluster.engine("v").leader == "a":
+            break
+    assert world.cluster.engine("v").leader == "a"
+    world.stop("a")
+    world.cluster.run(10_000)
+    assert world.master is None
+    world.cluster.start("a")
+    world.until(lambda: world.master == "a")
+    assert drained(world) == []
+
+
+def test_what_was_delivered_before_an_unclean_promotion_cannot_be_acked_after_it() -> None:
+    """The ack is refused, and the message is handed out again, flagged."""
+    world, _ = alone_in_sync(2, ha_promote_on_failure="always")
+    taker = world.taker("v", prefetch=3)
+    world.until(lambda: len(taker.held) == 3)
+    bodies = [body for _, body in taker.held]
+    world.cluster.kill("a")
+    world.until(lambda: world.master == "b")
+    taker.settle(bodies[0])
+    world.until(lambda: bodies[0] in taker.outcomes)
+    assert taker.outcomes == {bodies[0]: False}
+    taker.prefetch = 20
+    world.until(lambda: len(taker.seen) == 13)
+    again = taker.seen[3:]
+    assert [body for body, _ in again][:3] == bodies
+    assert all(flag for _, flag in again), "anything may have been handed out in the lost past"
+    world.check_copies()
+
+
+def test_sequences_after_an_unclean_promotion_are_new() -> None:
+    """What the lost past gave out is given to no other message, nor are its producer ids."""
+    world, _ = alone_in_sync(3, ha_promote_on_failure="always")
+    before = max(a.sequence for a in world.journal.attempts.values())
+    world.cluster.kill("a")
+    world.until(lambda: world.master == "b")
+    make_room(world)
+    bodies = world.put("v", 3, "after")
+    sequences = [world.journal.attempts[body].sequence for body in bodies]
+    assert min(sequences) >= 1 << 40 > before
+    state = world.cluster.engine("b").replicas[world.queue_id].state
+    assert max(state.producers) > 1 << 40
+    drained(world)
+
+
+@pytest.mark.parametrize("killed_ms", [0, 1, 2, 3, 5, 8])
+def test_the_new_master_dies_before_its_first_op_is_stable(killed_ms: int) -> None:
+    """It restarts, or another one goes on: nothing of the lost past is taken for its own."""
+    world, _ = alone_in_sync(4, ha_promote_on_failure="always")
+    world.cluster.kill("a")
+
+    def generation() -> int:
+        record = world.cluster.engine("v").catalog.queue(world.queue_id)
+        return record.view.generation if record is not None else 0
+
+    world.until(lambda: generation() > 0)
+    world.cluster.run(killed_ms)
+    world.cluster.kill("b")
+    world.cluster.kill("c")
+    world.cluster.run(500)
+    world.cluster.start("b")
+    world.until(lambda: world.master is not None)
+    make_room(world)
+    bodies = world.put("v", 3, "after")
+    assert min(world.journal.attempts[body].sequence for body in bodies) >= 1 << 40
+    wrong = drained(world)
+    assert all(line.startswith(("lost: b'late", "lost: b'last")) for line in wrong)
+
+
+def test_an_unclean_promotion_during_a_transfer() -> None:
+    """The oldest mirror has the state and not all bodies: it serves those that it has."""
+    for wait_ms in range(0, 60, 4):
+        world = World("abcvw", witnesses="vw", seed=wait_ms)
+        set_policy(world, ha_promote_on_failure="always")
+        world.cluster.kill("b")
+        world.cluster.kill("c")
+        world.until_in_sync("a")
+        world.put("a", 300)
+        for name in "bc":
+            world.cluster.wipe(name)
+            world.cluster.start(name)
+        world.until(lambda w=world: "b" in mirrors(w))  # type: ignore[misc]
+        world.cluster.run(wait_ms)
+        if len(world.cluster.in_sync(world.queue_id)) > 1:
+            break
+        world.cluster.kill("a")
+        world.until(lambda w=world: w.master in ("b", "c"))  # type: ignore[misc]
+        master = world.master
+        assert master is not None
+        kept, state = world.live(master), world.cluster.engine(master).replicas[1].state
+        assert kept + state.lost == 300
+        wrong = drained(world)
+        assert wrong == checkers.lost(world.journal)
+        assert len(wrong) == 300 - kept
+
+
+def test_a_planned_stop_redelivers_nothing_acked_and_costs_little() -> None:
+    """With mirrors in sync: another master confirms within 100 ms of virtual time."""
+    world = World()
+    producer = world.producer("b", 3000)
+    world.consumer("c", nack_share=0.0)
+    world.cluster.run(500)
+    done = len([a for a in world.journal.attempts.values() if a.state == "acknowledged"])
+    assert 0 < done < 3000
+    gaps = confirm_gaps(world)
+    world.stop("a")
+    world.until(lambda: producer.is_done)
+    assert max(gaps) < 100
+    world.check()
+
+
+def confirm_gaps(world: World) -> list[int]:
+    """Spans without a confirm while something waits for one, measured each millisecond."""
+    gaps = [0]
+    last = [0, world.cluster.now_ms]
+
+    def look() -> None:
+        states = [a.state for a in world.journal.attempts.values()]
+        confirmed = states.count("acknowledged")
+        if confirmed != last[0] or "open" not in states:
+            last[:] = [confirmed, world.cluster.now_ms]
+        gaps.append(world.cluster.now_ms - last[1])
+        world.cluster.after(1, look)
+
+    look()
+    return gaps
