@@ -126,10 +126,12 @@ class Onlooker:
         for (_, reign, priority), pieces in self._handed.items():
             handed = RangeSet()
             for number, first, last in sorted(pieces):
-                is_new = handed.within(first, last) != [(first, last)]
-                if is_new and handed and first < handed.last:
+                new = RangeSet(((first, last),))
+                for known in handed.within(first, last):
+                    new.remove(*known)
+                if new and handed and new.first < handed.last:
                     wrong.append(
-                        f"order: {first} to {last} of priority {priority} after {handed.last}, "
+                        f"order: {new.first} to {last} of priority {priority} after {handed.last}, "
                         f"hand-out {number} of reign {reign}"
                     )
                 handed.add(first, last)
