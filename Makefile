@@ -16,6 +16,7 @@ CRASH_SEEDS ?= 20
 # Seeds of `make chaos`; what is in CHAOS_RESULTS is not run again.
 CHAOS_SEEDS ?= 10
 CHAOS_NODES ?= 3,5
+CHAOS_WIRES ?= proxies,namespaces
 CHAOS_RESULTS ?= results/chaos.jsonl
 # Inputs of `make fuzz`, over all targets, and where they begin.
 COUNT ?= 1000000
@@ -80,7 +81,7 @@ fuzz: $(STAMP)  ## spoiled bytes for all that reads bytes: make fuzz COUNT=10000
 
 chaos: $(STAMP)  ## real processes, real faults: make chaos CHAOS_SEEDS=100 CHAOS_NODES=3,5
 	$(BIN)/python -m mirrorq.testing.chaos --seeds $(CHAOS_SEEDS) --nodes $(CHAOS_NODES) \
-		--results $(CHAOS_RESULTS)
+		--wires $(CHAOS_WIRES) --results $(CHAOS_RESULTS)
 
 bench: $(STAMP)  ## figures of the parts, then of the whole
 	$(PYTEST) benches --benchmark-enable -o python_files='bench_*.py'

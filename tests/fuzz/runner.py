@@ -19,7 +19,7 @@ from .readers import Target
 
 INPUT_CPU_S = 5.0
 """Processor time after which an input is taken for a hang; most need some 0.0001 s."""
-STUCK_S = 300.0
+STUCK_S = 600.0
 """Nothing moves for so long, not even signals: the stacks are printed and the process ends."""
 GROWTH_BYTES_MAX = 24 << 20
 """Memory may grow by this after the first tenth of a target's inputs."""
@@ -56,7 +56,7 @@ def run(
     peak = peak_bytes()
     with guarded(input_cpu_s) as arm:
         for done, number in enumerate(numbers):
-            if done % 500 == 0:
+            if done % max(1, 500 // target.inputs) == 0:
                 faulthandler.dump_traceback_later(STUCK_S, exit=True)
                 show(done)
             if done == len(numbers) // 10:

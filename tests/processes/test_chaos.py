@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mirrorq.testing.chaos.course import Plan, run
+from mirrorq.testing.chaos.namespaces import NamespaceError, Namespaces
 
 from .cluster import DEADLINE_S
 
@@ -29,11 +30,59 @@ def test_nothing_confirmed_is_lost(seed: int, nodes: int, tmp_path: Path) -> Non
     assert sum(report.faults.values()) >= 3
 
 
+def test_namespaces(tmp_path: Path) -> None:
+    """The same where each node has a network of its own and packets are lost in the kernel."""
+    try:
+        Namespaces(("a",)).close()
+    except NamespaceError as error:
+        pytest.skip(str(error))
+    report = run(Plan(3, 3, SECONDS, wires="namespaces"), tmp_path)
+    assert not report.wrong, [*report.trace, *report.wrong]
+    assert report.findings.acknowledged == report.findings.ok > 100, report.trace
+
+
+FORGETS_COUNTS = """
+from mirrorq.message import Message
+
+Message.delivery_count = property(lambda self: 1)
+Message.redelivered = property(lambda self: False)
+"""
+FORGETS_LOGS = """
+from mirrorq.effects import QueueImage
+from mirrorq.store import Store
+
+Store.load = lambda self, queue_id: QueueImage(queue_id)
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "kind"), [(FORGETS_COUNTS, "kill"), (FORGETS_LOGS, "kill-many")]
+)
+def test_a_broken_build_is_caught(
+    broken: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run can fail: messages that come again say so no more; what was on disk is forgotten."""
+    (tmp_path / "sitecustomize.py").write_text(broken)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    for seed in range(1, 6):
+        found = run(Plan(seed, 3, SECONDS, kinds=(kind,), heal_s=30.0)).findings
+        if found.lost or found.duplicated or found.unexpected or found.misplaced:
+            return
+    pytest.fail(f"five runs of a broken build found nothing: {found}")
+
+
 def test_an_interrupted_run_leaves_nothing_and_goes_on_later(tmp_path: Path) -> None:
     """Ctrl-C ends every process and says so; what is in the results file is not run again."""
     results = tmp_path / "results" / "chaos.jsonl"
     results.parent.mkdir()
-    done = {"seed": 5, "nodes": 3, "took_s": 1.0, "faults": {"kill": 1}, "wrong": []}
+    done = {
+        "seed": 5,
+        "nodes": 3,
+        "wires": "proxies",
+        "took_s": 1.0,
+        "faults": {"kill": 1},
+        "wrong": [],
+    }
     names = ("attempts", "acknowledged", "ok", "lost", "unexpected", "duplicated", "recovered")
     results.write_text(json.dumps({**done, **dict.fromkeys(names, 7)}) + "\n")
     module = [sys.executable, "-m", "mirrorq.testing.chaos", "--results", str(results)]

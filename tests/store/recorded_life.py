@@ -41,7 +41,7 @@ def facts(store: Store) -> dict[str, Any]:
     for queue_id in store.queue_ids():
         image = store.load(queue_id)
         last_lsn[queue_id] = image.entries[-1].lsn if image.entries else image.state_lsn
-        add(queue_id, image.state, image.state_lsn, image.complete_sequence)
+        add(queue_id, image.state, image.state_lsn, image.lacking)
         add([entry.frame for entry in image.entries])
         add([bytes(frame) for frame in store.read(queue_id, 1, 1 << 40, 1 << 40)])
     raft = store.raft_image()
@@ -129,7 +129,7 @@ class Log:
         self._chance.shuffle(old)
         for at in range(0, len(old), 3):
             fetched = tuple(old[at : at + 3])
-            writes.append(QueueWrite(self.queue_id, fetched=fetched, complete_sequence=at))
+            writes.append(QueueWrite(self.queue_id, fetched=fetched, lacking=((1, at + 1),)))
         return writes
 
     def delete(self) -> QueueWrite:

@@ -12,16 +12,18 @@ from typing import Any
 
 from mirrorq.testing.__main__ import seeds_of
 from mirrorq.testing.chaos.course import Plan, Report, run
+from mirrorq.testing.chaos.faults import KINDS
+from mirrorq.testing.chaos.namespaces import NamespaceError, Namespaces
 
 COUNTED = ("attempts", "acknowledged", "ok", "lost", "unexpected", "duplicated", "recovered")
 
 
-def done_before(results: Path) -> dict[tuple[int, int], dict[str, Any]]:
-    """What the file has: (seed, nodes) -> record."""
+def done_before(results: Path) -> dict[tuple[int, int, str], dict[str, Any]]:
+    """What the file has: (seed, nodes, wires) -> record."""
     if not results.exists():
         return {}
     records = [json.loads(line) for line in results.read_text().splitlines() if line]
-    return {(record["seed"], record["nodes"]): record for record in records}
+    return {(r["seed"], r["nodes"], r.get("wires", "proxies")): r for r in records}
 
 
 def record_of(report: Report) -> dict[str, Any]:
@@ -29,6 +31,7 @@ def record_of(report: Report) -> dict[str, Any]:
         "seed": report.plan.seed,
         "nodes": report.plan.nodes,
         "seconds": report.plan.seconds,
+        "wires": report.plan.wires,
         "took_s": round(report.took_s, 1),
         "epochs": report.epochs,
         "faults": dict(report.faults),
@@ -39,7 +42,19 @@ def record_of(report: Report) -> dict[str, Any]:
 def line_of(record: dict[str, Any]) -> str:
     counted = ", ".join(f"{name} {record[name]}" for name in COUNTED)
     faults = sum(record["faults"].values())
-    return f"seed {record['seed']}, {record['nodes']} nodes: {counted}; {faults} faults"
+    nodes = f"{record['nodes']} nodes, {record['wires']}"
+    return f"seed {record['seed']}, {nodes}: {counted}; {faults} faults"
+
+
+def allowed(kinds: list[str]) -> list[str]:
+    """Those of proxies and namespaces that this machine allows; the rest is said."""
+    if "namespaces" in kinds:
+        try:
+            Namespaces(("a",)).close()
+        except NamespaceError as error:
+            print(f"skipped namespaces: {error}", file=sys.stderr)
+            return [kind for kind in kinds if kind != "namespaces"]
+    return kinds
 
 
 def summary(records: list[dict[str, Any]]) -> str:
@@ -63,6 +78,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mirrorq.testing.chaos", description=__doc__)
     parser.add_argument("--seeds", type=seeds_of, default="4", help="20 | 17,23 | 100-199")
     parser.add_argument("--nodes", default="3,5", help="sizes of clusters")
+    parser.add_argument("--wires", default="proxies", help="proxies,namespaces or one of them")
+    parser.add_argument("--faults", default="", help=f"of {','.join(KINDS)}; all when left out")
     parser.add_argument("--seconds", type=float, default=20.0, help="of faults in a run")
     parser.add_argument("--results", type=Path, help="records are added; those there are skipped")
     parser.add_argument("--trace", action="store_true", help="print what was done")
@@ -70,18 +87,23 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     known = done_before(arguments.results) if arguments.results else {}
     records: list[dict[str, Any]] = []
+    wires = allowed(arguments.wires.split(","))
+    faults = tuple(kind for kind in arguments.faults.split(",") if kind)
+    if not set(faults) <= set(KINDS):
+        parser.error(f"--faults are some of {', '.join(KINDS)}")
     plans = [
-        Plan(seed, nodes, arguments.seconds)
+        Plan(seed, nodes, arguments.seconds, kind, faults)
         for seed in arguments.seeds
         for nodes in map(int, arguments.nodes.split(","))
+        for kind in wires
     ]
     keep = arguments.results.parent if arguments.results else None
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
     try:
         for number, plan in enumerate(plans, 1):
-            if (plan.seed, plan.nodes) in known:
-                records.append(known[plan.seed, plan.nodes])
+            if (plan.seed, plan.nodes, plan.wires) in known:
+                records.append(known[plan.seed, plan.nodes, plan.wires])
                 continue
             if sys.stderr.isatty():
                 print(f"\r{number} of {len(plans)}", end="", file=sys.stderr)
@@ -97,7 +119,7 @@ def main() -> int:
             for text in report.wrong:
                 print(f"    {text}")
             if report.wrong:
-                again = f"--seeds {plan.seed}, --nodes {plan.nodes} --trace"
+                again = f"--seeds {plan.seed}, --nodes {plan.nodes} --wires {plan.wires} --trace"
                 print(f"    again: python -m mirrorq.testing.chaos {again}")
     except KeyboardInterrupt:
         print("interrupted: every process is ended", file=sys.stderr)

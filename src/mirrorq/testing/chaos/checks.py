@@ -62,25 +62,31 @@ class Findings:
         return asdict(self)
 
 
-def check(history: History, mortal: frozenset[str] = frozenset()) -> Findings:
-    """Judge a history of a queue that was drained at the end.
+def check(
+    history: History, mortal: frozenset[str] = frozenset(), *, is_drained: bool = True
+) -> Findings:
+    """Judge a history.
 
     Args:
         history: of all workers.
-        mortal: workers whose processes were killed or stopped: they may lack outcomes.
+        mortal: workers whose processes were killed: they may lack outcomes.
+        is_drained: the queue was empty at the end, and all else was over; when it was not,
+            nothing can be called lost or unresolved.
     """
     found = Findings(attempts=len(history.attempts), acks_refused=history.acks_refused)
     found.acked = len(history.acked)
     for text in history.strange:
         found.note("unexpected", text)
-    _check_puts(history, mortal, found)
+    _check_puts(history, mortal, found, is_drained)
     _check_order(history, found)
     for value, deliveries in history.deliveries.items():
         _check_deliveries(history, value, deliveries, found)
     return found
 
 
-def _check_puts(history: History, mortal: frozenset[str], found: Findings) -> None:
+def _check_puts(
+    history: History, mortal: frozenset[str], found: Findings, is_drained: bool
+) -> None:
     for value, attempt in history.attempts.items():
         outcomes = attempt.outcomes
         is_delivered = value in history.deliveries
@@ -88,12 +94,12 @@ def _check_puts(history: History, mortal: frozenset[str], found: Findings) -> No
             found.note("duplicated", f"{value} has the outcomes {outcomes}")
         if not outcomes:
             found.recovered += is_delivered
-            if attempt.worker not in mortal:
+            if is_drained and attempt.worker not in mortal:
                 found.note("unresolved", f"{value} of {attempt.worker}")
         elif "o" in outcomes:
             found.acknowledged += 1
             found.ok += is_delivered
-            if not is_delivered:
+            if is_drained and not is_delivered:
                 found.note("lost", f"{value}, sequence {attempt.sequences[0]}")
         elif "n" in outcomes:
             found.refused += 1

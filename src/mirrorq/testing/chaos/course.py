@@ -17,8 +17,9 @@ from attrs import define, field, frozen
 from mirrorq.demo.ports import free_ports
 from mirrorq.testing.chaos.checks import Findings, check
 from mirrorq.testing.chaos.disks import Disks
-from mirrorq.testing.chaos.faults import Fault, Wires, draw
+from mirrorq.testing.chaos.faults import Fault, draw
 from mirrorq.testing.chaos.history import History
+from mirrorq.testing.chaos.namespaces import Namespaces
 from mirrorq.testing.chaos.processes import Process
 from mirrorq.testing.chaos.proxy import Proxies
 
@@ -27,9 +28,6 @@ __all__ = ["Course", "Plan", "Report", "run"]
 CONFIG = {"failure_ms": 800, "heartbeat_ms": 200, "lease_ms": 250, "election_ms": 800}
 """A little quicker than the defaults: more failovers in a run."""
 START_S = 120.0
-HEAL_S = 180.0
-"""After the end of all faults everything is in sync, resolved and drained within this, on a
-machine that has much else to do."""
 PAUSE_S = 0.01
 """Of a producer, between puts of 1 to 20 messages."""
 TICK_S = 0.02
@@ -51,6 +49,13 @@ class Plan:
     nodes: int = 3
     seconds: float = 20.0
     """Of faults."""
+    wires: str = "proxies"
+    """What is between the nodes: proxies or namespaces."""
+    kinds: tuple[str, ...] = ()
+    """Of faults; empty: all."""
+    heal_s: float = 180.0
+    """After the end of all faults everything is in sync, resolved and drained within this, on a
+    machine that has much else to do."""
 
 
 @define
@@ -80,18 +85,13 @@ class Course:
         """Roles whose process was killed."""
         self._place = place
         self._chance = Random(f"{plan.seed}/{plan.nodes}")
-        ports = free_ports(plan.nodes)
-        self._endpoints = {
-            name: f"tcp://127.0.0.1:{port}" for name, port in zip(self.names, ports, strict=True)
-        }
         self._nodes: dict[str, Process] = {}
         self._workers: list[Process] = []
         self._lives: Counter[str] = Counter()
         self._full: set[str] = set()
         self._began_s = time.monotonic()
+        self.wires: Proxies | Namespaces = _wires(plan, self.names)
         self._disks = Disks(place, self.names)
-        self._proxies = Proxies(self._endpoints)
-        self.wires: Wires = self._proxies
 
     def __enter__(self) -> Course:
         return self
@@ -104,7 +104,7 @@ class Course:
     ) -> None:
         for process in (*self._workers, *self._nodes.values()):
             process.kill()
-        self._proxies.close()
+        self.wires.close()
         self._disks.close()
         self.report.took_s = time.monotonic() - self._began_s
 
@@ -121,18 +121,23 @@ class Course:
         self._mend_all()
         self._end_load()
         self.report.epochs = max(self._each("epoch"), default=0)
-        history = History.read(self._place.glob("*.history"))
-        self.report.findings = check(history, frozenset(self.mortal))
+        self.judge(is_drained=True)
         return self.report
 
+    def judge(self, *, is_drained: bool) -> None:
+        """Check what was seen so far."""
+        history = History.read(self._place.glob("*.history"))
+        self.report.findings = check(history, frozenset(self.mortal), is_drained=is_drained)
+
     def _start_workers(self) -> None:
-        endpoints = list(self._endpoints.values())
+        endpoints = list(self.wires.endpoints.values())
         for number, kinds in enumerate((("producer", "consumer"), ("producer", "getter"))):
             turned = endpoints[number:] + endpoints[:number]
             name = f"w{number}"
             settings = {
                 "name": name,
                 "endpoints": turned,
+                "insecure": True,
                 "config": CONFIG,
                 "roles": [self._role(kind, name) for kind in kinds],
             }
@@ -154,7 +159,7 @@ class Course:
                 active.remove(item)
                 self._do("end", item[1], item[1].end)
             if now_s >= next_s and len(active) < ACTIVE_MAX:
-                fault = draw(self, self._chance)
+                fault = draw(self, self._chance, self.report.plan.kinds)
                 next_s = now_s + self._chance.choice(SPACES_S)
                 if fault.is_alone and active:
                     continue
@@ -171,12 +176,12 @@ class Course:
 
     def _mend_all(self) -> None:
         self.note("mend all")
-        self._proxies.heal()
+        self.wires.heal()
         for name in self.names:
             self.drain(name)
             self.go_on(name)
             self.start(name)
-        self._wait(HEAL_S, "all members are in sync again", self._is_well)
+        self._wait(self.report.plan.heal_s, "all members are in sync again", self._is_well)
 
     def _end_load(self) -> None:
         """No more puts; all outcomes, all messages; then nobody takes any more."""
@@ -185,10 +190,14 @@ class Course:
             process.tell("stop-producing")
         for process in self._nodes.values():
             process.tell("stop-producing")
-        self._wait(HEAL_S, "every put has its outcome, the queue is empty", self._is_drained)
+        self._wait(
+            self.report.plan.heal_s,
+            "every put has its outcome, the queue is empty",
+            self._is_drained,
+        )
         for process in (*self._workers, *self._nodes.values()):
             process.tell("stop")
-        self._wait(HEAL_S, "every ack has its outcome", self._is_silent)
+        self._wait(self.report.plan.heal_s, "every ack has its outcome", self._is_silent)
 
     # --- What it waits for ----------------------------------------------------------------
 
@@ -265,12 +274,14 @@ class Course:
         settings = {
             "name": name,
             "path": str(self._disks.path(name)),
-            "peers": self._proxies.seen_by[name],
-            "listen": self._endpoints[name],
+            "peers": dict(self.wires.seen_by[name]),
+            "listen": self.wires.endpoints[name],
+            "insecure": True,
             "config": CONFIG,
             "roles": [self._role(kind, life)],
         }
-        self._nodes[name] = Process(settings, self._place / f"{name}.log")
+        log = self._place / f"{name}.log"
+        self._nodes[name] = Process(settings, log, self.wires.prefix(name))
 
     def kill(self, name: str) -> None:
         process = self._nodes.pop(name, None)
@@ -315,22 +326,38 @@ class Course:
         self.kill(name)
         self._disks.wipe(name)
         self.start(name)
-        self._wait(HEAL_S, f"{name} is in sync again with an empty store", self._is_well)
+        self._wait(
+            self.report.plan.heal_s, f"{name} is in sync again with an empty store", self._is_well
+        )
+
+
+def _wires(plan: Plan, names: tuple[str, ...]) -> Proxies | Namespaces:
+    if plan.wires == "namespaces":
+        return Namespaces(names)
+    ports = free_ports(len(names))
+    return Proxies(
+        {name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
+    )
 
 
 def run(plan: Plan, keep: Path | None = None) -> Report:
-    """Play one seed. Its logs and histories are moved to `keep` when something is wrong."""
+    """Play one seed. Its logs and histories are kept in `keep` when something is wrong.
+
+    Raises:
+        NamespaceError: the plan wants namespaces, and this machine does not allow them.
+    """
     place = Path(tempfile.mkdtemp(prefix="mirrorq-chaos-"))
-    course = Course(plan, place)
     try:
+        course = Course(plan, place)
         with course:
             try:
                 course.play()
             except NoProgressError as error:
+                course.judge(is_drained=False)
                 course.report.findings.wrong.append(str(error))
         if course.report.wrong and keep is not None:
             (place / "trace").write_text("\n".join(course.report.trace) + "\n")
-            target = keep / f"chaos-{plan.seed}-{plan.nodes}"
+            target = keep / f"chaos-{plan.seed}-{plan.nodes}-{plan.wires}"
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(place, target)
     finally:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from attrs import frozen
 
-__all__ = ["Cluster", "Fault", "draw"]
+__all__ = ["KINDS", "Cluster", "Fault", "draw"]
 
 DELAYS_MS = (20, 80, 250)
 
@@ -32,7 +32,9 @@ class Cluster(Protocol):
     """What faults do to a cluster."""
 
     names: tuple[str, ...]
-    wires: Wires
+
+    @property
+    def wires(self) -> Wires: ...
 
     def master(self) -> str | None:
         """Who was master of the queue a moment ago."""
@@ -63,24 +65,10 @@ class Fault:
     """Nothing else may be broken when it begins."""
 
 
-def draw(cluster: Cluster, chance: Random) -> Fault:
-    """The next fault."""
-    kinds: list[tuple[Callable[[Cluster, Random], Fault], int]] = [
-        (_kill, 5),
-        (_kill_many, 2),
-        (_close, 2),
-        (_stop, 4),
-        (_cut, 2),
-        (_hold, 3),
-        (_lose, 3),
-        (_bridge, 2),
-        (_isolate, 3),
-        (_halves, 2),
-        (_delay, 2),
-        (_full, 2),
-        (_wipe, 1),
-    ]
-    make = chance.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
+def draw(cluster: Cluster, chance: Random, kinds: tuple[str, ...] = ()) -> Fault:
+    """The next fault, of these kinds (empty: of any)."""
+    chosen = [_KINDS[kind] for kind in kinds or _KINDS]
+    make = chance.choices([make for make, _ in chosen], [weight for _, weight in chosen])[0]
     return make(cluster, chance)
 
 
@@ -209,3 +197,22 @@ def _wipe(cluster: Cluster, chance: Random) -> Fault:
     name = _one(cluster, chance)
     begin = _each((name,), cluster.replace_store)
     return Fault("wipe", f"wipe {name}", begin, lambda: None, 0.0, is_alone=True)
+
+
+_KINDS: dict[str, tuple[Callable[[Cluster, Random], Fault], int]] = {
+    "kill": (_kill, 5),
+    "kill-many": (_kill_many, 2),
+    "close": (_close, 2),
+    "stop": (_stop, 4),
+    "cut": (_cut, 2),
+    "hold": (_hold, 3),
+    "one-way": (_lose, 3),
+    "bridge": (_bridge, 2),
+    "isolate": (_isolate, 3),
+    "halves": (_halves, 2),
+    "delay": (_delay, 2),
+    "full-disk": (_full, 2),
+    "wipe": (_wipe, 1),
+}
+"""What makes a fault of each kind, and how often it is drawn."""
+KINDS = tuple(_KINDS)

@@ -166,6 +166,7 @@ class Proxies:
     """A link for every ordered pair of nodes."""
 
     def __init__(self, endpoints: Mapping[str, str]) -> None:
+        self.endpoints = endpoints
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
         self._thread.start()
@@ -183,6 +184,10 @@ class Proxies:
             for source in endpoints
         }
         """node -> endpoints as that node is to see them."""
+
+    def prefix(self, name: str) -> tuple[str, ...]:
+        """What stands before the command of this node's process: nothing."""
+        return ()
 
     def between(self, one: str, other: str) -> tuple[Link, Link]:
         return self._links[one, other], self._links[other, one]
