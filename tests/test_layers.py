@@ -27,6 +27,7 @@ PURE = (
     "flow",
     "founding",
     "lanes",
+    "handover",
     "lease",
     "limits",
     "liveness",
@@ -43,11 +44,13 @@ PURE = (
     "room",
     "routing",
     "session",
+    "shortfall",
     "supervisor",
     "transfer",
     "vacancy",
     "meter",
     "sync_reports",
+    "kept_places",
     "view",
 )
 """Modules and packages that are state machines or data."""

@@ -12,8 +12,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mirrorq.errors import PolicyError, QueueNotFound
-from mirrorq.messages import Administrative, ClearPolicy, SetPolicy, Synchronise
+from mirrorq.errors import PolicyError, PreconditionFailed, QueueNotFound
+from mirrorq.messages import (
+    Administrative,
+    ClearPolicy,
+    Rebalance,
+    SetPolicy,
+    Synchronise,
+    TransferMaster,
+)
 from mirrorq.policy import NAME_CHARS_MAX, parse, to_text
 from mirrorq.status import PolicyStatus, QueueStatus
 from mirrorq.synchronisation import LOOK_S, Waiting
@@ -123,6 +130,40 @@ class Administration(ABC):
         """
         return self._administer(Synchronise(_checked_name(queue), False), timeout) > 0
 
+    # --- Where masters are --------------------------------------------------------------
+
+    def transfer_master(self, queue: str, node: str, *, timeout: float | None = 30) -> None:
+        """Make a node that is in sync the queue's master. Nothing is lost, little waits.
+
+        The old master stays as a mirror. Messages that are unacknowledged at that moment come
+        again, marked as redelivered; an ack under way is taken if it can be.
+
+        Args:
+            queue: its name.
+            node: the name of the new master.
+
+        Raises:
+            PreconditionFailed: the node has no copy, is not in sync or does not run, or the
+                policy in force wants no copy there: the message says which, and what to do.
+            QueueNotFound: no queue has that name.
+            NoQuorum: it did not come about in time. It may still do so for a moment.
+        """
+        _check_name("queue", queue)
+        _check_name("node", node)
+        self._administer(TransferMaster(queue, node), timeout)
+
+    def rebalance(self, *, timeout: float | None = 60) -> int:
+        """Level masters over the nodes, by transfers between members in sync: nothing is copied.
+
+        Returns:
+            How many masters were moved.
+
+        Raises:
+            PreconditionFailed: another rebalance is running.
+            NoQuorum: it was not done in time. What has been moved stays so.
+        """
+        return self._administer(Rebalance(), timeout)
+
 
 def _checked_name(queue: str) -> str:
     if not isinstance(queue, str):
@@ -132,3 +173,8 @@ def _checked_name(queue: str) -> str:
     except UnicodeEncodeError:
         raise QueueNotFound(f"no queue is named {queue!r}") from None
     return queue
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise PreconditionFailed(f"the name of a {what} is a string, not {name!r}")

@@ -39,11 +39,13 @@ from mirrorq.messages import (
     MemberId,
     NodeStopped,
     NoteConsumers,
+    Rebalance,
     RegisterNode,
     RemoveNode,
     SessionId,
     SetPolicy,
     Synchronise,
+    TransferMaster,
     Unbind,
     View,
 )
@@ -111,8 +113,9 @@ class CatalogResult:
     """What one command did. The same on every node that applies it."""
 
     value: int = 0
-    """DeclareQueue: the queue id. ChangeView: the new epoch. Synchronise: how many members
-    it told. Of an exchange: its version. Else 0."""
+    """DeclareQueue: the queue id. ChangeView, TransferMaster: the epoch. Synchronise: how many
+    members it told. Rebalance: how many masters were moved. Of an exchange: its version.
+    Else 0."""
     error: str = ""
     """Name of an exception class of mirrorq.errors, "" when the command took effect."""
     text: str = ""
@@ -270,6 +273,10 @@ class Catalog:
                 return self._on_bind(command)
             case Unbind():
                 return self._on_unbind(command)
+            case TransferMaster():
+                return self._on_transfer_master(command)
+            case Rebalance():
+                return CatalogResult(value=command.moved)
 
     def _on_register_node(self, command: RegisterNode) -> CatalogResult:
         known = self._nodes.get(command.node)
@@ -470,6 +477,22 @@ class Catalog:
         self._queues[known.id] = evolve(known, told=tuple(told.items()))
         return CatalogResult(value=len(changed), queues=(known.id,))
 
+    def _on_transfer_master(self, command: TransferMaster) -> CatalogResult:
+        queue = self.queue_named(command.queue)
+        if queue is None:
+            return CatalogResult(
+                error="QueueNotFound",
+                text=f"no queue is named {command.queue!r}: it was deleted or never made",
+            )
+        master = queue.view.members[0].id.node
+        if master != command.node:
+            return CatalogResult(
+                error="PreconditionFailed",
+                text=f"the master of queue {command.queue!r} was {command.node} and is "
+                f"{master} again: look at its status, then ask again",
+            )
+        return CatalogResult(value=queue.view.epoch)
+
     def _definitions(self) -> dict[int, Policy | None]:
         return {queue.id: self.policy_of(queue.name) for queue in self._queues.values()}
 
@@ -669,6 +692,8 @@ _COMMANDS: dict[int, Any] = {
     32: Bind,
     33: Unbind,
     16: NodeStopped,
+    8: TransferMaster,
+    9: Rebalance,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 

@@ -77,6 +77,8 @@ from mirrorq.messages import (
     SessionRequest,
     StoreId,
     SyncReport,
+    Yield,
+    Yielded,
 )
 from mirrorq.peers import Peers
 from mirrorq.raft import (
@@ -111,6 +113,7 @@ from mirrorq.replica import (
     Tick,
     Undelivered,
     ViewInstalled,
+    YieldAsked,
 )
 from mirrorq.room import Room
 from mirrorq.supervisor import CatalogChanged, CatalogReplaced, Heard, Supervisor
@@ -296,7 +299,9 @@ class Engine:
         replica = self.replicas.get(reply.queue_id)
         master = replica.master if replica is not None else None
         is_reign = master is not None and master.reign == reply.epoch
-        return is_reign and now_ms < self.lease.until_ms
+        if not is_reign or master is None or master.has_yielded:
+            return False
+        return now_ms < self.lease.until_ms
 
     def waiting_text(self) -> str:
         """What keeps the cluster from being founded, "" when it is."""
@@ -404,6 +409,11 @@ class Engine:
                     self._on_catalog_request(now_ms, message)
             case CatalogAnswer():
                 self._on_catalog_answer(message)
+            case Yield():
+                self._queue(message.queue_id, YieldAsked(message.epoch))
+            case Yielded():
+                if message.member == member:
+                    self._supervise(now_ms, message)
             case QueueReport():
                 self.reports[message.queue_id] = (message, now_ms)
             case SyncReport():
@@ -495,6 +505,8 @@ class Engine:
             for peer in self._peers.newly_silent(now_ms):
                 self._on_gone(peer.name)
             self._report(now_ms)
+            for replica in self.replicas.values():
+                self._promise(now_ms, replica)
         if _is_due(self._supervisor_wake, now_ms):
             self._supervise(now_ms, SupervisorTick())
         self._admit(now_ms)
@@ -641,6 +653,11 @@ class Engine:
                 self._holder.on_answer(answer)
             else:
                 self._out.send.append((node, answer))
+        for name, wanted in effects.yields:
+            if name == self.me.node:
+                self._queue(wanted.queue_id, YieldAsked(wanted.epoch))
+            else:
+                self._out.send.append((name, wanted))
         for probe in effects.probe:
             self._probe(probe.node, probe.number)
         for member in effects.known_dead:
@@ -687,7 +704,7 @@ class Engine:
         return any(isinstance(ask.command, RegisterNode) for ask in self._asks.values())
 
     def _to_leader(
-        self, now_ms: int, message: CatalogRequest | LeaseRequest | LeaseRelease
+        self, now_ms: int, message: CatalogRequest | LeaseRequest | LeaseRelease | Yielded
     ) -> None:
         leader = self._raft.leader
         if leader is None:
@@ -709,6 +726,8 @@ class Engine:
             self._on_catalog_answer(command)
         else:
             self._out.send.append((request.member.node, command))
+        # What the leader is asked for may need a judgement first.
+        self._supervise(now_ms, SupervisorTick())
 
     def _is_assembling(self) -> bool:
         """Whether a voter that runs is about to register: a first view should have it."""
@@ -864,6 +883,8 @@ class Engine:
     ) -> None:
         out = self._out
         effects = replica.step(now_ms, wall_us, *events)
+        if any(isinstance(event, YieldAsked) for event in events):
+            self._promise(now_ms, replica)
         out.send_first.extend((member.node, message) for member, message in effects.send)
         if effects.write is not None:
             out.writes.append(effects.write)
@@ -884,6 +905,12 @@ class Engine:
             self._due.pop(queue_id, None)
         else:
             self._due[queue_id] = effects.wake_at_ms
+
+    def _promise(self, now_ms: int, replica: Replica) -> None:
+        """Tell the leader, until the view changes, that nothing more is handed out in it."""
+        epoch = replica.yielded_epoch
+        if epoch is not None:
+            self._to_leader(now_ms, Yielded(replica.queue_id, epoch, self.me))
 
     def _close_round(self, out: EngineEffects) -> None:
         if not out.writes and out.raft is None:

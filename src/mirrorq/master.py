@@ -158,6 +158,8 @@ class Master:
         self.definition = DEFAULT
         self.ended: dict[str, int] = {}
         """Messages of this reign that ended without an ack, by reason."""
+        self.yielded_epoch = 0
+        """In this epoch nothing is handed out any more (`handover`)."""
         self.replies: list[SessionReply] = []
         self.commands: list[CatalogCommand] = []
         """What to ask the catalog for."""
@@ -767,7 +769,7 @@ class Master:
             self._wanted_ms = now_ms
         # P2: what is on its way back comes before what is behind it.
         is_returning = self._state.applied < self._return_lsn
-        if now_ms < self._lease.until_ms and not is_returning:
+        if now_ms < self._lease.until_ms and not is_returning and not self.has_yielded:
             for (session, _), deliver in self.delivery.hand_out(now_ms):
                 self._reply(session, deliver)
             self._recall()
@@ -817,6 +819,10 @@ class Master:
             if others_wait and self._recalled.get(holder) != newest:
                 self._recalled[holder] = newest
                 self._reply(holder[0], Recall(holder[1]))
+
+    @property
+    def has_yielded(self) -> bool:
+        return self.yielded_epoch == self._ring.epoch
 
     def needs_lease(self, now_ms: int) -> bool:
         """Whether something is to be handed out, or was lately: an idle queue asks for none."""

@@ -862,6 +862,22 @@ class Unbind:
     arguments: str
 
 
+@frozen
+class TransferMaster:
+    """Changes nothing: the leader proposes it when the queue's master is that node, so that who
+    asked learns of it when the node that was asked knows the view."""
+
+    queue: str
+    node: str
+
+
+@frozen
+class Rebalance:
+    """As TransferMaster, for all queues: `moved` is filled in by the leader at the end."""
+
+    moved: int = 0
+
+
 CatalogCommand = (
     RegisterNode
     | NodeStopped
@@ -877,10 +893,20 @@ CatalogCommand = (
     | DeleteExchange
     | Bind
     | Unbind
+    | TransferMaster
+    | Rebalance
 )
 
 Administrative = (
-    SetPolicy | ClearPolicy | Synchronise | DeclareExchange | DeleteExchange | Bind | Unbind
+    SetPolicy
+    | ClearPolicy
+    | TransferMaster
+    | Rebalance
+    | Synchronise
+    | DeclareExchange
+    | DeleteExchange
+    | Bind
+    | Unbind
 )
 """Commands that a client may have its entry node ask for."""
 
@@ -947,6 +973,24 @@ class CatalogAnswer:
 
 
 @frozen
+class Yield:
+    """The leader asks a living master to hand out nothing more of a queue in this epoch."""
+
+    queue_id: int
+    epoch: int
+
+
+@frozen
+class Yielded:
+    """The master's promise: until it has installed a newer view it hands out nothing of the
+    queue. Repeated until then."""
+
+    queue_id: int
+    epoch: int
+    member: MemberId
+
+
+@frozen
 class QueueReport:
     """A master tells all nodes what its queue counts, for `status()` there."""
 
@@ -984,6 +1028,8 @@ ControlMessage = (
     | LeaseRelease
     | CatalogRequest
     | CatalogAnswer
+    | Yield
+    | Yielded
 )
 
 # --- Between a client and its entry node ---------------------------------------------------

@@ -1,53 +1,220 @@
-"""Which members a queue should have: one question, answered in one place.
+"""Which members a queue should have, and who of them its master: answered in one place.
 
-Without policies a queue has a copy on every running node that holds queues (`ha-mode: all`),
-an exclusive one on its declarer's node only. A policy engine replaces `wanted_members` and
-nothing else; callers assume no more than that the answer is a subset of `running`.
+Pure and deterministic: the same catalog and the same running nodes give the same answer, on
+whichever node it is asked. `wanted_members` says where copies should be by the policy in
+force; what is done about the difference, and in what order, is `supervisor`'s: first add, then
+synchronise, then drop. `levelled` says which masters to move so that all nodes lead about as
+many queues.
+
+Where copies are (ha-mode)
+    all      on every running node that holds queues.
+    exactly  on N nodes: members that exist stay, in the order of the view; a member whose node
+             was lost a moment ago keeps its place (`kept_places`); the rest goes to the nodes
+             with the fewest copies, then by name. Fewer nodes than N: all of them.
+    nodes    on those listed that run, the first of the list preferred as master where the
+             present one is not listed. When none of them runs the copies stay where they are.
+
+Who is master of a new queue (queue-master-locator), among the nodes above
+    client-local  the declaring node; when it is none of them, as min-masters.
+    min-masters   the node that leads the fewest queues, then by name.
+    random        spread evenly by a hash of the queue's name: the same on every node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from zlib import crc32
+
+from attrs import frozen
 
 from mirrorq.catalog import QueueRecord
 from mirrorq.messages import DeclareQueue, MemberId
-from mirrorq.view import find_store
+from mirrorq.policy import Definition
 
-__all__ = ["wanted_members"]
+__all__ = ["Loads", "Seat", "levelled", "loads_of", "wanted_members"]
+
+
+@frozen
+class Loads:
+    """What each node does for all queues; an absent name does nothing."""
+
+    masters: Mapping[str, int]
+    copies: Mapping[str, int]
+
+
+def loads_of(queues: Iterable[QueueRecord]) -> Loads:
+    """Count the queues that each node leads, and those that it holds a copy of."""
+    masters: dict[str, int] = {}
+    copies: dict[str, int] = {}
+    for queue in queues:
+        names = [member.id.node for member in queue.view.members]
+        masters[names[0]] = masters.get(names[0], 0) + 1
+        for name in names:
+            copies[name] = copies.get(name, 0) + 1
+    return Loads(masters, copies)
+
+
+# --- Where copies should be -----------------------------------------------------------------
 
 
 def wanted_members(
-    queue: DeclareQueue | QueueRecord, running: Sequence[MemberId], masters: Mapping[str, int]
+    queue: DeclareQueue | QueueRecord,
+    definition: Definition,
+    running: Sequence[MemberId],
+    loads: Loads,
+    lost: Sequence[str] = (),
 ) -> tuple[MemberId, ...]:
     """Return the members that the queue should have, in order of preference.
 
     Args:
         queue: a declaration (the answer is the first view, master first) or an existing queue.
+        definition: what the policy in force says.
         running: current incarnations of nodes that are up and hold queues, no name twice.
-        masters: how many queues each node name masters now; absent is none.
+        lost: names of nodes that had a copy until a moment ago: their places are kept.
     """
     if isinstance(queue, DeclareQueue):
-        ordered = sorted(running, key=lambda member: _first_choice(queue, member, masters))
-    else:
-        ordered = sorted(running, key=lambda member: _standing(queue, member))
-    if not queue.exclusive:
-        return tuple(ordered)
-    if isinstance(queue, DeclareQueue):
-        return tuple(ordered[:1])
-    # An exclusive queue never moves: it goes with its owner instead.
-    return tuple(m for m in ordered if find_store(queue.view, m.node, m.store) is not None)[:1]
+        return _first_members(queue, definition, running, loads)
+    known = [member for member in running if _place(queue, member) is not None]
+    known.sort(key=lambda member: _place(queue, member) or 0)
+    if queue.exclusive:
+        # An exclusive queue never moves: it goes with its owner instead.
+        return tuple(known[:1])
+    newcomers = _newcomers(running, known, loads, lost)
+    if definition.ha_mode == "nodes":
+        return _listed(definition, running) or tuple(known)
+    if isinstance(definition.ha_params, int):
+        up = [member.node for member in running]
+        kept_places = sum(name not in up for name in dict.fromkeys(lost))
+        room = max(definition.ha_params - len(known) - kept_places, 0)
+        return (*known[: definition.ha_params], *newcomers[:room])
+    return (*known, *newcomers)
 
 
-def _first_choice(
-    queue: DeclareQueue, member: MemberId, masters: Mapping[str, int]
-) -> tuple[bool, int, str]:
-    """Locator client-local: the declarer; when it holds no queues, the least loaded node."""
-    return (member.node != queue.declarer, masters.get(member.node, 0), member.node)
+def _newcomers(
+    running: Sequence[MemberId], known: Sequence[MemberId], loads: Loads, lost: Sequence[str]
+) -> tuple[MemberId, ...]:
+    """Running nodes without a copy: who had one lately first, then who holds the fewest."""
+    others = [member for member in running if member not in known]
+    others.sort(key=lambda m: (m.node not in lost, loads.copies.get(m.node, 0), m.node))
+    return tuple(others)
 
 
-def _standing(queue: QueueRecord, member: MemberId) -> tuple[int, str]:
-    """Members of the view keep their order, newcomers follow by name."""
+def _listed(definition: Definition, members: Iterable[MemberId]) -> tuple[MemberId, ...]:
+    names = definition.ha_params if isinstance(definition.ha_params, tuple) else ()
+    """Those that are listed, in the order of the list."""
+    listed = [member for member in members if member.node in names]
+    return tuple(sorted(listed, key=lambda member: names.index(member.node)))
+
+
+def _place(queue: QueueRecord, member: MemberId) -> int | None:
+    """The place of the member's store in the view."""
     for place, known in enumerate(queue.view.members):
         if known.id.node == member.node and known.id.store == member.store:
-            return (place, member.node)
-    return (len(queue.view.members), member.node)
+            return place
+    return None
+
+
+def _first_members(
+    queue: DeclareQueue, definition: Definition, running: Sequence[MemberId], loads: Loads
+) -> tuple[MemberId, ...]:
+    candidates = sorted(running, key=lambda member: member.node)
+    count = len(candidates)
+    if isinstance(definition.ha_params, int):
+        count = definition.ha_params
+    if definition.ha_mode == "nodes":
+        listed = _listed(definition, candidates)
+        # No listed node runs: one copy, where it would be without the list.
+        candidates = sorted(listed, key=lambda member: member.node) or candidates
+        count = max(len(listed), 1)
+    if queue.exclusive:
+        count = 1
+    if not candidates:
+        return ()
+    master = _located(queue, definition, candidates, loads)
+    mirrors = [member for member in candidates if member != master]
+    mirrors.sort(key=lambda member: (loads.copies.get(member.node, 0), member.node))
+    return (master, *mirrors[: count - 1])
+
+
+def _located(
+    queue: DeclareQueue, definition: Definition, candidates: Sequence[MemberId], loads: Loads
+) -> MemberId:
+    """The first master, of candidates sorted by name."""
+    local = [member for member in candidates if member.node == queue.declarer]
+    # An exclusive queue goes with its owner's connection, so it is where that is.
+    if local and (queue.exclusive or definition.queue_master_locator == "client-local"):
+        return local[0]
+    if definition.queue_master_locator == "random":
+        return candidates[crc32(queue.name.encode(errors="replace")) % len(candidates)]
+    return min(candidates, key=lambda member: (loads.masters.get(member.node, 0), member.node))
+
+
+# --- Levelling ------------------------------------------------------------------------------
+
+
+@frozen
+class Seat:
+    """One queue, who leads it, and who else could at once (in sync, running, wanted)."""
+
+    queue_id: int
+    master: str
+    others: tuple[str, ...]
+
+
+def levelled(seats: Sequence[Seat], nodes: Sequence[str]) -> dict[int, str]:
+    """Return which queues to move to which node so that no node leads more than it must.
+
+    Masters move between nodes that could lead now, so nothing is copied. One queue is moved at
+    a time along the shortest chain of such moves from a fuller node to one that leads at least
+    two less, until there is no such chain: then no other choice has a lower maximum (an optimal
+    semi-matching: Harvey, Ladner, Lovász, Tamir 2006, section 4).
+    """
+    masters = {seat.queue_id: seat.master for seat in seats}
+    led: dict[str, dict[int, Seat]] = {node: {} for node in sorted(nodes)}
+    for seat in seats:
+        led.setdefault(seat.master, {})[seat.queue_id] = seat
+    while chain := _lowering_chain(led):
+        for seat, source, target in chain:
+            del led[source][seat.queue_id]
+            led[target][seat.queue_id] = seat
+            masters[seat.queue_id] = target
+    return {s.queue_id: masters[s.queue_id] for s in seats if masters[s.queue_id] != s.master}
+
+
+def _lowering_chain(
+    led: Mapping[str, Mapping[int, Seat]],
+) -> list[tuple[Seat, str, str]]:
+    """Moves (queue, from, to) that take one master off a fuller node, [] when there are none."""
+    for start in sorted(led, key=lambda node: (-len(led[node]), node)):
+        came: dict[str, tuple[Seat, str]] = {}
+        row = [start]
+        for node in row:
+            for target, seat in _ways(led, node).items():
+                if target == start or target in came or target not in led:
+                    continue
+                came[target] = (seat, node)
+                row.append(target)
+                if len(led[target]) <= len(led[start]) - 2:
+                    return _chain(came, start, target)
+    return []
+
+
+def _ways(led: Mapping[str, Mapping[int, Seat]], node: str) -> dict[str, Seat]:
+    """Where a queue that this node leads could go, the emptiest node first."""
+    ways: dict[str, Seat] = {}
+    for seat in led[node].values():
+        for other in (seat.master, *seat.others):
+            if other != node:
+                ways.setdefault(other, seat)
+    return dict(sorted(ways.items(), key=lambda way: (len(led.get(way[0], ())), way[0])))
+
+
+def _chain(
+    came: Mapping[str, tuple[Seat, str]], start: str, end: str
+) -> list[tuple[Seat, str, str]]:
+    chain = []
+    while end != start:
+        seat, before = came[end]
+        chain.append((seat, before, end))
+        end = before
+    return chain

@@ -139,6 +139,13 @@ class Tick:
     pass
 
 
+@frozen
+class YieldAsked:
+    """The catalog's leader asks the master to hand out nothing more in this epoch."""
+
+    epoch: int
+
+
 ReplicaEvent = (
     ViewInstalled
     | Defined
@@ -152,6 +159,7 @@ ReplicaEvent = (
     | SessionGone
     | LeaseChanged
     | Undelivered
+    | YieldAsked
     | Tick
 )
 
@@ -229,6 +237,12 @@ class Replica:
         """Whether this is the master and its promotion is applied."""
         return self.master is not None and self.master.active
 
+    @property
+    def yielded_epoch(self) -> int | None:
+        """The present epoch, when its master hands out nothing in it any more."""
+        master = self.master
+        return master.yielded_epoch if master is not None and master.has_yielded else None
+
     # --- The step -----------------------------------------------------------------------
 
     def step(self, now_ms: int, wall_us: int, *events: ReplicaEvent) -> ReplicaEffects:
@@ -288,6 +302,10 @@ class Replica:
             case Undelivered():
                 if master is not None:
                     master.on_undelivered(event.session, event.deliver)
+            case YieldAsked():
+                # Of another epoch it means nothing: the leader asks again.
+                if master is not None and event.epoch == self.ring.epoch:
+                    master.yielded_epoch = event.epoch
             case Tick():
                 if now_ms >= self._next_tick_ms:
                     self._next_tick_ms = now_ms + self._config.heartbeat_ms
@@ -658,5 +676,6 @@ __all__ = [
     "Tick",
     "Undelivered",
     "ViewInstalled",
+    "YieldAsked",
     "earliest",
 ]

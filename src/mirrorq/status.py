@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from mirrorq.policy import Policy
+from mirrorq.shortfall import shortfall
 from mirrorq.view import in_sync_ids
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class QueueStatus:
     blocked_by: str = ""
     """Why puts wait, "" when they do not."""
     warnings: tuple[str, ...] = ()
+    """What a user should know and do something about: "wanted 3 copies, have 2: why"."""
 
     @classmethod
     def unknown(cls) -> QueueStatus:
@@ -111,6 +113,9 @@ def _warnings(engine: Engine, record: QueueRecord) -> Iterator[str]:
     text = down_text(engine, record.id)
     if text:
         yield text
+    text = _shortfall(engine, record)
+    if text:
+        yield text
     report = engine.reports.get(record.id)
     lost = max(
         replica.state.lost if replica is not None else 0,
@@ -136,6 +141,12 @@ def down_text(engine: Engine, queue_id: int) -> str:
         f"no member in sync is running: start {' or '.join(named)}, or allow the loss of what "
         "only they have with ha-promote-on-failure and ha-promote-on-shutdown: always"
     )
+
+
+def _shortfall(engine: Engine, record: QueueRecord) -> str:
+    definition = engine.catalog.definition_of(record.name)
+    holders = {node.name: node.member for node in engine.catalog.nodes() if not node.witness}
+    return shortfall(record, definition, holders, engine.is_alive)
 
 
 def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, int]:

@@ -31,6 +31,8 @@ from attrs import define, evolve, frozen
 from mirrorq.catalog import Catalog, QueueRecord
 from mirrorq.config import Config
 from mirrorq.errors import PolicyError
+from mirrorq.handover import HandOvers, Rebalancing
+from mirrorq.kept_places import KeptPlaces
 from mirrorq.lease import Leading, LeaseGrantor
 from mirrorq.liveness import Liveness, Probe, Status
 from mirrorq.messages import (
@@ -50,18 +52,23 @@ from mirrorq.messages import (
     MemberId,
     NodeStopped,
     NoteConsumers,
+    Rebalance,
     RegisterNode,
     RemoveNode,
     SetPolicy,
     Synchronise,
+    TransferMaster,
     Unbind,
     View,
+    Yield,
+    Yielded,
 )
-from mirrorq.placement import wanted_members
+from mirrorq.placement import Loads, Seat, levelled, loads_of, wanted_members
 from mirrorq.policy import from_text
 from mirrorq.view import (
     arrange,
     find,
+    find_store,
     in_sync_ids,
     is_in_sync,
     joining_ids,
@@ -139,6 +146,7 @@ Event = (
     | CatalogReplaced
     | LeaseRequest
     | LeaseRelease
+    | Yielded
 )
 
 
@@ -150,6 +158,8 @@ class SupervisorEffects:
     """To be put into Raft's log now. What is lost is proposed again."""
     send: tuple[tuple[str, LeaseAnswer], ...] = ()
     """(node name, message); the own name: to this node's own lease holder."""
+    yields: tuple[tuple[str, Yield], ...] = ()
+    """(node name, message); the own name: to this node's own queue."""
     wants_round: bool = False
     """A lease request waits for an answer of the majority: let Raft send a round now."""
     probe: tuple[Probe, ...] = ()
@@ -164,6 +174,13 @@ class SupervisorEffects:
 LEAVE_FACTOR = 5
 """A node that gave its lease up is given no copies for this many failure_ms: longer than a
 close may last. One that is heard longer than that has changed its mind."""
+
+
+KEEP_FACTOR = 3
+"""The place of a lost member is kept for this many failure_ms: longer than a process takes to
+start again, short beside the time for which the queue goes on with one copy less."""
+WISH_FACTOR = 2
+"""A wish to move a master that nobody repeats is dropped after this many failure_ms."""
 
 
 @frozen
@@ -192,7 +209,7 @@ class _Situation:
 
     running: tuple[MemberId, ...]
     """Nodes that hold queues, are alive and are not about to leave."""
-    masters: dict[str, int]
+    loads: Loads
 
 
 class Supervisor:
@@ -205,6 +222,9 @@ class Supervisor:
         self._leave_ms = LEAVE_FACTOR * config.failure_ms
         self._liveness = Liveness(own, config, now_ms)
         self._grantor = LeaseGrantor(config.lease_ms)
+        self._handovers = HandOvers(WISH_FACTOR * config.failure_ms)
+        self._kept = KeptPlaces(KEEP_FACTOR * config.failure_ms)
+        self._now_ms = now_ms
         self._term = 0
         """The term that this node leads; 0: none."""
         self._proposals: dict[int, _Proposal] = {}
@@ -231,6 +251,7 @@ class Supervisor:
 
     def step(self, now_ms: int, event: Event, leading: Leading | None) -> SupervisorEffects:
         """Take one event in. `leading`: None while this node does not lead the catalog."""
+        self._now_ms = now_ms
         self._liveness.advance(now_ms)
         self._on_leading(now_ms, leading)
         self._on_event(now_ms, event)
@@ -249,6 +270,7 @@ class Supervisor:
         return SupervisorEffects(
             propose,
             send,
+            self._handovers.take_out(),
             wants_round,
             probe,
             self._liveness.deaths(),
@@ -264,6 +286,8 @@ class Supervisor:
         self._proposals.clear()
         self._evicting.clear()
         self._leaving.clear()
+        self._handovers.clear()
+        self._kept.clear()
         self._all_dirty = True
         self._grantor.elected(now_ms)
 
@@ -285,8 +309,16 @@ class Supervisor:
                 self._on_lease_request(now_ms, event)
             case LeaseRelease() if self._term:
                 self._on_lease_release(now_ms, event)
+            case Yielded() if self._term:
+                self._on_yielded(event)
             case _:
                 pass
+
+    def _on_yielded(self, promise: Yielded) -> None:
+        queue = self._catalog.queue(promise.queue_id)
+        if queue is not None:
+            self._handovers.on_yielded(promise, queue.view)
+            self._dirty[queue.id] = None
 
     def _on_lease_request(self, now_ms: int, request: LeaseRequest) -> None:
         self._grantor.on_request(now_ms, request)
@@ -345,6 +377,10 @@ class Supervisor:
                 except PolicyError as error:
                     return CatalogAnswer(request.number, 0, "PolicyError", str(error))
                 wrong = ""
+            case TransferMaster():
+                return self._admit_transfer(request, command)
+            case Rebalance():
+                return self._admit_rebalance(request)
             case DeleteQueue() | NoteConsumers() | ClearPolicy() | Synchronise():
                 wrong = ""
             case DeclareExchange() | DeleteExchange() | Bind() | Unbind():
@@ -363,7 +399,8 @@ class Supervisor:
             declarer = self._catalog.node(command.declarer)
             is_witness = declarer is not None and declarer.witness
             steady = steady if is_witness else own
-        wanted = wanted_members(command, steady, situation.masters)
+        definition = self._catalog.definition_of(command.name)
+        wanted = wanted_members(command, definition, steady, situation.loads)
         if not wanted:
             return evolve(command, members=())
         in_sync, _ = arrange(wanted[0], wanted[1:], (), self._liveness.is_broken)
@@ -411,13 +448,102 @@ class Supervisor:
                 )
         return ""
 
+    # --- Moving masters -----------------------------------------------------------------
+
+    def _admit_transfer(
+        self, request: CatalogRequest, command: TransferMaster
+    ) -> CatalogCommand | CatalogAnswer:
+        """Wish for the new master; the command goes into the log when it leads."""
+        queue = self._catalog.queue_named(command.queue)
+        if queue is None:
+            text = f"no queue is named {command.queue!r}: it was deleted or never made"
+            return CatalogAnswer(request.number, 0, "QueueNotFound", text)
+        master = queue.view.members[0].id
+        if master.node == command.node and self._is_alive(master):
+            return command
+        wrong = self._transfer_error(queue, command.node, self._situation())
+        if wrong:
+            return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)
+        self._wish(queue.id, command.node)
+        return CatalogAnswer(request.number, 0, retry=True)
+
+    def _wish(self, queue_id: int, node: str) -> None:
+        self._handovers.wish(self._now_ms, queue_id, node)
+        self._dirty[queue_id] = None
+
+    def _transfer_error(self, queue: QueueRecord, name: str, situation: _Situation) -> str:
+        """Return why a node cannot become the queue's master now, and what to do about it."""
+        refused = f"{name} cannot become master of queue {queue.name!r}: "
+        record = self._catalog.node(name)
+        if record is None:
+            known = ", ".join(node.name for node in self._catalog.nodes())
+            return refused + f"no node has that name, the nodes are {known}"
+        known_copy = find_store(queue.view, record.name, record.store)
+        if known_copy is None:
+            copies = ", ".join(one.node for one in member_ids(queue.view))
+            return refused + f"it has no copy, {copies} have: change the policy, or choose one"
+        if self.status(record.member) is Status.DEAD or self._is_leaving(record.member):
+            return refused + "it does not run, or is about to stop: start it first"
+        if not known_copy.in_sync or known_copy.id != record.member:
+            return refused + (
+                "it is not in sync: wait until status().synchronised_mirrors names it "
+                "(with ha-sync-mode manual call sync_queue)"
+            )
+        if record.member not in self._wanted(self._now_ms, queue, situation):
+            policy = self._catalog.policy_of(queue.name)
+            why = "an exclusive queue stays" if policy is None else f"policy {policy.name!r} holds"
+            return refused + f"{why}, by which no copy stays on it: change that first"
+        return ""
+
+    def _admit_rebalance(self, request: CatalogRequest) -> CatalogCommand | CatalogAnswer:
+        """Begin, go on with, or end a rebalance; refuse a second one."""
+        asker = (request.member, request.number)
+        under_way = self._handovers.rebalancing
+        if under_way is not None and under_way.asker != asker:
+            if self._now_ms < under_way.asked_ms + WISH_FACTOR * self._retry_ms:
+                text = (
+                    f"a rebalance that {under_way.asker[0].node} asked for is running, with "
+                    f"{len(under_way.moves)} masters still to be moved: ask again when it is done"
+                )
+                return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
+            under_way = None
+        situation = self._situation()
+        if under_way is None:
+            under_way = Rebalancing(asker, self._levelled(situation))
+            self._handovers.rebalancing = under_way
+        under_way.asked_ms = self._now_ms
+        self._count_moved(under_way, situation)
+        if not under_way.moves:
+            self._handovers.rebalancing = None
+            return Rebalance(under_way.moved)
+        for queue_id, node in under_way.next_moves():
+            self._wish(queue_id, node)
+        return CatalogAnswer(request.number, 0, retry=True)
+
+    def _levelled(self, situation: _Situation) -> dict[int, str]:
+        """Which queues should move where: between members that could lead at once."""
+        seats = []
+        for queue in self._catalog.queues():
+            master = queue.view.members[0].id
+            wanted = self._wanted(self._now_ms, queue, situation)
+            in_sync = in_sync_ids(queue.view)
+            others = tuple(m.node for m in in_sync if m != master and m in wanted)
+            is_movable = not queue.exclusive and master in situation.running
+            seats.append(Seat(queue.id, master.node, others if is_movable else ()))
+        return levelled(seats, [member.node for member in situation.running])
+
+    def _count_moved(self, under_way: Rebalancing, situation: _Situation) -> None:
+        """Take what is done off the list, and what can no longer be done."""
+        for queue_id, node in list(under_way.moves.items()):
+            queue = self._catalog.queue(queue_id)
+            is_done = queue is not None and queue.view.members[0].id.node == node
+            under_way.moved += is_done
+            if queue is None or is_done or self._transfer_error(queue, node, situation):
+                del under_way.moves[queue_id]
+
     # --- Judgement --------------------------------------------------------------------
 
     def _situation(self) -> _Situation:
-        masters: dict[str, int] = {}
-        for queue in self._catalog.queues():
-            name = queue.view.members[0].id.node
-            masters[name] = masters.get(name, 0) + 1
         running = tuple(
             node.member
             for node in self._catalog.nodes()
@@ -425,7 +551,7 @@ class Supervisor:
             and self.status(node.member) is Status.ALIVE
             and not self._is_leaving(node.member)
         )
-        return _Situation(running, masters)
+        return _Situation(running, loads_of(self._catalog.queues()))
 
     def _judge(self, now_ms: int) -> tuple[CatalogCommand, ...]:
         """Judge what may have changed; return what to propose."""
@@ -455,6 +581,8 @@ class Supervisor:
             self._evicting.pop(queue_id, None)
             under_way = None
         if queue is None:
+            self._handovers.forget(queue_id)
+            self._kept.forget(queue_id)
             return None
         if under_way is not None and now_ms < under_way.sent_ms + self._retry_ms:
             self._wait(under_way.sent_ms + self._retry_ms)
@@ -489,12 +617,17 @@ class Supervisor:
             return DeleteQueue(queue.id), False
         if self.status(master) is Status.UNKNOWN:
             return None, False
-        wanted = wanted_members(queue, situation.running, situation.masters)
-        head = self._head(view, wanted)
+        self._kept.note(now_ms, queue, situation.running)
+        wanted = self._wanted(now_ms, queue, situation)
+        follower = self._follower(now_ms, queue, wanted)
+        head = master if follower == master.node else self._head(view, wanted, follower)
         if head == master:
             members = self._ring(view, head, wanted).members
-            same = members == view.members
+            # A master that gave this epoch up hands out again in the next one only.
+            same = members == view.members and not self._handovers.has_yielded(queue.id, view)
             return (None if same else ChangeView(queue.id, view.epoch, members)), False
+        if head is not None and not queue.exclusive and self._is_serving(master):
+            return self._move(now_ms, queue, self._ring(view, head, wanted)), False
         runs = [self.status(one) for one in promotable(view)]
         cold = Status.ALIVE not in runs
         how = "cold" if cold else "clean"
@@ -511,21 +644,66 @@ class Supervisor:
             return DeleteQueue(queue.id), True
         return ChangeView(queue.id, view.epoch, self._ring(view, head, wanted).members, how), True
 
+    def _wanted(
+        self, now_ms: int, queue: QueueRecord, situation: _Situation
+    ) -> tuple[MemberId, ...]:
+        definition = self._catalog.definition_of(queue.name)
+        lost = self._kept.lost(now_ms, queue.id)
+        ends_ms = self._kept.ends_ms(now_ms, queue.id)
+        if ends_ms is not None:
+            self._wait(ends_ms)
+        return wanted_members(queue, definition, situation.running, situation.loads, lost)
+
+    def _follower(
+        self, now_ms: int, queue: QueueRecord, wanted: tuple[MemberId, ...]
+    ) -> str | None:
+        """Return which node is to follow a master that lives, by the policy or by a wish.
+
+        The master's own name: it stays for now, though it is not wanted.
+        """
+        master = queue.view.members[0].id
+        in_sync = [one for one in wanted if is_in_sync(queue.view, one)]
+        if master in wanted or not in_sync or not self._is_serving(master):
+            self._handovers.end_linger(queue.id)
+            return self._handovers.wished(now_ms, queue.id, queue.view)
+        if in_sync[0] == wanted[0]:
+            return wanted[0].node
+        until_ms = self._handovers.lingers_ms(now_ms, queue.id)
+        if now_ms >= until_ms:
+            return in_sync[0].node
+        self._wait(until_ms)
+        return master.node
+
+    def _is_serving(self, master: MemberId) -> bool:
+        """Whether it can be asked to give a queue up: one that is leaving has given all up."""
+        return self._is_alive(master) and not self._is_leaving(master)
+
+    def _move(self, now_ms: int, queue: QueueRecord, ring: View) -> CatalogCommand | None:
+        """Replace a master that lives, once it has given this queue up in this epoch."""
+        if self._handovers.has_yielded(queue.id, queue.view):
+            return ChangeView(queue.id, queue.view.epoch, ring.members, "clean")
+        self._wait(self._handovers.ask(now_ms, queue.id, queue.view))
+        return None
+
     def _may_replace(self, now_ms: int, master: MemberId) -> bool:
         return self.status(master) is Status.DEAD or now_ms >= self._grantor.free_at_ms(master)
 
-    def _head(self, view: View, wanted: tuple[MemberId, ...]) -> MemberId | None:
+    def _head(
+        self, view: View, wanted: tuple[MemberId, ...], wished: str | None
+    ) -> MemberId | None:
         """Choose the master: R5, the first in order of those in sync whose store is alive.
 
         Who runs on comes before who was restarted: it still has transient messages, and a
-        restarted master comes back as a mirror. Who is leaving or unwanted comes last.
+        restarted master comes back as a mirror. Who is leaving or unwanted comes last. The one
+        wished for is taken before all others if it is no worse.
         """
-        best: tuple[tuple[bool, bool, bool, int], MemberId] | None = None
+        best: tuple[tuple[bool, bool, bool, bool, int], MemberId] | None = None
         for place, known in enumerate(promotable(view)):
             member = self._present(known)
             if member is None:
                 continue
-            key = (self._is_leaving(member), member not in wanted, member != known, place)
+            unwanted = (self._is_leaving(member), member not in wanted, member != known)
+            key = (*unwanted, member.node != wished, place)
             if best is None or key < best[0]:
                 best = (key, member)
         return None if best is None else best[1]

@@ -9,7 +9,13 @@ import click
 
 from mirrorq.cli.bench import bench
 from mirrorq.cli.node import demo, node
-from mirrorq.cli.policies import clear_policy, list_policies, set_policy
+from mirrorq.cli.policies import (
+    clear_policy,
+    list_policies,
+    rebalance,
+    set_policy,
+    transfer_master,
+)
 from mirrorq.cli.queues import delete_queue, get, list_queues, publish, purge_queue, status
 from mirrorq.cli.synchronise import cancel_sync_queue, sync_queue
 
@@ -32,6 +38,8 @@ for command in (
     list_policies,
     sync_queue,
     cancel_sync_queue,
+    transfer_master,
+    rebalance,
     publish,
     get,
     purge_queue,

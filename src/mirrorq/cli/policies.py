@@ -1,4 +1,4 @@
-"""Commands that say where copies are and what holds for queues: policies."""
+"""Commands that say what holds for queues, and where their masters are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirrorq.cli.connecting import as_json, connecting, print_rows
 if TYPE_CHECKING:
     from mirrorq.client import Client
 
-__all__ = ["clear_policy", "list_policies", "set_policy"]
+__all__ = ["clear_policy", "list_policies", "rebalance", "set_policy", "transfer_master"]
 
 COLUMNS = ("name", "pattern", "definition", "priority", "apply_to")
 
@@ -71,3 +71,20 @@ def list_policies(client: Client, is_json: bool) -> None:
         for policy in client.policies()
     ]
     print_rows(COLUMNS, rows, is_json=is_json)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("node")
+@connecting
+def transfer_master(client: Client, queue: str, node: str) -> None:
+    """Make NODE, which must be in sync, the master of QUEUE."""
+    client.transfer_master(queue, node)
+    click.echo(f"master of {queue}: {node}")
+
+
+@click.command()
+@connecting
+def rebalance(client: Client) -> None:
+    """Level masters over the nodes; only members in sync take over, nothing is copied."""
+    click.echo(f"moved: {client.rebalance()}")

@@ -105,6 +105,8 @@ _TAGS: dict[type, int] = {
     m.CatalogAnswer: 75,
     m.QueueReport: 76,
     m.SyncReport: 78,
+    m.Yield: 145,
+    m.Yielded: 146,
     # Catalog commands
     m.RegisterNode: 80,
     m.DeclareQueue: 81,
@@ -120,6 +122,8 @@ _TAGS: dict[type, int] = {
     m.DeleteExchange: 151,
     m.Bind: 152,
     m.Unbind: 153,
+    m.TransferMaster: 147,
+    m.Rebalance: 148,
     # Raft
     raft.VoteRequest: 90,
     raft.VoteAnswer: 91,
