@@ -83,6 +83,7 @@ from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
 from mirrorq.room import Room
 from mirrorq.vacancy import Vacancy
+from mirrorq.view import in_sync_ids
 
 EXPIRY_LOOKS = 16
 """Idle producer ids are looked for so often in one expiry time."""
@@ -475,7 +476,10 @@ class Master:
 
     @property
     def blocked_by(self) -> str:
-        """Why publishes wait, "" when they do not."""
+        """Why publishes or their confirms wait, "" when they do not."""
+        lacks = self._lacks_members()
+        if lacks:
+            return lacks
         if self._held_by_limit and self._held_publishes:
             return self._held_by_limit
         if self._limit is not None and self._limit.overflow == "block":
@@ -783,8 +787,22 @@ class Master:
         if command is not None:
             self.commands.append(command)
 
+    def _lacks_members(self) -> str:
+        """`min-in-sync`: why no confirm may be given in the present view, "" when it may.
+
+        Whatever is stable in a view is on the disk of all its members in sync, whenever it
+        became so (R8, Lemma 1): the number of members now decides, for old ops too.
+        """
+        least = self.definition.min_in_sync
+        if least <= 1 or self._ring.view is None:
+            return ""
+        in_sync = [one.node for one in in_sync_ids(self._ring.view)]
+        if len(in_sync) >= least:
+            return ""
+        return f"min-in-sync {least}, have {len(in_sync)}: {', '.join(in_sync)}"
+
     def _flush_confirms(self) -> None:
-        if self._lease.paused or not self._confirms:
+        if self._lease.paused or not self._confirms or self._lacks_members():
             return
         for (session, producer), runs in self._confirms.items():
             self._reply(session, Confirmed(producer, tuple(runs)))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from mirrorq import clock, errors
+from mirrorq import clock, errors, termination
 from mirrorq.administration import Administration
 from mirrorq.catalog import declaration_error, exclusive_text
 from mirrorq.config import Config
@@ -66,6 +66,8 @@ log = logging.getLogger("mirrorq")
 
 HAND_OVER_MS = 2000
 """close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
+LOSSES = ("loss", "copy dropped")
+"""Kinds of notices that are warnings in the log."""
 CLOSE_S = 5.0
 """close() ends within this, with or without a majority."""
 Result = TypeVar("Result")
@@ -85,6 +87,9 @@ class Node(Administration):
         listen: endpoint to bind, when it differs from the advertised one in `peers`.
 
     Returns at once, with or without peers; `wait_ready` waits for a majority.
+
+    Made in the main thread of a process in which SIGTERM has its default disposition, it is
+    closed at SIGTERM before the process ends; a handler of the application's stays in charge.
 
     Raises:
         ConfigError: arguments that contradict each other, an endpoint that cannot be bound.
@@ -133,6 +138,7 @@ class Node(Administration):
             raise
         self._warn_of_two(witness)
         self._driver.thread.start()
+        termination.end_with(self)
 
     def _make_driver(self, witness: bool) -> Driver:
         store = self._store
@@ -207,6 +213,7 @@ class Node(Administration):
             if self._transport is not None:
                 self._transport.close()
             self._store.close()
+            termination.forget(self)
 
     def _hand_over(self) -> None:
         """Give the lease up, say that this end is a shutdown, and let the catalog's leader
@@ -559,7 +566,8 @@ class Node(Administration):
         self._listeners.append(on_event)
 
     def _on_notice(self, notice: Notice) -> None:
-        log.info("node %s: %s", self.name, notice.text)
+        level = logging.WARNING if notice.kind in LOSSES else logging.INFO
+        log.log(level, "node %s: %s", self.name, notice.text)
         for listener in self._listeners:
             self._callbacks.call_back(listener, notice)
 

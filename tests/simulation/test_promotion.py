@@ -218,6 +218,72 @@ def test_a_planned_stop_redelivers_nothing_acked_and_costs_little() -> None:
     world.check()
 
 
+# --- min-in-sync -------------------------------------------------------------------------
+
+
+def states(world: World, name: str) -> list[str]:
+    start = name.encode() + b"/"
+    return [a.state for body, a in world.journal.attempts.items() if body.startswith(start)]
+
+
+def test_min_in_sync_withholds_confirms_until_members_are_back() -> None:
+    """Below it puts are accepted and handed out, not confirmed; then it goes on by itself."""
+    world = World("abcvw", witnesses="vw")
+    set_policy(world, min_in_sync=2)
+    world.put("a", 3, "before")
+    for name in "bc":
+        world.cluster.kill(name)
+    world.until_in_sync("a")
+    world.producer("v", 5, "during")
+    taker = world.taker("v")
+    world.until(lambda: len(taker.seen) == 8)
+    world.cluster.run(5000)
+    assert states(world, "during") == ["open"] * 5
+    master = world.cluster.engine("a").replicas[world.queue_id].master
+    assert master is not None
+    assert master.blocked_by == "min-in-sync 2, have 1: a"
+    world.cluster.start("b")
+    world.until(lambda: states(world, "during") == ["acknowledged"] * 5)
+    assert set(world.cluster.in_sync(world.queue_id)) == {"a", "b"}
+    assert master.blocked_by == ""
+    taker.close()
+    world.check()
+
+
+@pytest.mark.parametrize("killed_ms", [0, 1, 2, 4, 8, 16, 40])
+def test_min_in_sync_outlives_the_death_of_one(killed_ms: int) -> None:
+    """With 2 of 3, each message that was confirmed survives its master and then one more: the
+    last one alone confirms nothing, and has it all."""
+    world = World("abcvw", witnesses="vw", seed=killed_ms)
+    set_policy(world, min_in_sync=2)
+    producer = world.producer("v", 200)
+    world.cluster.run(60 + killed_ms)
+    world.cluster.kill("a")
+    world.until(lambda: world.master == "b")
+    world.cluster.run(killed_ms)
+    world.cluster.kill("b")
+    world.until(lambda: world.master == "c")
+    done = states(world, "p").count("acknowledged")
+    world.cluster.run(3000)
+    assert states(world, "p").count("acknowledged") <= done + 4, "one reply may be on its way"
+    assert not producer.is_done
+    world.cluster.start("a")
+    world.until(lambda: producer.is_done)
+    world.check()
+
+
+def test_a_lower_min_in_sync_lets_go_of_what_waited() -> None:
+    """The policy is in force at once, upwards and downwards."""
+    world = World("abcvw", witnesses="vw")
+    set_policy(world, min_in_sync=4)
+    world.producer("v", 2, "held")
+    world.cluster.run(2000)
+    assert states(world, "held") == ["open"] * 2
+    set_policy(world, min_in_sync=3)
+    world.until(lambda: states(world, "held") == ["acknowledged"] * 2)
+    world.check()
+
+
 def confirm_gaps(world: World) -> list[int]:
     """Spans without a confirm while something waits for one, measured each millisecond."""
     gaps = [0]
