@@ -10,18 +10,21 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
+from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
     Browsed,
     Deliver,
+    Entry,
     FetchFrames,
     FrameChunk,
     HandOut,
+    OpKind,
+    PackedChunk,
     Range,
     SessionReply,
 )
 from mirrorq.store import Store
 from mirrorq.wire import frames
-from mirrorq.wire.ops import make_entry
 
 DELIVER_BYTES = 8 << 20
 """A Deliver carries about so much; what is left of the hand-out goes back and comes next."""
@@ -90,7 +93,7 @@ def _split_at(
     return tuple(sent), tuple(rest)
 
 
-def chunk_of(store: Store, fetch: FetchFrames) -> FrameChunk:
+def chunk_of(store: Store, fetch: FetchFrames) -> PackedChunk:
     """Answer a joining member: frames after `after_sequence`, within the bytes asked for.
 
     Raises:
@@ -106,9 +109,32 @@ def chunk_of(store: Store, fetch: FetchFrames) -> FrameChunk:
             if not read and head.last_sequence < last:
                 read = store.read(fetch.queue_id, head.last_sequence + 1, last, fetch.bytes_max)
                 size = sum(map(len, read))
-    entries = tuple(make_entry(frame) for frame in read)
-    is_cut = entries and size >= fetch.bytes_max
-    upto = entries[-1].header.last_sequence if is_cut else last
+    is_cut = read and size >= fetch.bytes_max
+    upto = frames.header(read[-1]).last_sequence if is_cut else last
+    return PackedChunk(
+        fetch.queue_id, fetch.epoch, fetch.number, fetch.after_sequence, upto, b"".join(read)
+    )
+
+
+def unpacked(chunk: PackedChunk) -> FrameChunk:
+    """Check and split what a donor sent; one call into C checks all frames.
+
+    Raises:
+        ProtocolError: these are not publish frames end to end.
+    """
+    entries = []
+    for view in frames.split_run(chunk.run):
+        header = frames.header(view)
+        if header.kind != OpKind.PUBLISH:
+            raise ProtocolError(
+                f"a chunk of a transfer holds op {header.lsn}, which publishes nothing"
+            )
+        entries.append(Entry(header, None, bytes(view)))
     return FrameChunk(
-        fetch.queue_id, fetch.epoch, fetch.number, fetch.after_sequence, upto, entries
+        chunk.queue_id,
+        chunk.epoch,
+        chunk.number,
+        chunk.after_sequence,
+        chunk.upto_sequence,
+        tuple(entries),
     )

@@ -425,8 +425,13 @@ class Catalog:
         how, reign = (known.view.how, known.view.reign) if stays else (command.how, epoch)
         generation = known.view.generation + (command.how == "unclean")
         view = View(epoch, command.members, how, reign, generation)
-        joining = joining_ids(view)
-        told = tuple(each for each in known.told if each[0] in joining)
+        # Who drops out for a moment and comes back in the same life was told; who is in sync has
+        # done what it was told.
+        told = tuple(
+            each
+            for each in known.told
+            if not is_in_sync(view, each[0]) and not self.is_superseded(each[0])
+        )
         self._queues[known.id] = evolve(known, view=view, told=told)
         return CatalogResult(value=view.epoch, queues=(known.id,))
 

@@ -21,7 +21,7 @@ from typing import Protocol
 from attrs import define, field
 
 from mirrorq import clock
-from mirrorq.bodies import chunk_of, fill
+from mirrorq.bodies import chunk_of, fill, unpacked
 from mirrorq.engine import Engine
 from mirrorq.engine_events import (
     Answer,
@@ -45,6 +45,7 @@ from mirrorq.errors import ProtocolError, StoreCorrupt, StoreFull
 from mirrorq.messages import (
     Deliver,
     FetchFrames,
+    PackedChunk,
     Publish,
     SessionId,
     SessionReply,
@@ -305,8 +306,10 @@ class Driver:
 
     def _decoded(self, source: str, parts: list[bytes]) -> object | None:
         try:
-            message = decode(parts)
+            message: object = decode(parts)
             check_publish(message)
+            if isinstance(message, PackedChunk):
+                message = unpacked(message)
         except ProtocolError as error:
             log.warning("dropped a message of %s: %s", source, error)
             return None

@@ -419,6 +419,19 @@ class FrameChunk:
     entries: tuple[Entry, ...]
 
 
+@frozen
+class PackedChunk:
+    """A FrameChunk as it travels: its frames end to end, as they lie on the donor's disk. The
+    joiner's driver checks and splits them."""
+
+    queue_id: int
+    epoch: int
+    number: int
+    after_sequence: int
+    upto_sequence: int
+    run: bytes
+
+
 RingMessage = (
     Data
     | Mark
@@ -434,6 +447,22 @@ RingMessage = (
     | FetchFrames
     | FrameChunk
 )
+RingWireMessage = (
+    Data
+    | Mark
+    | Watermark
+    | JoinerDurable
+    | History
+    | HistoryRequest
+    | Repaired
+    | ResendFrom
+    | TooOld
+    | TransferRequest
+    | TransferState
+    | FetchFrames
+    | PackedChunk
+)
+"""Of these what is on the wire."""
 
 # --- Sessions: requests to a queue's master and its replies ------------------------------
 

@@ -230,10 +230,14 @@ class QueueState:
             first = runs[-1][2] + 1
         return runs
 
-    def epoch_at(self, lsn: int) -> int:
-        """The epoch in which the op at `lsn` was made; 0 when that is not known."""
+    def epoch_span(self, lsn: int) -> tuple[int, int, int]:
+        """The epoch in which the op at `lsn` was made, and the ops of it: (epoch, after,
+        upto); (0, 0, 0) when that is not known."""
         index = bisect_right(self.history, lsn - 1, key=lambda item: item[1])
-        return self.history[index][0] if index < len(self.history) else 0
+        if index == len(self.history):
+            return 0, 0, 0
+        epoch, upto = self.history[index]
+        return epoch, self.history[index - 1][1] if index else 0, upto
 
     # --- Applying -----------------------------------------------------------------------
 

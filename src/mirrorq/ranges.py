@@ -116,6 +116,13 @@ class RangeSet:
         high = bisect_right(firsts, last)
         return [(max(firsts[i], first), min(lasts[i], last)) for i in range(low, high)]
 
+    def around(self, first: int, last: int) -> Range | None:
+        """The first range of the set that shares an integer with first to last."""
+        index = bisect_left(self._lasts, first)
+        if index == len(self._lasts) or self._firsts[index] > last:
+            return None
+        return self._firsts[index], self._lasts[index]
+
     def take_after(self, value: int, count: int, gap: int) -> Range | None:
         """The span of the first integers above `value` that are in the set: at most `count`
         of them, and up to the first place where more than `gap` integers are not in the set.

@@ -11,9 +11,9 @@ __all__ = ["GRACE_LOOKS", "LOOK_S", "Waiting"]
 
 LOOK_S = 0.1
 """Between two looks."""
-GRACE_LOOKS = 10
-"""Something is wrong when so many looks in a row say so: a client's next entry node may be
-a little behind the one before."""
+GRACE_LOOKS = 50
+"""Something is wrong when so many looks in a row say so: a mirror that was out of reach for
+a moment is given this to come back, and a client's next entry node to catch up."""
 
 
 class Waiting:

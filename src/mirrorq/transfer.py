@@ -31,6 +31,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
@@ -344,13 +345,7 @@ class Transfer:
             self._paced_ms = max(self._paced_ms, now_ms) + size * 1000 // self._bytes_per_s
         if fetch.first <= message.upto_sequence < fetch.last:
             self._left_over.append((message.upto_sequence + 1, fetch.last, True))
-        wanted = tuple(
-            entry
-            for entry in message.entries
-            if entry.payload is None
-            and state.epoch_at(entry.lsn) == entry.epoch
-            and self.missing.within(entry.header.first_sequence, entry.header.last_sequence)
-        )
+        wanted = tuple(self._wanted(message.entries, state))
         if wanted:
             self._pass_took = self._has_taken = True
             self.fetched_count += len(wanted)
@@ -359,6 +354,26 @@ class Transfer:
             self._message_bytes = size // count
             self.meter.add(now_ms, count, size)
         return wanted
+
+    def _wanted(self, entries: Iterable[Entry], state: QueueState) -> Iterator[Entry]:
+        """Those that hold something missing, and are of the history that the state knows."""
+        # Neighbours mostly share an epoch and a missing range: looked up once for all of them.
+        epoch, after, upto = 0, 0, 0
+        first_missing, last_missing = 1, 0
+        for entry in entries:
+            header = entry.header
+            if not after < header.lsn <= upto:
+                epoch, after, upto = state.epoch_span(header.lsn)
+            if entry.payload is not None or header.epoch != epoch:
+                continue
+            first = header.first_sequence
+            last = first + header.count - 1
+            if not first_missing <= first <= last <= last_missing:
+                missing = self.missing.around(first, last)
+                if missing is None:
+                    continue
+                first_missing, last_missing = missing
+            yield entry
 
     def on_writing(self, number: int, entries: tuple[Entry, ...]) -> None:
         """These frames go to disk in write `number`, with `lacking` as it is after this."""

@@ -55,6 +55,7 @@ def test_told_to() -> None:
     assert after(policy("manual"), ON, view(2, "ab", "c")) == "c"
     assert after(policy("manual"), ON, view(2, "ac"), view(3, "ac", "B")) == ""
     assert after(policy("manual"), view(2, "a", "b"), ON, view(3, "a", "bc")) == "b"
+    assert after(policy("manual"), ON, view(2, "a", "c"), view(3, "a", "cb")) == "cb"
 
 
 def test_told_to_stop() -> None:

@@ -139,14 +139,15 @@ def test_a_refusal_uses_its_numbers() -> None:
 
 
 def test_the_history_names_the_epoch_of_each_op() -> None:
-    """epoch_at gives the epoch in which an op was made, 0 when it is not known."""
+    """epoch_span gives the epoch in which an op was made and the ops of it, zeros when unknown."""
     history: list[tuple[int, int]] = []
     for lsn, epoch in enumerate([1, 1, 3, 3, 4], 1):
         extend_history(history, epoch, lsn)
     assert history == [(1, 2), (3, 4), (4, 5)]
     state = QueueState()
     state.history = history
-    assert [state.epoch_at(lsn) for lsn in range(1, 7)] == [1, 1, 3, 3, 4, 0]
+    spans = [state.epoch_span(lsn) for lsn in range(1, 7)]
+    assert spans == [(1, 0, 2), (1, 0, 2), (3, 2, 4), (3, 2, 4), (4, 4, 5), (0, 0, 0)]
 
 
 OPS = st.lists(

@@ -77,6 +77,20 @@ def test_within_cuts_to_the_window(
     assert window == plain & set(range(first, first + length + 1))
 
 
+@given(CHANGES, SMALL, st.integers(0, 20))
+def test_around_gives_the_first_range_that_is_touched(
+    changes: list[tuple[bool, int, int]], first: int, length: int
+) -> None:
+    """around gives a whole range, or None when the window has no member."""
+    ranges, plain = _both(changes)
+    touched = sorted(plain & set(range(first, first + length + 1)))
+    found = ranges.around(first, first + length)
+    assert (found is None) == (not touched)
+    if found is not None:
+        assert found in list(ranges)
+        assert found[0] <= touched[0] <= found[1]
+
+
 @given(CHANGES, SMALL, st.integers(1, 20), st.integers(0, 5))
 def test_take_after_takes_the_next_ones(
     changes: list[tuple[bool, int, int]], value: int, count: int, gap: int

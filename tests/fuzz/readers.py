@@ -272,7 +272,7 @@ def read_state(chance: Random) -> None:
     for first, last in list(found.live)[:3]:
         found.count_run(first, min(last, first + 100))
         found.raised_by_promotion(first)
-    found.epoch_at(number(chance))
+    found.epoch_span(number(chance))
     if max(found.applied, found.next_sequence) < 2**62:
         for lsn in range(found.applied + 1, found.applied + 4):
             _apply(chance, found, lsn)

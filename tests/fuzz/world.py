@@ -48,7 +48,7 @@ EPISODE_INPUTS = 150
 RESTART_CHANCE = 0.02
 """Of each round, that the third node starts anew."""
 KEPT = 200
-RICH = (m.Data, m.TransferState, m.FrameChunk, AppendRequest, InstallSnapshot)
+RICH = (m.Data, m.TransferState, m.PackedChunk, AppendRequest, InstallSnapshot)
 """Messages with much in them, and rare: spoiled more often than others."""
 CONFIG = Config(
     heartbeat_ms=100,

@@ -222,7 +222,9 @@ class Peer:
         engine = node._driver.engine
         record = engine.catalog.queue_named(name)
         assert record is not None
-        replica = engine.replicas[record.id]
+        replica = engine.replicas.get(record.id)
+        if replica is None:
+            return {"has_state": False}
         return {
             "frames": replica.transfer.fetched_count,
             "messages": replica.transfer.meter.messages,

@@ -181,7 +181,11 @@ class RunTable:
         older run when it has a gap there.
         """
         fresh: list[Entry] = []
-        for entry in sorted(entries, key=lambda entry: entry.header.first_sequence):
+        in_order = sorted(entries, key=lambda entry: entry.header.first_sequence)
+        if self._is_free(in_order):
+            self.append(in_order)
+            return
+        for entry in in_order:
             at, last = entry.header.first_sequence, entry.header.last_sequence
             if fresh and fresh[-1].header.last_sequence >= at:
                 self._put_fresh(fresh)
@@ -197,6 +201,16 @@ class RunTable:
                     fresh.append(runs.piece(entry, at, stop))
                 at = stop + 1
         self._put_fresh(fresh)
+
+    def _is_free(self, entries: list[Entry]) -> bool:
+        """Whether these, in order, overlap neither each other nor any run that is there."""
+        end = -1
+        for entry in entries:
+            if entry.header.first_sequence <= end:
+                return False
+            end = entry.header.first_sequence + entry.header.count - 1
+        place = self.place_from(entries[0].header.first_sequence) if entries else None
+        return place is None or place.first > end
 
     def _put_fresh(self, fresh: list[Entry]) -> None:
         self.append(fresh)

@@ -41,7 +41,7 @@ HEAD_BYTES_MAX = 16 * 1024 * 1024
 
 Part = bytes | bytearray | memoryview
 WireMessage = (
-    m.RingMessage
+    m.RingWireMessage
     | m.SessionRequest
     | m.SessionReply
     | m.ControlMessage
@@ -64,7 +64,7 @@ _TAGS: dict[type, int] = {
     m.TransferRequest: 10,
     m.TransferState: 11,
     m.FetchFrames: 12,
-    m.FrameChunk: 13,
+    m.PackedChunk: 13,
     # Sessions
     m.SessionRequest: 20,
     m.SessionReply: 21,
