@@ -12,11 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mirrorq.errors import PolicyError, PreconditionFailed, QueueNotFound
+from mirrorq.errors import ConfigError, PolicyError, PreconditionFailed, QueueNotFound
 from mirrorq.messages import (
     Administrative,
     ClearPolicy,
     Rebalance,
+    RemoveNode,
     SetPolicy,
     Synchronise,
     TransferMaster,
@@ -163,6 +164,26 @@ class Administration(ABC):
             NoQuorum: it was not done in time. What has been moved stays so.
         """
         return self._administer(Rebalance(), timeout)
+
+    # --- Nodes ---------------------------------------------------------------------------
+
+    def forget_node(self, name: str, force: bool = False, *, timeout: float | None = 30) -> None:
+        """Take a node that does not run out of the cluster: its vote, and its copies.
+
+        It does not come back with the store that it had; with an empty one it may join anew.
+
+        Args:
+            force: even if it has the last copy in sync of a queue, which is then deleted with
+                its messages.
+            timeout: seconds to wait for a majority, and for a silent master's lease to end.
+
+        Raises:
+            PreconditionFailed: it is alive, unknown, or has the last copy in sync of a queue.
+            NoQuorum: no majority in time. It may still be forgotten.
+        """
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"a node's name is a string that is not empty, not {name!r}")
+        self._administer(RemoveNode(name, 0, bool(force)), timeout)
 
 
 def _checked_name(queue: str) -> str:

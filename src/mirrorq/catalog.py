@@ -20,6 +20,7 @@ master counts a joiner in is checked by the leader before the command enters the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -37,6 +38,7 @@ from mirrorq.messages import (
     DeleteQueue,
     Member,
     MemberId,
+    NameCluster,
     NodeStopped,
     NoteConsumers,
     Rebalance,
@@ -44,6 +46,7 @@ from mirrorq.messages import (
     RemoveNode,
     SessionId,
     SetPolicy,
+    StoreId,
     Synchronise,
     TransferMaster,
     Unbind,
@@ -63,6 +66,8 @@ __all__ = [
     "decode_command",
     "encode_command",
     "exclusive_text",
+    "last_copy_text",
+    "past_text",
 ]
 
 NAME_CHARS_MAX = 255
@@ -136,6 +141,8 @@ class _Image:
     policies: tuple[tuple[str, str], ...] = ()
     """(name, text)."""
     exchanges: tuple[ExchangeRecord, ...] = ()
+    cluster: int = 0
+    past: tuple[StoreId, ...] = ()
 
 
 class Catalog:
@@ -150,6 +157,9 @@ class Catalog:
         self._ids: dict[str, int] = {}
         self._policies: dict[str, Policy] = {}
         self._exchanges: dict[str, ExchangeRecord] = {}
+        self.cluster = 0
+        """Id of the cluster, 0 before its first leader has given it one."""
+        self._past: dict[StoreId, None] = {}
 
     # --- Questions --------------------------------------------------------------------
 
@@ -160,6 +170,22 @@ class Catalog:
     def nodes(self) -> tuple[NodeRecord, ...]:
         """Return all nodes, sorted by name."""
         return tuple(self._nodes[name] for name in sorted(self._nodes))
+
+    def is_past(self, store: StoreId) -> bool:
+        """Say whether this store was a node's, and that was forgotten.
+
+        One that was only replaced by an empty one may still have the last copy of a queue.
+        """
+        return store in self._past
+
+    def held_last_by(self, store: StoreId) -> tuple[QueueRecord, ...]:
+        """Return the queues that have no other copy in sync, and do not go with their owner."""
+        return tuple(
+            queue
+            for queue in self._queues.values()
+            if all(_is_on(one.id, store) for one in queue.view.members if one.in_sync)
+            and not (queue.owner_life is not None and _is_on(queue.owner_life, store))
+        )
 
     def queue(self, queue_id: int) -> QueueRecord | None:
         """Return a queue by its id, or None."""
@@ -259,6 +285,9 @@ class Catalog:
                 return self._on_note_consumers(command)
             case RemoveNode():
                 return self._on_remove_node(command)
+            case NameCluster():
+                self.cluster = self.cluster or command.cluster
+                return CatalogResult()
             case SetPolicy():
                 return self._on_set_policy(command)
             case ClearPolicy():
@@ -279,6 +308,8 @@ class Catalog:
                 return CatalogResult(value=command.moved)
 
     def _on_register_node(self, command: RegisterNode) -> CatalogResult:
+        if self.is_past(StoreId(command.node, command.store)):
+            return CatalogResult(error="PreconditionFailed", text=past_text(command.node))
         known = self._nodes.get(command.node)
         if known is not None and known.store == command.store:
             if command.incarnation < known.incarnation:
@@ -307,8 +338,32 @@ class Catalog:
         known = self._nodes.get(command.node)
         if known is None or known.store != command.store:
             return CatalogResult()
+        store = StoreId(known.name, known.store)
+        last = self.held_last_by(store)
+        if last and not command.force:
+            return CatalogResult(
+                error="PreconditionFailed", text=last_copy_text(command.node, last)
+            )
         del self._nodes[command.node]
-        return CatalogResult(nodes=(command.node,), queues=self._end_owned(command.node))
+        self._past[store] = None
+        changed = self._end_owned(command.node)
+        for queue in last:
+            self._remove(queue.id)
+        changed += tuple(queue.id for queue in last)
+        changed += tuple(q.id for q in self.queues() if self._drop_member(q, store))
+        return CatalogResult(nodes=(command.node,), queues=changed)
+
+    def _drop_member(self, queue: QueueRecord, store: StoreId) -> bool:
+        """Take a store out of a queue's view; return whether it was in it."""
+        view = queue.view
+        members = tuple(one for one in view.members if not _is_on(one.id, store))
+        if members == view.members:
+            return False
+        epoch = view.epoch + 1
+        stays = members[0].id == view.members[0].id
+        how, reign = (view.how, view.reign) if stays else ("clean", epoch)
+        self._queues[queue.id] = evolve(queue, view=View(epoch, members, how, reign))
+        return True
 
     def _end_owned(self, node: str) -> tuple[int, ...]:
         """Delete the exclusive queues whose owners lived in a past life of this node."""
@@ -585,6 +640,8 @@ class Catalog:
             self.queues(),
             policies,
             self.exchanges(),
+            self.cluster,
+            tuple(self._past),
         )
         return msgspec.msgpack.encode((SNAPSHOT_VERSION, image))
 
@@ -612,6 +669,8 @@ class Catalog:
         catalog._ids = {queue.name: queue.id for queue in image.queues}
         catalog._policies = policies
         catalog._exchanges = {exchange.name: exchange for exchange in image.exchanges}
+        catalog.cluster = image.cluster
+        catalog._past = dict.fromkeys(image.past)
         return catalog
 
 
@@ -629,6 +688,27 @@ def declaration_error(name: object, exclusive: object, auto_delete: object) -> s
         if not isinstance(value, bool):
             return f"{word} is True or False, not {value!r}"
     return ""
+
+
+def past_text(node: str) -> str:
+    """Return what a node is told that was forgotten."""
+    return (
+        f"the store of node {node} is none of this cluster's any more: it was forgotten. Start "
+        "it with an empty path to join anew, and keep the old directory if its messages matter"
+    )
+
+
+def last_copy_text(node: str, queues: Sequence[QueueRecord]) -> str:
+    """Return the refusal to forget a node without which queues would be lost."""
+    names = ", ".join(repr(queue.name) for queue in queues)
+    return (
+        f"node {node} has the last copy in sync of {names}: start it and let another node "
+        "synchronise, or delete the queue, or lose it with force"
+    )
+
+
+def _is_on(member: MemberId, store: StoreId) -> bool:
+    return member.node == store.node and member.store == store.store
 
 
 def exclusive_text(record: QueueRecord) -> str:
@@ -699,6 +779,7 @@ _COMMANDS: dict[int, Any] = {
     16: NodeStopped,
     8: TransferMaster,
     9: Rebalance,
+    21: NameCluster,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 

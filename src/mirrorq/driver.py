@@ -41,7 +41,7 @@ from mirrorq.engine_events import (
     SessionClosed,
     SessionOpened,
 )
-from mirrorq.errors import ProtocolError, StoreCorrupt, StoreFull
+from mirrorq.errors import ConfigError, ProtocolError, StoreCorrupt, StoreFull
 from mirrorq.messages import (
     Deliver,
     FetchFrames,
@@ -234,9 +234,8 @@ class Driver:
         self._wake_at_ms = effects.wake_at_ms
         if self.entry is not None:
             self.entry.after_step()
-        for node, endpoint in effects.connects:
-            if self._transport is not None:
-                self._transport.connect_peer(node, endpoint)
+        if self._transport is not None and (effects.connects or effects.disconnects):
+            self._connect(self._transport, effects)
         self._send(effects.send_first)
         for reply in effects.replies:
             self._reply(reply)
@@ -251,6 +250,16 @@ class Driver:
         self._step_ports(clock.now_ms())
         if self._transport is not None:
             self._transport.flush()
+
+    def _connect(self, transport: Transport, effects: EngineEffects) -> None:
+        for node, endpoint in effects.connects:
+            try:
+                transport.connect_peer(node, endpoint)
+            except ConfigError as error:
+                # Others have said where they are; what the user said was checked at start.
+                log.warning("cannot connect to %s: %s", node, error)
+        for node in effects.disconnects:
+            transport.forget_peer(node)
 
     # --- Input --------------------------------------------------------------------------
 

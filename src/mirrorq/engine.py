@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-import msgspec
 from attrs import define
 
-from mirrorq.catalog import Catalog, QueueRecord, decode_command, encode_command
+from mirrorq.catalog import Catalog, QueueRecord, past_text
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
+from mirrorq.contacts import MARK, Contacts
 from mirrorq.effects import Persisted, QueueImage, QueueWrite, RaftEntry, RaftImage
 from mirrorq.engine_events import (
     Answer,
@@ -44,15 +44,18 @@ from mirrorq.engine_events import (
     SessionClosed,
     SessionOpened,
 )
-from mirrorq.errors import MALFORMED, ProtocolError
+from mirrorq.errors import ProtocolError
 from mirrorq.founding import (
     FOUNDING_MESSAGES,
+    AdmissionRequest,
     Founded,
     Founding,
     FoundingEvent,
     FoundingReceived,
     FoundingTick,
     PeerHello,
+    joining,
+    joins_through,
 )
 from mirrorq.lease import Leading, LeaseHolder
 from mirrorq.liveness import Status
@@ -64,11 +67,13 @@ from mirrorq.messages import (
     DeclareQueue,
     DeleteQueue,
     Deliver,
+    Directory,
     Hello,
     LeaseAnswer,
     LeaseRelease,
     LeaseRequest,
     MemberId,
+    NameCluster,
     NodeStopped,
     QueueReport,
     RegisterNode,
@@ -77,10 +82,12 @@ from mirrorq.messages import (
     SessionRequest,
     StoreId,
     SyncReport,
+    Unwelcome,
     Yield,
     Yielded,
 )
 from mirrorq.peers import Peers
+from mirrorq.proposals import pack, recorded_endpoints, unpack
 from mirrorq.raft import (
     KIND_COMMAND,
     RAFT_MESSAGES,
@@ -133,6 +140,8 @@ COMPACT_ENTRIES = 1000
 EARLY_COUNT_MAX = 1000
 """Requests of a reign that is not known here yet; a handle whose request is dropped finds out
 after failure_ms and asks again."""
+STRANGER_FACTOR = 10
+"""Who is no node is left alone when it was silent for so many failure_ms."""
 NOBODY = 0
 """Token of an Ask whose answer nobody waits for."""
 
@@ -143,15 +152,6 @@ class _PendingAsk:
     token: int
     command: CatalogCommand
     sent_ms: int = -ASK_AGAIN_MS
-
-
-class _Proposal(msgspec.Struct, array_like=True):
-    """A catalog command in Raft's log, with who asked for it."""
-
-    node: str
-    incarnation: int
-    number: int
-    command: bytes
 
 
 class Engine:
@@ -167,10 +167,18 @@ class Engine:
         raft_image: RaftImage,
         queue_images: Iterable[QueueImage],
         *,
+        join: tuple[str, ...] = (),
         witness: bool = False,
         seed: int = 0,
         now_ms: int = 0,
     ) -> None:
+        """Continue from what the disk holds.
+
+        Args:
+            endpoint: where others reach this node, "" when it listens nowhere.
+            peers: the nodes that the configuration names, with their endpoints.
+            join: endpoints of a cluster through which an empty store joins it.
+        """
         self.me = me
         self.config = config
         self.catalog = Catalog()
@@ -188,15 +196,24 @@ class Engine:
         self._images = {image.queue_id: image for image in queue_images}
         self._peer_names = tuple(name for name in peers if name != me.node)
         self._peers = Peers(config.failure_ms)
+        self._unwelcome = ""
+        """Why a cluster keeps this node out, as one of its nodes has said."""
+        self._named_term = 0
+        """Term in which this leader has proposed an id for the cluster."""
         self._holder = LeaseHolder(me, config.lease_ms)
         self._supervisor = Supervisor(me, self.catalog, config, now_ms)
         self._raft = Raft(self._store, raft_image, config, seed)
+        self._joins = join or joins_through(self._raft.founding)
+        if self._raft.is_founded:
+            self._joins = ()
+        self._contacts = Contacts(me.node, endpoint, peers, self._joins)
         self._founding = Founding(
             self._store,
             self._peer_names,
             self._raft.founding,
             config,
             founded=self._raft.is_founded,
+            may_found=not self._joins,
         )
         self._led_ms = now_ms
         """When this node last knew of a leader: of a majority that it is in contact with."""
@@ -231,18 +248,34 @@ class Engine:
         """Last majority contact that the supervisor was told of."""
         self._applied_since_compact = 0
         self._is_released = False
+        self._noticed: dict[str, None] = {}
+        """What is told once a life."""
         self._out = EngineEffects()
         for name in self._peer_names:
             self._peers.add(name)
-            self._out.connects.append((name, peers[name]))
         self._start(now_ms, raft_image)
         self._next_out = self._out
 
     def _start(self, now_ms: int, image: RaftImage) -> None:
         if image.snapshot is not None and image.snapshot.data:
             self._restore(now_ms, image.snapshot.data)
+        for name, endpoint in recorded_endpoints(image).items():
+            self._meet(name, endpoint)
+        if self._joins and self._raft.founding != joining(self._joins):
+            self._step_raft(now_ms, Promise(joining(self._joins)))
         if not self._raft.is_founded:
             self._found(now_ms, FoundingTick())
+        self._take_contacts()
+
+    def _meet(self, name: str, endpoint: str) -> None:
+        if self._contacts.learn(name, endpoint):
+            self._peers.add(name)
+
+    def _take_contacts(self) -> None:
+        contacts, out = self._contacts, self._out
+        out.connects += contacts.connects
+        out.disconnects += contacts.disconnects
+        contacts.connects, contacts.disconnects = [], []
 
     # --- Queries ------------------------------------------------------------------------
 
@@ -304,9 +337,13 @@ class Engine:
         return now_ms < self.lease.until_ms
 
     def waiting_text(self) -> str:
-        """What keeps the cluster from being founded, "" when it is."""
+        """What keeps this node from taking part in a cluster, "" when nothing does."""
+        if self._unwelcome:
+            return f"is kept out: {self._unwelcome}"
         if self._raft.is_founded:
             return ""
+        if self._joins:
+            return f"waits to be admitted by the cluster at {', '.join(self._joins)}"
         if self._founding.stuck:
             return self._founding.stuck
         names = self._founding.waiting_for
@@ -325,6 +362,7 @@ class Engine:
         if self._run_replicas(now_ms, wall_us):
             self._hold_lease(now_ms)
         self._tell_masters()
+        self._take_contacts()
         self._close_round(out)
         self._next_out = EngineEffects()
         out.wake_at_ms = self._wake_at_ms(now_ms)
@@ -351,9 +389,11 @@ class Engine:
             case LinkUp():
                 self._on_link(event.node)
                 self._say_hello(event.node)
+                self._say_unwelcome(event.node)
             case LinkDown():
                 self._on_link(event.node)
-                self._supervise(now_ms, SupervisorLinkDown(event.node))
+                if event.node[:1] != MARK:
+                    self._supervise(now_ms, SupervisorLinkDown(event.node))
             case Probed():
                 self._on_probed(now_ms, event)
             case Ask():
@@ -387,7 +427,8 @@ class Engine:
         if isinstance(message, RAFT_MESSAGES):
             self._step_raft(now_ms, Received(store, message))
         elif isinstance(message, FOUNDING_MESSAGES):
-            self._found(now_ms, FoundingReceived(store, message))
+            if not isinstance(message, AdmissionRequest) or self._may_ask(member, message):
+                self._found(now_ms, FoundingReceived(store, message))
         elif self._is_foreign(store):
             return
         elif isinstance(message, SessionRequest):
@@ -418,6 +459,13 @@ class Engine:
                 self.reports[message.queue_id] = (message, now_ms)
             case SyncReport():
                 self.sync_reports.note(member, message)
+            case Directory():
+                if not self._raft.is_founded:
+                    for name, endpoint in message.nodes:
+                        self._meet(name, endpoint)
+            case Unwelcome():
+                if not self.is_registered or self._raft.leader is None:
+                    self._on_unwelcome(message.text)
             case _:
                 queue_id = getattr(message, "queue_id", None)
                 if isinstance(queue_id, int):
@@ -427,15 +475,26 @@ class Engine:
         if hello.node == self.me.node:
             text = f"another node calls itself {hello.node}: give each node a name of its own"
             self._out.notices.append(Notice("name", text))
+            self._keep_out(now_ms, hello, text)
             return
         store = StoreId(hello.node, hello.store)
+        if self._is_of_another_cluster(hello):
+            self._notice_once("foreign", _foreign_text(store))
+            return
+        if self.catalog.is_past(store):
+            self._notice_once("past", f"kept out: {past_text(hello.node)}")
+            self._keep_out(now_ms, hello, past_text(hello.node))
+            return
         if store not in self._raft.voters and self._peers.on_rival(hello):
             # Believing each in turn would end the other's sessions several times a second.
+            text = f"a node named {hello.node} is alive in this cluster: use another name"
+            self._keep_out(now_ms, hello, text)
             return
         is_new = self._peers.on_hello(now_ms, hello)
         if is_new is None:
             return
         member = MemberId(hello.node, hello.store, hello.incarnation)
+        self._contacts.learn(hello.node, hello.endpoint)
         if self._peers.new_rival(hello.node):
             text = f"two nodes call themselves {hello.node}: stop one, or give it another name"
             self._out.notices.append(Notice("name", text))
@@ -449,9 +508,68 @@ class Engine:
             self._found(now_ms, PeerHello(store, hello.founded))
         if self._is_foreign(store):
             if is_new and hello.founded:
-                self._out.notices.append(Notice("foreign", _foreign_text(member)))
+                self._out.notices.append(Notice("foreign", _foreign_text(store)))
             return
         self._supervise(now_ms, Heard(member, hello.unheard))
+
+    # --- Who is kept out ------------------------------------------------------------------
+
+    def _is_of_another_cluster(self, hello: Hello) -> bool:
+        known = self.catalog.cluster
+        return hello.founded and 0 not in (known, hello.cluster) and known != hello.cluster
+
+    def _notice_once(self, kind: str, text: str) -> None:
+        if text not in self._noticed:
+            self._noticed[text] = None
+            self._out.notices.append(Notice(kind, text))
+
+    def _keep_out(self, now_ms: int, hello: Hello, text: str) -> None:
+        """Tell a process why it is ignored; its name leads to another, or to nobody."""
+        key = self._contacts.tell(now_ms, hello.endpoint, text)
+        if key:
+            self._say_hello(key)
+            self._say_unwelcome(key)
+
+    def _say_unwelcome(self, key: str) -> None:
+        text = self._contacts.word_for(key)
+        if text:
+            self._out.send.append((key, Unwelcome(text)))
+
+    def _on_unwelcome(self, text: str) -> None:
+        if self._unwelcome != text:
+            self._unwelcome = text
+            self._out.notices.append(Notice("kept out", text))
+
+    def _may_ask(self, member: MemberId, message: AdmissionRequest) -> bool:
+        """Whether a store may ask to be a voter here; it learns whom else to ask, or why not."""
+        if not self._raft.is_founded:
+            return False
+        record = self.catalog.node(member.node)
+        is_expected = message.joins or self._contacts.is_static(member.node) or record is not None
+        if not is_expected:
+            text = (
+                f"{member.node} is none of the peers that {self.me.node} was started with: start "
+                "it with join= to have it admitted"
+            )
+            self._out.send.append((member.node, Unwelcome(text)))
+            return False
+        if record is not None and record.store != member.store and self.is_alive(record.member):
+            text = f"a node named {member.node} is alive in this cluster: use another name"
+            self._out.send.append((member.node, Unwelcome(text)))
+            return False
+        nodes = tuple((node.name, node.endpoint) for node in self.catalog.nodes())
+        self._out.send.append((member.node, Directory(nodes)))
+        return True
+
+    def _list_nodes(self) -> None:
+        """Connect to who is in the catalog, and to no one who is no more."""
+        nodes = {node.name: node.endpoint for node in self.catalog.nodes()}
+        nodes.pop(self.me.node, None)
+        for name in self._contacts.list_nodes(nodes):
+            if not self._contacts.is_static(name):
+                self._peers.remove(name)
+        for name in nodes:
+            self._peers.add(name)
 
     def _is_foreign(self, store: StoreId) -> bool:
         """Whether a store is certainly none of this cluster's (or no longer): only the leader
@@ -486,7 +604,15 @@ class Engine:
     def _say_hello(self, node: str) -> None:
         me = self.me
         unheard = self._supervisor.unheard()
-        hello = Hello(me.node, me.store, me.incarnation, self._raft.is_founded, unheard)
+        hello = Hello(
+            me.node,
+            me.store,
+            me.incarnation,
+            self._raft.is_founded,
+            unheard,
+            self._endpoint,
+            self.catalog.cluster,
+        )
         self._out.send.append((node, hello))
 
     # --- Time ---------------------------------------------------------------------------
@@ -502,14 +628,20 @@ class Engine:
             self._hello_ms = now_ms
             for peer in self._peers.all():
                 self._say_hello(peer.name)
+            for key in self._contacts.seeds:
+                self._say_hello(key)
             for peer in self._peers.newly_silent(now_ms):
                 self._on_gone(peer.name)
+                if not self._contacts.is_needed(peer.name):
+                    self._contacts.forget(peer.name)
+                    self._peers.remove(peer.name)
+            self._contacts.end_silent(now_ms - STRANGER_FACTOR * self.config.failure_ms)
             self._report(now_ms)
             for replica in self.replicas.values():
                 self._promise(now_ms, replica)
         if _is_due(self._supervisor_wake, now_ms):
             self._supervise(now_ms, SupervisorTick())
-        self._admit(now_ms)
+        self._tend_cluster(now_ms)
 
     def _on_gone(self, node: str) -> None:
         self._all_queues(NodeGone(node))
@@ -519,7 +651,7 @@ class Engine:
         if self._inbox:
             return now_ms
         times = [self._raft_wake, self._supervisor_wake, *self._due.values()]
-        if self._peers.all():
+        if self._peers.all() or self._contacts.seeds:
             times.append(self._hello_ms + self.config.heartbeat_ms)
         if not self._raft.is_founded:
             times.append(self._founding_wake)
@@ -541,20 +673,39 @@ class Engine:
         self._out.send.extend((store.node, message) for store, message in effects.send)
         self._admissions.update(dict.fromkeys(effects.admit))
 
+    def _tend_cluster(self, now_ms: int) -> None:
+        """As leader: give the cluster its id, end votes of forgotten stores, admit others."""
+        raft = self._raft
+        if not raft.is_leader:
+            self._admissions.clear()
+            return
+        if not raft.own_term_applied:
+            return
+        if not self.catalog.cluster and self._named_term != raft.term:
+            self._named_term = raft.term
+            self._propose(now_ms, self.me, 0, NameCluster(self.me.store or 1))
+        if not raft.is_changing_voters:
+            stay = tuple(voter for voter in raft.voters if not self.catalog.is_past(voter))
+            if len(stay) < len(raft.voters):
+                gone = next(voter for voter in raft.voters if voter not in stay)
+                self._propose_voters(now_ms, tuple(v for v in raft.voters if v != gone))
+            else:
+                self._admit(now_ms)
+
     def _admit(self, now_ms: int) -> None:
         """Make stores that ask for it voters: the old one of that name goes first."""
-        raft = self._raft
+        voters = self._raft.voters
         for store in list(self._admissions):
-            if not raft.is_leader or store in raft.voters or store.node not in self._peer_names:
+            if store in voters or self.catalog.is_past(store):
                 del self._admissions[store]
                 continue
-            if raft.is_changing_voters or not raft.own_term_applied:
-                return
-            others = tuple(voter for voter in raft.voters if voter.node != store.node)
-            voters = others if len(others) < len(raft.voters) else (*others, store)
-            self._raft_number += 1
-            self._step_raft(now_ms, ProposeVoters(self._raft_number, voters))
+            others = tuple(voter for voter in voters if voter.node != store.node)
+            self._propose_voters(now_ms, others if len(others) < len(voters) else (*others, store))
             return
+
+    def _propose_voters(self, now_ms: int, voters: tuple[StoreId, ...]) -> None:
+        self._raft_number += 1
+        self._step_raft(now_ms, ProposeVoters(self._raft_number, voters))
 
     def _step_raft(self, now_ms: int, event: RaftEvent) -> None:
         was_founded, was_leader = self._raft.is_founded, self._raft.is_leader
@@ -570,6 +721,9 @@ class Engine:
             self._apply(now_ms, entry)
         if not was_founded and self._raft.is_founded:
             self._found(now_ms, Founded())
+            self._contacts.end_seeds()
+            self._joins = ()
+            self._unwelcome = ""
             self._out.notices.append(Notice("founded", "the cluster is founded"))
         contact_ms = self._raft.majority_contact_ms
         is_news = was_leader != self._raft.is_leader or contact_ms != self._contact_ms
@@ -587,9 +741,8 @@ class Engine:
 
     def _apply_command(self, now_ms: int, entry: RaftEntry) -> None:
         try:
-            proposal = msgspec.msgpack.decode(entry.data, type=_Proposal)
-            command = decode_command(proposal.command)
-        except (*MALFORMED, ProtocolError) as error:
+            proposal, command = unpack(entry)
+        except ProtocolError as error:
             self._out.notices.append(Notice("catalog", f"entry {entry.index}: {error}"))
             return
         result = self.catalog.apply(entry.index, command)
@@ -597,6 +750,8 @@ class Engine:
         self._may_have_news = True
         for queue_id in result.queues:
             self._on_queue_changed(queue_id)
+        if result.nodes:
+            self._list_nodes()
         if result.queues or result.nodes:
             self._supervise(now_ms, CatalogChanged(result.queues, result.nodes))
         is_mine = (proposal.node, proposal.incarnation) == (self.me.node, self.me.incarnation)
@@ -625,6 +780,7 @@ class Engine:
                 self._drop(queue_id)
         for record in self.catalog.queues():
             self._on_queue_changed(record.id)
+        self._list_nodes()
         self._supervise(now_ms, CatalogReplaced(self.catalog))
 
     # --- Leading and asking -------------------------------------------------------------
@@ -669,9 +825,8 @@ class Engine:
             self._supervise(now_ms, SupervisorTick())
 
     def _propose(self, now_ms: int, asker: MemberId, number: int, command: CatalogCommand) -> None:
-        proposal = _Proposal(asker.node, asker.incarnation, number, encode_command(command))
         self._raft_number += 1
-        self._step_raft(now_ms, Propose(self._raft_number, msgspec.msgpack.encode(proposal)))
+        self._step_raft(now_ms, Propose(self._raft_number, pack(asker, number, command)))
 
     def _new_ask(self, token: int, command: CatalogCommand) -> None:
         self._ask_number += 1
@@ -1003,9 +1158,9 @@ class Engine:
                 self._out.send.extend((peer.name, report) for peer in self._peers.all())
 
 
-def _foreign_text(member: MemberId) -> str:
+def _foreign_text(store: StoreId) -> str:
     return (
-        f"the store {member.store} of a node that calls itself {member.node} is none of this "
+        f"the store {store.store} of a node that calls itself {store.node} is none of this "
         "cluster's: it is ignored. Two nodes have that name, or the store is of another cluster "
         "or an old copy: stop that node, or start it with an empty path"
     )

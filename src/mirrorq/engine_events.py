@@ -171,5 +171,8 @@ class EngineEffects:
     notices: list[Notice] = field(factory=list)
     probes: list[str] = field(factory=list)
     connects: list[tuple[str, str]] = field(factory=list)
-    """(node, endpoint): keep a connection to it from now on."""
+    """(node, endpoint): keep a connection to it from now on, or to another endpoint. A process
+    whose name is not known or cannot be used is "?" and its endpoint."""
+    disconnects: list[str] = field(factory=list)
+    """Close the connection to these, named as in `connects`."""
     wake_at_ms: int | None = None

@@ -56,6 +56,8 @@ __all__ = [
     "FoundingRefused",
     "FoundingTick",
     "PeerHello",
+    "joining",
+    "joins_through",
 ]
 
 Members = tuple[StoreId, ...]
@@ -94,6 +96,9 @@ class FoundingRefused:
 @frozen
 class AdmissionRequest:
     """The sender's store is empty, has promised nothing, and wants to be a voter."""
+
+    joins: bool = False
+    """It was told to join; else it is one of the peers that its cluster was founded with."""
 
 
 FoundingMessage = (
@@ -154,8 +159,23 @@ class FoundingEffects:
 
 _PROMISED = b"\x00"
 _DECIDED = b"\x01"
+_JOINS = b"\x02"
 """First byte of the value on disk; then the members. A store that Raft's snapshot founded
-knows only what it promised, and must not tell that as what was decided."""
+knows only what it promised, and must not tell that as what was decided. The third: this store
+founds nothing but joins, through the endpoints that follow."""
+
+
+def joining(endpoints: tuple[str, ...]) -> bytes:
+    """Return the promise of a store that is to join a cluster through these endpoints."""
+    return _JOINS + ",".join(endpoints).encode()
+
+
+def joins_through(promised: bytes) -> tuple[str, ...]:
+    """Return the endpoints of such a promise, () of any other."""
+    if promised[:1] != _JOINS:
+        return ()
+    return tuple(promised[1:].decode(errors="replace").split(","))
+
 
 # --- The machine --------------------------------------------------------------------------
 
@@ -188,7 +208,8 @@ class Founding:
         self.founded = founded
         self.stuck = ""
         """Why founding cannot go on, and what to do; "" = nothing known against it."""
-        self._promised: Members = decode_voters(promised[1:]) or ()
+        is_promise = promised[:1] in (_PROMISED, _DECIDED)
+        self._promised: Members = (decode_voters(promised[1:]) or ()) if is_promise else ()
         """Of the promise on disk, or of the decision when that is known."""
         self._is_decided = promised[:1] == _DECIDED
         self._config = config
@@ -423,7 +444,7 @@ class Founding:
         for hello in self._known.values():
             if self.needs_admission:
                 if hello.founded:
-                    self._tell(hello.store, AdmissionRequest())
+                    self._tell(hello.store, AdmissionRequest(not self._may_found))
             else:
                 # Its coordinator counts it; who is founded answers with what was founded.
                 self._tell(hello.store, FoundingPromise(self._promised))

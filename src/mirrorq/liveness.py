@@ -141,6 +141,11 @@ class Liveness:
             return Status.SILENT
         return peer.status
 
+    def is_heard(self, name: str) -> bool:
+        """Say whether some life of this node is alive."""
+        peer = self._peer_named(name)
+        return peer is not None and peer.status is Status.ALIVE
+
     def is_steady(self, member: MemberId) -> bool:
         """Say whether it was never silent in this life, or has been heard again for a while."""
         peer = self._peers.get(StoreId(member.node, member.store))

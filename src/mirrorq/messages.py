@@ -831,10 +831,20 @@ class ChangeView:
 
 @frozen
 class RemoveNode:
-    """A forgotten node, or the old store of a wiped one."""
+    """Forget a node: its store is none of the cluster's any more, for ever."""
 
     node: str
-    store: int
+    store: int = 0
+    """0 in a request: the leader puts in the one that is registered."""
+    force: bool = False
+    """Though it has the last copy in sync of a queue: that queue is deleted."""
+
+
+@frozen
+class NameCluster:
+    """The first leader gives the cluster its id. Later ones of these change nothing."""
+
+    cluster: int
 
 
 @frozen
@@ -915,6 +925,7 @@ CatalogCommand = (
     | NoteConsumers
     | ChangeView
     | RemoveNode
+    | NameCluster
     | SetPolicy
     | ClearPolicy
     | Synchronise
@@ -931,6 +942,7 @@ Administrative = (
     | ClearPolicy
     | TransferMaster
     | Rebalance
+    | RemoveNode
     | Synchronise
     | DeclareExchange
     | DeleteExchange
@@ -953,6 +965,24 @@ class Hello:
     incarnation: int
     founded: bool
     unheard: tuple[str, ...] = ()
+    endpoint: str = ""
+    """Where the sender is reached, "" when it listens nowhere."""
+    cluster: int = 0
+    """Id of its cluster, 0 while it knows none: stores of other clusters are kept out."""
+
+
+@frozen
+class Directory:
+    """Who asks to join learns whom else to ask: (name, endpoint) of the cluster's nodes."""
+
+    nodes: tuple[tuple[str, str], ...]
+
+
+@frozen
+class Unwelcome:
+    """The sender keeps the receiver's store out of its cluster, and why."""
+
+    text: str
 
 
 @frozen
@@ -1052,6 +1082,8 @@ ControlMessage = (
     QueueReport
     | SyncReport
     | Hello
+    | Directory
+    | Unwelcome
     | LeaseRequest
     | LeaseAnswer
     | LeaseRelease

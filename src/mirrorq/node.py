@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +21,7 @@ from mirrorq import clock, errors, termination
 from mirrorq.administration import Administration
 from mirrorq.catalog import declaration_error, exclusive_text
 from mirrorq.config import Config
+from mirrorq.contacts import MARK
 from mirrorq.driver import Driver, SessionPort
 from mirrorq.engine import Engine
 from mirrorq.engine_events import (
@@ -49,11 +50,12 @@ from mirrorq.messages import (
     SessionId,
 )
 from mirrorq.outcomes import Outcomes
+from mirrorq.proposals import recorded_endpoints
 from mirrorq.routing import ExchangeRecord
-from mirrorq.security import check_listen
+from mirrorq.security import check_listen, is_loopback
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
-from mirrorq.transport import Transport
+from mirrorq.transport import Transport, parse_endpoint
 from mirrorq.wire.ops import FrameCodec
 
 if TYPE_CHECKING:
@@ -79,12 +81,17 @@ class Node(Administration):
     Args:
         name: this node's name, one of `peers`' names when there are any.
         path: directory of its store; made if absent.
-        peers: name -> endpoint of every node of the cluster, this one included. None: a
-            cluster of one, without sockets.
+        peers: name -> endpoint of every node of the cluster, this one included. None: what
+            the store knows of its cluster; with an empty store a cluster of one, without
+            sockets.
         config: limits and times; equal on all nodes.
         witness: votes and holds no queue.
         insecure: allow to listen on other addresses than loopback without keys.
         listen: endpoint to bind, when it differs from the advertised one in `peers`.
+        join: endpoint of one or more nodes of a running cluster, as a list or joined by
+            commas: an empty store joins it. Other nodes reach this one at its endpoint in
+            `peers` (which then names this node only), or where it listens; without either it
+            takes a free port on loopback. A store that has joined needs no `join` any more.
 
     Returns at once, with or without peers; `wait_ready` waits for a majority.
 
@@ -109,8 +116,10 @@ class Node(Administration):
         security: None = None,
         insecure: bool = False,
         listen: str | None = None,
+        join: str | Sequence[str] | None = None,
     ) -> None:
         _check_names(name, peers)
+        joins = _join_endpoints(join, name, peers, insecure=insecure)
         self.name = name
         self.config = config or Config()
         self.path = Path(path)
@@ -128,9 +137,14 @@ class Node(Administration):
             check_listen(address, insecure=insecure)
         self._store = Store(self.path, node=name, config=self.config)
         try:
+            if address is None:
+                address = self._recorded_address(joins)
+                if address is not None:
+                    check_listen(address, insecure=insecure)
             if address is not None:
                 self._transport = Transport(name, self._store.incarnation, address, self.config)
-            self._driver = self._make_driver(witness)
+            self._check_advertised(joins)
+            self._driver = self._make_driver(witness, joins)
         except BaseException:
             if self._transport is not None:
                 self._transport.close()
@@ -140,7 +154,22 @@ class Node(Administration):
         self._driver.thread.start()
         termination.end_with(self)
 
-    def _make_driver(self, witness: bool) -> Driver:
+    def _recorded_address(self, joins: tuple[str, ...]) -> str | None:
+        """Where to listen when that was not said: as before or, to join, anywhere on loopback."""
+        recorded = recorded_endpoints(self._store.raft_image()).get(self.name)
+        if recorded is None and joins:
+            return "tcp://127.0.0.1:*"
+        return recorded
+
+    def _check_advertised(self, joins: tuple[str, ...]) -> None:
+        host = parse_endpoint(self.endpoint).host if self.endpoint else ""
+        if joins and host in ("*", "0.0.0.0", "::"):
+            raise ConfigError(
+                f"node {self.name} listens on {self.endpoint}, which leads others nowhere: name "
+                f"the endpoint at which they reach it, as peers={{{self.name!r}: …}}"
+            )
+
+    def _make_driver(self, witness: bool, joins: tuple[str, ...]) -> Driver:
         store = self._store
         me = MemberId(self.name, store.store_id, store.incarnation)
         engine = Engine(
@@ -151,6 +180,7 @@ class Node(Administration):
             FrameCodec(),
             store.raft_image(),
             [store.load(queue_id) for queue_id in store.queue_ids()],
+            join=joins,
             witness=witness,
             seed=secrets.randbits(32),
             now_ms=clock.now_ms(),
@@ -573,13 +603,41 @@ class Node(Administration):
 
 
 def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
-    if not name:
-        raise ConfigError("a node needs a name")
+    if not name or name[:1] == MARK:
+        raise ConfigError(f"a node needs a name that does not begin with {MARK}, not {name!r}")
     if peers is not None and name not in peers:
         raise ConfigError(
             f"node {name!r} is not among its peers {', '.join(peers)}: name every node of the "
             "cluster with its endpoint, this one included"
         )
+
+
+def _join_endpoints(
+    join: str | Sequence[str] | None,
+    name: str,
+    peers: Mapping[str, str] | None,
+    *,
+    insecure: bool,
+) -> tuple[str, ...]:
+    if join is None:
+        return ()
+    others = [other for other in peers or () if other != name]
+    if others:
+        raise ConfigError(
+            f"node {name!r} is given join= and the peers {', '.join(others)}: with join= name "
+            "this node only, the cluster tells who the others are"
+        )
+    texts = tuple(text.strip() for text in (join.split(",") if isinstance(join, str) else join))
+    for text in texts:
+        if not insecure and not is_loopback(parse_endpoint(text)):
+            raise ConfigError(
+                f"refused to join through {text} without security: whoever is on the way could "
+                "read and change every message. Use 127.0.0.1, or pass insecure=True when the "
+                "network is trusted"
+            )
+    if not texts:
+        raise ConfigError("join= names no endpoint: name one of the cluster's nodes")
+    return texts
 
 
 def _exception(answer: Answer) -> MirrorQError:

@@ -35,6 +35,9 @@ class Peers:
     def add(self, name: str) -> Peer:
         return self._peers.setdefault(name, Peer(name))
 
+    def remove(self, name: str) -> None:
+        self._peers.pop(name, None)
+
     def all(self) -> tuple[Peer, ...]:
         return tuple(self._peers.values())
 

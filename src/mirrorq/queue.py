@@ -57,7 +57,7 @@ class MirroredQueue(Handle):
         name: the queue's name, unique in the cluster.
         path: directory of the node's store.
         node: the node's name; "node" when there are no peers.
-        peers, config, witness, security, insecure, listen: as in `Node`.
+        peers, config, witness, security, insecure, listen, join: as in `Node`.
         durable, exclusive, auto_delete, passive, timeout: as in `Node.queue`.
 
     Raises:
@@ -81,6 +81,7 @@ class MirroredQueue(Handle):
         security: None = None,
         insecure: bool = False,
         listen: str | None = None,
+        join: str | Sequence[str] | None = None,
         durable: bool = True,
         exclusive: bool = False,
         auto_delete: bool = False,
@@ -98,6 +99,7 @@ class MirroredQueue(Handle):
             security=security,
             insecure=insecure,
             listen=listen,
+            join=join,
         )
         try:
             declared = shared.declare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ def acquire(
     security: None,
     insecure: bool,
     listen: str | None,
+    join: str | Sequence[str] | None,
 ) -> Node:
     """The node on this path: the one that is open here, if its arguments are equal.
 
@@ -52,6 +53,7 @@ def acquire(
         "security": security,
         "insecure": insecure,
         "listen": listen,
+        "join": join,
     }
     key = (os.getpid(), str(Path(path).resolve()))
     with _LOCK:
@@ -66,6 +68,7 @@ def acquire(
                 security=security,
                 insecure=insecure,
                 listen=listen,
+                join=join,
             )
             shared = _NODES[key] = _Shared(node, arguments, 0)
         elif shared.arguments != arguments:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from attrs import define, evolve, frozen
 
-from mirrorq.catalog import Catalog, QueueRecord
+from mirrorq.catalog import Catalog, QueueRecord, last_copy_text
 from mirrorq.config import Config
 from mirrorq.errors import PolicyError
 from mirrorq.handover import HandOvers, Rebalancing
@@ -50,12 +50,14 @@ from mirrorq.messages import (
     LeaseRelease,
     LeaseRequest,
     MemberId,
+    NameCluster,
     NodeStopped,
     NoteConsumers,
     Rebalance,
     RegisterNode,
     RemoveNode,
     SetPolicy,
+    StoreId,
     Synchronise,
     TransferMaster,
     Unbind,
@@ -368,7 +370,7 @@ class Supervisor:
             case ChangeView():
                 wrong = self._change_error(request.member, command)
             case RemoveNode():
-                wrong = self._removal_error(command)
+                return self._admit_removal(request.number, command)
             case RegisterNode() | NodeStopped():
                 wrong = _registration_error(request.member, command)
             case SetPolicy():
@@ -381,7 +383,7 @@ class Supervisor:
                 return self._admit_transfer(request, command)
             case Rebalance():
                 return self._admit_rebalance(request)
-            case DeleteQueue() | NoteConsumers() | ClearPolicy() | Synchronise():
+            case DeleteQueue() | NoteConsumers() | ClearPolicy() | Synchronise() | NameCluster():
                 wrong = ""
             case DeclareExchange() | DeleteExchange() | Bind() | Unbind():
                 wrong = ""
@@ -434,19 +436,33 @@ class Supervisor:
                 return f"the link between {one} and {other} is broken"
         return ""
 
-    def _removal_error(self, command: RemoveNode) -> str:
-        for queue in self._catalog.queues():
-            others = [
-                one
-                for one in in_sync_ids(queue.view)
-                if (one.node, one.store) != (command.node, command.store)
-            ]
-            if not others:
-                return (
-                    f"node {command.node} has the last copy of queue {queue.name!r}: "
-                    "delete the queue first, or let another node synchronise"
-                )
-        return ""
+    def _admit_removal(self, number: int, command: RemoveNode) -> CatalogCommand | CatalogAnswer:
+        """Forget a node that does not run, when no lease of it can still run either."""
+        record = self._catalog.node(command.node)
+        if record is None or command.store not in (0, record.store):
+            names = ", ".join(node.name for node in self._catalog.nodes())
+            text = f"the cluster has no node {command.node!r}: its nodes are {names}"
+            return CatalogAnswer(number, 0, "PreconditionFailed", text)
+        if record.name == self._own.node or self._liveness.is_heard(record.name):
+            text = f"node {record.name} is alive: stop it before it is forgotten"
+            return CatalogAnswer(number, 0, "PreconditionFailed", text)
+        store = StoreId(record.name, record.store)
+        last = self._catalog.held_last_by(store)
+        if last and not command.force:
+            text = last_copy_text(record.name, last)
+            return CatalogAnswer(number, 0, "PreconditionFailed", text)
+        is_unjudged = self.status(record.member) is Status.UNKNOWN
+        if is_unjudged or any(self._waits_for(queue, store) for queue in self._catalog.queues()):
+            return CatalogAnswer(number, 0, retry=True)
+        return evolve(command, store=record.store)
+
+    def _waits_for(self, queue: QueueRecord, store: StoreId) -> bool:
+        """Whether a queue's master is on this store and will be replaced soon, or may yet act."""
+        master = queue.view.members[0].id
+        if (master.node, master.store) != (store.node, store.store):
+            return False
+        can_follow = any(self._present(one) is not None for one in promotable(queue.view))
+        return can_follow or not self._may_replace(self._now_ms, master)
 
     # --- Moving masters -----------------------------------------------------------------
 

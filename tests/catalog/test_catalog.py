@@ -16,12 +16,14 @@ from mirrorq.messages import (
     DeleteQueue,
     Member,
     MemberId,
+    NameCluster,
     NodeStopped,
     NoteConsumers,
     RegisterNode,
     RemoveNode,
     SessionId,
     SetPolicy,
+    StoreId,
     View,
 )
 from mirrorq.policy import parse, to_text
@@ -99,6 +101,42 @@ def test_removing_a_node_names_its_store() -> None:
     assert catalog.node("a") is None
 
 
+def test_a_forgotten_store_is_in_no_view_and_never_comes_back() -> None:
+    """The next in sync stands first, in a new epoch and reign; kept over snapshots."""
+    catalog, _ = applied(
+        register(A), register(B), declare(members=(A, B, C)), declare("two", members=(B, A))
+    )
+    result = catalog.apply(5, RemoveNode("a", A.store))
+    assert (result.nodes, result.queues) == (("a",), (1, 2))
+    first, second = catalog.queues()
+    assert first.view == make_view(2, (B, C), how="clean", reign=2)
+    assert second.view == make_view(2, (B,), reign=1)
+    catalog = Catalog.restore(catalog.snapshot())
+    assert catalog.is_past(StoreId("a", A.store))
+    refused = catalog.apply(6, register(MemberId("a", A.store, 9)))
+    assert refused.error == "PreconditionFailed"
+    assert "it was forgotten" in refused.text
+    assert not catalog.apply(7, register(MemberId("a", 77, 1))).error
+
+
+def test_a_node_with_a_last_copy_is_forgotten_by_force_only() -> None:
+    """A copy that is joining is none; the queue goes with its messages."""
+    catalog, _ = applied(register(A), declare(members=(A,)))
+    catalog.apply(3, ChangeView(1, 1, (Member(A, True), Member(B, False))))
+    refused = catalog.apply(4, RemoveNode("a", A.store))
+    assert refused.error == "PreconditionFailed"
+    assert "'orders'" in refused.text
+    assert catalog.node("a") is not None
+    assert catalog.apply(5, RemoveNode("a", A.store, force=True)).queues == (1,)
+    assert catalog.queues() == ()
+
+
+def test_a_cluster_is_named_once() -> None:
+    """By whoever led first; kept over snapshots."""
+    catalog, _ = applied(NameCluster(7), NameCluster(8))
+    assert Catalog.restore(catalog.snapshot()).cluster == 7
+
+
 # --- Queues -----------------------------------------------------------------------------
 
 
@@ -137,8 +175,12 @@ def test_an_exclusive_queue_belongs_to_one_handle() -> None:
     assert catalog.apply(5, declare()).error == "PreconditionFailed"
 
 
-@pytest.mark.parametrize("command", [register(MemberId("a", 1, 2)), RemoveNode("a", 1)])
-def test_an_exclusive_queue_ends_with_the_life_of_its_node(command: CatalogCommand) -> None:
+@pytest.mark.parametrize(
+    ("command", "changed"), [(register(MemberId("a", 1, 2)), (1,)), (RemoveNode("a", 1), (1, 3))]
+)
+def test_an_exclusive_queue_ends_with_the_life_of_its_node(
+    command: CatalogCommand, changed: tuple[int, ...]
+) -> None:
     """A restarted or forgotten node has lost its handles; others' queues stay."""
     catalog, _ = applied(
         register(A),
@@ -147,7 +189,7 @@ def test_an_exclusive_queue_ends_with_the_life_of_its_node(command: CatalogComma
         declare("other", exclusive=True, owner=SessionId("b", 1, 1), members=(B,)),
         declare("third", members=(A, B)),
     )
-    assert catalog.apply(6, command).queues == (1,)
+    assert catalog.apply(6, command).queues == changed
     assert [queue.name for queue in catalog.queues()] == ["other", "third"]
     assert Catalog.restore(catalog.snapshot()).snapshot() == catalog.snapshot()
 

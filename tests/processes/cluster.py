@@ -174,6 +174,16 @@ class Cluster:
         self.peers[name] = peer
         return peer
 
+    def join(self, name: str, *through: str, **settings: Any) -> Peer:
+        """Start a node with an empty store that joins through these, and wait until it has."""
+        (port,) = free_ports(1)
+        self.endpoints.setdefault(name, f"tcp://127.0.0.1:{port}")
+        join = [self.endpoints[peer] for peer in through]
+        peer = self.launch(name, **{"peers": None, "join": join, **settings})
+        peer.wait_started()
+        peer.ask("wait_ready")
+        return peer
+
     def run(self, settings: Mapping[str, Any], name: str) -> Peer:
         """A process of any kind, ended with the others."""
         peer = Peer(settings, self.path / f"{name}.log")

@@ -157,6 +157,7 @@ class Peer:
             peers=settings.get("peers"),
             listen=settings.get("listen"),
             witness=settings.get("witness", False),
+            join=settings.get("join"),
             config=config,
         )
         if self._node.listening:
@@ -187,6 +188,22 @@ class Peer:
     def do_entry_node(self) -> str:
         assert isinstance(self._host, mirrorq.Client)
         return self._host.entry_node
+
+    def do_forget_node(self, name: str, force: bool = False) -> None:
+        self._host.forget_node(name, force)
+
+    def do_listening(self) -> str:
+        assert self._node is not None
+        return self._node.listening
+
+    def do_waits_for(self, timeout: float) -> str:
+        """Why the node is not ready after so long, "" when it is."""
+        assert self._node is not None
+        try:
+            self._node.wait_ready(timeout)
+        except mirrorq.NoQuorum as error:
+            return str(error)
+        return ""
 
     def do_notices(self) -> list[str]:
         return list(self._notices)

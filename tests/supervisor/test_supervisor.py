@@ -461,14 +461,13 @@ def test_a_new_node_joins_every_queue_and_a_witness_none() -> None:
     assert leader.members() == in_sync(A) + joining(D)
 
 
-def test_a_forgotten_node_leaves_when_the_others_are_in_sync() -> None:
-    """A copy that is no longer wanted goes only when every wanted one is in sync."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.start(C)
+def test_a_forgotten_node_is_in_no_view() -> None:
+    """The others go on without it at once."""
+    leader = Leader(A, B, C)
+    leader.declare(A, B, C)
+    leader.stop(B)
     leader.commit(RemoveNode("b", B.store))
-    assert leader.members() == in_sync(A, B) + joining(C)
-    leader.commit(ChangeView(1, 2, in_sync(A, B, C)))
+    leader.run(3000)
     assert leader.members() == in_sync(A, C)
 
 
@@ -623,11 +622,34 @@ def test_nobody_is_counted_in_over_a_broken_link() -> None:
 
 
 def test_the_last_copy_in_sync_is_not_forgotten() -> None:
-    """forget_node refuses while a queue has nothing else; else it passes."""
+    """Refused while a queue has nothing else, unless forced; the store is filled in."""
     leader = Leader(A, B)
     leader.declare(A)
-    assert "last copy of queue 'q'" in str(admitted(leader, B, RemoveNode("a", A.store)))
-    assert admitted(leader, A, RemoveNode("b", B.store)) == RemoveNode("b", B.store)
+    leader.kill(B)
+    assert admitted(leader, A, RemoveNode("b")) == RemoveNode("b", B.store)
+    leader.start(again(B))
+    leader.kill(A)
+    assert "last copy in sync of 'q'" in str(admitted(leader, B, RemoveNode("a")))
+    forced = RemoveNode("a", A.store, force=True)
+    assert admitted(leader, B, RemoveNode("a", force=True)) == forced
+
+
+def test_a_node_that_may_run_is_not_forgotten() -> None:
+    """Alive, in a newer life too: refused. Silent: when its lease has run out, and not before
+    others have taken its queues over."""
+    leader = Leader(A, B, commits=False)
+    leader.commit(DeclareQueue("q", True, False, False, "a", None, (A, B)))
+    assert "node a is alive" in str(admitted(leader, B, RemoveNode("a")))
+    assert "alive" in str(admitted(leader, B, RemoveNode("w")))
+    assert "no node 'x'" in str(admitted(leader, B, RemoveNode("x")))
+    assert "no node 'a'" in str(admitted(leader, B, RemoveNode("a", 99)))
+    leader.stop(A)
+    leader.run(3000)
+    assert admitted(leader, B, RemoveNode("a")) == ""  # tried again
+    leader.commit(ChangeView(1, 1, in_sync(B), "clean"))
+    assert admitted(leader, B, RemoveNode("a")) == RemoveNode("a", A.store)
+    leader.step(Heard(again(A)))
+    assert "node a is alive" in str(admitted(leader, B, RemoveNode("a")))
 
 
 def test_a_node_registers_itself_only() -> None:

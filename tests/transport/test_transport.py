@@ -558,3 +558,19 @@ def test_a_node_name_has_bounds(name: str) -> None:
     """A name must fit a routing id."""
     with pytest.raises(ConfigError, match="node name"):
         Transport(name, 1, "tcp://127.0.0.1:0", Config())
+
+
+def test_two_links_to_one_endpoint_do_not_end_each_other(net: Net) -> None:
+    """A node that is reached under its name and, for a while, under another."""
+    a, b = net.transport("a"), net.transport("b")
+    a.connect_peer("b", b.endpoint)
+    net.until_in(a, LinkUp("b"))
+    a.connect_peer("?b", b.endpoint)
+    net.until_in(a, LinkUp("?b"))
+    a.send("b", DATA, [b"first"])
+    net.until_in(b, PeerMessage("a", 1, DATA, [b"first"]))
+    a.send("?b", DATA, [b"second"])
+    net.until_in(b, PeerMessage("a", 1, DATA, [b"second"]))
+    a.forget_peer("?b")
+    a.send("b", DATA, [b"third"])
+    net.until_in(b, PeerMessage("a", 1, DATA, [b"third"]))

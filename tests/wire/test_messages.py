@@ -122,7 +122,7 @@ def test_raw_parts_are_not_copied() -> None:
     [
         (m.Watermark(1, 2, 3), "92019403010203"),
         (m.Data(1, 2, 3, (ENTRIES[0],)), "9201950101020391" + "70"),
-        (m.Hello("a", 5, 6, True), "92019646a1610506c390"),
+        (m.Hello("a", 5, 6, True), "92019846a1610506c390a000"),
         (
             m.SessionRequest(1, 2, SESSION, 3, 4, m.Credit(0, 256)),
             "920197140102" + "93a66e6f64652d610311" + "0304" + "932300cd0100",

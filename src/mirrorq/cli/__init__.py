@@ -9,6 +9,7 @@ import click
 
 from mirrorq.cli.bench import bench
 from mirrorq.cli.node import demo, node
+from mirrorq.cli.nodes import forget_node
 from mirrorq.cli.policies import (
     clear_policy,
     list_policies,
@@ -40,6 +41,7 @@ for command in (
     cancel_sync_queue,
     transfer_master,
     rebalance,
+    forget_node,
     publish,
     get,
     purge_queue,

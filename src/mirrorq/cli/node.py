@@ -44,6 +44,11 @@ def _peers(
     help="Every node of the cluster, this one included. Repeat it.",
 )
 @click.option("--listen", help="Endpoint to bind, when it is not the one in --peer.")
+@click.option(
+    "--join",
+    metavar="ENDPOINTS",
+    help="Join the running cluster that has nodes at these endpoints, joined by commas.",
+)
 @click.option("--witness", is_flag=True, help="Vote, and hold no queue.")
 @click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback.")
 def node(
@@ -51,6 +56,7 @@ def node(
     path: Path,
     peers: dict[str, str],
     listen: str | None,
+    join: str | None,
     witness: bool,
     insecure: bool,
 ) -> None:
@@ -69,6 +75,7 @@ def node(
             witness=witness,
             insecure=insecure,
             listen=listen,
+            join=join,
         ) as running:
             click.echo(f"node {name} runs" + _where(running.listening))
             while signal.sigtimedwait(ENDING, LOOK_S) is None:

@@ -110,6 +110,8 @@ class Raft:
         self._votes: dict[StoreId, bool] = {}
         # As leader:
         self._elected_ms = 0
+        self._changed_ms = 0
+        """When the voters last changed: a new one has not answered any round yet."""
         self._heartbeat_at_ms = 0
         # Of the step under way:
         self._send: list[tuple[StoreId, RaftMessage]] = []
@@ -246,6 +248,7 @@ class Raft:
             return
         self._append_own(event.number, KIND_VOTERS, encode_voters(new))
         self._replication.add(new)
+        self._changed_ms = self._now_ms
         # A new voter's first refusal tells what it lacks.
         self._send_heartbeats()
 
@@ -424,7 +427,7 @@ class Raft:
     @property
     def _quorum_lost_at_ms(self) -> int:
         contact_ms = self.majority_contact_ms
-        since_ms = self._elected_ms if contact_ms is None else max(self._elected_ms, contact_ms)
+        since_ms = max(self._elected_ms, self._changed_ms, contact_ms or 0)
         return since_ms + self._config.election_ms
 
     def _send_heartbeats(self) -> None:

@@ -68,6 +68,10 @@ class SimulatedNode:
     name: str
     disk: SimulatedDisk
     witness: bool = False
+    joins: tuple[str, ...] | None = None
+    """Nodes through which it joins the cluster; None: it is one of the peers."""
+    contacts: dict[str, str] = field(factory=dict)
+    """To whom it keeps connections: as its engine calls it -> name."""
     engine: Engine | None = None
     life: int = 0
     """Counts starts and ends: what was scheduled for an older life is void."""
@@ -180,14 +184,16 @@ class SimulatedCluster:
         self.note(f"start {node.name} incarnation {incarnation}")
         images = node.disk.images()
         self.onlooker.on_start(node.name, images)
+        node.contacts.clear()
         node.engine = Engine(
             me,
             f"sim://{node.name}",
-            {name: f"sim://{name}" for name in self.nodes},
+            self._peers_of(node),
             self.config,
             self._codec,
             node.disk.raft_image(),
             images,
+            join=tuple(f"sim://{name}" for name in node.joins or ()),
             witness=node.witness,
             seed=self.random.getrandbits(32),
             now_ms=self.clock_ms(node),
@@ -201,10 +207,47 @@ class SimulatedCluster:
                 self._connect(node, other)
         self._schedule(node)
 
+    def _peers_of(self, node: SimulatedNode) -> dict[str, str]:
+        """What the node's configuration says: all that were there from the start."""
+        if node.joins is not None:
+            return {}
+        return {name: f"sim://{name}" for name, one in self.nodes.items() if one.joins is None}
+
+    def add(self, name: str, *joins: str, witness: bool = False) -> None:
+        """A node with an empty disk that is to join the cluster through these; not started."""
+        disk = SimulatedDisk(self.random.getrandbits(62))
+        self.nodes[name] = SimulatedNode(name, disk, witness, joins)
+
+    def remove(self, name: str) -> None:
+        """The stopped node is thrown away, with its disk."""
+        assert self.nodes[name].engine is None
+        del self.nodes[name]
+
     def _connect(self, node: SimulatedNode, other: SimulatedNode) -> None:
+        """Both processes run and hear each other: connections that they want come up."""
         if self.network.is_connected(node.name, other.name):
-            self._tell(node, LinkUp(other.name), 1)
-            self._tell(other, LinkUp(node.name), 1)
+            for one, peer in ((node, other), (other, node)):
+                for key, name in one.contacts.items():
+                    if name == peer.name:
+                        self._tell(one, LinkUp(key), 1)
+
+    def _change_contacts(self, node: SimulatedNode, effects: EngineEffects) -> None:
+        for key, endpoint in effects.connects:
+            name = endpoint.removeprefix("sim://")
+            if node.contacts.get(key) == name:
+                continue
+            node.contacts[key] = name
+            other = self.nodes.get(name)
+            is_there = other is not None and other.engine is not None
+            if is_there and self.network.is_connected(node.name, name):
+                self._tell(node, LinkUp(key), 1)
+        for key in effects.disconnects:
+            node.contacts.pop(key, None)
+
+    def _contact(self, node: SimulatedNode, key: str) -> SimulatedNode | None:
+        """The running node that this one calls so and keeps a connection to."""
+        other = self.nodes.get(node.contacts.get(key, ""))
+        return None if other is None or other.engine is None else other
 
     def kill(self, name: str) -> None:
         """SIGKILL: what was not synced is lost, connections end at once."""
@@ -226,7 +269,7 @@ class SimulatedCluster:
                 ):
                     link.generation += 1
                 if self.network.is_connected(name, other.name):
-                    self._tell(other, LinkDown(name), 1)
+                    self._tell_down(other, name)
 
     def wipe(self, name: str) -> None:
         """The stopped node's disk is replaced by an empty one."""
@@ -313,7 +356,12 @@ class SimulatedCluster:
     def _break(self, one: str, other: str) -> None:
         for name, peer in ((one, other), (other, one)):
             if self.nodes[name].engine is not None:
-                self._tell(self.nodes[name], LinkDown(peer), 1)
+                self._tell_down(self.nodes[name], peer)
+
+    def _tell_down(self, node: SimulatedNode, peer: str) -> None:
+        for key, name in node.contacts.items():
+            if name == peer:
+                self._tell(node, LinkDown(key), 1)
 
     def tell(self, name: str, event: EngineEvent) -> None:
         """Give a node an event that its driver would give it."""
@@ -364,6 +412,8 @@ class SimulatedCluster:
         node.engine.room.bytes_left = 0 if self.now_ms < node.no_room_until_ms else PLENTY
         effects = node.engine.step(clock_ms, START_US + clock_ms * 1000, events)
         self.onlooker.on_step(node.name, effects.writes, node.engine.replicas)
+        if effects.connects or effects.disconnects:
+            self._change_contacts(node, effects)
         if effects.send_first:
             self._send(node, effects.send_first)
         for reply in effects.replies:
@@ -420,10 +470,11 @@ class SimulatedCluster:
     def _send(self, node: SimulatedNode, messages: list[tuple[str, object]]) -> None:
         assert node.engine is not None
         incarnation = node.engine.me.incarnation
-        for peer, message in messages:
-            other = self.nodes.get(peer)
-            if other is None or other.engine is None:
+        for key, message in messages:
+            other = self._contact(node, key)
+            if other is None:
                 continue
+            peer = other.name
             delay_ms = self.random.getrandbits(1) if self.is_jittery else 1
             link = self.network.link(node.name, peer)
             arrival_ms = link.arrival_ms(self.now_ms + delay_ms)
@@ -443,9 +494,10 @@ class SimulatedCluster:
             self._schedule(other)
 
     def _probe(self, node: SimulatedNode, peer: str) -> None:
-        other = self.nodes[peer]
-        reachable = self.network.is_connected(node.name, peer)
-        refused = reachable and other.engine is None
+        name = node.contacts.get(peer, peer)
+        other = self.nodes.get(name)
+        reachable = self.network.is_connected(node.name, name)
+        refused = reachable and (other is None or other.engine is None)
         self._tell(node, Probed(peer, refused), 1 if refused else self.config.failure_ms)
 
     # --- Sessions -----------------------------------------------------------------------

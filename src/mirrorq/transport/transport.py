@@ -98,13 +98,8 @@ class Transport:
         self._pid = os.getpid()
         self._config = config
         self._part_bytes_max = part_bytes_max(config)
-        # Two nodes that were given one name must not take each other's connections over, so
-        # each transport's ids are its own; Hello shows the mistake.
-        nonce = os.urandom(8)
-        self._routing_ids = [
-            _ROUTING_ID.pack(PEER_MARK, channel, incarnation, nonce) + name
-            for channel in (CONTROL, DATA)
-        ]
+        self._name = name
+        self._incarnation = incarnation
         self._known: dict[bytes, tuple[str, int, int]] = {}
         self._peers: dict[str, _Peer] = {}
         self._dirty: dict[tuple[str, int], Link] = {}
@@ -157,9 +152,17 @@ class Transport:
             if known.endpoint == parsed:
                 return
             self.forget_peer(peer)
+        # A listener takes a second connection with an id for the first one come anew. Two nodes
+        # that were given one name, or two links to one endpoint, must not end each other.
+        nonce = os.urandom(8)
         control, data = (
-            Link(self._context, parsed, routing_id, self._config)
-            for routing_id in self._routing_ids
+            Link(
+                self._context,
+                parsed,
+                _ROUTING_ID.pack(PEER_MARK, channel, self._incarnation, nonce) + self._name,
+                self._config,
+            )
+            for channel in (CONTROL, DATA)
         )
         self._peers[peer] = _Peer(parsed, (control, data))
         for link in (control, data):

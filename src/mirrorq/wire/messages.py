@@ -107,6 +107,8 @@ _TAGS: dict[type, int] = {
     m.SyncReport: 78,
     m.Yield: 145,
     m.Yielded: 146,
+    m.Directory: 160,
+    m.Unwelcome: 161,
     # Catalog commands
     m.RegisterNode: 80,
     m.DeclareQueue: 81,
@@ -124,6 +126,7 @@ _TAGS: dict[type, int] = {
     m.Unbind: 153,
     m.TransferMaster: 147,
     m.Rebalance: 148,
+    m.NameCluster: 162,
     # Raft
     raft.VoteRequest: 90,
     raft.VoteAnswer: 91,

@@ -1,0 +1,119 @@
+"""To whom a node keeps connections, and under what name. Pure.
+
+Nodes that the configuration names are reached where it says; others where they or the catalog
+say. A process whose name is not known (an endpoint that a joining node was given) or cannot be
+used (another's who has the same name) goes by "?" and its endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import define
+
+__all__ = ["STRANGERS_MAX", "Contacts"]
+
+STRANGERS_MAX = 64
+"""Processes that are no nodes of the cluster and that this node talks to; others wait."""
+MARK = "?"
+"""First character of what is no node's name."""
+
+
+@define
+class _Stranger:
+    text: str
+    """What it is told."""
+    heard_ms: int
+
+
+class Contacts:
+    """The connections that a node wants. What has changed is in `connects`, `disconnects`."""
+
+    def __init__(
+        self, own: str, endpoint: str, static: Mapping[str, str], seeds: tuple[str, ...]
+    ) -> None:
+        self.connects: list[tuple[str, str]] = []
+        self.disconnects: list[str] = []
+        self._own = own
+        self._own_endpoint = endpoint
+        self._static = {name: at for name, at in static.items() if name != own}
+        self._known = dict(self._static)
+        self._listed: dict[str, None] = {}
+        """Nodes of the catalog."""
+        self._strangers: dict[str, _Stranger] = {}
+        self.seeds: dict[str, str] = {}
+        """Name in `connects` -> endpoint through which to join."""
+        self.connects += self._known.items()
+        for seed in seeds:
+            if seed != endpoint:
+                self.seeds[MARK + seed] = seed
+                self.connects.append((MARK + seed, seed))
+
+    # --- Nodes ----------------------------------------------------------------------------
+
+    def is_static(self, name: str) -> bool:
+        """Whether the configuration names this node."""
+        return name in self._static
+
+    def learn(self, name: str, endpoint: str) -> bool:
+        """A node is at this endpoint. Returns whether it is connected to, there or elsewhere."""
+        if name == self._own or name[:1] == MARK or not endpoint:
+            return name in self._known
+        if name in self._static or self._known.get(name) == endpoint:
+            return True
+        others = len(self._known) - len(self._static) - len(self._listed)
+        if name not in self._known and name not in self._listed and others >= STRANGERS_MAX:
+            return False
+        self._known[name] = endpoint
+        self.connects.append((name, endpoint))
+        return True
+
+    def list_nodes(self, nodes: Mapping[str, str]) -> tuple[str, ...]:
+        """The catalog has these nodes now: name -> endpoint. Returns who is no more in it."""
+        gone = tuple(name for name in self._listed if name not in nodes)
+        self._listed = dict.fromkeys(nodes)
+        for name, endpoint in nodes.items():
+            self.learn(name, endpoint)
+        for name in gone:
+            self.forget(name)
+        return gone
+
+    def is_needed(self, name: str) -> bool:
+        """Whether a node that is silent is still one to be connected to."""
+        return name in self._static or name in self._listed
+
+    def forget(self, name: str) -> None:
+        """No more connections to this node, unless the configuration names it."""
+        if name not in self._static and self._known.pop(name, None) is not None:
+            self.disconnects.append(name)
+
+    # --- Strangers ------------------------------------------------------------------------
+
+    def tell(self, now_ms: int, endpoint: str, text: str) -> str:
+        """Say something to the process there. Returns its name in `connects`, "" for none."""
+        key = MARK + endpoint
+        if not endpoint or endpoint == self._own_endpoint or key in self.seeds:
+            return ""
+        if key not in self._strangers:
+            if len(self._strangers) >= STRANGERS_MAX:
+                return ""
+            self.connects.append((key, endpoint))
+        self._strangers[key] = _Stranger(text, now_ms)
+        return key
+
+    def word_for(self, key: str) -> str:
+        """What this stranger is told, "" for nothing."""
+        stranger = self._strangers.get(key)
+        return "" if stranger is None else stranger.text
+
+    def end_silent(self, before_ms: int) -> None:
+        """Leave strangers that were last heard before."""
+        for key, stranger in list(self._strangers.items()):
+            if stranger.heard_ms < before_ms:
+                del self._strangers[key]
+                self.disconnects.append(key)
+
+    def end_seeds(self) -> None:
+        """This node has joined."""
+        self.disconnects += self.seeds
+        self.seeds = {}

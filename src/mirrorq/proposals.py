@@ -1,0 +1,64 @@
+"""Catalog commands as they stand in Raft's log: each with who asked for it. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mirrorq.catalog import Catalog, decode_command, encode_command
+from mirrorq.effects import RaftEntry, RaftImage
+from mirrorq.errors import MALFORMED, ProtocolError
+from mirrorq.messages import CatalogCommand, MemberId, RegisterNode
+from mirrorq.raft import KIND_COMMAND
+
+__all__ = ["Proposal", "pack", "recorded_endpoints", "unpack"]
+
+
+class Proposal(msgspec.Struct, array_like=True):
+    """`number`: the asker's own of its request, 0 when nobody waits."""
+
+    node: str
+    incarnation: int
+    number: int
+    command: bytes
+
+
+def pack(asker: MemberId, number: int, command: CatalogCommand) -> bytes:
+    """Return a command as the data of an entry."""
+    proposal = Proposal(asker.node, asker.incarnation, number, encode_command(command))
+    return msgspec.msgpack.encode(proposal)
+
+
+def unpack(entry: RaftEntry) -> tuple[Proposal, CatalogCommand]:
+    """Return what `pack` was given.
+
+    Raises:
+        ProtocolError: the entry holds no command, or one of a later version.
+    """
+    try:
+        proposal = msgspec.msgpack.decode(entry.data, type=Proposal)
+    except MALFORMED as error:
+        raise ProtocolError(f"entry {entry.index} holds no command: {error}") from error
+    return proposal, decode_command(proposal.command)
+
+
+def recorded_endpoints(image: RaftImage) -> dict[str, str]:
+    """Return where nodes were when this store was last written, whether committed or not.
+
+    A node that was told of no peers finds its cluster by it: who leads is known only then.
+    """
+    found: dict[str, str] = {}
+    try:
+        if image.snapshot is not None and image.snapshot.data:
+            catalog = Catalog.restore(image.snapshot.data)
+            found = {node.name: node.endpoint for node in catalog.nodes()}
+    except ProtocolError:
+        return {}
+    for entry in image.entries:
+        if entry.kind == KIND_COMMAND:
+            try:
+                _, command = unpack(entry)
+            except ProtocolError:
+                continue
+            if isinstance(command, RegisterNode):
+                found[command.node] = command.endpoint
+    return {name: endpoint for name, endpoint in found.items() if endpoint}

@@ -1,0 +1,280 @@
+"""Nodes that join a running cluster and nodes that are forgotten, on virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirrorq.messages import RemoveNode, StoreId
+from mirrorq.testing.cluster import SimulatedCluster
+
+from .world import World
+
+
+def joined(cluster: SimulatedCluster, name: str) -> bool:
+    """Whether every running node has it as a voter and in the catalog, with the store it has."""
+    store = StoreId(name, cluster.nodes[name].disk.store)
+    return all(
+        store in cluster.engine(one).voters
+        and (record := cluster.engine(one).catalog.node(name)) is not None
+        and record.store == store.store
+        for one in cluster.running
+    )
+
+
+def forgotten(cluster: SimulatedCluster, name: str, *by: str) -> bool:
+    return all(
+        cluster.engine(one).catalog.node(name) is None
+        and all(voter.node != name for voter in cluster.engine(one).voters)
+        for one in by
+    )
+
+
+def forget(world: World, through: str, name: str, *, force: bool = False) -> str:
+    """Returns the error's text."""
+    return world.cluster.ask(through, RemoveNode(name, 0, force)).text
+
+
+# --- Joining ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("through", ["a", "b", "c"])
+def test_a_node_joins_under_traffic_through_any_one_peer(through: str) -> None:
+    """It becomes a voter, gets a copy of everything, and nothing is lost meanwhile."""
+    world = World()
+    world.put("a", 30)
+    producer = world.producer("b", 300)
+    world.cluster.add("d", through)
+    world.cluster.start("d")
+    world.until(lambda: joined(world.cluster, "d"))
+    world.until(lambda: producer.is_done)
+    world.data_nodes = tuple("abcd")
+    world.check()
+
+
+def test_a_standalone_node_becomes_a_cluster_node_by_node() -> None:
+    """One that listens and was alone; all four then restart without join, and find each other."""
+    world = World("a")
+    world.put("a", 10)
+    for name, through in (("b", "a"), ("c", "b"), ("d", "c")):
+        world.cluster.add(name, through)
+        world.cluster.start(name)
+        world.until(lambda: joined(world.cluster, name))  # noqa: B023
+    world.until_in_sync(*"abcd")
+    for name in "abcd":
+        world.cluster.kill(name)
+        world.cluster.nodes[name].joins = ()
+    world.cluster.start()
+    world.until_in_sync(*"abcd")
+    world.data_nodes = tuple("abcd")
+    world.check()
+
+
+def test_a_joining_node_is_not_stopped_by_the_leaders_death() -> None:
+    """The leader is killed at every moment of the joining; it is admitted all the same."""
+    for moment_ms in (1, 3, 5, 10, 30, 300):
+        world = World()
+        leader = world.cluster.engine("a").leader
+        assert leader is not None
+        through = next(name for name in "abc" if name != leader)
+        world.cluster.add("d", through)
+        world.cluster.start("d")
+        world.cluster.run(moment_ms)
+        world.cluster.kill(leader)
+        world.cluster.run(3000)
+        world.cluster.start(leader)
+        world.until(lambda: joined(world.cluster, "d"))  # noqa: B023
+        world.data_nodes = tuple("abcd")
+        world.check()
+
+
+def test_a_joining_node_that_is_restarted_without_join_still_joins() -> None:
+    """Killed before it was admitted: it founds no cluster of its own."""
+    world = World()
+    world.cluster.add("d", "a")
+    for other in "abc":
+        world.cluster.cut(other, "d")
+    world.cluster.start("d")
+    world.cluster.run(3000)
+    assert not world.cluster.engine("d").is_founded
+    world.cluster.kill("d")
+    world.cluster.nodes["d"].joins = ()
+    world.cluster.start("d")
+    world.cluster.run(3000)
+    assert not world.cluster.engine("d").is_founded
+    assert "waits to be admitted" in world.cluster.engine("d").waiting_text()
+    world.cluster.heal_all()
+    world.until(lambda: joined(world.cluster, "d"))
+
+
+def test_a_witness_joins_and_holds_nothing() -> None:
+    """It votes: two peers that had no majority without each other have one with it."""
+    world = World("ab")
+    world.cluster.add("w", "b", witness=True)
+    world.cluster.start("w")
+    world.until(lambda: joined(world.cluster, "w"))
+    assert set(world.cluster.in_sync(world.queue_id)) == set("ab")
+    world.cluster.kill("a")
+    world.until(lambda: world.master == "b")
+    world.put("b", 5)
+
+
+def test_a_node_joins_while_another_is_dead() -> None:
+    """Its vote is needed from the moment on in which it has one: the leader waits for it, and
+    the queue goes on."""
+    world = World()
+    world.cluster.kill("c")
+    world.cluster.run(3000)
+    term = world.cluster.engine("a")._raft.term
+    world.cluster.add("d", "b")
+    world.cluster.start("d")
+    world.until_in_sync(*"abd")
+    assert world.cluster.engine("a")._raft.term == term
+    world.cluster.start("c")
+    world.data_nodes = tuple("abcd")
+    world.check()
+
+
+# --- Leaving ------------------------------------------------------------------------------
+
+
+def test_a_stopped_node_is_forgotten() -> None:
+    """Its vote and its copies go; two of the three left are a majority again."""
+    world = World("abcd")
+    world.put("a", 10)
+    cluster = world.cluster
+    assert "node d is alive" in forget(world, "b", "d")
+    assert "no node 'x'" in forget(world, "b", "x")
+    assert "alive" in forget(world, "b", cluster.engine("b").leader or "")
+    cluster.kill("d")
+    cluster.run(3000)
+    assert forget(world, "b", "d") == ""
+    world.until(lambda: forgotten(cluster, "d", *"abc"))
+    assert len(cluster.engine("a").voters) == 3
+    cluster.kill("a")
+    world.until(lambda: world.master in ("b", "c"))
+    world.put("b", 5)
+
+
+def test_a_forgotten_node_that_comes_back_is_told_and_does_no_harm() -> None:
+    """With its old store it is kept out by every node; with an empty one it joins anew."""
+    world = World("abcd")
+    cluster = world.cluster
+    cluster.kill("d")
+    cluster.run(3000)
+    assert forget(world, "a", "d") == ""
+    world.until(lambda: forgotten(cluster, "d", *"abc"))
+    cluster.start("d")
+    cluster.run(5000)
+    assert forgotten(cluster, "d", *"abc")
+    engine = cluster.engine("d")
+    assert engine.leader is None
+    assert "it was forgotten" in engine.waiting_text()
+    world.put("b", 5)
+    cluster.kill("d")
+    cluster.wipe("d")
+    cluster.start("d")
+    world.until(lambda: joined(cluster, "d"))
+    world.check()
+
+
+def test_the_last_copy_is_not_forgotten_unless_forced() -> None:
+    """Refused by name; with force the queue is gone, and its name free. What went with a handle
+    of the node is no reason."""
+    world = World("abw", witnesses="w")
+    cluster = world.cluster
+    owned = cluster.declare("a", "mine", owner=cluster.new_session("a"))
+    cluster.kill("b")
+    world.until_in_sync("a")
+    world.put("a", 5)
+    cluster.kill("a")
+    cluster.start("b")
+    cluster.run(5000)
+    text = forget(world, "w", "a")
+    assert "node a has the last copy in sync of 'orders'" in text
+    assert cluster.engine("w").catalog.queue(owned) is None
+    assert cluster.engine("b").catalog.node("a") is not None
+    assert forget(world, "w", "a", force=True) == ""
+    world.until(lambda: forgotten(cluster, "a", *"bw"))
+    assert cluster.engine("b").catalog.queues() == ()
+    assert cluster.in_sync(cluster.declare("b", "orders")) == ("b",)
+
+
+def test_a_node_is_forgotten_while_others_with_copies_are_down() -> None:
+    """B has a copy in sync and does not run: A may go, and B brings the queue back."""
+    world = World("abuvw", witnesses="uvw")
+    cluster = world.cluster
+    world.put("a", 5)
+    cluster.kill("a")
+    cluster.kill("b")
+    cluster.run(5000)
+    assert forget(world, "w", "a") == ""
+    world.until(lambda: forgotten(cluster, "a", *"uvw"))
+    assert cluster.in_sync(world.queue_id) == ("b",)
+    cluster.remove("a")
+    cluster.start("b")
+    world.until(lambda: world.master == "b")
+    assert world.live("b") == 5
+    world.data_nodes = ("b",)
+    world.check()
+
+
+def test_a_silent_master_is_forgotten_when_its_lease_is_over() -> None:
+    """Cut off, it still runs: others have taken over before, and it confirms nothing more."""
+    world = World("abcd")
+    producer = world.producer("b", 200)
+    cluster = world.cluster
+    for other in "bcd":
+        cluster.cut("a", other, silent=True)
+    cluster.run(1500)
+    assert forget(world, "b", "a") == ""
+    world.until(lambda: forgotten(cluster, "a", *"bcd"))
+    world.until(lambda: producer.is_done)
+    cluster.heal_all()
+    cluster.run(5000)
+    assert "it was forgotten" in cluster.engine("a").waiting_text()
+    assert forgotten(cluster, "a", *"bcd")
+    cluster.kill("a")
+    cluster.remove("a")
+    world.data_nodes = tuple("bcd")
+    world.check()
+
+
+def test_forgetting_goes_on_when_the_leader_dies_in_the_middle() -> None:
+    """The vote is ended by whoever leads next."""
+    for moment_ms in (0, 1, 2, 4, 8):
+        world = World("abcde")
+        cluster = world.cluster
+        cluster.kill("e")
+        cluster.run(3000)
+        leader = cluster.engine("a").leader
+        assert leader is not None
+        through = next(name for name in "abcd" if name != leader)
+        cluster.after(moment_ms, lambda: cluster.kill(leader))  # noqa: B023
+        forget(world, through, "e")
+        cluster.run(3000)
+        cluster.start(leader)
+        world.until(lambda: forgotten(cluster, "e", *"abcd"))  # noqa: B023
+
+
+def test_stores_of_another_cluster_are_kept_out_by_every_node() -> None:
+    """A node that was founded elsewhere, under a name of ours: nobody answers it, leader or not."""
+    world = World("abc")
+    cluster = world.cluster
+    other = SimulatedCluster(("c",), seed=9)
+    other.start()
+    other.run(3000)
+    assert other.engine("c").catalog.cluster != 0
+    cluster.kill("c")
+    cluster.run(3000)
+    ours = cluster.nodes["c"].disk
+    cluster.nodes["c"].disk = other.nodes["c"].disk
+    cluster.start("c")
+    cluster.run(5000)
+    for name in "ab":
+        said = [line for line in cluster.trace if f"{name}:" in line]
+        assert any("is none of this cluster's" in line for line in said)
+    assert world.put("b", 5)
+    cluster.kill("c")
+    cluster.nodes["c"].disk = ours
+    cluster.start("c")
+    world.check()
