@@ -39,6 +39,7 @@ from mirrorq.handle import ASK_S
 from mirrorq.message import Message
 from mirrorq.messages import Counts
 from mirrorq.publisher import FIRST_S
+from mirrorq.receiver import NOWAIT_S, RECALL_ASKS
 from mirrorq.session import PutCredit, inquire_request
 
 if TYPE_CHECKING:
@@ -257,17 +258,27 @@ class MirroredQueue:
         return bool(handle._receiver.buffered) or handle._is_shut or handle._is_closed
 
     async def _obtain_now(self, count: int) -> list[Message]:
-        """Until the master has said that nothing is ready."""
-        receiver = self.handle._receiver
-        counts = await self._counts()
-        if counts.ready and not receiver.buffered:
-            await self._arrivals._next(lambda: bool(receiver.buffered), LOOK_S)
-        found = receiver.take_buffered(count)
-        if not found:
+        """Until the master has said that nothing is ready; as `Receiver._obtain_now`."""
+        handle, receiver = self.handle, self.handle._receiver
+        publisher = handle._publisher
+        own_count = publisher.accepted_count
+        deadline = time.monotonic() + NOWAIT_S
+        await self._outcomes.until(
+            lambda: publisher.ended_count >= own_count or handle._is_closed, deadline
+        )
+        for _ in range(RECALL_ASKS):
+            counts = await self._counts()
+            if counts.ready and not receiver.buffered:
+                await self._arrivals._next(lambda: bool(receiver.buffered), LOOK_S)
+            found = receiver.take_buffered(count)
+            if found:
+                return found
             receiver.check_refused()
-            if self.handle._is_shut:
-                raise ShutDown(f"the handle on queue {self.name!r} was shut down")
-        return found
+            if not counts.ready and not counts.unacknowledged:
+                break
+        if handle._is_shut:
+            raise ShutDown(f"the handle on queue {self.name!r} was shut down")
+        return []
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of this handle together. Await the settlement for the outcome."""

@@ -104,9 +104,28 @@ class Publisher:
         credit = self.credit
         if not credit.is_bounded or count > credit.count_max or body_bytes > credit.size_max:
             return True
+        # What this handle has fetched ahead counts as ready, though the master handed it out.
+        ahead = self._handle._receiver.buffered
         return (
-            self._put_count + count <= credit.count and self._put_size + body_bytes <= credit.size
+            self._put_count + count + ahead <= credit.count
+            and self._put_size + body_bytes <= credit.size
         )
+
+    @property
+    def accepted_count(self) -> int:
+        """Messages put so far."""
+        return self._put_count
+
+    @property
+    def ended_count(self) -> int:
+        """How many of them have an outcome."""
+        return self._put_count - self.count
+
+    def on_taken(self) -> None:
+        """A call has taken a message: a put that waits for the queue's limit may go on."""
+        if self.credit.is_bounded and self._waiting:
+            with self._outcomes.lock:
+                self._outcomes.notify()
 
     def takes(self, count: int, size: int, body_bytes: int) -> bool:
         """Whether this much more may be put now, by the handle's bounds and the queue's limit."""

@@ -28,7 +28,7 @@ from mirrorq.wire import frames
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
 
-__all__ = ["Receiver"]
+__all__ = ["NOWAIT_S", "RECALL_ASKS", "Receiver"]
 
 log = logging.getLogger("mirrorq")
 
@@ -140,11 +140,17 @@ class Receiver:
                     is_warned = True
 
     def _obtain_now(self, count: int) -> list[Message]:
-        """Without waiting for a publish: until the master says that nothing is ready."""
+        """Without waiting for a publish: until the master says that nothing is ready.
+
+        What this handle has put before counts as published: it is waited for.
+        """
         handle = self._handle
         deadline = time.monotonic() + NOWAIT_S
+        publisher = handle._publisher
+        own_count = publisher.accepted_count
         asks = 0
         while (left := deadline - time.monotonic()) > 0:
+            is_published = publisher.ended_count >= own_count
             try:
                 counts = handle._counts(left)
             except (QueueDown, NoQuorum):
@@ -156,8 +162,10 @@ class Receiver:
             if found:
                 return found
             self.check_refused()
-            asks += 1
-            if not counts.ready and (not counts.unacknowledged or asks >= RECALL_ASKS):
+            asks += is_published
+            if not is_published or counts.ready:
+                continue
+            if not counts.unacknowledged or asks >= RECALL_ASKS:
                 break
         return self._pop(count)
 
@@ -175,6 +183,8 @@ class Receiver:
             else:
                 for _ in range(min(count, len(buffer))):
                     found.append(buffer.popleft())
+        if found:
+            self._handle._publisher.on_taken()
         return found
 
     # --- The host's thread ----------------------------------------------------------------

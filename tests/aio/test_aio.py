@@ -44,6 +44,8 @@ def test_put_get_ack_and_the_questions(tmp_path: Path) -> None:
             assert await queue.empty()
             with pytest.raises(Empty):
                 await queue.get(block=False)
+            queue.put_nowait(b"own")
+            await (await queue.get(block=False)).ack()
             with pytest.raises(Empty):
                 await queue.get(timeout=0.01)
             assert await queue.get_many(1, timeout=0.01) == []
