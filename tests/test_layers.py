@@ -34,6 +34,7 @@ PURE = (
     "liveness",
     "master",
     "messages",
+    "pattern_cost",
     "peers",
     "placement",
     "policy",

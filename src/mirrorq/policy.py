@@ -22,6 +22,7 @@ import msgspec
 from attrs import asdict, fields_dict, frozen
 
 from mirrorq.errors import MALFORMED, PolicyError
+from mirrorq.pattern_cost import cost_error
 
 __all__ = [
     "APPLY_TO",
@@ -217,10 +218,13 @@ def _pattern(name: str, pattern: object) -> str:
     text = "" if pattern == "" else _text(f"the pattern of policy {name!r}", pattern, 255)
     try:
         re.compile(text)
+        wrong = cost_error(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise PolicyError(
             f"the pattern {text!r} of policy {name!r} is no regular expression: {error}"
         ) from None
+    if wrong:
+        raise PolicyError(f"the pattern {text!r} of policy {name!r} {wrong}")
     return text
 
 

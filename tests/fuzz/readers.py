@@ -330,7 +330,10 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"durability": "replicated", "delivery-limit": 3, "dead-letter-queue": "dead"},
     {"queue-master-locator": "min-masters", "single-active-consumer": True},
 )
-PATTERNS = ("^orders", "", ".*", "a|b", "[a-z]+$", "(x)?y{2,3}", "(?i)A", "\\bq\\d")
+PATTERNS = (
+    *("^orders", "", ".*", "a|b", "[a-z]+$", "(x)?y{2,3}", "(?i)A", "\\bq\\d"),
+    *("(a+)+$", "(a|aa)*$", "(a*)*b", "a*a*a*b", "(a?){9}b", "(?:a(?:b+)?)+c"),
+)
 
 
 def read_policy(chance: Random) -> None:
@@ -350,7 +353,7 @@ def read_policy(chance: Random) -> None:
     if parsed is not None:
         data = policy.to_text(parsed)
         assert policy.from_text(parsed.name, data) == parsed
-        policy.in_force([parsed], "orders")
+        policy.in_force([parsed], chance.choice(("orders", "a" * 60 + "!", "ab" * 40)))
     spoiled = spoiled_bytes(chance, data.encode("utf-8", "surrogatepass"))
     expecting(
         PolicyError,

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from mirrorq import policy
 from mirrorq.catalog import Catalog, decode_command, encode_command
 from mirrorq.config import Config
 from mirrorq.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState
-from mirrorq.errors import ProtocolError
+from mirrorq.errors import PolicyError, ProtocolError
 from mirrorq.message import Chunk, Message
 from mirrorq.messages import DeclareQueue, HandOut, MemberId, RemoveNode, StoreId
 from mirrorq.queue_state import QueueState
@@ -74,6 +75,33 @@ def test_a_state_that_no_frame_can_go_on_from_is_refused() -> None:
     state.live = RangeSet(((1, 5),))
     with pytest.raises(ValueError, match="holds 5 of 4"):
         QueueState.decode(state.encode())
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a+)+$",
+        "(a|a)*$",
+        "(a?a?)*b",
+        "(a*)*",
+        "(?:(a){1,40})+",
+        "a*a*a*a*a*b",
+        "(a)(\\1)*",
+        "(a{0,8}){8}",
+        "a?" * 60,
+    ],
+)
+def test_a_pattern_that_can_take_for_ever_is_refused(pattern: str) -> None:
+    """It would have been tried on each node's thread at each change of the catalog."""
+    with pytest.raises(PolicyError, match="take for ever"):
+        policy.parse("p", pattern, {"max-length": 1})
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", ".*", "^orders", "^(a|b)-.*", "a{2,3}(x)?$", "^[a-z]+-[0-9]+$", "(ab){3}x"]
+)
+def test_usual_patterns_are_taken(pattern: str) -> None:
+    policy.parse("p", pattern, {"max-length": 1})
 
 
 def test_a_raft_entry_that_the_store_cannot_hold_is_dropped() -> None:
