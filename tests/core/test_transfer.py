@@ -16,7 +16,14 @@ from mirrorq.messages import (
 )
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
-from mirrorq.transfer import AGAIN_MS, FETCH_RETRY_MS, FETCHES_MAX, RETRY_MS, Transfer
+from mirrorq.transfer import (
+    AGAIN_MS,
+    ANSWER_FACTOR,
+    FETCH_RETRY_MS,
+    FETCHES_MAX,
+    RETRY_MS,
+    Transfer,
+)
 
 from .entries import QUEUE, C, op, publish, view
 
@@ -245,6 +252,18 @@ def test_several_requests_are_open_at_once() -> None:
     _answer(transfer, requests[2], *(publish(n, n) for n in range(31, 41)))
     assert transfer.take_lacking() == ((11, 30), (41, 1000))
     assert _spans(_pursue(transfer, count_max=10)) == [(51, 60)]
+
+
+def test_what_is_on_the_way_is_bounded() -> None:
+    """However large messages are and however many are missing: so many requests, of so many
+    bytes each at most, are open, and no more while the answers are being written."""
+    transfer = Transfer(C, QUEUE, 4096)
+    transfer.begin(_state(1000), RangeSet([(1, 1000)]))
+    (probe,) = _pursue(transfer)
+    _answer(transfer, probe, publish(1, 1), upto=1)
+    requests = [probe, *_pursue(transfer), *_pursue(transfer), *_pursue(transfer, 10)][1:]
+    assert len(requests) == FETCHES_MAX
+    assert {r.bytes_max for r in requests if isinstance(r, FetchFrames)} == {ANSWER_FACTOR * 4096}
 
 
 def test_what_an_answer_left_out_is_asked_for_next() -> None:
