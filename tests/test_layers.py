@@ -25,6 +25,7 @@ PURE = (
     "engine",
     "engine_events",
     "errors",
+    "expiry",
     "flow",
     "founding",
     "lanes",

@@ -63,6 +63,10 @@ class Delivery:
         self._state = state
         self._epoch = epoch
         self.ready = _ready_of(state)
+        self.came_back: list[Range] = []
+        """What became ready again since the master looked."""
+        self.is_single = False
+        """single-active-consumer: one consumer at a time is served."""
         self.consumers: dict[ConsumerKey, ConsumerSeat] = {}
         self.open: dict[int, OpenHandOut] = {}
         self.unacknowledged = 0
@@ -102,6 +106,25 @@ class Delivery:
         seat = self.consumers.get(key)
         if seat is not None:
             seat.total = max(seat.total, total)
+
+    def active_seat(self) -> ConsumerSeat | None:
+        """single-active-consumer: the one that is served.
+
+        The oldest consumer. Where there is none, the handle whose get() has messages that are
+        not settled, else the oldest that waits in one: who only might call again keeps nobody
+        waiting.
+        """
+        seats = list(self.consumers.values())
+        holders = self.holders(0)
+        for is_next in (
+            lambda seat: seat.key[1] != 0,
+            lambda seat: seat.key in holders,
+            lambda seat: seat.wants > 0,
+        ):
+            found = next(filter(is_next, seats), None)
+            if found is not None:
+                return found
+        return None
 
     @property
     def hungry(self) -> bool:
@@ -143,6 +166,17 @@ class Delivery:
                 dropped.append((first, last))
         return dropped, excess
 
+    def take_out(self, ranges: RangeSet) -> list[Range]:
+        """Take what is ready of these out, of every priority; return it."""
+        taken = RangeSet()
+        for priority in self.ready.priorities:
+            lane = self.ready.lane(priority)
+            for first, last in ranges:
+                for low, high in lane.within(first, last):
+                    lane.remove(low, high)
+                    taken.add(low, high)
+        return list(taken)
+
     # --- Handing out --------------------------------------------------------------------
 
     def hand_out(self, now_ms: int = 0) -> list[tuple[ConsumerKey, Deliver]]:
@@ -176,6 +210,11 @@ class Delivery:
         return state.lanes[priority].horizon if priority else state.horizon
 
     def _next_seat(self, counts: dict[ConsumerKey, int]) -> ConsumerSeat | None:
+        if self.is_single:
+            active = self.active_seat()
+            if active is None or active.wants <= 0 or counts.get(active.key, 0) >= DELIVER_COUNT:
+                return None
+            return active
         for _ in range(len(self._rotation)):
             key = self._rotation[0]
             self._rotation.rotate(-1)
@@ -187,7 +226,8 @@ class Delivery:
     def _share(self, seat: ConsumerSeat, given: int) -> int:
         """Few messages are spread one by one; many go in pieces that keep frames whole."""
         waiting = sum(1 for other in self.consumers.values() if other.wants > 0)
-        fair = max(1, self.ready.count // waiting) if waiting > 1 else self.ready.count
+        is_shared = waiting > 1 and not self.is_single
+        fair = max(1, self.ready.count // waiting) if is_shared else self.ready.count
         return min(seat.wants, fair, DELIVER_COUNT - given)
 
     def _take_front(self, seat: ConsumerSeat, lane: RangeSet, horizon: int, share: int) -> HandOut:
@@ -280,6 +320,7 @@ class Delivery:
         """Seen by nobody, or returned by an op that is now applied: ready again."""
         for first, last in ranges:
             for low, high in self._state.live.within(first, last):
+                self.came_back.append((low, high))
                 for run in self._state.lane_runs(low, high):
                     self.ready.add(*run)
 

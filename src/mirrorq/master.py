@@ -16,6 +16,7 @@ stable. A batch is cut at the first new number.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from attrs import define, field
 
@@ -23,6 +24,7 @@ from mirrorq.codec import OpCodec
 from mirrorq.columns import sizes_of
 from mirrorq.config import Config
 from mirrorq.delivery import ConsumerKey, ConsumerSeat, Delivery
+from mirrorq.expiry import Expiry
 from mirrorq.flow import Told
 from mirrorq.lanes import Horizons
 from mirrorq.limits import Depth, InLog, Verdict, full_text, judge, limit_of
@@ -41,8 +43,10 @@ from mirrorq.messages import (
     Deliver,
     Detach,
     Detached,
+    DiscardOp,
     DropHeadOp,
     Entry,
+    ExpiryOp,
     HandOut,
     Header,
     HorizonOp,
@@ -90,6 +94,8 @@ EXPIRY_LOOKS = 16
 LEASE_IDLE_MS = 2000
 """The lease is kept up for so long after the last hand-out; the first one after that waits for
 a round trip to the catalog's leader."""
+EXPIRY_LOOK_MS = 60_000
+"""Deadlines of messages are compared with the wall clock at least so often."""
 HELD_MS = 50
 """Publishes that wait for room are looked at again after this."""
 BROWSE_COUNT_MAX = 10_000
@@ -178,6 +184,8 @@ class Master:
         self._in_log = InLog()
         self._held_by_limit = ""
         """Why the first of the held publishes waits, if a limit is why."""
+        self._expiry = Expiry(state)
+        self._rejects: list[Range] = []
         self._is_enforcing = False
         """A limit has changed: what is ready may be too much."""
         self._duties: dict[int, Duties] = {}
@@ -216,7 +224,10 @@ class Master:
         """What the policy in force says, from now on."""
         if definition == self.definition:
             return
+        if definition.message_ttl != self.definition.message_ttl:
+            self._expiry.begin(definition.message_ttl, self.delivery.ready)
         self.definition = definition
+        self.delivery.is_single = definition.single_active_consumer
         limit = limit_of(definition)
         self._is_enforcing = self._is_enforcing or limit != self._limit
         self._limit = limit
@@ -603,15 +614,43 @@ class Master:
         if excess.count or excess.size:
             more, _ = self._in_log.drop_oldest(excess)
             ranges += more
-        self._end(now_ms, ranges, "maxlen")
+        self._ended(now_ms, ranges, "maxlen")
 
-    def _end(self, now_ms: int, ranges: list[Range], reason: str) -> None:
-        """Messages end without an ack. They are ready no more; the op makes it so everywhere."""
-        if not ranges:
+    def _ended(self, now_ms: int, ranges: Iterable[Range], reason: str) -> None:
+        """Messages end without an ack: the one place where they do, but for a purge.
+
+        They are ready no more, and held by nobody; the op makes it so on every copy.
+
+        Args:
+            reason: expired, maxlen, rejected or delivery_limit, as RabbitMQ calls them.
+        """
+        ending = RangeSet(ranges)
+        if not ending:
             return
-        count = sum(last - first + 1 for first, last in ranges)
-        self.ended[reason] = self.ended.get(reason, 0) + count
-        self._propose(now_ms, DropHeadOp(tuple(RangeSet(ranges))))
+        self.ended[reason] = self.ended.get(reason, 0) + ending.count
+        named = tuple(ending)
+        match reason:
+            case "expired":
+                self._propose(now_ms, ExpiryOp(named))
+            case "maxlen":
+                self._propose(now_ms, DropHeadOp(named))
+            case _:
+                self._propose(now_ms, DiscardOp(named, reason))
+        if reason == "delivery_limit":
+            text = (
+                f"{ending.count} message(s), the first of them {ending.first}, were returned "
+                f"more than delivery-limit {self.definition.delivery_limit} times and have ended"
+            )
+            self._ring.out.notices.append(("delivery limit", text))
+
+    def _expire(self, now_ms: int) -> None:
+        """Messages whose time is over are handed to nobody."""
+        if self.delivery.came_back:
+            self._expiry.note(self.delivery.came_back)
+            self.delivery.came_back = []
+        over = self._expiry.due(self.wall_us // 1000)
+        if over:
+            self._ended(now_ms, self.delivery.take_out(over), "expired")
 
     def _enforce(self, now_ms: int) -> None:
         """A limit that has become lower holds at once where the oldest messages go."""
@@ -670,7 +709,8 @@ class Master:
             if body.kind == "giveback":
                 self.delivery.give_back(list(taken))
                 continue
-            (self._acks if body.kind == "ack" else self._returns).extend(taken)
+            ways = {"ack": self._acks, "reject": self._rejects}
+            ways.get(body.kind, self._returns).extend(taken)
             done = taken.copy()
             for first, last in before:
                 done.add(first, last)
@@ -688,14 +728,28 @@ class Master:
         if self._acks:
             self._propose(now_ms, AckOp(tuple(RangeSet(self._acks))))
             self._acks = []
+        if self._rejects:
+            self._ended(now_ms, self._rejects, "rejected")
+            self._rejects = []
         if self._returns:
-            self._propose(now_ms, ReturnOp(tuple(RangeSet(self._returns))))
+            self._return(now_ms, RangeSet(self._returns))
             self._returns = []
-            self._return_lsn = self._ring.received
         if self._settles:
             # A refusal, too, is told only when everything before it is stable.
             self._duty().settles.extend(self._settles)
             self._settles = []
+
+    def _return(self, now_ms: int, ranges: RangeSet) -> None:
+        """Messages go back to their places, but for those that came back too often."""
+        limit = self.definition.delivery_limit
+        if limit is not None:
+            spent = self._state.returned_often(ranges, limit)
+            for first, last in spent:
+                ranges.remove(first, last)
+            self._ended(now_ms, spent, "delivery_limit")
+        if ranges:
+            self._propose(now_ms, ReturnOp(tuple(ranges)))
+            self._return_lsn = self._ring.received
 
     def _duty(self) -> Duties:
         return self._duties.setdefault(self._ring.received, Duties())
@@ -711,6 +765,7 @@ class Master:
             priority = header.priority if header.flags & FLAG_PRIORITY else 0
             if first <= last:
                 self.delivery.add_ready(first, last, priority)
+                self._expiry.note(((first, last),))
             owner = self._owner.get(header.producer)
             if owner is not None:
                 run = (header.first_number, header.count, header.first_sequence)
@@ -740,6 +795,8 @@ class Master:
 
     def _activate(self, now_ms: int) -> None:
         self.delivery = Delivery(self._state, self.reign)
+        self.delivery.is_single = self.definition.single_active_consumer
+        self._expiry.begin(self.definition.message_ttl, self.delivery.ready)
         self.active = True
         if self.vacancy.was_consumed:
             self.vacancy.expect(now_ms + 2 * self._config.failure_ms)
@@ -764,6 +821,7 @@ class Master:
         self._end_lost(now_ms)
         self._end_overdue(now_ms)
         self._expire_producers(now_ms)
+        self._expire(now_ms)
         if self._is_enforcing:
             self._enforce(now_ms)
         self._admit_held(now_ms)
@@ -855,6 +913,11 @@ class Master:
         oldest_ms = self.delivery.oldest_ms
         if oldest_ms is not None:
             times.append(oldest_ms + self._config.consumer_timeout_ms + 1)
+        expiry_ms = self._expiry.next_ms
+        if expiry_ms is not None and self.active:
+            # The wall clock may be set: look again at times, however far away it seems.
+            left_ms = expiry_ms - self.wall_us // 1000
+            times.append(now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS))
         vacant_ms = self.vacancy.wake_at_ms()
         if vacant_ms is not None:
             times.append(vacant_ms)

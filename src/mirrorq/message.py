@@ -162,7 +162,7 @@ class Message:
         """
         if delay is not None:
             raise ConfigError("nack(delay=…) is not supported by this version: leave it out")
-        return self._chunk.handle._settle("nack" if requeue else "ack", (self,))
+        return self._chunk.handle._settle("nack" if requeue else "reject", (self,))
 
     def __enter__(self) -> Message:
         return self

@@ -87,6 +87,7 @@ class OpKind(IntEnum):
     ABORT = 18
     RANGE_LEASE = 19
     HORIZONS = 20
+    DISCARD = 21
 
 
 FLAG_PROPERTIES = 1
@@ -203,6 +204,22 @@ class DropHeadOp:
 
 
 @frozen
+class ExpiryOp:
+    """Messages whose time to live was over while they were ready."""
+
+    ranges: tuple[Range, ...]
+
+
+@frozen
+class DiscardOp:
+    """Messages that end without an ack because a consumer said so, or could not take them."""
+
+    ranges: tuple[Range, ...]
+    reason: str
+    """rejected or delivery_limit."""
+
+
+@frozen
 class ProducerOp:
     """A producer id is given (`expired` empty; the id is the op's lsn) or ids end."""
 
@@ -226,6 +243,8 @@ Payload = (
     | RefusalOp
     | PurgeOp
     | DropHeadOp
+    | ExpiryOp
+    | DiscardOp
     | ProducerOp
     | UnknownOp
     | None
@@ -535,7 +554,8 @@ class Credit:
 
 @frozen
 class Settle:
-    """Acks and returns. `kind`: ack, nack (counted) or giveback (seen by nobody).
+    """Acks and returns. `kind`: ack, nack (counted), reject (ends without an ack) or giveback
+    (seen by nobody).
 
     Answered by Settled with the same `request` when the outcome is stable (giveback: never).
     """

@@ -147,7 +147,9 @@ class MirroredQueue(Handle):
             headers: names to str, bytes, int, float or bool.
             message_id: carried, not used to find duplicates.
             priority: 0 to 31; higher ones are delivered first, each in its own order.
-            ttl, delay: not supported by this version.
+            ttl: seconds after which the message ends if nobody has taken it by then; where the
+                queue's policy has a message-ttl (in ms) too, the lesser holds.
+            delay: not supported by this version.
             key: carried.
             persistent: False: lost when all nodes stop.
             block, timeout: wait so long (seconds) while too much is unconfirmed.
@@ -161,12 +163,12 @@ class MirroredQueue(Handle):
             Full: too much unconfirmed for `timeout` seconds (NoQuorum, QueueDown if that is
                 why).
             TypeError, ValueError: a body that is not bytes-like or too large.
-            ConfigError: a priority that is none.
+            ConfigError: a priority or a ttl that is none.
             ShutDown: the handle is shut down or closed.
         """
-        if ttl or delay:
-            _refuse_later(ttl=ttl, delay=delay)
-        terms = terms_of(persistent, priority, delay)
+        if delay:
+            _refuse_later(delay=delay)
+        terms = terms_of(persistent, priority, delay, ttl)
         data = self._publisher.body(body)
         properties = pack_properties(headers, message_id, key)
         self._check_open_for_puts()
@@ -199,9 +201,9 @@ class MirroredQueue(Handle):
         needed and another producer came between), or `NotConfirmed` with `.stored` and
         `.refused`. Arguments and errors as in `put`; they are those of every message.
         """
-        if ttl or delay:
-            _refuse_later(ttl=ttl, delay=delay)
-        terms = terms_of(persistent, priority, delay)
+        if delay:
+            _refuse_later(delay=delay)
+        terms = terms_of(persistent, priority, delay, ttl)
         data = self._publisher.bodies(bodies)
         properties = pack_properties(headers, message_id, key)
         self._check_open_for_puts()

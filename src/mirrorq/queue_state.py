@@ -37,8 +37,10 @@ from mirrorq.messages import (
     FLAG_TRANSIENT,
     PRIORITY_MAX,
     AckOp,
+    DiscardOp,
     DropHeadOp,
     Entry,
+    ExpiryOp,
     HorizonOp,
     HorizonsOp,
     OpKind,
@@ -50,13 +52,15 @@ from mirrorq.messages import (
 )
 from mirrorq.ranges import RangeSet
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 OLDEST_VERSION = 1
 """The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
 messages count 0 bytes, and no policy's TTL ends them."""
 GENERATION_BITS = 40
 """Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
 all that the lost past can have given out, and room for eight million of them."""
+UNTIMED_VERSION = 3
+"""The first version with sizes and times; 4 has each message's ttl too."""
 MARKS_TRIM_COUNT = 8
 """Promotion marks are looked through for dead ones when there are more than this."""
 
@@ -137,6 +141,7 @@ class _Image(msgspec.Struct, array_like=True):
     generation: _Number = 0
     fence: _Number = 0
     lost: _Number = 0
+    ttls: bytes = b""
 
 
 class QueueState:
@@ -160,6 +165,10 @@ class QueueState:
         """Bytes of each live message's body."""
         self.stamps = Column()
         """When each live message was published: ms since 1970; 0 is not known."""
+        self.ttls = Column()
+        """Each live message's own time to live in ms; 0 is none."""
+        self.has_ttls = False
+        """Whether some message may have one. Not part of the state: a hint for a master."""
         self.producers: dict[int, Producer] = {}
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) of all applied ops, oldest first."""
@@ -198,6 +207,17 @@ class QueueState:
     def producer_id(self, lsn: int) -> int:
         """The id that a producer op at `lsn` gives: lsns come again in another past."""
         return lsn + (self.generation << GENERATION_BITS)
+
+    def returned_often(self, ranges: RangeSet, limit: int) -> RangeSet:
+        """Those of these messages that one more return would bring above a delivery limit."""
+        if limit == 0:
+            return ranges.copy()
+        often = RangeSet()
+        for first, last in ranges:
+            for sequence in range(first, last + 1):
+                if self.returned.get(sequence, (0, 0))[0] >= limit:
+                    often.add(sequence, sequence)
+        return often
 
     def raised_by_promotion(self, sequence: int) -> bool:
         """Whether the last raise of this message's count was a promotion."""
@@ -249,7 +269,7 @@ class QueueState:
         payload = entry.payload
         if payload is None:
             self._publish(entry)
-        elif isinstance(payload, AckOp | PurgeOp | DropHeadOp):
+        elif isinstance(payload, AckOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
             return self._end(payload.ranges)
         elif isinstance(payload, ReturnOp):
             self._return(payload.ranges, header.lsn)
@@ -271,6 +291,8 @@ class QueueState:
         self.live.add(first, last)
         self.sizes.append_sizes(first, sizes_of(entry.offsets, header.count))
         self.stamps.append(first, last, max(header.timestamp_us, 0) // 1000)
+        self.ttls.append(first, last, header.ttl_ms)
+        self.has_ttls = self.has_ttls or header.ttl_ms > 0
         self.next_sequence = last + 1
         if header.flags & FLAG_TRANSIENT:
             self.transient.add(first, last)
@@ -317,6 +339,7 @@ class QueueState:
             gap = self.live.gap(first, 1, self.next_sequence - 1)
             self.sizes.forget(*gap)
             self.stamps.forget(*gap)
+            self.ttls.forget(*gap)
         if len(self.marks) > MARKS_TRIM_COUNT:
             self._trim_marks()
         return ranges
@@ -414,6 +437,7 @@ class QueueState:
             self.generation,
             self.fence,
             self.lost,
+            self.ttls.to_bytes(),
         )
         return msgspec.msgpack.encode(image)
 
@@ -446,9 +470,13 @@ class QueueState:
         state.history = image.history
         state.sizes = Sizes.from_bytes(image.sizes)
         state.stamps = Column.from_bytes(image.stamps)
-        for column in (state.sizes, state.stamps):
+        state.ttls = Column.from_bytes(image.ttls)
+        state.has_ttls = bool(len(state.ttls))
+        if image.version == UNTIMED_VERSION and state.live:
+            state.ttls.append(1, image.next_sequence - 1, 0)
+        for column in (state.sizes, state.stamps, state.ttls):
             column.check_end(image.next_sequence - 1)
-            if image.version < 3 and state.live:
+            if image.version < UNTIMED_VERSION and state.live:
                 column.append(1, image.next_sequence - 1, 0)
         state.generation = image.generation
         state.fence = image.fence

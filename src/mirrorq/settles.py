@@ -35,7 +35,7 @@ class Settle:
 
 def offer(session: Session, items: Sequence[Settle]) -> None:
     """Hand calls to the session: all acks as one, all nacks as one."""
-    for kind in ("ack", "nack"):
+    for kind in ("ack", "nack", "reject"):
         chosen = [item for item in items if item.kind == kind]
         if chosen:
             messages = [message for item in chosen for message in item.messages]

@@ -57,7 +57,8 @@ def terms_of(
             f"priority is {priority}: it is from 0 to {PRIORITY_MAX}, the higher the sooner"
         )
     delay_ms = 0 if delay is None else milliseconds("delay", delay)
-    ttl_ms = 0 if ttl is None else milliseconds("ttl", ttl)
+    # A ttl of 0 ends at once; in a frame 0 is none.
+    ttl_ms = 0 if ttl is None else max(milliseconds("ttl", ttl), 1)
     return Terms(bool(persistent), priority, delay_ms, ttl_ms)
 
 

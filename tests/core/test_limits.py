@@ -31,9 +31,8 @@ class Bounded(Queue):
     """A queue with a limit, and one producer that remembers its numbers."""
 
     def __init__(self, files: QueueFiles | None = None, epoch: int = 1, **limits: Any) -> None:
-        super().__init__(files, epoch, codec=FrameCodec())
         self.limits = limits
-        self.define(**limits)
+        super().__init__(files, epoch, codec=FrameCodec(), first=(Defined(Definition(**limits)),))
         self.sync()
         self.attach(ONE)
         self.producer = self.open_producer()

@@ -66,6 +66,7 @@ class Queue:
         epoch: int = 1,
         config: Config | None = None,
         codec: OpCodec = CODEC,
+        first: tuple[Any, ...] = (),
     ) -> None:
         self.now_ms = NOW_MS
         self.wall_us = 0
@@ -77,7 +78,7 @@ class Queue:
         self.replies: list[tuple[SessionId, Reply]] = []
         self._writes: list[tuple[int, Any]] = []
         self._numbers: dict[SessionId, tuple[int, int]] = {}
-        self.step(ViewInstalled(view(epoch, "a", reign=epoch)))
+        self.step(*first, ViewInstalled(view(epoch, "a", reign=epoch)))
 
     def step(self, *events: Any) -> None:
         effects = self.replica.step(self.now_ms, self.wall_us, *events)

@@ -7,7 +7,7 @@ import threading
 import pytest
 from fake_host import FakeHost, wait_until
 
-from mirrorq.errors import Full, NotConfirmed, QueueDown, ShutDown
+from mirrorq.errors import AckRefused, ConfigError, Full, NotConfirmed, QueueDown, ShutDown
 
 
 def test_put_waits_on_a_full_queue() -> None:
@@ -163,3 +163,37 @@ def test_close_wakes_who_waits_for_room() -> None:
             queue.close()
             thread.join(20)
             assert len(errors) == 1
+
+
+def test_a_message_with_a_ttl_ends() -> None:
+    """Seconds, as every other time in Python; 0 ends at once. Who holds it keeps it."""
+    with FakeHost() as host, host.queue() as queue:
+        queue.put(b"held", ttl=0.3).result(10)
+        held = queue.get(timeout=10)
+        queue.put(b"for ever").result(10)
+        queue.put(b"gone", ttl=0).result(10)
+        queue.put_many([b"soon", b"soon"], ttl=0.01).result(10)
+        assert queue.get(timeout=10).body == b"for ever"
+        wait_until(lambda: host.live == 2, "the others end")
+        held.ack().result(10)
+
+
+@pytest.mark.parametrize("ttl", [-1, float("nan"), "1", True])
+def test_a_ttl_that_is_none(ttl: object) -> None:
+    """Refused before anything is put."""
+    with FakeHost() as host, host.queue() as queue:
+        with pytest.raises(ConfigError, match="ttl"):
+            queue.put(b"x", ttl=ttl)  # type: ignore[arg-type]
+        queue.put(b"y").result(10)
+        assert host.live == 1
+
+
+def test_nack_without_requeue_ends_the_message() -> None:
+    """It is not delivered again, and a second settlement of it is refused."""
+    with FakeHost() as host, host.queue() as queue:
+        queue.put_many([b"bad", b"good"]).result(10)
+        bad = queue.get(timeout=10)
+        bad.nack(requeue=False).result(10)
+        assert isinstance(bad.ack().exception(10), AckRefused)
+        assert queue.get(timeout=10).body == b"good"
+        assert host.live == 1

@@ -1,4 +1,4 @@
-"""Scenario 28: limits of a queue's length hold across failovers."""
+"""Scenarios 28 and 29: limits of length and of time hold across failovers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 
 from mirrorq.messages import SetPolicy
 from mirrorq.policy import parse, to_text
+from mirrorq.session import Put
 from mirrorq.testing import checkers
-from mirrorq.testing.workload import Producer
+from mirrorq.testing.workload import Attempt, Producer
+from mirrorq.wire import frames
 
 from .world import World
 
@@ -183,4 +185,90 @@ def test_28_bytes_across_a_failover_and_a_new_mirror() -> None:
     total = sum(sizes.at(sequence) for sequence in world.left)
     assert 33 < total <= 40
     assert world.wrong == []
+    world.check_copies()
+
+
+# --- 29: time to live ---------------------------------------------------------------------
+
+
+class _Short(Producer):
+    """Its messages end after a while if nobody takes them."""
+
+    ttl_ms = 0
+
+    def publish(self) -> None:
+        if not self.is_alive or self.sent >= self.count:
+            return
+        self.sent += 1
+        body = b"%s/%d" % (self.name.encode(), self.sent)
+        self.journal.attempts[body] = Attempt(body)
+        self.session.put(Put([body], 1, len(body), self._pack_of(body), False, len(body)))
+        self.poke()
+
+    def _pack_of(self, body: bytes) -> Any:
+        def pack(producer: int, first_number: int, settled: int) -> bytes:
+            return frames.pack_publish(
+                [body],
+                producer=producer,
+                first_number=first_number,
+                settled=settled,
+                ttl_ms=self.ttl_ms,
+            )
+
+        return pack
+
+
+def _put_short(world: World, name: str, count: int, ttl_ms: int) -> None:
+    producer = _Short(world.cluster, "b", world.queue_id, name, Random(5), world.journal, count)
+    producer.ttl_ms = ttl_ms
+    while not producer.is_done:
+        producer.publish()
+        world.cluster.run(3)
+
+
+def test_29_messages_end_on_all_copies_alike_though_clocks_differ() -> None:
+    """The master's clock alone decides, and what it decided is an op: mirrors whose clocks are
+    wrong by an hour end nothing by themselves."""
+    world = Limited(message_ttl=4000)
+    world.cluster.nodes["c"].clock_offset_ms += 3_600_000
+    _put_short(world, "long", 5, 0)
+    _put_short(world, "short", 5, 1500)
+    assert [world.live(name) for name in "abc"] == [10, 10, 10]
+    world.cluster.run(1600)
+    assert [world.live(name) for name in "abc"] == [5, 5, 5]
+    world.cluster.run(3000)
+    assert [world.live(name) for name in "abc"] == [0, 0, 0]
+    world.check_copies()
+
+
+def test_29_a_new_master_knows_each_ttl() -> None:
+    """Also one whose copy came by a transfer; nothing that has ended is handed out."""
+    world = Limited(max_length=1000)
+    world.cluster.kill("c")
+    world.cluster.wipe("c")
+    _put_short(world, "keep", 4, 0)
+    _put_short(world, "late", 4, 60_000)
+    _put_short(world, "soon", 4, 30_000)
+    began_ms = world.cluster.now_ms
+    world.cluster.start("c")
+    world.until_in_sync()
+    for name in "ab":
+        world.cluster.kill(name)
+        world.until(lambda gone=name: world.master not in (None, gone))
+        world.cluster.run(5000)
+        world.cluster.start(name)
+        world.until_in_sync()
+    assert world.cluster.now_ms < began_ms + 30_000
+    assert world.left == list(range(1, 13))
+    world.cluster.run(began_ms + 30_001 - world.cluster.now_ms)
+    assert world.left == list(range(1, 9))
+    taker = world.taker("b", prefetch=20)
+    world.until(lambda: len(taker.held) == 8)
+    assert {body.split(b"/")[0] for body, _ in taker.seen} == {b"keep", b"late"}
+    world.cluster.run(40_000)
+    assert len(world.left) == 8, "what a consumer holds does not end"
+    for _, body in list(taker.held):
+        taker.settle(body, "nack" if body.startswith(b"late") else "ack")
+    world.until(lambda: world.left == [])
+    assert len(taker.seen) == 8, "returned after its time: it ended"
     world.check_copies()

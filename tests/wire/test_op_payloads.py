@@ -11,7 +11,9 @@ from mirrorq.codec import OpCodec
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
     AckOp,
+    DiscardOp,
     DropHeadOp,
+    ExpiryOp,
     HorizonOp,
     HorizonsOp,
     OpKind,
@@ -52,6 +54,8 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(RefusalOp, st.text(max_size=20)),
     st.builds(PurgeOp, ranges),
     st.builds(DropHeadOp, ranges),
+    st.builds(ExpiryOp, ranges),
+    st.builds(DiscardOp, ranges, st.sampled_from(["rejected", "delivery_limit"])),
     st.builds(ProducerOp, st.text(max_size=20), st.lists(numbers, max_size=4).map(tuple)),
 )
 KINDS = {
@@ -63,6 +67,8 @@ KINDS = {
     RefusalOp: OpKind.REFUSAL,
     PurgeOp: OpKind.PURGE,
     DropHeadOp: OpKind.DROP_HEAD,
+    ExpiryOp: OpKind.EXPIRY,
+    DiscardOp: OpKind.DISCARD,
     ProducerOp: OpKind.PRODUCER,
 }
 STAMP = {"queue_id": 7, "epoch": 2, "lsn": 9, "timestamp_us": 1_000}

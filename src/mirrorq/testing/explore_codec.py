@@ -8,8 +8,10 @@ from __future__ import annotations
 from mirrorq.messages import (
     PRIORITY_SHIFT,
     AckOp,
+    DiscardOp,
     DropHeadOp,
     Entry,
+    ExpiryOp,
     Header,
     HorizonOp,
     HorizonsOp,
@@ -31,6 +33,8 @@ _KINDS: dict[type, OpKind] = {
     RefusalOp: OpKind.REFUSAL,
     PurgeOp: OpKind.PURGE,
     DropHeadOp: OpKind.DROP_HEAD,
+    ExpiryOp: OpKind.EXPIRY,
+    DiscardOp: OpKind.DISCARD,
     ProducerOp: OpKind.PRODUCER,
 }
 FRAME_BYTES = 16

@@ -16,6 +16,7 @@ import attrs
 from mirrorq.columns import Column, Sizes
 from mirrorq.delivery import ConsumerSeat, Delivery, OpenHandOut
 from mirrorq.effects import QueueWrite, ReplicaEffects
+from mirrorq.expiry import Expiry
 from mirrorq.flow import Told
 from mirrorq.lanes import Horizons, Lane, ReadyLanes
 from mirrorq.limits import InLog
@@ -29,7 +30,7 @@ from mirrorq.testing.disk import QueueFiles
 from mirrorq.transfer import Transfer
 from mirrorq.vacancy import Vacancy
 
-PLAIN = (Replica, Ring, QueueState, Transfer, Master, Delivery, ReadyLanes, Horizons, InLog)
+PLAIN = (Replica, Ring, QueueState, Transfer, Master, Delivery, ReadyLanes, Horizons, InLog, Expiry)
 """Mutable classes with a __dict__."""
 DEFINED = (
     Attachment,

@@ -19,8 +19,10 @@ from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.messages import (
     PRIORITY_MAX,
     AckOp,
+    DiscardOp,
     DropHeadOp,
     Entry,
+    ExpiryOp,
     Header,
     HorizonOp,
     HorizonsOp,
@@ -75,6 +77,8 @@ _FORMS = (
     _form(OpKind.REFUSAL, RefusalOp, tuple[str]),
     _form(OpKind.PURGE, PurgeOp, tuple[_Ranges]),
     _form(OpKind.DROP_HEAD, DropHeadOp, tuple[_Ranges]),
+    _form(OpKind.EXPIRY, ExpiryOp, tuple[_Ranges]),
+    _form(OpKind.DISCARD, DiscardOp, tuple[_Ranges, Literal["rejected", "delivery_limit"]]),
     _form(OpKind.PRODUCER, ProducerOp, tuple[str, tuple[_Number, ...]]),
 )
 _FORM_OF_KIND = {int(form.kind): form for form in _FORMS}
@@ -118,7 +122,7 @@ def decode_payload(kind: int, payload: bytes) -> Payload:
             f"the payload of {len(payload)} bytes of op {form.kind.name} is malformed: {error}"
         ) from None
     op: Payload = form.op(*values)
-    if isinstance(op, AckOp | ReturnOp | PurgeOp | DropHeadOp):
+    if isinstance(op, AckOp | ReturnOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
         _check_ranges(op.ranges)
     elif isinstance(op, PromotedOp):
         _check_ranges(op.lost)
