@@ -33,6 +33,7 @@ def record_of(report: Report) -> dict[str, Any]:
         "seconds": report.plan.seconds,
         "wires": report.plan.wires,
         "took_s": round(report.took_s, 1),
+        "stalled_s": round(report.stalled_s, 1),
         "epochs": report.epochs,
         "faults": dict(report.faults),
         **report.findings.as_record(),
@@ -68,7 +69,8 @@ def summary(records: list[dict[str, Any]]) -> str:
     failed = sum(1 for record in records if record["wrong"])
     by_kind = ", ".join(f"{kind} {count}" for kind, count in sorted(faults.items()))
     return (
-        f"{len(records)} runs, {failed} failed, {total['took_s'] / 3600:.2f} hours, "
+        f"{len(records)} runs, {failed} failed, {total['took_s'] / 3600:.2f} hours "
+        f"({total['stalled_s'] / 3600:.2f} without processor time), "
         f"{sum(faults.values())} faults ({by_kind})\n{counted}"
     )
 

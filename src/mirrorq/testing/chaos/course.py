@@ -31,6 +31,8 @@ START_S = 120.0
 PAUSE_S = 0.01
 """Of a producer, between puts of 1 to 20 messages."""
 TICK_S = 0.02
+STALL_S = 0.4
+"""A tick that takes longer than this is a machine that stands still: half of `failure_ms`."""
 CALM_S = 30.0
 """A wipe waits so long for all to be well."""
 ACTIVE_MAX = 2
@@ -68,6 +70,9 @@ class Report:
     epochs: int = 0
     """The queue's last epoch: how often its ring changed."""
     took_s: float = 0.0
+    stalled_s: float = 0.0
+    """Time in which this process itself was not scheduled: then its nodes were not, either, and
+    nothing can be said about how long they need."""
     trace: list[str] = field(factory=list)
 
     @property
@@ -166,7 +171,7 @@ class Course:
                 self._do("begin", fault, fault.begin)
                 self.report.faults[fault.kind] += 1
                 active.append((time.monotonic() + fault.duration_s, fault))
-            time.sleep(TICK_S)
+            self._tick()
         for _, fault in active:
             self._do("end", fault, fault.end)
 
@@ -206,12 +211,22 @@ class Course:
 
     def _wait(self, seconds: float, what: str, condition: Callable[[], bool]) -> None:
         began_s = time.monotonic()
+        stalled_s = self.report.stalled_s
         while not condition():
             self._check_alive()
-            if time.monotonic() - began_s > seconds:
+            stood_s = self.report.stalled_s - stalled_s
+            if time.monotonic() - began_s - stood_s > seconds:
                 raise NoProgressError(f"no progress in {seconds} s until {what}: {self.seen()}")
-            time.sleep(TICK_S)
+            self._tick()
         self.note(f"{what}: after {time.monotonic() - began_s:.2f} s")
+
+    def _tick(self) -> None:
+        began_s = time.monotonic()
+        time.sleep(TICK_S)
+        slept_s = time.monotonic() - began_s
+        if slept_s > STALL_S:
+            self.report.stalled_s += slept_s
+            self.note(f"the machine had no time for {slept_s:.1f} s")
 
     def _check_alive(self) -> None:
         for process in (*self._workers, *self._nodes.values()):
@@ -322,7 +337,7 @@ class Course:
             if time.monotonic() > until_s:
                 self.note(f"no wipe of {name}: not all is well")
                 return
-            time.sleep(TICK_S)
+            self._tick()
         self.kill(name)
         self._disks.wipe(name)
         self.start(name)
