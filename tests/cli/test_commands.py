@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -169,3 +170,52 @@ def test_bench_measures_a_cluster(tmp_path: Path) -> None:
     assert len(figures) == 6
     assert all(figure["value"] > 0 for figure in figures.values())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nodes_join_and_are_forgotten(tmp_path: Path) -> None:
+    """`node --join` makes them nodes of the cluster; `forget-node` refuses one that runs."""
+    (port,) = free_ports(1)
+    endpoint = f"tcp://127.0.0.1:{port}"
+    processes = [start_node(tmp_path, endpoint)]
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        return run_alone(arguments[0], "--connect", endpoint, *arguments[1:])
+
+    def wait_for(*wanted: str) -> None:
+        end = time.monotonic() + COMMAND_S
+        while (found := names(command("status", "--json"))) != list(wanted):
+            assert time.monotonic() < end, found
+
+    try:
+        for name in "bc":
+            arguments = ["node", name, "--path", str(tmp_path / name), "--join", endpoint]
+            with (tmp_path / f"{name}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=log
+                )
+            processes.append(process)
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith(f"node {name} runs on tcp://127.0.0.1:".encode())
+        wait_for("a", "b", "c")
+        refused = command("forget-node", "c")
+        assert refused.returncode == 1
+        assert b"node c is alive" in refused.stderr
+        assert b"has no node 'nobody'" in command("forget-node", "nobody").stderr
+        processes[2].kill()
+        end = time.monotonic() + COMMAND_S
+        while (forgotten := command("forget-node", "c")).returncode:
+            assert time.monotonic() < end, forgotten.stderr
+        assert forgotten.stdout == b"forgotten: c\n"
+        wait_for("a", "b")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def names(status: subprocess.CompletedProcess[bytes]) -> list[str]:
+    """Of the nodes that a `status --json` names."""
+    return [node["name"] for node in json.loads(status.stdout)["nodes"]] if status.stdout else []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from mirrorq.messages import RemoveNode, StoreId
 from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.membership import MembershipFaults
 
 from .world import World
 
@@ -277,4 +280,49 @@ def test_stores_of_another_cluster_are_kept_out_by_every_node() -> None:
     cluster.kill("c")
     cluster.nodes["c"].disk = ours
     cluster.start("c")
+    world.check()
+
+
+# --- At random ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_cluster_that_changes_all_the_time_loses_nothing(seed: int) -> None:
+    """Nodes join, die for good and are forgotten while others are killed and cut off; then all
+    agree on who is left, and every confirmed message is there."""
+    random = Random(seed)
+    world = World(seed=seed)
+    cluster = world.cluster
+    faults = MembershipFaults(cluster, random)
+    producers = []
+    for round_ in range(12):
+        random.choice((faults.join, faults.join, faults.retire, faults.forget))()
+        alive = [name for name in "abc" if name in cluster.running]
+        if random.random() < 0.4 and len(alive) == 3:
+            name = random.choice(alive)
+            cluster.kill(name)
+            cluster.after(random.choice((50, 1500)), lambda name=name: cluster.start(name))
+        elif random.random() < 0.3:
+            one, other = random.sample(tuple(cluster.nodes), 2)
+            cluster.cut(one, other, silent=random.random() < 0.5)
+            cluster.after(1500, cluster.heal_all)
+        alive = [name for name in "abc" if name in cluster.running]
+        if alive:
+            producers.append(world.producer(random.choice(alive), 20, f"p{round_}"))
+        cluster.run(random.choice((300, 2500)))
+    cluster.heal_all()
+    cluster.start(*(name for name in cluster.nodes if name not in faults.retired))
+
+    def is_settled() -> bool:
+        faults.press()
+        cluster.run(500)
+        return faults.is_settled()
+
+    world.until(is_settled)
+    for name in faults.retired:
+        cluster.remove(name)
+    for producer in producers:
+        if producer.is_open and not producer.is_alive:
+            producer.die()
+    world.data_nodes = tuple(n for n, node in cluster.nodes.items() if not node.witness)
     world.check()

@@ -1,0 +1,105 @@
+"""Faults of a swarm that change who is in the cluster: nodes join, stop for good, are forgotten.
+
+    changes = MembershipFaults(cluster, random)
+    changes.join()          # a node with an empty disk joins through one that runs
+    changes.forget()        # one of those is forgotten, through one that runs
+    changes.retire()        # one that had joined is killed for good
+
+Each does one random step of its kind, or nothing where there is none to do. What is refused is
+as good as what is done: the checkers judge what comes of it. Only nodes that have joined are
+retired; `is_settled` says whether everybody who is to be in the cluster is.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from mirrorq.engine_events import Ask
+from mirrorq.messages import RemoveNode, StoreId
+from mirrorq.testing.cluster import SimulatedCluster
+
+__all__ = ["MembershipFaults"]
+
+NODES_MAX = 6
+FIRST_TOKEN = 1 << 40
+"""Of questions that nobody waits for."""
+
+
+class MembershipFaults:
+    """Joins and removals of one run."""
+
+    def __init__(self, cluster: SimulatedCluster, random: Random) -> None:
+        self._cluster = cluster
+        self._random = random
+        self._number = 0
+        self._token = FIRST_TOKEN
+        self.retired: dict[str, None] = {}
+        """Killed for good: not to be started again, forgotten or to be forgotten."""
+
+    def join(self) -> None:
+        """A node that was never there joins through one or two that run."""
+        cluster = self._cluster
+        running = [name for name in cluster.running if name not in self.retired]
+        if not running or len(cluster.nodes) - len(self.retired) >= NODES_MAX:
+            return
+        self._number += 1
+        name = f"n{self._number}"
+        through = self._random.sample(running, min(len(running), self._random.randint(1, 2)))
+        cluster.add(name, *through, witness=self._random.random() < 0.2)
+        cluster.start(name)
+
+    def forget(self) -> None:
+        """Somebody asks for a node that does not run, or for any, to be forgotten."""
+        cluster = self._cluster
+        if cluster.running and self.retired:
+            self._ask(self._random.choice(tuple(self.retired)))
+
+    def retire(self) -> None:
+        """One that had joined, in sync with others, is killed and will not come back."""
+        cluster = self._cluster
+        joined = [
+            name
+            for name in cluster.running
+            if cluster.nodes[name].joins is not None and self._is_spare(name)
+        ]
+        if joined:
+            name = self._random.choice(joined)
+            cluster.kill(name)
+            self.retired[name] = None
+
+    def press(self) -> None:
+        """At the end of a run: ask again for all that are to be forgotten."""
+        for name in self.retired:
+            self._ask(name)
+
+    def is_settled(self) -> bool:
+        """Whether running nodes agree on a cluster of exactly those who are to be in it."""
+        cluster = self._cluster
+        wanted = {
+            StoreId(name, node.disk.store)
+            for name, node in cluster.nodes.items()
+            if name not in self.retired
+        }
+        return all(
+            set(cluster.engine(name).voters) == wanted
+            and {node.name for node in cluster.engine(name).catalog.nodes()}
+            == {store.node for store in wanted}
+            for name in cluster.running
+        )
+
+    def _ask(self, name: str) -> None:
+        through = [one for one in self._cluster.running if one not in self.retired]
+        if through:
+            self._token += 1
+            self._cluster.tell(self._random.choice(through), Ask(self._token, RemoveNode(name)))
+
+    def _is_spare(self, name: str) -> bool:
+        """Whether no queue has its only copy in sync there, and a majority is left without it."""
+        cluster = self._cluster
+        engine = cluster.engine(name)
+        alive = sum(voter.node in cluster.running for voter in engine.voters)
+        only = any(
+            all(member.id.node == name for member in record.view.members if member.in_sync)
+            for record in engine.catalog.queues()
+        )
+        return not only and alive - 1 > len(engine.voters) // 2
