@@ -21,6 +21,7 @@ PURE = (
     "columns",
     "contacts",
     "delivery",
+    "disuse",
     "effects",
     "engine",
     "engine_events",

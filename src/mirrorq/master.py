@@ -24,6 +24,7 @@ from mirrorq.codec import OpCodec
 from mirrorq.columns import sizes_of
 from mirrorq.config import Config
 from mirrorq.delivery import ConsumerKey, ConsumerSeat, Delivery
+from mirrorq.disuse import Disuse
 from mirrorq.expiry import Expiry
 from mirrorq.flow import Told
 from mirrorq.lanes import Horizons
@@ -171,6 +172,7 @@ class Master:
         self.commands: list[CatalogCommand] = []
         """What to ask the catalog for."""
         self.vacancy = Vacancy(ring.queue_id, reign)
+        self.disuse = Disuse(ring.queue_id, reign)
         self._ring = ring
         self._state = state
         self._config = config
@@ -228,6 +230,7 @@ class Master:
             self._expiry.begin(definition.message_ttl, self.delivery.ready)
         self.definition = definition
         self.delivery.is_single = definition.single_active_consumer
+        self.disuse.expires_ms = definition.expires
         limit = limit_of(definition)
         self._is_enforcing = self._is_enforcing or limit != self._limit
         self._limit = limit
@@ -305,6 +308,7 @@ class Master:
         if any(key[0] == session and key[1] for key in self.delivery.consumers):
             # It subscribes again next.
             self.vacancy.expect(now_ms + self._config.failure_ms)
+        self.disuse.use(now_ms)
         self.delivery.unsubscribe_session(session)
         self._keep_only(session, body.held)
         attachment = Attachment(request.attachment, requests=request.number)
@@ -339,6 +343,7 @@ class Master:
             case Settle():
                 self._settle(session, body)
             case Credit():
+                self.disuse.use(now_ms)
                 delivery.credit((session, body.number), body.total)
             case Subscribe():
                 self._subscribe(session, body)
@@ -359,7 +364,7 @@ class Master:
                 pass
 
     def _subscribe(self, session: SessionId, body: Subscribe) -> None:
-        if self.vacancy.is_ending:
+        if self.vacancy.is_ending or self.disuse.is_ending:
             return
         key = (session, body.number)
         seat = ConsumerSeat(key, body.prefetch, body.exclusive, body.auto_ack)
@@ -798,6 +803,7 @@ class Master:
         self.delivery.is_single = self.definition.single_active_consumer
         self._expiry.begin(self.definition.message_ttl, self.delivery.ready)
         self.active = True
+        self.disuse.use(now_ms)
         if self.vacancy.was_consumed:
             self.vacancy.expect(now_ms + 2 * self._config.failure_ms)
         while self._waiting:
@@ -841,9 +847,14 @@ class Master:
         self._move_horizon(now_ms)
         self._tell_flows()
         self._flush_confirms()
-        command = self.vacancy.judge(now_ms, sum(key[1] != 0 for key in self.delivery.consumers))
-        if command is not None:
-            self.commands.append(command)
+        consumers = sum(key[1] != 0 for key in self.delivery.consumers)
+        is_used = bool(consumers or self.delivery.hungry or self.delivery.unacknowledged)
+        for command in (
+            self.vacancy.judge(now_ms, consumers),
+            self.disuse.judge(now_ms, is_used),
+        ):
+            if command is not None:
+                self.commands.append(command)
 
     def _lacks_members(self) -> str:
         """`min-in-sync`: why no confirm may be given in the present view, "" when it may.
@@ -918,9 +929,9 @@ class Master:
             # The wall clock may be set: look again at times, however far away it seems.
             left_ms = expiry_ms - self.wall_us // 1000
             times.append(now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS))
-        vacant_ms = self.vacancy.wake_at_ms()
-        if vacant_ms is not None:
-            times.append(vacant_ms)
+        for end_ms in (self.vacancy.wake_at_ms(), self.disuse.wake_at_ms()):
+            if end_ms is not None and self.active:
+                times.append(end_ms)
         return min(times, default=None)
 
     # --- Ops ----------------------------------------------------------------------------

@@ -272,3 +272,52 @@ def test_29_a_new_master_knows_each_ttl() -> None:
     world.until(lambda: world.left == [])
     assert len(taker.seen) == 8, "returned after its time: it ended"
     world.check_copies()
+
+
+# --- expires ------------------------------------------------------------------------------
+
+
+def _exists(world: World) -> bool:
+    return all(
+        world.cluster.engine(name).catalog.queue(world.queue_id) is not None
+        for name in world.cluster.running
+    )
+
+
+def test_an_unused_queue_expires() -> None:
+    """No consumer, no handle opened for so long: it is gone on all nodes, messages and all;
+    publishing keeps it as little as in RabbitMQ."""
+    world = Limited(expires=5000)
+    world.put("b", 3)
+    producer = world.producer("b", 2000, "busy")
+    world.cluster.run(4000)
+    assert _exists(world)
+    world.until(lambda: not _exists(world), 3000)
+    world.cluster.run(1000)
+    for name in "abc":
+        assert world.queue_id not in world.cluster.engine(name).replicas
+    assert producer.session.closed
+
+
+def test_a_queue_in_use_does_not_expire_and_a_new_master_counts_anew() -> None:
+    """Nor while a consumer only waits; the time begins when it goes, and with each reign."""
+    world = Limited(expires=5000)
+    taker = world.taker("b")
+    world.cluster.run(20_000)
+    assert _exists(world)
+    taker.close()
+    world.cluster.run(4000)
+    world.cluster.kill("a")
+    world.until(lambda: world.master not in (None, "a"))
+    world.cluster.run(3500)
+    assert _exists(world)
+    world.until(lambda: not _exists(world), 3000)
+
+
+def test_a_policy_that_is_cleared_lets_a_queue_live() -> None:
+    """Until the moment of the deletion it may be taken back."""
+    world = Limited(expires=3000)
+    world.cluster.run(2000)
+    world.define(max_length=10)
+    world.cluster.run(10_000)
+    assert _exists(world)

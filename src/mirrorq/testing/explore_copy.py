@@ -15,6 +15,7 @@ import attrs
 
 from mirrorq.columns import Column, Sizes
 from mirrorq.delivery import ConsumerSeat, Delivery, OpenHandOut
+from mirrorq.disuse import Disuse
 from mirrorq.effects import QueueWrite, ReplicaEffects
 from mirrorq.expiry import Expiry
 from mirrorq.flow import Told
@@ -35,6 +36,7 @@ PLAIN = (Replica, Ring, QueueState, Transfer, Master, Delivery, ReadyLanes, Hori
 DEFINED = (
     Attachment,
     ConsumerSeat,
+    Disuse,
     Duties,
     Lane,
     Lease,
