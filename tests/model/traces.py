@@ -252,6 +252,16 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
         "disk",
         (("crash", 0), ("wipe", 0), ("start", 0), ("view", "promote", "a")),
     ),
+    "unclean promotion although when-synced": (
+        "careless",
+        "disk",
+        (
+            ("slow", ("link", 1, 2)),
+            ("view", "demote", "c"),
+            ("publish", 0),
+            ("view", "lose", "c"),
+        ),
+    ),
     "wiped store taken for the old member": (
         "careless",
         "disk",

@@ -16,6 +16,11 @@ their disks against it:
     handout     of all hand-outs of a message only the first may have delivery count 1 (P3)
     acked       nothing whose ack was settled is handed out again, or lives on (P3)
     invariant   what the modules say of themselves
+
+An unclean promotion begins another past: the first ops that its master calls stable say which of
+the old ones are kept. Until then the old master goes on and only invariants are looked at; from
+then on what masters of earlier epochs say is void. A member is held against the new past
+when it is repaired in it.
 """
 
 from __future__ import annotations
@@ -63,6 +68,10 @@ class Witness(NamedTuple):
     """Acks that are not answered: (reign in which it was sent, request, what)."""
     settled: tuple[int, ...] = ()
     """Sequences whose ack has been told to be done, sorted."""
+    past: int = 0
+    """Epoch of the last unclean promotion."""
+    is_open: bool = False
+    """Nobody has said yet what its past is."""
 
     def sent_in(self, reign: int) -> int:
         """The highest number sent in this reign; what is confirmed is not sent again."""
@@ -86,7 +95,7 @@ class Checkers:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._states: dict[tuple[Entry, ...], QueueState] = {(): QueueState()}
-        self._passed: set[tuple[int, tuple[Entry, ...], bool, bool]] = set()
+        self._passed: set[tuple[int, tuple[Entry, ...], bool, bool, bool, bool]] = set()
 
     # --- What a step showed -------------------------------------------------------------
 
@@ -94,7 +103,12 @@ class Checkers:
         """The witness after a node's step. Raises Violation."""
         if done.error:
             raise Violation("invariant", done.error)
+        is_old = self._epoch(self._processes[done.process]) < witness.past
+        if is_old and not witness.is_open:
+            return witness
         if done.declared:
+            if not is_old:
+                witness = self._past_chosen(witness, done)
             witness = self._on_declared(witness, done)
         for reply in done.replies:
             match reply.reply:
@@ -112,6 +126,18 @@ class Checkers:
                 case _:
                     pass
         return witness
+
+    def _epoch(self, process: Process) -> int:
+        return process.replica.ring.epoch if process.replica is not None else process.epoch
+
+    def _past_chosen(self, witness: Witness, done: Done) -> Witness:
+        """The first ops that are stable after an unclean promotion: those before stay."""
+        if not witness.is_open:
+            return witness
+        stable = witness.stable[: done.declared_from - 1]
+        live = self.state_at(stable).live
+        settled = tuple(s for s in witness.settled if s not in live)
+        return witness._replace(stable=stable, settled=settled, settling=(), is_open=False)
 
     def _on_declared(self, witness: Witness, done: Done) -> Witness:
         stable = witness.stable
@@ -138,7 +164,7 @@ class Checkers:
             if header.kind == OpKind.PUBLISH:
                 if header.first_number <= highest:
                     raise Violation("duplicate", f"number {header.first_number} after {highest}")
-                if header.first_number > highest + 1:
+                if header.first_number > max(highest, header.settled) + 1:
                     raise Violation("duplicate", f"number {highest + 1} is left out")
                 highest = header.last_number
 
@@ -196,15 +222,23 @@ class Checkers:
             process = self._processes[number]
             member = in_sync.get((process.name, process.store))
             runs = process.is_up and member == process.member
-            mark = (number, witness.stable, member is not None, runs)
+            is_past = witness.is_open or self._is_behind(process, witness.past)
+            mark = (number, witness.stable, member is not None, runs, is_past, witness.is_open)
             if mark in self._passed:
                 continue
-            self._check_node(process, witness.stable)
-            if member is not None:
+            self._check_node(process, witness.stable, is_past)
+            if member is not None and not witness.is_open:
                 self._check_disk(process, witness.stable)
-            if runs:
+            if runs and not witness.is_open:
                 self._check_memory(process, witness.stable)
             self._passed.add(mark)
+
+    def _is_behind(self, process: Process, past: int) -> bool:
+        """Whether this member has not come to the past that counts."""
+        replica = process.replica
+        if replica is None or not past:
+            return False
+        return replica.ring.epoch < past or not replica.ring.repaired
 
     def state_at(self, stable: tuple[Entry, ...]) -> QueueState:
         """What these ops make of an empty queue."""
@@ -265,12 +299,14 @@ class Checkers:
                     f"{_name(stable[entry.lsn - 1])} is stable",
                 )
 
-    def _check_node(self, process: Process, stable: tuple[Entry, ...]) -> None:
+    def _check_node(self, process: Process, stable: tuple[Entry, ...], is_past: bool) -> None:
         replica = process.replica
         if replica is None:
             return
         ring, state, name = replica.ring, replica.state, process.name
         self._check_invariants(process)
+        if is_past:
+            return
         if state.applied > len(stable):
             raise Violation("applied", f"{name} applied {state.applied} of {len(stable)} stable")
         if state.encode() != self.state_at(stable[: state.applied]).encode():

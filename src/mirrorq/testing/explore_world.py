@@ -23,7 +23,17 @@ from typing import Any, NamedTuple
 from attrs import evolve, frozen
 
 from mirrorq.catalog import Catalog
-from mirrorq.messages import ChangeView, DeclareQueue, Member, MemberId, OpKind, RegisterNode, View
+from mirrorq.messages import (
+    ChangeView,
+    DeclareQueue,
+    Member,
+    MemberId,
+    OpKind,
+    RegisterNode,
+    SetPolicy,
+    View,
+)
+from mirrorq.policy import parse, to_text
 from mirrorq.testing.explore_checks import Checkers, Violation, Witness
 from mirrorq.testing.explore_process import (
     NAMES,
@@ -82,6 +92,8 @@ class Bounds:
     """Stopped nodes whose disk is replaced by an empty one."""
     is_careless: bool = False
     """Whether the supervisor also proposes masters that only the catalog can refuse."""
+    is_lossy: bool = False
+    """Whether the policy lets a member that is not in sync become master."""
     slow: int | None = None
     """How many links, disks and catalogs are slow; None: all."""
 
@@ -292,6 +304,11 @@ class World:
             may_lead = self.bounds.is_careless or (one.node, one.store) in stores
             if may_lead and one != master:
                 yield ("view", "promote", one.node)
+        if self.bounds.is_lossy or self.bounds.is_careless:
+            for known in joining_ids(view):
+                for one in up:
+                    if (one.node, one.store) == (known.node, known.store):
+                        yield ("view", "lose", one.node)
 
     # --- What follows ---------------------------------------------------------------------
 
@@ -502,7 +519,8 @@ class World:
         """What the catalog makes of a proposal; None when it refuses it."""
         known = self._changed.get((view, change))
         if known is None and (view, change) not in self._changed:
-            known = self._changed[view, change] = _apply_change(view, change)
+            lossy = self.bounds.is_lossy
+            known = self._changed[view, change] = _apply_change(view, change, lossy)
         return known
 
     def _supervise(self, state: State, how: str, node: str) -> State:
@@ -512,9 +530,9 @@ class World:
         master, *mirrors = in_sync_ids(view)
         head = master
         promoted = ""
-        if how == "promote":
+        if how in ("promote", "lose"):
             head = next(one for one in up if one.node == node)
-            promoted = "clean"
+            promoted = "clean" if how == "promote" else "unclean"
             # A master whose process runs is replaced when its lease has run out (4.5).
             for place in range(self.count):
                 if self.processes[state.nodes[place]].member == master:
@@ -522,6 +540,8 @@ class World:
         mirrors = [one for one in mirrors if one in up and one.node != head.node]
         if head != master and master in up:
             mirrors.append(master)
+        if how == "lose":
+            mirrors = []
         if how == "turn":
             mirrors = list(list(permutations(mirrors))[-1])
         joining = [one for one in joining_ids(view) if one in up and one.node != head.node]
@@ -533,7 +553,11 @@ class World:
         members = tuple(Member(one, True) for one in (head, *mirrors))
         members += tuple(Member(one, False) for one in joining)
         state = state._replace(left=state.left._replace(views=state.left.views - 1))
-        return self._change(state, ChangeView(QUEUE, view.epoch, members, promoted))
+        changed = self._change(state, ChangeView(QUEUE, view.epoch, members, promoted))
+        if how == "lose" and self.bounds.is_lossy and changed.epoch > state.epoch:
+            witness = changed.witness._replace(past=changed.epoch, is_open=True)
+            changed = changed._replace(witness=witness)
+        return changed
 
     # --- Steps of nodes -------------------------------------------------------------------
 
@@ -600,9 +624,12 @@ def _with_link(state: State, link: int, queue: tuple[int, ...]) -> State:
     return state._replace(links=links)
 
 
-def _apply_change(view: View, change: ChangeView) -> View | None:
+def _apply_change(view: View, change: ChangeView, lossy: bool) -> View | None:
     """What the real catalog answers, at this view."""
     catalog = Catalog()
+    if lossy:
+        told = to_text(parse("p", "", {"ha-promote-on-failure": "always"}))
+        catalog.apply(1, SetPolicy("p", told))
     for member in view.members:
         one = member.id
         catalog.apply(1, RegisterNode(one.node, one.store, one.incarnation, "", False))

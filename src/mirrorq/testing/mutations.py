@@ -422,6 +422,14 @@ def _promote_joiner() -> Sequence[Patch]:
     return [(catalog, "_promotion_error", no_error)]
 
 
+@_named("unclean promotion although when-synced")
+def _lose_anyway() -> Sequence[Patch]:
+    def may_lose(self: catalog.Catalog, queue: Any) -> bool:
+        return True
+
+    return [(catalog.Catalog, "may_lose", may_lose)]
+
+
 @_named("wiped store taken for the old member")
 def _wiped_store() -> Sequence[Patch]:
     def find_store(found: View, node: str, store: int) -> Any:
