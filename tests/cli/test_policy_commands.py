@@ -44,3 +44,15 @@ def test_a_wrong_definition_is_refused_in_one_line(run: Run, definition: str) ->
 def test_what_is_no_json_is_wrong_usage(run: Run) -> None:
     """Exit status 2, as for any argument that cannot be read."""
     assert run("set-policy", "wrong", "x", "{ha-mode: all}").returncode == 2
+
+
+def test_masters_are_transferred_and_levelled(run: Run) -> None:
+    """On a cluster of one: it is the master already; what cannot be is refused in one line."""
+    run("publish", "led", given=b"x\n")
+    done = run("transfer-master", "led", "a")
+    assert (done.returncode, done.stdout) == (0, b"master of led: a\n")
+    assert run("rebalance").stdout == b"moved: 0\n"
+    for arguments in (("led", "b"), ("nowhere", "a")):
+        refused = run("transfer-master", *arguments)
+        assert (refused.returncode, refused.stdout) == (1, b"")
+        assert refused.stderr.count(b"\n") == 1

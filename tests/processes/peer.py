@@ -221,6 +221,36 @@ class Peer:
     def do_set_policy(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
         self._host.set_policy(name, pattern, definition, timeout=WAIT_S)
 
+    def do_clear_policy(self, name: str) -> None:
+        self._host.clear_policy(name, timeout=WAIT_S)
+
+    def do_transfer_master(self, name: str, node: str) -> None:
+        self._host.transfer_master(name, node, timeout=WAIT_S)
+
+    def do_rebalance(self) -> int:
+        return self._host.rebalance(timeout=WAIT_S)
+
+    def do_rounds(self, count: int) -> None:
+        """Declare, publish, get and delete, again and again."""
+        for number in range(count):
+            with self._host.queue(f"round{number}", timeout=WAIT_S) as queue:
+                queue.put(b"x").result(WAIT_S)
+                message = queue.get(timeout=WAIT_S)
+                message.ack().result(WAIT_S)
+                queue.delete()
+
+    def do_flip_policy(self, count: int) -> None:
+        """Set and clear a policy, again and again."""
+        definitions: list[dict[str, Any]] = [
+            {"ha-mode": "exactly", "ha-params": 1},
+            {"ha-mode": "nodes", "ha-params": ["b", "c"]},
+            {"ha-mode": "exactly", "ha-params": 2},
+        ]
+        for number in range(count):
+            definition = definitions[number % len(definitions)]
+            self._host.set_policy("flip", "^round", definition, timeout=WAIT_S)
+            self._host.clear_policy("flip", timeout=WAIT_S)
+
     def do_sync_queue(self, name: str, wait: bool = False) -> None:
         self._host.sync_queue(name, wait, timeout=WAIT_S)
 
