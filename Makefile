@@ -9,6 +9,8 @@ BUILT_FROM := pyproject.toml setup.py $(wildcard src/mirrorq/_native/*.c src/mir
 
 # Which seeds `make sim` runs: 200 the first two hundred, 17,23 these, 100-199 a range.
 SEEDS ?= 200
+# A file to which `make sim` adds a line for each seed, and from which it goes on.
+RESULTS ?=
 # How many `make soak` runs.
 SOAK_SEEDS ?= 5000
 # Lives of a store that `make crashpoints` crashes at every point.
@@ -65,7 +67,7 @@ processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts i
 	$(PYTEST) $(PROCESSES)
 
 sim: $(STAMP)  ## many seeds of the simulation: make sim SEEDS=1000
-	$(SWARM) --seeds $(SEEDS)
+	$(SWARM) --seeds $(SEEDS) $(if $(RESULTS),--results $(RESULTS))
 
 soak: $(STAMP)  ## seeds that nobody has run before: make soak SOAK_SEEDS=9000
 	first=$$(date +%s); $(SWARM) --seeds $$first-$$((first + $(SOAK_SEEDS) - 1))

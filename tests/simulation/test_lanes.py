@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirrorq.testing.__main__ import describe
+from mirrorq.testing.results import result_of
 from mirrorq.testing.swarm import Swarm
 
 from .world import World
@@ -35,5 +36,5 @@ def test_each_lane_keeps_its_order_and_its_counts_across_a_failover() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_lost_or_out_of_order_whatever_breaks(seed: int) -> None:
     """The swarm with several priorities: every checker is content, order per lane included."""
-    report = Swarm(seed, priorities=(0, 0, 3, 31)).run()
-    assert not report.wrong, describe(report)
+    result = result_of(Swarm(seed, priorities=(0, 0, 3, 31)).run(), "test")
+    assert not result.wrong, describe(result)

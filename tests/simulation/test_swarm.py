@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from mirrorq.testing.__main__ import describe
+from mirrorq.testing.__main__ import describe, main, run_seed
+from mirrorq.testing.results import Result, load
 from mirrorq.testing.swarm import Swarm
 
 PRINT_TRACE = "from mirrorq.testing.swarm import Swarm; print('\\n'.join(Swarm(7).run().trace))"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_nothing_is_lost_whatever_breaks(seed: int) -> None:
     """After faults, heal and drain every checker is content."""
-    report = Swarm(seed).run()
-    assert not report.wrong, describe(report)
+    result = run_seed(seed, "test")
+    assert not result.wrong, describe(result)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
@@ -35,3 +37,39 @@ def test_the_same_seed_gives_the_same_run() -> None:
     ]
     assert len(traces[0].splitlines()) > 50
     assert traces[0] == traces[1]
+
+
+def test_a_run_goes_on_where_it_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seeds that stand in the file for this code are not run again; a half line is no result; a
+    failure is told with its replay, and the exit status says so, also when it is an old one."""
+    file = tmp_path / "results"
+    base = ["--jobs", "1", "--results", str(file), "--code", "abc"]
+    ran: list[int] = []
+
+    def fake(seed: int, version: str) -> Result:
+        ran.append(seed)
+        wrong = ["lost: b'p/1'"] if seed == 2 else []
+        return Result(seed, version, 3, 1, 1000, 10, 5, 6, {"attempts": 5}, {"kill": 1}, wrong)
+
+    monkeypatch.setattr("mirrorq.testing.__main__.run_seed", fake)
+    assert main(["--seeds", "0-1", *base]) == 0
+    file.write_bytes(file.read_bytes() + b'{"seed":2,')
+    assert main(["--seeds", "4", *base]) == 1
+    assert ran == [0, 1, 2, 3]
+    assert "--seeds 2, --trace" in capsys.readouterr().out
+    assert main(["--seeds", "4", *base]) == 1
+    assert main(["--summary", *base]) == 1
+    assert ran == [0, 1, 2, 3]
+    assert "4 seeds" in capsys.readouterr().out
+    assert sorted(load(file, "abc")) == [0, 1, 2, 3]
+    assert load(file, "other") == {}
+
+
+def test_a_seed_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Swarm) -> None:
+        raise RuntimeError("an assertion of the core")
+
+    monkeypatch.setattr(Swarm, "run", broken)
+    assert run_seed(1, "abc").wrong == ["RuntimeError: an assertion of the core"]

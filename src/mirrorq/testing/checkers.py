@@ -7,19 +7,92 @@ from __future__ import annotations
 
 from collections import Counter
 
+from attrs import define, fields
+
 from mirrorq.limits import limit_of
 from mirrorq.ranges import RangeSet
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.workload import Journal
 
+STATE_BYTES = 256
+PRODUCER_BYTES = 96
+EPOCH_BYTES = 24
+"""Of a queue's state without messages: by itself, and for each producer and epoch."""
+
+
+@define
+class Tally:
+    """What became of the messages of a run, in Jepsen's words."""
+
+    attempts: int = 0
+    """Messages that a producer tried to publish."""
+    acknowledged: int = 0
+    """Of these, confirmed."""
+    refused: int = 0
+    """Of these, certainly not stored."""
+    unknown: int = 0
+    """Of these, without an outcome that is known: the producer or its node was gone."""
+    ok: int = 0
+    """Acknowledged and delivered."""
+    purged: int = 0
+    """Acknowledged and never delivered, as a purge or a deletion allows."""
+    lost: int = 0
+    """Acknowledged and never delivered."""
+    unexpected: int = 0
+    """Delivered without an attempt, after a refusal, or at another sequence."""
+    duplicated: int = 0
+    """At two sequences, or first delivered twice."""
+    recovered: int = 0
+    """Of unknown outcome, and delivered."""
+    deliveries: int = 0
+    """Redeliveries too."""
+
+    def add(self, other: Tally) -> None:
+        for name in (one.name for one in fields(Tally)):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def tally(journal: Journal) -> Tally:
+    """Count what a journal holds, after a drain."""
+    seen = {delivery.body for delivery in journal.deliveries}
+    states = Counter(attempt.state for attempt in journal.attempts.values())
+    acknowledged = [a for a in journal.attempts.values() if a.state == "acknowledged"]
+    missing = len(lost(journal))
+    ok = sum(attempt.body in seen for attempt in acknowledged)
+    return Tally(
+        attempts=len(journal.attempts),
+        acknowledged=len(acknowledged),
+        refused=states["refused"],
+        unknown=states["unknown"] + states["open"],
+        ok=ok,
+        purged=len(acknowledged) - ok - missing,
+        lost=missing,
+        unexpected=len(unexpected(journal)),
+        duplicated=len(duplicated(journal)),
+        recovered=sum(
+            attempt.state in ("unknown", "open") and attempt.body in seen
+            for attempt in journal.attempts.values()
+        ),
+        deliveries=len(journal.deliveries),
+    )
+
 
 def lost(journal: Journal) -> list[str]:
-    """P1: every acknowledged message was delivered (after a drain)."""
+    """P1: every acknowledged message was delivered (after a drain).
+
+    What a purge may have ended is not lost: it was put before the purge had its outcome. Nor
+    is what was in a queue that was deleted.
+    """
+    if journal.is_deleted:
+        return []
     seen = {delivery.body for delivery in journal.deliveries}
+    purged_ms = max((purge.end_ms for purge in journal.purges), default=-1)
     return [
         f"lost: {attempt.body!r}, acknowledged as sequence {attempt.sequence}"
         for attempt in journal.attempts.values()
-        if attempt.state == "acknowledged" and attempt.body not in seen
+        if attempt.state == "acknowledged"
+        and attempt.body not in seen
+        and attempt.put_ms > purged_ms
     ]
 
 
@@ -116,15 +189,27 @@ def unequal(cluster: SimulatedCluster, queue_id: int) -> list[str]:
 
 
 def undrained(cluster: SimulatedCluster, queue_id: int) -> list[str]:
-    """An empty, quiet queue holds no message on any disk and no op in any memory."""
+    """An empty, quiet queue holds no message on any disk and no op in any memory; its state
+    is as small as its producers and its history allow."""
     wrong = []
     for name in cluster.running:
         files = cluster.nodes[name].disk.queues.get(queue_id)
         if files is not None and files.frames:
             wrong.append(f"undrained: {len(files.frames)} frames on the disk of {name}")
+        if files is not None and files.ops:
+            wrong.append(f"undrained: {len(files.ops)} ops on the disk of {name}")
         replica = cluster.engine(name).replicas.get(queue_id)
-        if replica is not None and replica.ring.log:
-            wrong.append(f"undrained: {len(replica.ring.log)} ops in the memory of {name}")
+        if replica is None:
+            continue
+        ring, state = replica.ring, replica.state
+        if ring.log or ring.log_bytes or ring.unstable_bytes:
+            sizes = f"{ring.log_bytes} bytes, {ring.unstable_bytes} not stable"
+            wrong.append(f"undrained: {len(ring.log)} ops ({sizes}) in the memory of {name}")
+        size = len(state.encode())
+        allowed = STATE_BYTES + PRODUCER_BYTES * len(state.producers)
+        allowed += EPOCH_BYTES * len(state.history)
+        if size > allowed:
+            wrong.append(f"undrained: the empty state of {name} has {size} bytes, not {allowed}")
     return wrong
 
 
@@ -154,8 +239,20 @@ def overfull(cluster: SimulatedCluster, queue_id: int) -> list[str]:
     return wrong
 
 
-def all_of(journal: Journal, cluster: SimulatedCluster, queue_id: int) -> list[str]:
-    """Every checker, after a drain to the last message."""
+def undeleted(cluster: SimulatedCluster, queue_id: int) -> list[str]:
+    """Nothing is left of a queue that was deleted: no copy, no frame, no op."""
+    wrong = []
+    for name in cluster.running:
+        if queue_id in cluster.engine(name).replicas:
+            wrong.append(f"undeleted: {name} has a copy of queue {queue_id}")
+        files = cluster.nodes[name].disk.queues.get(queue_id)
+        if files is not None and (files.frames or files.ops or files.state is not None):
+            wrong.append(f"undeleted: the disk of {name} has parts of queue {queue_id}")
+    return wrong
+
+
+def all_of_journal(journal: Journal) -> list[str]:
+    """What producers and consumers saw, after a drain to the last message."""
     return [
         *lost(journal),
         *unexpected(journal),
@@ -163,6 +260,13 @@ def all_of(journal: Journal, cluster: SimulatedCluster, queue_id: int) -> list[s
         *undercounted(journal),
         *undone_acks(journal),
         *unresolved(journal),
+    ]
+
+
+def all_of(journal: Journal, cluster: SimulatedCluster, queue_id: int) -> list[str]:
+    """Every checker of one queue, after a drain to the last message."""
+    return [
+        *all_of_journal(journal),
         *unequal(cluster, queue_id),
         *undrained(cluster, queue_id),
         *cluster.onlooker.wrong,

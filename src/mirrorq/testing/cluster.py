@@ -44,6 +44,7 @@ from mirrorq.messages import (
     SessionId,
     SessionReply,
     SessionRequest,
+    View,
 )
 from mirrorq.room import PLENTY
 from mirrorq.testing.disk import SimulatedDisk
@@ -81,6 +82,8 @@ class SimulatedNode:
     """Thousandths by which this node's clock runs faster than true time."""
     full_until_ms: int = 0
     """Its disk refuses every commit before this."""
+    is_failing: bool = False
+    """Its next commit fails, and that ends the process."""
     no_room_until_ms: int = 0
     """Its store says before this that it has no room for messages; commits still work."""
     inbox: list[EngineEvent] = field(factory=list)
@@ -271,11 +274,15 @@ class SimulatedCluster:
                 if self.network.is_connected(name, other.name):
                     self._tell_down(other, name)
 
-    def wipe(self, name: str) -> None:
-        """The stopped node's disk is replaced by an empty one."""
+    def wipe(self, name: str, backup: SimulatedDisk | None = None) -> None:
+        """The stopped node's disk is replaced by an empty one, or by one with an old copy's
+        queues. It is another store in both cases: what it had promised is forgotten."""
         assert self.nodes[name].engine is None
-        self.nodes[name].disk = SimulatedDisk(self.random.getrandbits(62))
-        self.note(f"wipe {name}")
+        disk = SimulatedDisk(self.random.getrandbits(62))
+        if backup is not None:
+            disk.queues = backup.backup().queues
+        self.nodes[name].disk = disk
+        self.note(f"wipe {name}{', an old copy is put in its place' if backup else ''}")
 
     def pause(self, name: str, duration_ms: int) -> None:
         """SIGSTOP and SIGCONT: the process does nothing for a while, and does not know."""
@@ -336,10 +343,7 @@ class SimulatedCluster:
         """Let the link between two nodes work again, both ways."""
         was_connected = self.network.is_connected(one, other)
         for pair in ((one, other), (other, one)):
-            link = self.network.link(*pair)
-            link.cut = link.silent = False
-            link.delay_ms = 0
-            link.generation += 1
+            self.network.link(*pair).mend()
         self.note(f"heal {one} -- {other}")
         first, second = self.nodes[one], self.nodes[other]
         if first.engine is not None and second.engine is not None:
@@ -444,6 +448,9 @@ class SimulatedCluster:
             return
         if self.now_ms < node.paused_until_ms:
             self.at(node.paused_until_ms, self._committed, node, life)
+            return
+        if node.is_failing:
+            self.kill(node.name)
             return
         if self.now_ms < node.full_until_ms:
             self.after(RETRY_MS, self._committed, node, life)
@@ -572,10 +579,14 @@ class SimulatedCluster:
 
     # --- Catalog ------------------------------------------------------------------------
 
+    def new_token(self) -> int:
+        """For an `Ask`; its answer appears in the node's `answers`."""
+        self._tokens += 1
+        return self._tokens
+
     def ask(self, name: str, command: CatalogCommand, limit_ms: int = 60_000) -> Answer:
         """Have a catalog command done through this node; time passes until it is."""
-        self._tokens += 1
-        token = self._tokens
+        token = self.new_token()
         node = self.nodes[name]
         self._tell(node, Ask(token, command))
         done = self.run_until(lambda: token in node.answers, limit_ms)
@@ -612,14 +623,18 @@ class SimulatedCluster:
                 best = max(best, found) if best else found
         return best[1] if best else None
 
-    def in_sync(self, queue_id: int) -> tuple[str, ...]:
-        """Nodes in sync in the newest view that any running node knows."""
+    def view(self, queue_id: int) -> View | None:
+        """The newest view that any running node knows."""
         views = [
             record.view
             for name in self.running
             if (record := self.engine(name).catalog.queue(queue_id)) is not None
         ]
-        newest = max(views, key=lambda view: view.epoch, default=None)
+        return max(views, key=lambda view: view.epoch, default=None)
+
+    def in_sync(self, queue_id: int) -> tuple[str, ...]:
+        """Nodes in sync in that view."""
+        newest = self.view(queue_id)
         if newest is None:
             return ()
         return tuple(member.id.node for member in newest.members if member.in_sync)

@@ -19,6 +19,10 @@ class Link:
     """Cut without telling."""
     delay_ms: int = 0
     """Added to the normal delay."""
+    gap_ms: int = 0
+    """Between two messages: a hop of little speed."""
+    clogged_until_ms: int = 0
+    """Nothing arrives before."""
     free_ms: int = 0
     """When the last message on it arrives: FIFO."""
     generation: int = 0
@@ -28,10 +32,20 @@ class Link:
         """When a message arrives that would do so at `due_ms` on a free link; None: never."""
         if self.cut or self.silent:
             return None
-        due_ms += self.delay_ms
-        if due_ms > self.free_ms:
-            self.free_ms = due_ms
-        return self.free_ms
+        due_ms = max(due_ms + self.delay_ms, self.clogged_until_ms, self.free_ms + self.gap_ms)
+        self.free_ms = due_ms
+        return due_ms
+
+    def is_impaired(self, now_ms: int) -> bool:
+        """Whether it is cut or slower than links are."""
+        slow = self.delay_ms or self.gap_ms or self.clogged_until_ms > now_ms
+        return bool(self.cut or self.silent or slow)
+
+    def mend(self) -> None:
+        """Make it a good link; what is on its way is lost."""
+        self.cut = self.silent = False
+        self.delay_ms = self.gap_ms = self.clogged_until_ms = 0
+        self.generation += 1
 
 
 @define

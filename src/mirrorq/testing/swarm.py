@@ -1,28 +1,32 @@
-"""One seed, one run: producers and consumers under random faults, then heal, drain, check.
+"""One seed, one run: queues under load and random faults, then heal, drain, check.
 
     python -m mirrorq.testing --seeds 100
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from random import Random
 
 from attrs import define, field
 
-from mirrorq.messages import StoreId
 from mirrorq.testing import checkers
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.workload import Consumer, Getter, Journal, Producer
+from mirrorq.testing.faults import Faults
+from mirrorq.testing.load import Life, Load
 
+NODE_COUNTS = (1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 6, 7)
+QUEUE_COUNTS = (1, 1, 1, 2, 3, 4)
+PRIORITIES = ((0,), (0,), (0, 0, 3, 31))
 FAULT_MS = 15_000
 """Length of the safety phase."""
 CLOCK_GAIN_MAX = 40
 """Clocks run up to so many thousandths apart: within the 4.7 % that leases allow for."""
-QUICK_COMMIT_MS = 5
+LATE_MS = 5000
+"""What was scheduled by the last faults has been done after this."""
 DRAIN_MS = 60_000
 """After heal everything must be done within this."""
+QUIET_MS = 3000
+"""After the drain checkpoints are written and marks have gone round within this."""
 
 
 @define
@@ -31,340 +35,128 @@ class Report:
 
     seed: int
     wrong: list[str]
-    confirmed: int
-    deliveries: int
-    faults: int
+    tally: checkers.Tally
+    faults: dict[str, int]
+    """By kind and target."""
+    nodes: int
+    queues: int
     simulated_ms: int
+    healed_ms: int
+    """From heal until all was drained and in sync."""
     trace: list[str] = field(factory=list)
 
 
 class Swarm:
     """One run."""
 
-    def __init__(self, seed: int, *, priorities: tuple[int, ...] = (0,)) -> None:
+    def __init__(self, seed: int, *, priorities: tuple[int, ...] | None = None) -> None:
         self.seed = seed
         self.priorities = priorities
-        """Of what is published."""
+        """Of what is published; None: each queue has some."""
         self.random = Random(seed)
-        count = self.random.choice((1, 2, 3, 3, 3, 3, 5))
+        count = self.random.choice(NODE_COUNTS)
         names = tuple("abcdefg"[:count])
-        witnesses = names[-1:] if count == 3 and self.random.random() < 0.2 else ()
+        witnesses = names[-1:] if count >= 3 and self.random.random() < 0.15 else ()
         self.cluster = SimulatedCluster(names, seed=seed, witnesses=witnesses)
         self.data_nodes = tuple(name for name in names if name not in witnesses)
-        self.journal = Journal()
-        self.producers: list[Producer] = []
-        self.consumers: list[Consumer] = []
-        self.faults = 0
-        self.queue_id = 0
-        self._handles = 0
-        self._is_quiet = False
+        self.loads: list[Load] = []
+        self.faults = Faults(self.cluster, self.random, self._queue_ids)
+
+    def _queue_ids(self) -> list[int]:
+        return [load.life.queue_id for load in self.loads]
 
     def run(self) -> Report:
+        cluster = self.cluster
+        self._start()
+        cluster.run(FAULT_MS)
+        for load in self.loads:
+            load.quiet_down()
+        wrong, healed_ms = self._heal_and_drain()
+        tally = checkers.Tally()
+        for life in self._lives():
+            tally.add(checkers.tally(life.journal))
+        return Report(
+            self.seed,
+            wrong,
+            tally,
+            dict(sorted(self.faults.counts.items())),
+            len(cluster.nodes),
+            len(self.loads),
+            cluster.now_ms,
+            healed_ms,
+            cluster.trace,
+        )
+
+    def _start(self) -> None:
         cluster = self.cluster
         for node in cluster.nodes.values():
             node.clock_offset_ms = self.random.randint(0, 1_000_000)
             node.clock_gain = self.random.choice((0, self.random.randint(0, CLOCK_GAIN_MAX)))
         cluster.start()
-        self.queue_id = cluster.declare(self.data_nodes[0], "orders")
+        queues = self.random.choice(QUEUE_COUNTS)
+        pace = max(queues * len(cluster.nodes) // 3, 1)
+        for number in range(queues):
+            name = f"q{number}"
+            queue_id = cluster.declare(self.random.choice(self.data_nodes), name)
+            load = Load(cluster, self.random, name, queue_id, self.faults.counts, pace=pace)
+            load.priorities = self.priorities or self.random.choice(PRIORITIES)
+            self.loads.append(load)
         for node in cluster.nodes.values():
             node.commit_ms = self.random.choice((0, 1, 2, 5))
-        self._tick_producer()
-        self._tick_consumer()
-        self._tick_fault()
-        cluster.run(FAULT_MS)
-        self._is_quiet = True
-        wrong = self._heal_and_drain()
-        confirmed = sum(a.state == "acknowledged" for a in self.journal.attempts.values())
-        return Report(
-            self.seed,
-            wrong,
-            confirmed,
-            len(self.journal.deliveries),
-            self.faults,
-            cluster.now_ms,
-            cluster.trace,
-        )
+        for load in self.loads:
+            load.start()
+        self.faults.start()
 
-    # --- Load ---------------------------------------------------------------------------
-
-    def _running(self) -> tuple[str, ...]:
-        return self.cluster.running
-
-    def _tick_producer(self) -> None:
-        alive = [p for p in self.producers if p.is_alive and not p.is_done]
-        if not self._is_quiet:
-            if len(alive) < 2 and self._running():
-                self._handles += 1
-                node = self.random.choice(self._running())
-                if self.cluster.engine(node).catalog.queue(self.queue_id) is not None:
-                    producer = Producer(
-                        self.cluster,
-                        node,
-                        self.queue_id,
-                        f"p{self._handles}",
-                        self.random,
-                        self.journal,
-                        self.random.randint(5, 200),
-                    )
-                    producer.priorities = self.priorities
-                    self.producers.append(producer)
-            self.cluster.after(self.random.randint(1, 60), self._tick_producer)
-        elif any(p.sent < p.count for p in alive):
-            self.cluster.after(20, self._tick_producer)
-        for producer in alive:
-            producer.publish()
-        if alive and not self._is_quiet and self.random.random() < 0.005:
-            self.random.choice(alive).vanish()
-
-    def _tick_consumer(self) -> None:
-        alive = [c for c in self.consumers if c.is_alive]
-        wanted = 2 if not self._is_quiet else 1
-        if len(alive) < wanted and self._running():
-            self._handles += 1
-            node = self.random.choice(self._running())
-            if self.cluster.engine(node).catalog.queue(self.queue_id) is not None:
-                share = 0.0 if self._is_quiet else self.random.choice((0.0, 0.1, 0.4))
-                kind = Getter if not self._is_quiet and self.random.random() < 0.3 else Consumer
-                consumer = kind(
-                    self.cluster,
-                    node,
-                    self.queue_id,
-                    f"c{self._handles}",
-                    self.random,
-                    self.journal,
-                    share,
-                )
-                self.consumers.append(consumer)
-        elif alive and not self._is_quiet and self.random.random() < 0.1:
-            leaving = self.random.choice(alive)
-            self.random.choice((leaving.close, leaving.vanish))()
-        for consumer in alive:
-            if isinstance(consumer, Getter):
-                consumer.call()
-        self.cluster.after(self.random.randint(20, 500), self._tick_consumer)
-
-    # --- Faults -------------------------------------------------------------------------
-
-    def _tick_fault(self) -> None:
-        if self._is_quiet:
-            return
-        if self.random.random() < 0.7:
-            self.faults += 1
-            self.random.choice(
-                (
-                    self._kill,
-                    self._kill,
-                    self._kill_master,
-                    self._pause,
-                    self._pause_master,
-                    self._cut,
-                    self._cut_one_way,
-                    self._isolate,
-                    self._clog,
-                    self._heal,
-                    self._start,
-                    self._kill_all,
-                    self._slow_disk,
-                    self._full_disk,
-                    self._reconnect,
-                    self._reconnect,
-                    self._wipe,
-                    self._restart_storm,
-                    self._chain,
-                )
-            )()
-        self.cluster.after(self.random.choice((20, 200, 700, 2000)), self._tick_fault)
-
-    def _pick(self) -> str | None:
-        running = self._running()
-        return self.random.choice(running) if running else None
-
-    def _restart_later(self, name: str) -> None:
-        delay = self.random.choice((10, 300, 1500, 4000))
-        self._soon(delay, partial(self.cluster.start, name))
-
-    def _kill(self) -> None:
-        name = self._pick()
-        if name is not None:
-            self.cluster.kill(name)
-            self._restart_later(name)
-
-    def _kill_master(self) -> None:
-        name = self.cluster.master(self.queue_id)
-        if name is not None:
-            self.cluster.kill(name)
-            self._restart_later(name)
-
-    def _kill_all(self) -> None:
-        if self.random.random() < 0.3:
-            for name in self._running():
-                self.cluster.kill(name)
-                self._restart_later(name)
-
-    def _pause(self) -> None:
-        name = self._pick()
-        if name is not None:
-            self.cluster.pause(name, self.random.choice((100, 350, 1200, 4000)))
-
-    def _pause_master(self) -> None:
-        name = self.cluster.master(self.queue_id)
-        if name is not None:
-            self.cluster.pause(name, self.random.choice((100, 350, 1200, 4000)))
-
-    def _pair(self) -> tuple[str, str] | None:
-        names = tuple(self.cluster.nodes)
-        if len(names) < 2:
-            return None
-        one, other = self.random.sample(names, 2)
-        return one, other
-
-    def _heal_later(self, one: str, other: str) -> None:
-        delay = self.random.choice((50, 500, 2500))
-        self._soon(delay, partial(self.cluster.heal, one, other))
-
-    def _cut(self) -> None:
-        pair = self._pair()
-        if pair is not None:
-            self.cluster.cut(*pair, silent=self.random.random() < 0.5)
-            self._heal_later(*pair)
-
-    def _cut_one_way(self) -> None:
-        pair = self._pair()
-        if pair is not None:
-            self.cluster.cut(*pair, silent=True, one_way=True)
-            self._heal_later(*pair)
-
-    def _isolate(self) -> None:
-        name = self.random.choice(tuple(self.cluster.nodes))
-        for other in self.cluster.nodes:
-            if other != name:
-                self.cluster.cut(name, other, silent=self.random.random() < 0.5)
-                self._heal_later(name, other)
-
-    def _clog(self) -> None:
-        pair = self._pair()
-        if pair is not None:
-            link = self.cluster.network.link(*pair)
-            link.delay_ms = self.random.choice((5, 50, 300))
-            self._heal_later(*pair)
-
-    def _heal(self) -> None:
-        self.cluster.heal_all()
-
-    def _start(self) -> None:
-        self.cluster.start()
-
-    def _slow_disk(self) -> None:
-        name = self.random.choice(tuple(self.cluster.nodes))
-        self.cluster.nodes[name].commit_ms = self.random.choice((0, 1, 5, 30, 200))
-
-    def _full_disk(self) -> None:
-        name = self._pick()
-        if name is not None:
-            duration_ms = self.random.choice((50, 500, 3000))
-            self.cluster.fill_disk(name, duration_ms, noticed=self.random.random() < 0.5)
-
-    def _reconnect(self) -> None:
-        """Connections break and come back at once: what was on the way is gone."""
-        for _ in range(self.random.randint(1, 3)):
-            pair = self._pair()
-            if pair is not None:
-                self.cluster.cut(*pair)
-                one, other = pair
-                self._soon(self.random.randint(0, 3), partial(self.cluster.heal, one, other))
-
-    def _soon(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self.cluster.after(delay_ms, action)
-
-    def _restart_storm(self) -> None:
-        """One node is killed again and again, soon after each start."""
-        name = self._pick()
-        at_ms = 0
-        for _ in range(self.random.randint(2, 6)):
-            if name is not None:
-                self._soon(at_ms, partial(self.cluster.kill, name))
-                at_ms += self.random.choice((1, 20, 100))
-                self._soon(at_ms, partial(self.cluster.start, name))
-                at_ms += self.random.choice((1, 20, 100, 400))
-
-    def _chain(self) -> None:
-        """Each node hears its neighbours on a circle only: each sees another majority."""
-        names = list(self.cluster.nodes)
-        self.random.shuffle(names)
-        count = len(names)
-        for place, one in enumerate(names):
-            for other in names[place + 2 :]:
-                is_last_pair = place == 0 and other == names[-1]
-                if not is_last_pair or count == 3:
-                    self.cluster.cut(one, other, silent=self.random.random() < 0.5)
-                    self._heal_later(one, other)
-
-    def _wipe(self) -> None:
-        """A store is lost, when that can lose nothing: everything else is well."""
-        if len(self.cluster.nodes) >= 3 and self._is_well():
-            name = self.random.choice(tuple(self.cluster.nodes))
-            self.cluster.kill(name)
-            self.cluster.wipe(name)
-            self._restart_later(name)
-
-    def _is_well(self) -> bool:
-        """All nodes run, are voters with the stores they have, and hold the queue in sync."""
-        cluster = self.cluster
-        stores = {StoreId(name, node.disk.store) for name, node in cluster.nodes.items()}
-        return (
-            len(cluster.running) == len(cluster.nodes)
-            and all(set(cluster.engine(name).voters) == stores for name in cluster.running)
-            and set(cluster.in_sync(self.queue_id)) == set(self.data_nodes)
-            and all(
-                node.commit_ms <= QUICK_COMMIT_MS
-                and max(node.paused_until_ms, node.full_until_ms) < cluster.now_ms
-                for node in cluster.nodes.values()
-            )
-            and not any(
-                link.cut or link.silent or link.delay_ms for link in cluster.network.links.values()
-            )
-        )
+    def _lives(self) -> list[Life]:
+        return [life for load in self.loads for life in load.lives]
 
     # --- The end ------------------------------------------------------------------------
 
-    def _heal_and_drain(self) -> list[str]:
+    def _heal_and_drain(self) -> tuple[list[str], int]:
         cluster = self.cluster
-        cluster.run(5000)
-        cluster.heal_all()
-        for node in cluster.nodes.values():
-            node.commit_ms = 1
-            node.paused_until_ms = min(node.paused_until_ms, cluster.now_ms)
-            node.full_until_ms = node.no_room_until_ms = cluster.now_ms
-        cluster.start()
-        for handle in (*self.producers, *self.consumers):
-            if handle.is_open and not handle.is_alive:
-                handle.die()
-        for consumer in self.consumers:
-            consumer.nack_share = 0.0
-            if isinstance(consumer, Getter):
-                consumer.vanish()
+        self.faults.stop()
+        cluster.run(LATE_MS)
+        self.faults.end()
+        for load in self.loads:
+            load.drain()
+        began_ms = cluster.now_ms
         done = cluster.run_until(self._is_drained, DRAIN_MS)
+        healed_ms = cluster.now_ms - began_ms
         wrong = [] if done else [f"no progress: {self._situation()}"]
-        cluster.run(3000)
-        return wrong + checkers.all_of(self.journal, cluster, self.queue_id)
+        cluster.run(QUIET_MS)
+        return wrong + self._check(), healed_ms
+
+    def _check(self) -> list[str]:
+        wrong = []
+        for life in self._lives():
+            found = checkers.all_of_journal(life.journal)
+            if life.is_ending:
+                found += checkers.undeleted(self.cluster, life.queue_id)
+            else:
+                found += checkers.unequal(self.cluster, life.queue_id)
+                found += checkers.undrained(self.cluster, life.queue_id)
+            wrong += [f"queue {life.queue_id}: {text}" for text in found]
+        return wrong + self.cluster.onlooker.wrong + self.cluster.onlooker.misordered()
 
     def _is_drained(self) -> bool:
-        if not all(producer.is_done or not producer.is_alive for producer in self.producers):
-            return False
-        master = self.cluster.master(self.queue_id)
-        if master is None:
-            return False
-        replica = self.cluster.engine(master).replicas[self.queue_id]
-        everyone = len(self.cluster.in_sync(self.queue_id)) == len(self.data_nodes)
-        return not replica.state.live and everyone
+        return all(
+            load.is_drained
+            and len(self.cluster.in_sync(load.life.queue_id)) == len(self.data_nodes)
+            for load in self.loads
+        )
 
     def _situation(self) -> str:
-        master = self.cluster.master(self.queue_id)
-        open_puts = sum(a.state == "open" for a in self.journal.attempts.values())
-        live = None
-        if master is not None:
-            live = self.cluster.engine(master).replicas[self.queue_id].state.live.count
-        return (
-            f"master {master}, in sync {self.cluster.in_sync(self.queue_id)}, "
-            f"{live} messages left, {open_puts} puts open"
-        )
+        parts = []
+        for load in self.loads:
+            queue_id = load.life.queue_id
+            master = self.cluster.master(queue_id)
+            open_puts = sum(a.state == "open" for a in load.life.journal.attempts.values())
+            live = None
+            if master is not None:
+                live = self.cluster.engine(master).replicas[queue_id].state.live.count
+            parts.append(
+                f"queue {queue_id}: master {master}, in sync {self.cluster.in_sync(queue_id)}, "
+                f"{live} messages left, {open_puts} puts open"
+                + (", being deleted" if load.is_changing else "")
+            )
+        return "; ".join(parts)

@@ -15,7 +15,7 @@ from mirrorq.engine_events import (
     MasterChange,
     MasterLinkLost,
 )
-from mirrorq.messages import HandOut, SessionId, SessionReply
+from mirrorq.messages import HandOut, Purged, SessionId, SessionReply
 from mirrorq.session import (
     Closed,
     Delivered,
@@ -26,16 +26,21 @@ from mirrorq.session import (
     MasterChanged,
     Output,
     Put,
+    Query,
+    QueryDone,
     ReplyArrived,
     Session,
     SessionEvent,
     SettleCall,
     SettleDone,
     Stored,
+    purge_request,
 )
 from mirrorq.terms import Terms
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.wire import frames
+
+NEVER_MS = 1 << 62
 
 
 @define
@@ -46,6 +51,22 @@ class Attempt:
     state: str = "open"
     """open, acknowledged (with its sequence), refused, unknown."""
     sequence: int = 0
+    put_ms: int = 0
+
+
+@define
+class PurgeCall:
+    """A purge that somebody asked for."""
+
+    ended_ms: int | None = None
+    """When its outcome came; None: never."""
+    count: int | None = None
+    """Messages that it has ended."""
+
+    @property
+    def end_ms(self) -> int:
+        """What was put later was not ended by it."""
+        return NEVER_MS if self.ended_ms is None else self.ended_ms
 
 
 @define
@@ -74,6 +95,9 @@ class Journal:
     """Deliveries in the order in which their acks resolved ok."""
     resolved_ms: dict[int, int] = field(factory=dict)
     """sequence -> when an ack of it first resolved ok."""
+    purges: list[PurgeCall] = field(factory=list)
+    is_deleted: bool = False
+    """The queue was deleted, with the messages that it had."""
 
 
 class SimulatedHandle:
@@ -195,6 +219,7 @@ class Producer(SimulatedHandle):
 
     in_flight_max = 20
     persistent = True
+    batch_max = 4
     priorities: tuple[int, ...] = (0,)
     """Each batch has one of these."""
 
@@ -222,11 +247,11 @@ class Producer(SimulatedHandle):
         if not self.is_alive or self.sent >= self.count:
             return
         if self.session.unconfirmed_count < self.in_flight_max:
-            size = min(self.random.randint(1, 4), self.count - self.sent)
+            size = min(self.random.randint(1, self.batch_max), self.count - self.sent)
             bodies = [b"%s/%d" % (self.name.encode(), self.sent + i + 1) for i in range(size)]
             self.sent += size
             for body in bodies:
-                self.journal.attempts[body] = Attempt(body)
+                self.journal.attempts[body] = Attempt(body, put_ms=self.cluster.now_ms)
             pack = _packer(bodies, self._terms())
             whole = self.random.random() < 0.5
             self.session.put(Put(bodies, size, sum(map(len, bodies)), pack, whole))
@@ -286,16 +311,20 @@ class Consumer(SimulatedHandle):
                 case DropBuffered():
                     self.session.drop(self._empty_buffer())
                 case GiveBack():
-                    self.session.give_back(self._empty_buffer())
+                    self.session.give_back(self._empty_buffer(self._kept()))
                 case SettleDone():
                     self._on_settled(output)
 
-    def _empty_buffer(self) -> tuple[HandOut, ...]:
-        """What no call has taken is here no more."""
-        pieces = tuple(piece for piece, _, _ in self._buffer)
+    def _empty_buffer(self, kept: int = 0) -> tuple[HandOut, ...]:
+        """What no call has taken is here no more, but for the first ones that are kept."""
+        pieces = tuple(piece for piece, _, _ in self._buffer[kept:])
         self._unsettled -= len(pieces)
-        self._buffer.clear()
+        del self._buffer[kept:]
         return pieces
+
+    def _kept(self) -> int:
+        """How many messages are for calls that wait: others asking for them changes nothing."""
+        return 0
 
     def _on_deliver(self, output: Delivered) -> None:
         deliver = output.deliver
@@ -358,6 +387,33 @@ class Consumer(SimulatedHandle):
         self.session.want(self.number, self._unsettled, self.prefetch)
 
 
+class Purger(SimulatedHandle):
+    """Asks for one purge, and closes when its outcome has come."""
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        node: str,
+        queue_id: int,
+        name: str,
+        random: Random,
+        journal: Journal,
+    ) -> None:
+        super().__init__(cluster, node, queue_id, name, random)
+        self.call = PurgeCall()
+        journal.purges.append(self.call)
+        self.session.query(Query(self.call, purge_request))
+        self.poke()
+
+    def take(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, QueryDone) and isinstance(output.reply, Purged):
+                self.call.ended_ms = self.cluster.now_ms
+                self.call.count = output.reply.count
+        if self.is_open and self.call.ended_ms is not None:
+            self.cluster.after(0, self.close)
+
+
 class Getter(Consumer):
     """Calls get() now and then, fetches ahead, and gives back what others wait for."""
 
@@ -369,6 +425,9 @@ class Getter(Consumer):
         """The user asks for a few more."""
         self._calls = self.random.randint(1, 3)
         self.poke()
+
+    def _kept(self) -> int:
+        return self._calls
 
     def work(self) -> None:
         taken_before = len(self._buffer)

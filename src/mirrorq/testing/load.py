@@ -1,0 +1,229 @@
+"""The load on one queue of a run: its producers and consumers, purges, and its lives.
+
+A queue that is deleted and declared again is another queue under the same name: it has another
+id and a journal of its own, and nothing of the old one may be left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from attrs import define, field
+
+from mirrorq.engine_events import Ask
+from mirrorq.messages import CatalogCommand, DeclareQueue, DeleteQueue
+from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.workload import Consumer, Getter, Journal, Producer, Purger, SimulatedHandle
+
+ASK_AGAIN_MS = 2000
+BATCHES = (1, 4, 16)
+"""Messages in one put of a producer, at most."""
+
+
+@define
+class Life:
+    """One queue id, from its declaration to its end."""
+
+    queue_id: int
+    journal: Journal = field(factory=Journal)
+    is_ending: bool = False
+    """Somebody has asked to delete it."""
+
+
+class Load:
+    """Who uses one queue name."""
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        random: Random,
+        name: str,
+        queue_id: int,
+        counts: Counter[str],
+        *,
+        pace: int,
+    ) -> None:
+        self.cluster = cluster
+        self.random = random
+        self.name = name
+        self.lives = [Life(queue_id)]
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self._counts = counts
+        self._pace = pace
+        """How many times slower than the only queue of a run."""
+        self._producer_count = random.randint(1, 3)
+        self._consumer_count = random.randint(1, 3)
+        self._purge_share = random.choice((0.0, 0.0, 0.01))
+        self._delete_share = random.choice((0.0, 0.0, 0.003))
+        self._handles = 0
+        self._asked: tuple[int, str, int] | None = None
+        """(token, node, when) of the catalog request that is open."""
+        self._is_quiet = False
+        self.priorities: tuple[int, ...] = (0,)
+        """Of what is published."""
+
+    @property
+    def life(self) -> Life:
+        return self.lives[-1]
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the queue is being deleted or declared again."""
+        return self.life.is_ending
+
+    def start(self) -> None:
+        self._tick_producers()
+        self._tick_consumers()
+
+    def quiet_down(self) -> None:
+        """No new messages, purges, deletions; consumers drain what is there."""
+        self._is_quiet = True
+
+    def drain(self) -> None:
+        """All is well again: what died is dead, and nobody gives back any more."""
+        handles: list[SimulatedHandle] = [*self.producers, *self.consumers]
+        for handle in handles:
+            if handle.is_open and not handle.is_alive:
+                handle.die()
+        for consumer in self.consumers:
+            consumer.nack_share = 0.0
+            if isinstance(consumer, Getter):
+                consumer.vanish()
+
+    @property
+    def is_drained(self) -> bool:
+        """Everything has its outcome, and the queue is empty."""
+        if self.is_changing or not all(p.is_done or not p.is_alive for p in self.producers):
+            return False
+        master = self.cluster.master(self.life.queue_id)
+        if master is None:
+            return False
+        return not self.cluster.engine(master).replicas[self.life.queue_id].state.live
+
+    # --- Handles ------------------------------------------------------------------------
+
+    def _node(self) -> str | None:
+        """Some running node that knows the queue."""
+        nodes = self.cluster.running
+        name = self.random.choice(nodes) if nodes and not self.is_changing else None
+        if name is None or self.cluster.engine(name).catalog.queue(self.life.queue_id) is None:
+            return None
+        return name
+
+    def _new_name(self, kind: str) -> str:
+        self._handles += 1
+        return f"{self.name}-{kind}{self._handles}"
+
+    def _tick_producers(self) -> None:
+        self.producers = [p for p in self.producers if p.is_open]
+        alive = [p for p in self.producers if p.is_alive and not p.is_done]
+        if not self._is_quiet:
+            node = self._node() if len(alive) < self._producer_count else None
+            if node is not None:
+                self._add_producer(node)
+            self._change()
+            self.cluster.after(self.random.randint(1, 60 * self._pace), self._tick_producers)
+        elif self.is_changing or any(p.sent < p.count for p in alive):
+            self._change()
+            self.cluster.after(20, self._tick_producers)
+        for producer in alive:
+            producer.publish()
+        if alive and not self._is_quiet and self.random.random() < 0.005:
+            self._counts["producer dies"] += 1
+            self.random.choice(alive).vanish()
+
+    def _add_producer(self, node: str) -> None:
+        producer = Producer(
+            self.cluster,
+            node,
+            self.life.queue_id,
+            self._new_name("p"),
+            self.random,
+            self.life.journal,
+            self.random.randint(5, 300),
+        )
+        producer.priorities = self.priorities
+        producer.batch_max = self.random.choice(BATCHES)
+        self.producers.append(producer)
+
+    def _tick_consumers(self) -> None:
+        self.consumers = [c for c in self.consumers if c.is_open]
+        alive = [c for c in self.consumers if c.is_alive]
+        wanted = 1 if self._is_quiet else self._consumer_count
+        if len(alive) < wanted:
+            node = self._node()
+            if node is not None:
+                self._add_consumer(node)
+        elif alive and not self._is_quiet and self.random.random() < 0.1:
+            leaving = self.random.choice(alive)
+            kind = self.random.choice(("closes", "dies"))
+            self._counts[f"consumer {kind}"] += 1
+            (leaving.close if kind == "closes" else leaving.vanish)()
+        for consumer in alive:
+            if isinstance(consumer, Getter):
+                consumer.call()
+        self.cluster.after(self.random.randint(20, 500), self._tick_consumers)
+
+    def _add_consumer(self, node: str) -> None:
+        share = 0.0 if self._is_quiet else self.random.choice((0.0, 0.1, 0.4))
+        kind = Getter if not self._is_quiet and self.random.random() < 0.3 else Consumer
+        self.consumers.append(
+            kind(
+                self.cluster,
+                node,
+                self.life.queue_id,
+                self._new_name("c"),
+                self.random,
+                self.life.journal,
+                share,
+            )
+        )
+
+    # --- Purge, delete, declare again -----------------------------------------------------
+
+    def _change(self) -> None:
+        if self.is_changing:
+            self._pursue()
+            return
+        if self._is_quiet:
+            return
+        chance = self.random.random()
+        node = self._node() if chance < self._purge_share + self._delete_share else None
+        if node is None:
+            return
+        if chance < self._delete_share:
+            self._counts["delete and declare again"] += 1
+            self.life.is_ending = self.life.journal.is_deleted = True
+            self._pursue()
+        else:
+            self._counts["purge"] += 1
+            name, journal = self._new_name("x"), self.life.journal
+            Purger(self.cluster, node, self.life.queue_id, name, self.random, journal)
+
+    def _pursue(self) -> None:
+        """Ask until the old queue is deleted and the new one declared."""
+        if self._asked is not None:
+            token, name, asked_ms = self._asked
+            answer = self.cluster.nodes[name].answers.pop(token, None)
+            if answer is not None and not answer.error and answer.value > self.life.queue_id:
+                self._asked = None
+                self.lives.append(Life(answer.value))
+                return
+            if answer is None and self.cluster.now_ms < asked_ms + ASK_AGAIN_MS:
+                return
+        if self.cluster.running:
+            self._ask(self.random.choice(self.cluster.running))
+
+    def _ask(self, node: str) -> None:
+        """Delete what this node still knows; declare when it knows of none."""
+        known = self.cluster.engine(node).catalog.queue(self.life.queue_id)
+        command: CatalogCommand
+        if known is not None:
+            command = DeleteQueue(self.life.queue_id)
+        else:
+            command = DeclareQueue(self.name, True, False, False, node, None, ())
+        token = self.cluster.new_token()
+        self._asked = (token, node, self.cluster.now_ms)
+        self.cluster.tell(node, Ask(token, command))

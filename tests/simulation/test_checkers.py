@@ -1,0 +1,204 @@
+"""Each checker can fail: its input with one violation in it, and the sentence that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from attrs import evolve
+
+from mirrorq.messages import Confirmed, SessionReply
+from mirrorq.testing import checkers
+from mirrorq.testing.workload import Attempt, Delivery, Journal, PurgeCall
+
+from .world import World
+
+
+def journal() -> Journal:
+    """Three messages, confirmed at 1 to 3, delivered once each, acked."""
+    made = Journal()
+    for number in (1, 2, 3):
+        body = b"p/%d" % number
+        made.attempts[body] = Attempt(body, "acknowledged", number, put_ms=number)
+        made.deliveries.append(Delivery(number, body, 1, 10 + number, (1, number), "c", "ok"))
+        made.resolved_ms[number] = 100
+    return made
+
+
+def again(made: Journal, **changes: object) -> None:
+    """The second message is delivered once more, as a redelivery unless it is said otherwise."""
+    first = made.deliveries[1]
+    made.deliveries.append(evolve(first, count=2, handout=(1, 9), **changes))  # type: ignore[arg-type]
+
+
+def drop(made: Journal) -> None:
+    del made.deliveries[1]
+
+
+def refuse(made: Journal) -> None:
+    made.attempts[b"p/2"].state = "refused"
+
+
+def forge(made: Journal) -> None:
+    made.deliveries.append(Delivery(4, b"nobody's", 1, 20, (1, 4), "c"))
+
+
+def misplace(made: Journal) -> None:
+    made.attempts[b"p/2"].sequence = 7
+
+
+def move(made: Journal) -> None:
+    again(made, sequence=9)
+
+
+def reuse(made: Journal) -> None:
+    again(made, body=b"p/3")
+
+
+def repeat_first(made: Journal) -> None:
+    again(made)
+    made.deliveries[-1].count = 1
+
+
+def undercount(made: Journal) -> None:
+    made.deliveries[1].count = 2
+    again(made)
+
+
+def undo(made: Journal) -> None:
+    again(made, time_ms=101)
+
+
+def leave_open(made: Journal) -> None:
+    made.attempts[b"p/2"].state = "open"
+
+
+def leave_ack_open(made: Journal) -> None:
+    made.deliveries[1].acked = "open"
+
+
+VIOLATIONS: list[tuple[Callable[[Journal], list[str]], Callable[[Journal], None]]] = [
+    (checkers.lost, drop),
+    (checkers.unexpected, refuse),
+    (checkers.unexpected, forge),
+    (checkers.unexpected, misplace),
+    (checkers.duplicated, move),
+    (checkers.duplicated, reuse),
+    (checkers.duplicated, repeat_first),
+    (checkers.undercounted, undercount),
+    (checkers.undone_acks, undo),
+    (checkers.unresolved, leave_open),
+    (checkers.unresolved, leave_ack_open),
+]
+
+
+@pytest.mark.parametrize(("checker", "violate"), VIOLATIONS)
+def test_a_checker_sees_its_violation(
+    checker: Callable[[Journal], list[str]], violate: Callable[[Journal], None]
+) -> None:
+    """It is silent about the good journal and not about the spoiled one."""
+    made = journal()
+    assert checkers.all_of_journal(made) == []
+    violate(made)
+    assert checker(made)
+    assert set(checker(made)) <= set(checkers.all_of_journal(made))
+
+
+def test_a_redelivery_is_no_violation() -> None:
+    made = journal()
+    again(made, time_ms=50)
+    assert checkers.all_of_journal(made) == []
+
+
+def test_a_purge_excuses_only_what_was_put_before_its_end() -> None:
+    made = journal()
+    drop(made)
+    made.purges.append(PurgeCall(ended_ms=1, count=1))
+    assert len(checkers.lost(made)) == 1
+    made.purges.append(PurgeCall(ended_ms=2, count=1))
+    assert checkers.lost(made) == []
+    made.purges[:] = [PurgeCall()]
+    assert checkers.lost(made) == []
+
+
+def test_the_tally_has_jepsens_words() -> None:
+    made = journal()
+    drop(made)
+    made.attempts[b"p/3"].state = "unknown"
+    made.attempts[b"p/4"] = Attempt(b"p/4", "refused")
+    found = checkers.tally(made)
+    assert (found.attempts, found.acknowledged, found.ok, found.lost) == (4, 2, 1, 1)
+    assert (found.unknown, found.recovered, found.refused, found.purged) == (1, 1, 1, 0)
+
+
+def drained_world() -> World:
+    world = World()
+    world.put("b", 5)
+    world.check()
+    return world
+
+
+def test_copies_that_differ_are_seen() -> None:
+    world = drained_world()
+    assert checkers.unequal(world.cluster, world.queue_id) == []
+    world.cluster.engine("b").replicas[world.queue_id].state.next_sequence += 1
+    assert checkers.unequal(world.cluster, world.queue_id)
+
+
+@pytest.mark.parametrize("left", ["frame", "op", "log", "state"])
+def test_what_a_drain_leaves_behind_is_seen(left: str) -> None:
+    """A frame or an op on a disk, a log in memory, a state that does not shrink."""
+    world = World()
+    world.put("b", 5)
+    frame = next(iter(world.cluster.nodes["c"].disk.queues[world.queue_id].frames.values()))
+    world.check()
+    files = world.cluster.nodes["c"].disk.queues[world.queue_id]
+    replica = world.cluster.engine("c").replicas[world.queue_id]
+    assert checkers.undrained(world.cluster, world.queue_id) == []
+    if left == "frame":
+        files.frames[1] = frame
+    elif left == "op":
+        files.ops[1] = frame
+    elif left == "log":
+        replica.ring.log.append(frame)
+    else:
+        replica.state.history = [(epoch, epoch) for epoch in range(100)]
+        replica.state.encode = lambda: bytes(10_000)  # type: ignore[method-assign]
+    assert checkers.undrained(world.cluster, world.queue_id)
+
+
+def test_what_a_deletion_leaves_behind_is_seen() -> None:
+    world = drained_world()
+    assert len(checkers.undeleted(world.cluster, world.queue_id)) == 6
+
+
+def test_two_orders_are_seen() -> None:
+    """A copy whose log has another op at an lsn than a copy that applied it before."""
+    world = World()
+    copy = world.cluster.onlooker._copies["c", world.queue_id]
+    world.cluster.cut("a", "c", silent=True)
+    world.cluster.cut("b", "c", silent=True)
+    producer = world.producer("b", 1)
+    world.until(lambda: producer.is_done)
+    lsn = world.cluster.engine("a").replicas[world.queue_id].state.applied
+    copy.digests[lsn] = 1
+    world.cluster.onlooker._on_applied("c", world.queue_id, lsn, copy.digests[lsn])
+    assert world.cluster.onlooker.wrong[0].startswith("two orders")
+
+
+def test_two_masters_and_an_early_confirm_are_seen() -> None:
+    """A confirm of a second node in an epoch, and one whose message is on no disk."""
+    world = World()
+    world.put("b", 1)
+    onlooker = world.cluster.onlooker
+    replica = world.cluster.engine("a").replicas[world.queue_id]
+    session = world.cluster.new_session("b")
+    assert replica.ring.view is not None
+    reply = SessionReply(
+        world.queue_id, replica.ring.view.epoch, session, 1, 1, Confirmed(1, ((1, 1, 99),))
+    )
+    onlooker.on_reply("a", reply, replica, world.cluster._disk_of)
+    assert onlooker.wrong[0].startswith("confirmed too early")
+    onlooker.wrong.clear()
+    onlooker.on_reply("c", reply, replica, world.cluster._disk_of)
+    assert onlooker.wrong[0].startswith("two masters")
