@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from attrs import evolve
 
-from mirrorq.messages import Confirmed, SessionReply
+from mirrorq.messages import Confirmed, Deliver, HandOut, SessionReply
 from mirrorq.testing import checkers
 from mirrorq.testing.workload import Attempt, Delivery, Journal, PurgeCall
 
@@ -175,15 +175,30 @@ def test_what_a_deletion_leaves_behind_is_seen() -> None:
 def test_two_orders_are_seen() -> None:
     """A copy whose log has another op at an lsn than a copy that applied it before."""
     world = World()
-    copy = world.cluster.onlooker._copies["c", world.queue_id]
-    world.cluster.cut("a", "c", silent=True)
-    world.cluster.cut("b", "c", silent=True)
-    producer = world.producer("b", 1)
-    world.until(lambda: producer.is_done)
-    lsn = world.cluster.engine("a").replicas[world.queue_id].state.applied
-    copy.digests[lsn] = 1
-    world.cluster.onlooker._on_applied("c", world.queue_id, lsn, copy.digests[lsn])
-    assert world.cluster.onlooker.wrong[0].startswith("two orders")
+    world.put("b", 1)
+    onlooker = world.cluster.onlooker
+    replica = world.cluster.engine("a").replicas[world.queue_id]
+    copy = onlooker._copies["c", world.queue_id]
+    copy.applied = replica.state.applied - 1
+    copy.digests[replica.state.applied] = 1
+    onlooker.on_step("c", [], {world.queue_id: replica})
+    assert onlooker.wrong[0].startswith("two orders")
+
+
+def test_a_wrong_order_of_hand_outs_is_seen() -> None:
+    """What is behind is handed out first, for the first time in this reign."""
+    world = World()
+    world.put("b", 5)
+    onlooker = world.cluster.onlooker
+    replica = world.cluster.engine("a").replicas[world.queue_id]
+    assert replica.master is not None
+    reign, session = replica.master.reign, world.cluster.new_session("b")
+    for number, place in ((1, 4), (2, 2)):
+        pieces = (HandOut(reign, number, place, place, 1),)
+        reply = SessionReply(world.queue_id, reign, session, 1, number, Deliver(1, pieces))
+        assert onlooker.misordered() == []
+        onlooker.on_reply("a", reply, replica, world.cluster._disk_of)
+    assert len(onlooker.misordered()) == 1
 
 
 def test_two_masters_and_an_early_confirm_are_seen() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirrorq.testing.__main__ import describe, main, run_seed
+from mirrorq.testing.faults import Faults
 from mirrorq.testing.results import Result, load
 from mirrorq.testing.swarm import Swarm
 
@@ -73,3 +74,17 @@ def test_a_seed_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Swarm, "run", broken)
     assert run_seed(1, "abc").wrong == ["RuntimeError: an assertion of the core"]
+
+
+def test_a_cluster_that_does_not_get_on_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After heal one node stays away: the queue is not in sync everywhere within the bound."""
+
+    def end(self: Faults) -> None:
+        self.cluster.heal_all()
+        self.cluster.start(*list(self.cluster.nodes)[1:])
+        self.cluster.kill(next(iter(self.cluster.nodes)))
+        self.cluster.run(3000)
+
+    monkeypatch.setattr(Faults, "end", end)
+    monkeypatch.setattr("mirrorq.testing.swarm.DRAIN_MS", 3000)
+    assert run_seed(0, "abc").wrong[0].startswith("no progress")

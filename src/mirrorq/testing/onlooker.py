@@ -59,6 +59,8 @@ class Onlooker:
     """(queue, generation, lsn) -> checksum of the op applied there, and who applied it first."""
     _confirming: dict[tuple[int, int], str] = field(factory=dict)
     """(queue, epoch) -> the node that confirmed in it."""
+    _deleted: set[int] = field(factory=set)
+    """Queues that some node has dropped: its disk holds no more what others still confirm."""
     _handed: dict[tuple[int, int, int], list[tuple[int, int, int]]] = field(factory=dict)
     """(queue, reign, priority) -> what was handed out: (number, first, last)."""
 
@@ -76,6 +78,8 @@ class Onlooker:
         """A node has stepped: hold what it has applied against what others have."""
         for write in writes:
             self._copy(node, write.queue_id).note(write)
+            if write.reset and write.queue_id not in replicas:
+                self._deleted.add(write.queue_id)
         for queue_id, replica in replicas.items():
             copy = self._copy(node, queue_id)
             if copy.applied == replica.state.applied:
@@ -153,6 +157,8 @@ class Onlooker:
         last: int,
         disk_of: Callable[[str], SimulatedDisk],
     ) -> None:
+        if queue_id in self._deleted:
+            return
         for member in view.members:
             disk = disk_of(member.id.node)
             if not member.in_sync or disk.store != member.id.store:
