@@ -44,7 +44,7 @@ class Link:
     def mend(self) -> None:
         """Make it a good link; what is on its way is lost."""
         self.cut = self.silent = False
-        self.delay_ms = self.gap_ms = self.clogged_until_ms = 0
+        self.delay_ms = self.gap_ms = self.clogged_until_ms = self.free_ms = 0
         self.generation += 1
 
 
