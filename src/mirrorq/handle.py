@@ -231,6 +231,7 @@ class Handle:
                     self._drop_buffered(session, output.failover)
                 case GiveBack():
                     self._receiver.give_back(session)
+                    session.recalled(output.number)
                 case ConsumerFailed():
                     self._on_consumer_failed(output)
 

@@ -68,6 +68,7 @@ from mirrorq.messages import (
     PurgeOp,
     Range,
     Recall,
+    Recalled,
     RefusalOp,
     Refused,
     Reply,
@@ -136,6 +137,18 @@ class PendingSettle:
 
 
 @define
+class OpenPurge:
+    """One that waits until handles have given back what no call has returned."""
+
+    session: SessionId
+    request: int
+    number: int
+    until_ms: int
+    waits: dict[SessionId, int]
+    """Handle -> its attachment then; who attaches anew keeps nothing that was not seen."""
+
+
+@define
 class Duties:
     """What waits for an lsn to be applied."""
 
@@ -195,6 +208,8 @@ class Master:
         """(session, producer) -> runs to confirm at the end of the step."""
         self._openers: dict[int, SessionId] = {}
         self._owner: dict[int, SessionId] = {}
+        self._purges: list[OpenPurge] = []
+        self._purge_number = 0
         self._acks: list[Range] = []
         self._returns: list[Range] = []
         self._settles: list[PendingSettle] = []
@@ -356,6 +371,10 @@ class Master:
                 self._browse(session, body)
             case Purge():
                 self._purge(now_ms, session, body)
+            case Recalled():
+                for purge in self._purges:
+                    if purge.number == body.number:
+                        purge.waits.pop(session, None)
             case Inquire():
                 self._count(session, body)
             case Ping():
@@ -387,13 +406,41 @@ class Master:
         self._reply(session, Browsed(body.request, tuple(found)))
 
     def _purge(self, now_ms: int, session: SessionId, body: Purge) -> None:
-        """Ready messages end; what is unacknowledged is left alone."""
-        delivery = self.delivery
-        count = delivery.ready.count
-        ranges = tuple(delivery.take_ready())
-        if ranges:
-            self._propose(now_ms, PurgeOp(ranges))
-        self._duty().purges.append((session, body.request, count))
+        """Ready messages end, those too that handles have fetched and no call has returned.
+
+        These come back first; nothing is handed out meanwhile. A handle that does not answer
+        keeps what it has.
+        """
+        self._purge_number += 1
+        holders = [key[0] for key in self.delivery.holders(0) if key[0] in self._sessions]
+        self._purges.append(
+            OpenPurge(
+                session,
+                body.request,
+                self._purge_number,
+                now_ms + self._config.failure_ms,
+                {holder: self._sessions[holder].number for holder in holders},
+            )
+        )
+        for holder in holders:
+            self._reply(holder, Recall(0, self._purge_number))
+
+    def _end_purges(self, now_ms: int) -> None:
+        for purge in list(self._purges):
+            waits = any(
+                session in self._sessions and self._sessions[session].number == attachment
+                for session, attachment in purge.waits.items()
+            )
+            if not waits or now_ms >= purge.until_ms:
+                self._purges.remove(purge)
+                self._purge_now(now_ms, purge)
+
+    def _purge_now(self, now_ms: int, purge: OpenPurge) -> None:
+        ended = self.delivery.take_ready()
+        if ended:
+            self._propose(now_ms, PurgeOp(tuple(ended)))
+        count = sum(last - first + 1 for first, last in ended)
+        self._duty().purges.append((purge.session, purge.request, count))
 
     def _count(self, session: SessionId, body: Inquire) -> None:
         self._reply(
@@ -832,12 +879,14 @@ class Master:
             self._enforce(now_ms)
         self._admit_held(now_ms)
         self._flush_settles(now_ms)
+        self._end_purges(now_ms)
         self._discharge(self._state.applied)
         if self.delivery.hungry and self.delivery.ready:
             self._wanted_ms = now_ms
         # P2: what is on its way back comes before what is behind it.
         is_returning = self._state.applied < self._return_lsn
-        if now_ms < self._lease.until_ms and not is_returning and not self.has_yielded:
+        is_free = not is_returning and not self.has_yielded and not self._purges
+        if now_ms < self._lease.until_ms and is_free:
             for (session, _), deliver in self.delivery.hand_out(now_ms):
                 self._reply(session, deliver)
             self._recall()
@@ -932,6 +981,7 @@ class Master:
         for end_ms in (self.vacancy.wake_at_ms(), self.disuse.wake_at_ms()):
             if end_ms is not None and self.active:
                 times.append(end_ms)
+        times += [purge.until_ms for purge in self._purges]
         return min(times, default=None)
 
     # --- Ops ----------------------------------------------------------------------------

@@ -578,6 +578,13 @@ class Purge:
 
 
 @frozen
+class Recalled:
+    """What no call had returned at this recall is given back."""
+
+    number: int
+
+
+@frozen
 class Inquire:
     """Ask for Counts."""
 
@@ -604,6 +611,7 @@ Request = (
     | Settle
     | Browse
     | Purge
+    | Recalled
     | Inquire
     | Detach
     | Ping
@@ -728,6 +736,8 @@ class Recall:
     """Another consumer waits for messages: give back what no call has returned."""
 
     consumer: int
+    number: int = 0
+    """Of a purge that waits for it: say `Recalled` when that is done. 0: none does."""
 
 
 @frozen

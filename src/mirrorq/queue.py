@@ -410,14 +410,12 @@ class MirroredQueue(Handle):
         return self._host  # type: ignore[return-value]
 
     def purge(self) -> int:
-        """End all ready messages; those unacknowledged are left alone. Returns how many."""
+        """End all ready messages; those unacknowledged are left alone. Returns how many.
+
+        What handles have fetched ahead and no `get` has returned is ready too.
+        """
         self._check()
-        session = self._session
-        assert session is not None
-        # What is on its way to this handle arrives before this answer, and goes back in one
-        # step with the purge: in between, the master would hand it out again.
-        self._counts()
-        reply = self._ask(purge_request, ASK_S, first=lambda: self._receiver.give_back(session))
+        reply = self._ask(purge_request, ASK_S)
         assert isinstance(reply, Purged)
         return reply.count
 

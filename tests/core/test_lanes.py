@@ -17,6 +17,7 @@ from mirrorq.messages import (
     PromotedOp,
     Purge,
     Purged,
+    Recalled,
     ReturnOp,
     SessionId,
     Settle,
@@ -212,6 +213,7 @@ def test_a_purge_ends_ready_messages_of_all_lanes() -> None:
     queue.consume(credit=1)
     assert [piece.first for piece in queue.pieces()] == [2]
     queue.ask(ONE, Purge(9))
+    queue.ask(ONE, Recalled(1))
     queue.sync()
     assert Purged(9, 3) in queue.heard()
     assert list(queue.replica.state.live) == [(2, 2)]

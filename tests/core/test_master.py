@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
@@ -29,6 +30,8 @@ from mirrorq.messages import (
     Publish,
     Purge,
     Purged,
+    Recall,
+    Recalled,
     RefusalOp,
     Refused,
     Reply,
@@ -387,6 +390,7 @@ def test_a_purge_leaves_what_is_held(queue: Queue) -> None:
     queue.consume(credit=1)
     (piece,) = queue.pieces()
     queue.ask(ONE, Purge(8))
+    queue.ask(ONE, Recalled(1))
     queue.sync()
     assert Purged(8, 2) in queue.heard()
     assert list(queue.replica.state.live) == [(piece.first, piece.last)]
@@ -449,3 +453,60 @@ def test_a_get_that_is_not_acked_in_time_loses_only_its_message() -> None:
     queue.step(Tick())
     queue.sync()
     assert [p.count for p in queue.pieces()] == [2]
+
+
+def test_a_purge_calls_back_what_no_call_has_seen() -> None:
+    """Two handles have fetched ahead: nothing is handed out until both have given back what
+    nobody saw; what a call has returned stays unacknowledged."""
+    queue = Queue()
+    queue.sync()
+    queue.attach(ONE)
+    queue.attach(TWO)
+    queue.publish(queue.open_producer(), 1, 6)
+    queue.sync()
+    queue.consume(ONE, 2)
+    queue.consume(TWO, 2)
+    (mine,) = [r.handouts for r in queue.heard(ONE) if isinstance(r, Deliver)]
+    (other,) = [r.handouts for r in queue.heard(TWO) if isinstance(r, Deliver)]
+    queue.ask(ONE, Purge(7))
+    assert queue.heard(TWO) == [Recall(0, 1)]
+    assert [r for r in queue.heard(ONE) if isinstance(r, Recall)] == [Recall(0, 1)]
+    queue.ask(TWO, Settle(0, "giveback", other))
+    queue.ask(TWO, Recalled(1))
+    queue.ask(TWO, Credit(0, 100))
+    queue.sync()
+    assert queue.heard(TWO) == []
+    seen = evolve(mine[0], last=mine[0].first)
+    unseen = evolve(mine[0], first=mine[0].first + 1)
+    queue.ask(ONE, Settle(0, "giveback", (unseen,)))
+    queue.ask(ONE, Recalled(1))
+    queue.sync()
+    assert [r for r in queue.heard(ONE) if isinstance(r, Purged)] == [Purged(7, 5)]
+    master = queue.replica.master
+    assert master is not None
+    assert (master.delivery.ready.count, master.delivery.unacknowledged) == (0, 1)
+    assert list(queue.replica.state.live) == [(seen.first, seen.last)]
+
+
+def test_a_purge_does_not_wait_for_a_handle_that_is_gone() -> None:
+    """Closed or attached anew, it holds nothing unseen; silent, it keeps what it has."""
+    for end in ("gone", "again"):
+        queue = Queue()
+        queue.sync()
+        queue.attach(ONE)
+        queue.attach(TWO)
+        queue.publish(queue.open_producer(), 1, 3)
+        queue.consume(TWO, 2)
+        queue.sync()
+        queue.ask(ONE, Purge(7))
+        queue.sync()
+        assert not [r for r in queue.heard(ONE) if isinstance(r, Purged)]
+        if end == "gone":
+            queue.step(SessionGone(TWO))
+        else:
+            queue.attach(TWO)
+        queue.sync()
+        assert [type(r) for r in queue.heard(ONE)] == [Purged]
+    master = queue.replica.master
+    assert master is not None
+    assert master.wake_at_ms(NOW_MS) is None

@@ -464,3 +464,18 @@ def test_after_a_fork_the_child_is_told() -> None:
         assert len(told) == 3
         assert all(str(os.getpid()) in line and str(child) in line for line in told)
         message.ack().result(10)
+
+
+def test_purge_ends_what_other_handles_have_fetched_ahead() -> None:
+    """A handle that got as fast as messages came has more of them than its calls have returned;
+    those are ready. What a call has returned is not."""
+    with FakeHost() as host, host.queue() as one, host.queue() as other:
+        one.put_many([b"%d" % n for n in range(2000)]).result(10)
+        held = 0
+        while not other._receiver.buffered:
+            assert other.get(timeout=10)
+            held += 1
+        assert one.purge() == 2000 - held
+        assert other._receiver.buffered == 0
+        assert one.qsize() == 0
+        assert len(one.browse(count_max=3000)) == held

@@ -132,9 +132,11 @@ class DropBuffered:
 
 @frozen
 class GiveBack:
-    """Another consumer waits: return what no call has taken."""
+    """Another consumer waits, or a purge: return what no call has taken."""
 
     consumer: int
+    number: int = 0
+    """Not 0: then say `recalled` with it."""
 
 
 @frozen

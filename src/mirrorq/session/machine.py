@@ -28,6 +28,7 @@ from mirrorq.messages import (
     Publish,
     Purged,
     Recall,
+    Recalled,
     Refused,
     Request,
     ResendNumber,
@@ -160,6 +161,11 @@ class Session:
         current = tuple(piece for piece in handouts if piece.epoch == self.epoch)
         if current and self._attached:
             self._send(Settle(0, "giveback", current))
+
+    def recalled(self, number: int) -> None:
+        """What was to be returned at this recall has been."""
+        if number and self._attached:
+            self._send(Recalled(number))
 
     def query(self, query: Query) -> None:
         self._call_number += 1
@@ -453,7 +459,7 @@ class Session:
                 if query is not None:
                     self._output.append(QueryDone(query.token, reply))
             case Recall():
-                self._output.append(GiveBack(reply.consumer))
+                self._output.append(GiveBack(reply.consumer, reply.number))
             case ConsumerRefused():
                 self._consumers.pop(reply.number, None)
                 self._output.append(ConsumerFailed(reply.number, reply.why))

@@ -21,7 +21,7 @@ from mirrorq.expiry import Expiry
 from mirrorq.flow import Told
 from mirrorq.lanes import Horizons, Lane, ReadyLanes
 from mirrorq.limits import InLog
-from mirrorq.master import Attachment, Duties, Lease, Master, PendingSettle
+from mirrorq.master import Attachment, Duties, Lease, Master, OpenPurge, PendingSettle
 from mirrorq.queue_state import Producer, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
@@ -41,6 +41,7 @@ DEFINED = (
     Lane,
     Lease,
     OpenHandOut,
+    OpenPurge,
     PendingSettle,
     Producer,
     QueueFiles,

@@ -312,6 +312,7 @@ class Consumer(SimulatedHandle):
                     self.session.drop(self._empty_buffer())
                 case GiveBack():
                     self.session.give_back(self._empty_buffer(self._kept()))
+                    self.session.recalled(output.number)
                 case SettleDone():
                     self._on_settled(output)
 
