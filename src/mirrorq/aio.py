@@ -342,11 +342,11 @@ class MirroredQueue:
         return self.handle.status()
 
     async def browse(self, start: int | None = None, count_max: int = 1000) -> list[Message]:
-        """Look at messages, ready and unacknowledged, without taking them."""
+        """Look at all messages, those delayed too, without taking them."""
         return await _in_thread(partial(self.handle.browse, start, count_max))
 
     async def purge(self) -> int:
-        """End all ready messages; returns how many."""
+        """End all ready and delayed messages; returns how many."""
         return await _in_thread(self.handle.purge)
 
     async def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:

@@ -27,7 +27,7 @@ class QueueAdapter:
 
     `put()` returns when the message is confirmed, `put(block=False)` when it is accepted.
     `task_done()` acks the oldest unsettled message that this thread got. `join()` waits until
-    the queue has neither ready nor unacknowledged messages.
+    the queue has neither ready, nor unacknowledged, nor delayed messages.
     """
 
     maxsize = 0
@@ -121,7 +121,7 @@ class QueueAdapter:
             counts = self._handle._counts()
         except (NoQuorum, QueueDown):
             return False
-        return not counts.ready and not counts.unacknowledged
+        return not (counts.ready or counts.unacknowledged or counts.delayed)
 
     def _can_ask(self) -> bool:
         return not isinstance(self._handle._why_not(Full("")), NoQuorum | QueueDown)

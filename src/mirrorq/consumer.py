@@ -25,7 +25,7 @@ WAIT_S = 1.0
 """A call waits so long for the host's thread, which is busy or has ended, or for a callback."""
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
-"""Pause before a message that its callback has failed on goes back: doubled each time."""
+"""Delay of a message that its callback has failed on: doubled with each of its deliveries."""
 
 
 class Consumer:
@@ -60,7 +60,6 @@ class Consumer:
         self._buffer: deque[Message] = deque()
         self._arrival = threading.Condition()
         self._is_ended = False
-        self._pause_s = PAUSE_FIRST_S
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"mirrorq-consumer-{number}", daemon=True
@@ -198,15 +197,18 @@ class Consumer:
         try:
             self._callback(message)
         except Exception:
+            # Others are served meanwhile; where all fail, each waits longer every time.
+            delay_s = pause_s(message.delivery_count)
             log.exception(
-                "a callback failed on message %d of queue %s; it goes back in %.1f s",
+                "a callback failed on message %d of queue %s; it comes again in %.1f s",
                 message.sequence,
                 message.queue,
-                self._pause_s,
+                delay_s,
             )
-            self._stop.wait(self._pause_s)
-            self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
             if not message._is_settled:
-                message.nack()
-        else:
-            self._pause_s = PAUSE_FIRST_S
+                message.nack(delay=delay_s)
+
+
+def pause_s(delivery_count: int) -> float:
+    """How long a message waits after its callback has failed for the so many-th time."""
+    return min(PAUSE_FIRST_S * 2.0 ** min(delivery_count - 1, 30), PAUSE_MAX_S)

@@ -148,7 +148,7 @@ class Delivery:
     def ready_size(self) -> int:
         """Bytes of the bodies of what is ready."""
         total = self._state.sizes.total
-        return sum(total(first, last) for first, last in self.ready)
+        return sum(total(first, last) for first, last in self.ready_sequences())
 
     def drop_oldest(self, excess: Depth) -> tuple[list[Range], Depth]:
         """Take the oldest ready messages of the lowest priority out, then those of the next, until
@@ -160,22 +160,39 @@ class Delivery:
         for priority in reversed(self.ready.priorities):
             lane = self.ready.lane(priority)
             while lane and (excess.count or excess.size):
-                first, last = lane.front()
+                first, last, shift = self._front(lane)
                 last, excess = oldest(self._state.sizes, first, last, excess)
-                lane.remove(first, last)
+                lane.remove(first + shift, last + shift)
                 dropped.append((first, last))
         return dropped, excess
 
     def take_out(self, ranges: RangeSet) -> list[Range]:
         """Take what is ready of these out, of every priority; return it."""
         taken = RangeSet()
-        for priority in self.ready.priorities:
-            lane = self.ready.lane(priority)
-            for first, last in ranges:
-                for low, high in lane.within(first, last):
+        for first, last in ranges:
+            for run in self._state.runs(first, last):
+                lane, shift = self.ready.lane(run.priority), run.shift
+                for low, high in lane.within(run.first + shift, run.last + shift):
                     lane.remove(low, high)
-                    taken.add(low, high)
+                    taken.add(low - shift, high - shift)
         return list(taken)
+
+    def _front(self, lane: RangeSet) -> tuple[int, int, int]:
+        """(first, last, shift) of the sequences that stand first in a lane."""
+        first, last = lane.front()
+        shift = 0
+        if self._state.places:
+            last, shift = self._state.places.at(first, last)
+        return first - shift, last - shift, shift
+
+    def ready_sequences(self) -> Iterator[Range]:
+        """Sequences of what is ready, in the order of hand-out."""
+        places = self._state.places
+        for first, end in self.ready:
+            while first <= end:
+                last, shift = places.at(first, end) if places else (end, 0)
+                yield first - shift, last - shift
+                first = last + 1
 
     # --- Handing out --------------------------------------------------------------------
 
@@ -233,8 +250,12 @@ class Delivery:
     def _take_front(self, seat: ConsumerSeat, lane: RangeSet, horizon: int, share: int) -> HandOut:
         first, last = lane.front()
         last = min(last, first + share - 1, horizon - 1)
-        count, last = self._state.count_run(first, last)
-        lane.remove(first, last)
+        shift = 0
+        if self._state.places:
+            last, shift = self._state.places.at(first, last)
+        count, last = self._state.count_run(first - shift, last - shift)
+        lane.remove(first, last + shift)
+        first -= shift
         self._number += 1
         self.open[self._number] = OpenHandOut(seat.key, count, RangeSet(((first, last),)))
         taken = last - first + 1
@@ -296,13 +317,13 @@ class Delivery:
         taken: list[Range] = []
         if piece.epoch < state.fence:
             return taken  # counts of a past that was lost say nothing here
-        for priority, first, last in state.lane_runs(piece.first, piece.last):
-            lane = self.ready.lane(priority)
-            for low, high in lane.within(first, last):
-                for sequence in range(low, high + 1):
+        for run in state.runs(piece.first, piece.last):
+            lane, shift = self.ready.lane(run.priority), run.shift
+            for low, high in lane.within(run.first + shift, run.last + shift):
+                for sequence in range(low - shift, high - shift + 1):
                     same = state.delivery_count(sequence) == piece.count + 1
                     if same and state.raised_by_promotion(sequence):
-                        lane.remove(sequence, sequence)
+                        lane.remove(sequence + shift, sequence + shift)
                         taken.append((sequence, sequence))
         return taken
 
@@ -321,8 +342,9 @@ class Delivery:
         for first, last in ranges:
             for low, high in self._state.live.within(first, last):
                 self.came_back.append((low, high))
-                for run in self._state.lane_runs(low, high):
-                    self.ready.add(*run)
+                for run in self._state.runs(low, high):
+                    if not run.is_delayed:
+                        self.ready.add(run.priority, run.first + run.shift, run.last + run.shift)
 
     def holdings(self, session: SessionId) -> Iterator[tuple[int, OpenHandOut]]:
         """Open hand-outs of one session, by number."""
@@ -356,18 +378,29 @@ class Delivery:
             self.ready.plain.add(first, last)
 
     def take_ready(self) -> list[Range]:
-        """Everything that is ready ends: its sequences, in order."""
-        taken = RangeSet(self.ready)
+        """Everything that is ready ends: its sequences."""
+        taken = list(self.ready_sequences())
         self.ready = ReadyLanes(RangeSet())
-        return list(taken)
+        return taken
 
 
 def _ready_of(state: QueueState) -> ReadyLanes:
-    """All that lives, each at its place in its lane."""
+    """All that lives and is not delayed, each at its place in its lane."""
     plain = state.live.copy()
     ready = ReadyLanes(plain)
     for priority, lane in state.lanes.items():
         for first, last in lane.members:
             plain.remove(first, last)
             ready.add(priority, first, last)
+    for first, last, _ in state.delayed:
+        for run in state.runs(first, last):
+            ready.lane(run.priority).remove(run.first, run.last)
+    for first, last, shift in state.places.by_sequence:
+        for run in state.runs(first, last):
+            ready.lane(run.priority).remove(run.first, run.last)
+            ready.add(run.priority, run.first + shift, run.last + shift)
+    for sequence in state.resting:
+        run = state.run(sequence, sequence)
+        place = sequence + run.shift
+        ready.lane(run.priority).remove(place, place)
     return ready

@@ -1151,7 +1151,12 @@ class Engine:
             consumers = sum(1 for key in delivery.consumers if key[1] != 0)
             counts = (delivery.ready.count, delivery.unacknowledged, consumers)
             report = QueueReport(
-                queue_id, master.reign, *counts, master.blocked_by, replica.state.lost
+                queue_id,
+                master.reign,
+                *counts,
+                master.blocked_by,
+                replica.state.lost,
+                master.delays.count,
             )
             if self._reported.get(queue_id) != report:
                 self._reported[queue_id] = report

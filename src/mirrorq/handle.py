@@ -403,11 +403,11 @@ class Handle:
         assert isinstance(reply, Counts)
         return reply
 
-    def _settle(self, kind: str, messages: Sequence[Message]) -> Settlement:
+    def _settle(self, kind: str, messages: Sequence[Message], delay_ms: int = 0) -> Settlement:
         if os.getpid() != self._pid:
             self._check()
         settlement = Settlement(self._outcomes)
-        item = Settle(kind, messages, settlement)
+        item = Settle(kind, messages, settlement, delay_ms)
         if not item.messages:
             with self._outcomes.lock:
                 settlement._finish(None, settles.error_of(item, SettleDone(None, (), "")))

@@ -23,6 +23,7 @@ from attrs import define, field
 from mirrorq.codec import OpCodec
 from mirrorq.columns import sizes_of
 from mirrorq.config import Config
+from mirrorq.delays import Delays
 from mirrorq.delivery import ConsumerKey, ConsumerSeat, Delivery
 from mirrorq.disuse import Disuse
 from mirrorq.expiry import Expiry
@@ -53,6 +54,7 @@ from mirrorq.messages import (
     HorizonOp,
     HorizonsOp,
     Inquire,
+    LaneOp,
     OpenProducer,
     OpKind,
     Payload,
@@ -74,6 +76,7 @@ from mirrorq.messages import (
     Reply,
     Request,
     ResendNumber,
+    ReturnLaterOp,
     ReturnOp,
     SessionId,
     SessionReply,
@@ -84,7 +87,7 @@ from mirrorq.messages import (
     Unsubscribe,
 )
 from mirrorq.policy import DEFAULT, Definition
-from mirrorq.queue_state import GENERATION_BITS, REFUSED, QueueState
+from mirrorq.queue_state import GENERATION_BITS, NUMBER_MAX, REFUSED, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
 from mirrorq.room import Room
@@ -173,8 +176,9 @@ class Master:
         self.active = False
         """Whether `promoted` is applied."""
         self.delivery = Delivery(state, reign)
+        self.delays = Delays(state)
         self.wall_us = 0
-        """Wall-clock time of this step in microseconds: a stamp on ops, no more."""
+        """Wall-clock time of this step in microseconds: a stamp on ops, and ends delays."""
         self.store_bytes = 0
         self.definition = DEFAULT
         self.ended: dict[str, int] = {}
@@ -242,7 +246,7 @@ class Master:
         if definition == self.definition:
             return
         if definition.message_ttl != self.definition.message_ttl:
-            self._expiry.begin(definition.message_ttl, self.delivery.ready)
+            self._expiry.begin(definition.message_ttl, self.delivery.ready_sequences())
         self.definition = definition
         self.delivery.is_single = definition.single_active_consumer
         self.disuse.expires_ms = definition.expires
@@ -261,6 +265,8 @@ class Master:
         if header.kind == OpKind.PUBLISH:
             self._next_sequence = header.last_sequence + 1
             self._in_log.note(entry)
+        elif isinstance(entry.payload, LaneOp):
+            self._next_sequence = entry.payload.next_place
 
     # --- Requests -----------------------------------------------------------------------
 
@@ -406,9 +412,9 @@ class Master:
         self._reply(session, Browsed(body.request, tuple(found)))
 
     def _purge(self, now_ms: int, session: SessionId, body: Purge) -> None:
-        """Ready messages end, those too that handles have fetched and no call has returned.
+        """Ready and delayed messages end, and what handles have fetched and no call has returned.
 
-        These come back first; nothing is handed out meanwhile. A handle that does not answer
+        The last come back first; nothing is handed out meanwhile. A handle that does not answer
         keeps what it has.
         """
         self._purge_number += 1
@@ -436,11 +442,10 @@ class Master:
                 self._purge_now(now_ms, purge)
 
     def _purge_now(self, now_ms: int, purge: OpenPurge) -> None:
-        ended = self.delivery.take_ready()
+        ended = RangeSet((*self.delivery.take_ready(), *self.delays.take_all()))
         if ended:
             self._propose(now_ms, PurgeOp(tuple(ended)))
-        count = sum(last - first + 1 for first, last in ended)
-        self._duty().purges.append((purge.session, purge.request, count))
+        self._duty().purges.append((purge.session, purge.request, ended.count))
 
     def _count(self, session: SessionId, body: Inquire) -> None:
         self._reply(
@@ -452,6 +457,7 @@ class Master:
                 sum(1 for key in self.delivery.consumers if key[1] != 0),
                 self._state.next_sequence,
                 self.store_bytes,
+                self.delays.count,
             ),
         )
 
@@ -761,8 +767,12 @@ class Master:
             if body.kind == "giveback":
                 self.delivery.give_back(list(taken))
                 continue
-            ways = {"ack": self._acks, "reject": self._rejects}
-            ways.get(body.kind, self._returns).extend(taken)
+            if body.kind == "nack" and body.delay_ms:
+                due_us = min(self.wall_us + body.delay_ms * 1000, NUMBER_MAX)
+                self.delays.give_back(list(taken), due_us)
+            else:
+                ways = {"ack": self._acks, "reject": self._rejects}
+                ways.get(body.kind, self._returns).extend(taken)
             done = taken.copy()
             for first, last in before:
                 done.add(first, last)
@@ -786,20 +796,24 @@ class Master:
         if self._returns:
             self._return(now_ms, RangeSet(self._returns))
             self._returns = []
+        for due_us, later in self.delays.returns():
+            self._return(now_ms, later, due_us)
         if self._settles:
             # A refusal, too, is told only when everything before it is stable.
             self._duty().settles.extend(self._settles)
             self._settles = []
 
-    def _return(self, now_ms: int, ranges: RangeSet) -> None:
-        """Messages go back to their places, but for those that came back too often."""
+    def _return(self, now_ms: int, ranges: RangeSet, due_us: int | None = None) -> None:
+        """Messages go back to their places, now or later, but for those back too often."""
         limit = self.definition.delivery_limit
         if limit is not None:
             spent = self._state.returned_often(ranges, limit)
             for first, last in spent:
                 ranges.remove(first, last)
             self._ended(now_ms, spent, "delivery_limit")
-        if ranges:
+        if ranges and due_us is not None:
+            self._propose(now_ms, ReturnLaterOp(tuple(ranges), due_us))
+        elif ranges:
             self._propose(now_ms, ReturnOp(tuple(ranges)))
             self._return_lsn = self._ring.received
 
@@ -815,7 +829,10 @@ class Master:
         if payload is None:
             first, last = self._in_log.on_applied(header.first_sequence, header.last_sequence)
             priority = header.priority if header.flags & FLAG_PRIORITY else 0
-            if first <= last:
+            if header.delay_ms:
+                for low, high, due_us in self._state.delayed.within(first, last):
+                    self.delays.wait(low, high, due_us)
+            elif first <= last:
                 self.delivery.add_ready(first, last, priority)
                 self._expiry.note(((first, last),))
             owner = self._owner.get(header.producer)
@@ -824,6 +841,11 @@ class Master:
                 self._confirms.setdefault((owner, header.producer), []).append(run)
         elif isinstance(payload, ReturnOp):
             self.delivery.give_back(list(payload.ranges))
+        elif isinstance(payload, ReturnLaterOp):
+            for first, last in payload.ranges:
+                self.delays.wait(first, last, payload.due_us)
+        elif isinstance(payload, LaneOp):
+            self.delivery.give_back(self.delays.on_entered(payload))
         elif isinstance(payload, PromotedOp):
             # Its epoch is a later one when this node learned of the reign from a snapshot.
             if header.epoch >= self.reign:
@@ -847,8 +869,9 @@ class Master:
 
     def _activate(self, now_ms: int) -> None:
         self.delivery = Delivery(self._state, self.reign)
+        self.delays = Delays(self._state)
         self.delivery.is_single = self.definition.single_active_consumer
-        self._expiry.begin(self.definition.message_ttl, self.delivery.ready)
+        self._expiry.begin(self.definition.message_ttl, self.delivery.ready_sequences())
         self.active = True
         self.disuse.use(now_ms)
         if self.vacancy.was_consumed:
@@ -880,6 +903,9 @@ class Master:
         self._admit_held(now_ms)
         self._flush_settles(now_ms)
         self._end_purges(now_ms)
+        due = self.delays.due(self.wall_us, self._next_sequence)
+        if due is not None:
+            self._propose(now_ms, due)
         self._discharge(self._state.applied)
         if self.delivery.hungry and self.delivery.ready:
             self._wanted_ms = now_ms
@@ -965,7 +991,8 @@ class Master:
         return now_ms - self._wanted_ms < LEASE_IDLE_MS
 
     def wake_at_ms(self, now_ms: int) -> int | None:
-        """When a handle whose link broke is given up, or a held publish looked at again."""
+        """When a handle whose link broke is given up, a held publish is looked at again, or a
+        delay ends."""
         patience_ms = 2 * self._config.failure_ms
         times = [a.lost_ms + patience_ms for a in self._sessions.values() if a.lost_ms is not None]
         if self._held_publishes and not self._held_by_limit:
@@ -982,6 +1009,9 @@ class Master:
             if end_ms is not None and self.active:
                 times.append(end_ms)
         times += [purge.until_ms for purge in self._purges]
+        due_ms = self.delays.wake_at_ms(now_ms, self.wall_us) if self.active else None
+        if due_ms is not None:
+            times.append(due_ms)
         return min(times, default=None)
 
     # --- Ops ----------------------------------------------------------------------------

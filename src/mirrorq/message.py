@@ -9,6 +9,7 @@ import msgspec
 
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
 from mirrorq.messages import HandOut
+from mirrorq.terms import milliseconds
 
 if TYPE_CHECKING:
     from mirrorq.confirmation import Settlement
@@ -158,11 +159,15 @@ class Message:
 
         Args:
             requeue: False ends the message without delivering it again.
-            delay: not supported by this version.
+            delay: seconds until it comes again.
+
+        Raises:
+            ConfigError: a delay that is none, or one of a message that does not come again.
         """
-        if delay is not None:
-            raise ConfigError("nack(delay=…) is not supported by this version: leave it out")
-        return self._chunk.handle._settle("nack" if requeue else "reject", (self,))
+        delay_ms = 0 if delay is None else milliseconds("delay", delay)
+        if delay is not None and not requeue:
+            raise ConfigError(f"nack(requeue=False, delay={delay}): what ends does not come again")
+        return self._chunk.handle._settle("nack" if requeue else "reject", (self,), delay_ms)
 
     def __enter__(self) -> Message:
         return self

@@ -88,6 +88,7 @@ class OpKind(IntEnum):
     RANGE_LEASE = 19
     HORIZONS = 20
     DISCARD = 21
+    RETURN_LATER = 22
 
 
 FLAG_PROPERTIES = 1
@@ -154,6 +155,32 @@ class ReturnOp:
     """Messages that go back to their places; each one's delivery count grows by one."""
 
     ranges: tuple[Range, ...]
+
+
+@frozen
+class ReturnLaterOp:
+    """As ReturnOp; but the messages are ready only when a LaneOp says so, at `due_us`."""
+
+    ranges: tuple[Range, ...]
+    due_us: int
+    """Microseconds since 1970-01-01 UTC, by the master's clock."""
+
+
+@frozen
+class LaneOp:
+    """Delayed messages are due."""
+
+    entering: tuple[Range, ...]
+    """These were published with a delay: they enter their lanes, in this order."""
+    place: int
+    """Of the first of them; the others follow. Numbers that are no sequences of messages."""
+    returning: tuple[Range, ...]
+    """These were returned with a delay: they are ready again, where they stood."""
+
+    @property
+    def next_place(self) -> int:
+        """The number after the last that it uses."""
+        return self.place + sum(last - first + 1 for first, last in self.entering)
 
 
 @frozen
@@ -237,6 +264,8 @@ class UnknownOp:
 Payload = (
     AckOp
     | ReturnOp
+    | ReturnLaterOp
+    | LaneOp
     | HorizonOp
     | HorizonsOp
     | PromotedOp
@@ -563,6 +592,8 @@ class Settle:
     request: int
     kind: str
     handouts: tuple[HandOut, ...]
+    delay_ms: int = 0
+    """nack: the messages come again after this, at the earliest."""
 
 
 @frozen
@@ -708,6 +739,8 @@ class Counts:
     consumers: int
     next_sequence: int
     store_bytes: int
+    delayed: int = 0
+    """Live, and ready only at a later time."""
 
 
 @frozen
@@ -1091,6 +1124,7 @@ class QueueReport:
     blocked_by: str = ""
     lost: int = 0
     """Messages that unclean promotions have lost, as far as known."""
+    delayed: int = 0
 
 
 @frozen

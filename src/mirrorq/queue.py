@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from mirrorq.confirmation import Confirmation, Settlement
-from mirrorq.errors import ConfigError, Empty, ShutDown
+from mirrorq.errors import Empty, ShutDown
 from mirrorq.handle import ASK_S, CLOSE_S, FLUSH_S, Handle
 from mirrorq.message import HeaderValue, Message, pack_properties
 from mirrorq.messages import Browsed, HandOut, Purged
@@ -149,7 +149,8 @@ class MirroredQueue(Handle):
             priority: 0 to 31; higher ones are delivered first, each in its own order.
             ttl: seconds after which the message ends if nobody has taken it by then; where the
                 queue's policy has a message-ttl (in ms) too, the lesser holds.
-            delay: not supported by this version.
+            delay: seconds until the message is ready; it then comes after all that are ready
+                in its priority.
             key: carried.
             persistent: False: lost when all nodes stop.
             block, timeout: wait so long (seconds) while too much is unconfirmed.
@@ -163,11 +164,9 @@ class MirroredQueue(Handle):
             Full: too much unconfirmed for `timeout` seconds (NoQuorum, QueueDown if that is
                 why).
             TypeError, ValueError: a body that is not bytes-like or too large.
-            ConfigError: a priority or a ttl that is none.
+            ConfigError: a priority, a ttl or a delay that is none.
             ShutDown: the handle is shut down or closed.
         """
-        if delay:
-            _refuse_later(delay=delay)
         terms = terms_of(persistent, priority, delay, ttl)
         data = self._publisher.body(body)
         properties = pack_properties(headers, message_id, key)
@@ -201,8 +200,6 @@ class MirroredQueue(Handle):
         needed and another producer came between), or `NotConfirmed` with `.stored` and
         `.refused`. Arguments and errors as in `put`; they are those of every message.
         """
-        if delay:
-            _refuse_later(delay=delay)
         terms = terms_of(persistent, priority, delay, ttl)
         data = self._publisher.bodies(bodies)
         properties = pack_properties(headers, message_id, key)
@@ -315,7 +312,8 @@ class MirroredQueue(Handle):
     ) -> Consumer:
         """Have `callback(message)` called for each message, on a thread of its own.
 
-        An exception gives the message back after a growing pause. At most `prefetch`
+        An exception gives the message back with a delay that grows with each of its
+        deliveries, from 0.1 to 5 s; others are served meanwhile. At most `prefetch`
         messages are held unacknowledged.
 
         Args:
@@ -358,7 +356,7 @@ class MirroredQueue(Handle):
     # --- Questions ------------------------------------------------------------------------
 
     def browse(self, start: int | None = None, count_max: int = 1000) -> list[Message]:
-        """Look at messages, ready and unacknowledged, without taking them.
+        """Look at messages, ready, unacknowledged and delayed, without taking them.
 
         Args:
             start: first sequence, inclusive; None: the oldest.
@@ -410,7 +408,7 @@ class MirroredQueue(Handle):
         return self._host  # type: ignore[return-value]
 
     def purge(self) -> int:
-        """End all ready messages; those unacknowledged are left alone. Returns how many.
+        """End all ready and delayed messages; those unacknowledged stay. Returns how many.
 
         What handles have fetched ahead and no `get` has returned is ready too.
         """
@@ -507,10 +505,3 @@ class MirroredQueue(Handle):
 
     def __repr__(self) -> str:
         return f"<MirroredQueue {self.name!r} on {self._host.name}>"
-
-
-def _refuse_later(**values: object) -> None:
-    """What the frame has room for and this version does not do yet."""
-    for name, value in values.items():
-        if value:
-            raise ConfigError(f"put({name}=…) is not supported by this version: leave it out")

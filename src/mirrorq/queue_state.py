@@ -11,6 +11,10 @@ A message is *live* from its publish to its ack. Its delivery count is
 Promotions are kept as marks, (lsn, sequence): each counts for every message below. That
 makes a promotion cost the same for ten messages and for ten million.
 
+A *delayed* message lives and is not ready; the LaneOp that ends its delay gives it a new *place*
+behind all that stand in its lane. Horizons and marks are about places; a message that was never
+delayed stands at its sequence.
+
 Messages of a priority above 0 are members of a *lane*, which has a horizon and marks of its own
 (`lanes`); `horizon` and `marks` here are those of priority 0.
 
@@ -18,13 +22,14 @@ Invariants:
 1. live sequences are below next_sequence.
 2. `returned` holds live sequences only.
 3. outcomes of a producer are above its settled mark, in order of number.
-4. members of lanes are live, each of one lane only; who is of none has priority 0.
+4. `delayed`, `places` and `resting` hold live sequences only, each of one of the first two at most.
+5. members of lanes are live, each of one lane only; who is of none has priority 0.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from attrs import define, field
@@ -43,19 +48,22 @@ from mirrorq.messages import (
     ExpiryOp,
     HorizonOp,
     HorizonsOp,
+    LaneOp,
     OpKind,
     ProducerOp,
     PromotedOp,
     PurgeOp,
     Range,
+    ReturnLaterOp,
     ReturnOp,
 )
 from mirrorq.ranges import RangeSet
+from mirrorq.spans import Places, Spans
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 OLDEST_VERSION = 1
 """The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
-messages count 0 bytes, and no policy's TTL ends them."""
+messages count 0 bytes, and no policy's TTL ends them. Up to 4 none knew delays."""
 GENERATION_BITS = 40
 """Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
 all that the lost past can have given out, and room for eight million of them."""
@@ -142,6 +150,24 @@ class _Image(msgspec.Struct, array_like=True):
     fence: _Number = 0
     lost: _Number = 0
     ttls: bytes = b""
+    delayed: bytes = b""
+    places: bytes = b""
+    resting: dict[_Number, _Number] = {}
+
+
+NUMBER_MAX = 2**63 - 1
+
+
+class Run(NamedTuple):
+    """Neighbours in order of sequence that share a lane."""
+
+    priority: int
+    first: int
+    last: int
+    shift: int = 0
+    """Place = sequence + shift."""
+    is_delayed: bool = False
+    """They stand at no place yet."""
 
 
 class QueueState:
@@ -169,6 +195,15 @@ class QueueState:
         """Each live message's own time to live in ms; 0 is none."""
         self.has_ttls = False
         """Whether some message may have one. Not part of the state: a hint for a master."""
+        self.delayed = Spans()
+        """Published with a delay that has not ended, each with the moment at which it will, in
+        microseconds since 1970."""
+        self.places = Places()
+        """Of messages that were delayed."""
+        self.resting: dict[int, int] = {}
+        """Returned with a delay that has not ended -> the moment at which it will."""
+        self._is_mixed = False
+        """Whether there may be a message of another lane, or at another place than its own."""
         self.producers: dict[int, Producer] = {}
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) of all applied ops, oldest first."""
@@ -183,26 +218,30 @@ class QueueState:
 
     def delivery_count(self, sequence: int) -> int:
         """The count of the next delivery of this message."""
-        marks = self._marks_of(sequence) if self.lanes else self.marks
-        raised = sum(1 for _, mark in marks if mark > sequence)
+        if self._is_mixed:
+            return self.count_run(sequence, sequence)[0]
+        raised = sum(1 for _, mark in self.marks if mark > sequence)
         return 1 + raised + self.returned.get(sequence, (0, 0))[0]
 
     def count_run(self, first: int, last: int) -> Range:
         """(delivery count of `first`, end of the run within last that shares it)."""
-        count = self.delivery_count(first)
-        marks = self.marks
-        if self.lanes:
-            _, _, last = self.lane_run(first, last)
-            marks = self._marks_of(first)
+        marks, shift = self.marks, 0
+        if self._is_mixed:
+            run = self.run(first, last)
+            marks, last, shift = self._marks_of(run), run.last, run.shift
+        raised = 0
         for _, mark in marks:
-            if first < mark <= last:
-                last = mark - 1
-        if self.returned:
-            sequence = first + 1
-            while sequence <= last and self.delivery_count(sequence) == count:
-                sequence += 1
-            last = sequence - 1
-        return count, last
+            if mark > first + shift:
+                raised += 1
+                last = min(last, mark - shift - 1)
+        returned = self.returned
+        if not returned:
+            return 1 + raised, last
+        returns = returned.get(first, (0, 0))[0]
+        sequence = first + 1
+        while sequence <= last and returned.get(sequence, (0, 0))[0] == returns:
+            sequence += 1
+        return 1 + raised + returns, sequence - 1
 
     def producer_id(self, lsn: int) -> int:
         """The id that a producer op at `lsn` gives: lsns come again in another past."""
@@ -221,34 +260,46 @@ class QueueState:
 
     def raised_by_promotion(self, sequence: int) -> bool:
         """Whether the last raise of this message's count was a promotion."""
-        marks = self._marks_of(sequence)
-        promoted = max((lsn for lsn, mark in marks if mark > sequence), default=0)
+        run = self.run(sequence, sequence)
+        place = sequence + run.shift
+        promoted = max((lsn for lsn, mark in self._marks_of(run) if mark > place), default=0)
         return promoted > self.returned.get(sequence, (0, 0))[1]
 
-    def _marks_of(self, sequence: int) -> list[tuple[int, int]]:
-        for lane in self.lanes.values():
-            if sequence in lane.members:
-                return lane.marks
-        return self.marks
+    def _marks_of(self, run: Run) -> list[tuple[int, int]]:
+        if run.is_delayed:
+            return []
+        return self.lanes[run.priority].marks if run.priority else self.marks
 
-    def lane_run(self, first: int, last: int) -> tuple[int, int, int]:
-        """(priority of `first`, first, end of the run within last that shares it)."""
-        for priority, lane in self.lanes.items():
+    def run(self, first: int, last: int) -> Run:
+        """`first` and those after it, within `last`, that share its lane."""
+        if not self._is_mixed:
+            return Run(0, first, last)
+        priority = 0
+        for other, lane in self.lanes.items():
             low, high = lane.members.run(first, last)
             if low == first:
-                return priority, first, high
+                priority, last = other, high
+                break
             last = min(last, low - 1)
-        return 0, first, last
+        waits = self.delayed.run(first, last)
+        if waits is not None:
+            if waits[0] == first:
+                return Run(priority, first, waits[1], 0, True)
+            last = waits[0] - 1
+        stands = self.places.by_sequence.run(first, last)
+        if stands is not None:
+            if stands[0] == first:
+                return Run(priority, first, stands[1], stands[2])
+            last = stands[0] - 1
+        return Run(priority, first, last)
 
-    def lane_runs(self, first: int, last: int) -> list[tuple[int, int, int]]:
-        """first to last, cut where the priority changes: (priority, first, last), in order."""
-        if not self.lanes:
-            return [(0, first, last)]
-        runs = []
+    def runs(self, first: int, last: int) -> list[Run]:
+        """first to last, cut where lane or shift change, in order of sequence."""
+        found = []
         while first <= last:
-            runs.append(self.lane_run(first, last))
-            first = runs[-1][2] + 1
-        return runs
+            found.append(self.run(first, last))
+            first = found[-1].last + 1
+        return found
 
     def epoch_span(self, lsn: int) -> tuple[int, int, int]:
         """The epoch in which the op at `lsn` was made, and the ops of it: (epoch, after,
@@ -275,6 +326,10 @@ class QueueState:
             self._return(payload.ranges, header.lsn)
         elif isinstance(payload, HorizonOp):
             self.horizon = max(self.horizon, payload.sequence)
+        elif isinstance(payload, LaneOp):
+            self._enter(payload)
+        elif isinstance(payload, ReturnLaterOp):
+            self._return_later(payload, header.lsn)
         elif isinstance(payload, HorizonsOp):
             self._move_horizons(payload)
         elif isinstance(payload, PromotedOp):
@@ -298,6 +353,10 @@ class QueueState:
             self.transient.add(first, last)
         if header.flags & FLAG_PRIORITY:
             self._lane(header.priority).members.add(first, last)
+        if header.delay_ms:
+            due_us = min(header.timestamp_us + header.delay_ms * 1000, NUMBER_MAX)
+            self.delayed.add(first, last, due_us)
+            self._is_mixed = True
         producer = self.producers.get(header.producer)
         if producer is not None:
             producer.used_us = header.timestamp_us
@@ -308,6 +367,7 @@ class QueueState:
         if lane is None:
             lane = self.lanes[priority] = Lane()
             self.lanes = dict(sorted(self.lanes.items()))
+            self._is_mixed = True
         return lane
 
     def _move_horizons(self, payload: HorizonsOp) -> None:
@@ -331,8 +391,8 @@ class QueueState:
             self.live.remove(first, last)
             if self.transient:
                 self.transient.remove(first, last)
-            if self.lanes:
-                self._leave_lanes(first, last)
+            if self._is_mixed:
+                self._leave(first, last)
             if self.returned:
                 self._forget_returns(first, last)
         for first, _ in ranges:
@@ -344,9 +404,40 @@ class QueueState:
             self._trim_marks()
         return ranges
 
-    def _leave_lanes(self, first: int, last: int) -> None:
+    def _leave(self, first: int, last: int) -> None:
         for lane in self.lanes.values():
             lane.members.remove(first, last)
+        self.delayed.remove(first, last)
+        self.places.end(first, last)
+        self._rest_no_more(first, last)
+        self._is_mixed = bool(self.lanes or self.delayed or self.places or self.resting)
+
+    def _rest_no_more(self, first: int, last: int) -> None:
+        resting = self.resting
+        if last - first < len(resting):
+            for sequence in range(first, last + 1):
+                resting.pop(sequence, None)
+        else:
+            self.resting = {s: due for s, due in resting.items() if not first <= s <= last}
+
+    def _enter(self, payload: LaneOp) -> None:
+        """Delays have ended."""
+        place = payload.place
+        for first, last in payload.entering:
+            for low, high, _ in self.delayed.within(first, last):
+                self.places.enter(low, high, place + low - first)
+            self.delayed.remove(first, last)
+            place += last - first + 1
+        self.next_sequence = max(self.next_sequence, place)
+        for first, last in payload.returning:
+            self._rest_no_more(first, last)
+
+    def _return_later(self, payload: ReturnLaterOp, lsn: int) -> None:
+        self._return(payload.ranges, lsn)
+        for first, last in payload.ranges:
+            for low, high in self.live.within(first, last):
+                self.resting.update(dict.fromkeys(range(low, high + 1), payload.due_us))
+                self._is_mixed = True
 
     def _forget_returns(self, first: int, last: int) -> None:
         if last - first < len(self.returned):
@@ -438,6 +529,9 @@ class QueueState:
             self.fence,
             self.lost,
             self.ttls.to_bytes(),
+            self.delayed.to_bytes(),
+            self.places.by_sequence.to_bytes(),
+            dict(sorted(self.resting.items())),
         )
         return msgspec.msgpack.encode(image)
 
@@ -461,6 +555,10 @@ class QueueState:
         state.transient = RangeSet.from_bytes(image.transient)
         for priority, horizon, marks, members in image.lanes:
             state.lanes[priority] = Lane(horizon, marks, RangeSet.from_bytes(members))
+        state.delayed = Spans.from_bytes(image.delayed)
+        state.places = Places.from_bytes(image.places, image.next_sequence)
+        state.resting = image.resting
+        state._is_mixed = bool(state.lanes or state.delayed or state.places or state.resting)
         held_by_lanes = [lane.members for lane in state.lanes.values()]
         for held in (state.live, state.transient, *held_by_lanes):
             if held and held.last >= image.next_sequence:

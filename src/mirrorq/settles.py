@@ -20,10 +20,13 @@ __all__ = ["Settle", "error_of", "finish", "offer", "refuse"]
 class Settle:
     """One call of a user, in the inbox."""
 
-    __slots__ = ("again", "kind", "messages", "settlement")
+    __slots__ = ("again", "delay_ms", "kind", "messages", "settlement")
 
-    def __init__(self, kind: str, messages: Sequence[Message], settlement: Settlement) -> None:
+    def __init__(
+        self, kind: str, messages: Sequence[Message], settlement: Settlement, delay_ms: int = 0
+    ) -> None:
         self.kind = kind
+        self.delay_ms = delay_ms
         self.again = [message for message in messages if message._is_settled]
         """What this handle had settled before: it is refused here, and the master, to whom it
         would look like a request that comes twice, is not asked."""
@@ -34,12 +37,13 @@ class Settle:
 
 
 def offer(session: Session, items: Sequence[Settle]) -> None:
-    """Hand calls to the session: all acks as one, all nacks as one."""
-    for kind in ("ack", "nack", "reject"):
-        chosen = [item for item in items if item.kind == kind]
-        if chosen:
-            messages = [message for item in chosen for message in item.messages]
-            session.settle(SettleCall(chosen, kind, tuple(pieces_of(messages))))
+    """Hand calls to the session: all acks as one, all nacks of one delay as one."""
+    alike: dict[tuple[str, int], list[Settle]] = {}
+    for item in items:
+        alike.setdefault((item.kind, item.delay_ms), []).append(item)
+    for (kind, delay_ms), chosen in sorted(alike.items(), key=lambda pair: pair[0]):
+        messages = [message for item in chosen for message in item.messages]
+        session.settle(SettleCall(chosen, kind, tuple(pieces_of(messages)), delay_ms))
 
 
 def refuse(items: Sequence[Settle], why: str) -> None:

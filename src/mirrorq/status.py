@@ -32,7 +32,7 @@ class QueueStatus:
     synchronised_mirrors: tuple[str, ...] = ()
     epoch: int = 0
     messages: int = 0
-    """Ready and unacknowledged."""
+    """Ready, unacknowledged and delayed."""
     messages_ready: int = 0
     messages_unacknowledged: int = 0
     counts_age_ms: int = 0
@@ -54,6 +54,8 @@ class QueueStatus:
     """Why puts wait, "" when they do not."""
     warnings: tuple[str, ...] = ()
     """What a user should know and do something about: "wanted 3 copies, have 2: why"."""
+    messages_delayed: int = 0
+    """Published or given back with a delay that has not ended."""
 
     @classmethod
     def unknown(cls) -> QueueStatus:
@@ -78,7 +80,7 @@ class QueueStatus:
             state = "down"
         if engine.is_paused(now_ms):
             state = "paused"
-        ready, unacknowledged, consumers, age_ms = _counts(engine, queue_id, now_ms)
+        ready, unacknowledged, delayed, consumers, age_ms = _counts(engine, queue_id, now_ms)
         policy = engine.catalog.policy_of(record.name)
         replica = engine.replicas.get(queue_id)
         syncing = engine.catalog.synchronising(queue_id)
@@ -90,9 +92,10 @@ class QueueStatus:
             mirrors=mirrors,
             synchronised_mirrors=in_sync,
             epoch=view.epoch,
-            messages=ready + unacknowledged,
+            messages=ready + unacknowledged + delayed,
             messages_ready=ready,
             messages_unacknowledged=unacknowledged,
+            messages_delayed=delayed,
             counts_age_ms=age_ms,
             consumers=consumers,
             policy=None if policy is None else policy.name,
@@ -149,20 +152,21 @@ def _shortfall(engine: Engine, record: QueueRecord) -> str:
     return shortfall(record, definition, holders, engine.is_alive)
 
 
-def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, int]:
-    """(ready, unacknowledged, consumers, age): the master's own, or its last report."""
+def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, int, int]:
+    """(ready, unacknowledged, delayed, consumers, age): the master's own, or its last report."""
     replica = engine.replicas.get(queue_id)
     master = replica.master if replica is not None else None
     if master is not None and master.active:
         delivery = master.delivery
         consumers = sum(1 for key in delivery.consumers if key[1] != 0)
-        return delivery.ready.count, delivery.unacknowledged, consumers, 0
+        delayed = master.delays.count
+        return delivery.ready.count, delivery.unacknowledged, delayed, consumers, 0
     known = engine.reports.get(queue_id)
     if known is not None:
         report, heard_ms = known
-        counts = (report.ready, report.unacknowledged, report.consumers)
+        counts = (report.ready, report.unacknowledged, report.delayed, report.consumers)
         return (*counts, max(now_ms - heard_ms, 0))
-    return (replica.state.live.count if replica is not None else 0, 0, 0, 0)
+    return (replica.state.live.count if replica is not None else 0, 0, 0, 0, 0)
 
 
 def _blocked_by(engine: Engine, queue_id: int) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
-from hypothesis import given
+from attrs import define
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrorq.delivery import ConsumerSeat, Delivery
@@ -21,9 +24,11 @@ from mirrorq.messages import (
     ReturnOp,
     SessionId,
     Settle,
+    Subscribe,
 )
-from mirrorq.queue_state import QueueState
+from mirrorq.queue_state import QueueState, Run
 from mirrorq.ranges import RangeSet
+from mirrorq.replica import Tick
 
 from .entries import op, publish
 from .test_master import ONE, Queue
@@ -84,10 +89,11 @@ def test_what_ended_is_in_no_lane() -> None:
 
 
 def test_runs_end_where_the_priority_changes() -> None:
-    """lane_runs cuts a range at each change of priority, and count_run too."""
+    """A range is cut at each change of priority, for counts too."""
     state = _state(0, 0, 5, 5, 1, 0)
-    assert state.lane_runs(1, 6) == [(0, 1, 2), (5, 3, 4), (1, 5, 5), (0, 6, 6)]
-    assert state.lane_runs(2, 3) == [(0, 2, 2), (5, 3, 3)]
+    runs = [Run(0, 1, 2), Run(5, 3, 4), Run(1, 5, 5), Run(0, 6, 6)]
+    assert state.runs(1, 6) == runs
+    assert state.runs(2, 3) == [Run(0, 2, 2), Run(5, 3, 3)]
     assert [state.count_run(n, 6) for n in range(1, 7)] == [
         (1, 2), (1, 2), (1, 4), (1, 4), (1, 5), (1, 6),
     ]  # fmt: skip
@@ -210,7 +216,9 @@ def test_a_purge_ends_ready_messages_of_all_lanes() -> None:
     for number, priority in enumerate((0, 5, 0, 5), 1):
         queue.publish(producer, number, priority=priority)
     queue.sync()
-    queue.consume(credit=1)
+    queue.ask(ONE, Subscribe(1, 1))
+    queue.ask(ONE, Credit(1, 1))
+    queue.sync()
     assert [piece.first for piece in queue.pieces()] == [2]
     queue.ask(ONE, Purge(9))
     queue.ask(ONE, Recalled(1))
@@ -219,114 +227,197 @@ def test_a_purge_ends_ready_messages_of_all_lanes() -> None:
     assert list(queue.replica.state.live) == [(2, 2)]
 
 
+DELAYS_MS = st.sampled_from([0, 5, 2000])
+PRIORITIES = st.sampled_from([0, 0, 7])
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("publish"), st.sampled_from([0, 0, 1, 7, 31]), st.integers(1, 4)),
-        st.tuples(st.just("get"), st.integers(1, 5), st.just(0)),
-        st.tuples(st.sampled_from(["ack", "nack", "giveback"]), st.integers(0, 9), st.just(0)),
-        st.tuples(st.just("failover"), st.just(0), st.just(0)),
+        st.tuples(st.just("publish"), st.integers(1, 4), PRIORITIES, DELAYS_MS),
+        st.tuples(st.just("get"), st.integers(1, 5)),
+        st.tuples(st.sampled_from(["ack", "giveback"]), st.integers(0, 9)),
+        st.tuples(st.just("nack"), st.integers(0, 9), DELAYS_MS),
+        st.tuples(st.just("pass"), st.sampled_from([4, 5000])),
+        st.tuples(st.sampled_from(["failover", "purge"])),
     ),
-    max_size=30,
+    min_size=5,
+    max_size=25,
 )
 
 
+@define
+class Told:
+    """One message, as one would keep it in a list."""
+
+    priority: int
+    place: int
+    count: int = 0
+    """Highest delivery count seen."""
+    due_ms: int | None = None
+    """While it is delayed."""
+    is_new: bool = True
+    """Its delay is that of its publish: it has no place yet."""
+    held: HandOut | None = None
+    may_be_raised: bool = False
+    """A failover may have counted it though it was never handed out: it had a place."""
+
+
 class Oracle:
-    """A priority queue as one would write it: a dict and a sort."""
+    """A priority queue with delays as one would write it: a dict and a sort."""
 
     def __init__(self) -> None:
         self.queue = Queue()
         self.queue.attach(ONE)
         self.producer = self.queue.open_producer()
+        self.now_ms = 0
         self.number = 0
+        self.place = 0
         self.credit = 0
         self.request = 0
-        self.ready: dict[int, int] = {}
-        """sequence -> priority."""
-        self.held: dict[int, tuple[int, HandOut]] = {}
-        """sequence -> (priority, its delivery)."""
-        self.counts: dict[int, int] = {}
-        """Highest delivery count seen."""
-        self.may_be_raised = False
-        """A failover may have counted messages that were never handed out."""
-        self._consume()
+        self.messages: dict[int, Told] = {}
+        """By sequence."""
+        self.queue.ask(ONE, Subscribe(1, 1))
 
-    def _consume(self) -> None:
-        self.credit = 0
-        self.queue.consume(credit=0)
+    def _ready(self) -> list[int]:
+        ready = [n for n, m in self.messages.items() if m.due_ms is None and m.held is None]
+        return sorted(ready, key=lambda n: (-self.messages[n].priority, self.messages[n].place))
 
-    def publish(self, priority: int, count: int) -> None:
+    def publish(self, count: int, priority: int, delay_ms: int) -> None:
         first = self.queue.replica.state.next_sequence
-        self.queue.publish(self.producer, self.number + 1, count, priority=priority)
+        self.queue.publish(
+            self.producer, self.number + 1, count, priority=priority, delay_ms=delay_ms
+        )
         self.number += count
         self.queue.sync()
-        self.ready.update(dict.fromkeys(range(first, first + count), priority))
+        for sequence in range(first, first + count):
+            self.place += 1
+            due_ms = self.now_ms + delay_ms if delay_ms else None
+            self.messages[sequence] = Told(priority, self.place, due_ms=due_ms)
 
-    def get(self, count: int, _: int) -> None:
-        expected = sorted(self.ready, key=lambda n: (-self.ready[n], n))[:count]
+    def get(self, count: int) -> None:
+        expected = self._ready()[:count]
         if not expected:
             return
         self.credit += len(expected)
-        self.queue.ask(ONE, Credit(0, self.credit))
+        self.queue.ask(ONE, Credit(1, self.credit))
         self.queue.sync()
         pieces = self.queue.pieces()
-        found = [n for piece in pieces for n in range(piece.first, piece.last + 1)]
-        assert found == expected
+        assert [n for piece in pieces for n in range(piece.first, piece.last + 1)] == expected
         for piece in pieces:
             for sequence in range(piece.first, piece.last + 1):
-                self._handed(sequence, piece)
+                self._handed(self.messages[sequence], sequence, piece)
 
-    def _handed(self, sequence: int, piece: HandOut) -> None:
-        before = self.counts.get(sequence, 0)
-        if self.may_be_raised:
-            assert piece.count > before
+    def _handed(self, message: Told, sequence: int, piece: HandOut) -> None:
+        if message.may_be_raised:
+            assert piece.count > message.count
         else:
-            assert piece.count == before + 1
-        self.counts[sequence] = piece.count
-        one = HandOut(piece.epoch, piece.number, sequence, sequence, piece.count)
-        self.held[sequence] = (self.ready.pop(sequence), one)
+            assert piece.count == message.count + 1
+        message.may_be_raised = False
+        message.count = piece.count
+        message.held = HandOut(piece.epoch, piece.number, sequence, sequence, piece.count)
 
-    def settle(self, kind: str, index: int) -> None:
-        if not self.held:
+    def _settle(self, kind: str, index: int, delay_ms: int = 0) -> None:
+        held = [n for n, message in self.messages.items() if message.held is not None]
+        if not held:
             return
-        sequence = sorted(self.held)[index % len(self.held)]
-        priority, piece = self.held.pop(sequence)
+        sequence = held[index % len(held)]
+        message = self.messages[sequence]
+        assert message.held is not None
         self.request += 1
-        self.queue.ask(ONE, Settle(self.request, kind, (piece,)))
+        self.queue.ask(ONE, Settle(self.request, kind, (message.held,), delay_ms))
         self.queue.sync()
+        message.held = None
         if kind == "ack":
-            return
-        self.ready[sequence] = priority
-        if kind == "giveback":
-            self.counts[sequence] -= 1
+            del self.messages[sequence]
+        elif kind == "giveback":
+            message.count -= 1
+        elif delay_ms:
+            message.due_ms, message.is_new = self.now_ms + delay_ms, False
 
-    def failover(self, *_: int) -> None:
+    def ack(self, index: int) -> None:
+        self._settle("ack", index)
+
+    def giveback(self, index: int) -> None:
+        self._settle("giveback", index)
+
+    def nack(self, index: int, delay_ms: int) -> None:
+        self._settle("nack", index, delay_ms)
+
+    def _pass(self, duration_ms: int) -> None:
+        """Time passes; what is due then enters in the order of its time, then of sequence."""
+        self.now_ms += duration_ms
+        self.queue.wall_us = self.now_ms * 1000
+        self.queue.step(Tick())
+        self.queue.sync()
+        self._end_delays()
+
+    def _end_delays(self) -> None:
+        due = [n for n, m in self.messages.items() if m.due_ms is not None]
+        for sequence in sorted(due, key=lambda n: (self.messages[n].due_ms, n)):
+            message = self.messages[sequence]
+            assert message.due_ms is not None
+            if message.due_ms > self.now_ms:
+                break
+            message.due_ms = None
+            if message.is_new:
+                self.place += 1
+                message.place = self.place
+
+    def purge(self) -> None:
+        self.request += 1
+        self.queue.ask(ONE, Purge(self.request))
+        self.queue.sync()
+        kept = {n: message for n, message in self.messages.items() if message.held is not None}
+        assert Purged(self.request, len(self.messages) - len(kept)) in self.queue.heard()
+        self.messages = kept
+
+    def failover(self) -> None:
         """A new reign on what is on disk; everything held is ready again, counted."""
         self.queue.sync()
-        self.queue = Queue(self.queue.files, self.queue.epoch + 1)
+        self.queue = Queue(self.queue.files, self.queue.epoch + 1, wall_us=self.now_ms * 1000)
         self.queue.attach(ONE, producer=self.producer)
         self.queue.sync()
         self.queue.heard()
-        self.ready |= {sequence: priority for sequence, (priority, _) in self.held.items()}
-        self.held.clear()
-        self.may_be_raised = True
-        self._consume()
+        for message in self.messages.values():
+            message.held = None
+            message.may_be_raised |= message.due_ms is None or not message.is_new
+        self.credit = 0
+        self.queue.ask(ONE, Subscribe(1, 1))
 
     def check(self) -> None:
         replica = self.queue.replica
         assert replica.master is not None
-        assert replica.master.delivery.ready.count == len(self.ready)
-        assert replica.master.delivery.unacknowledged == len(self.held)
-        assert replica.state.live.count == len(self.ready) + len(self.held)
+        ready = len(self._ready())
+        held = sum(message.held is not None for message in self.messages.values())
+        assert replica.master.delivery.ready.count == ready
+        assert replica.master.delivery.unacknowledged == held
+        assert replica.master.delays.count == len(self.messages) - ready - held
+        assert replica.state.live.count == len(self.messages)
         assert QueueState.decode(replica.state.encode()).encode() == replica.state.encode()
+        wakes = [m.due_ms for m in self.messages.values() if m.due_ms is not None]
+        wake_ms = replica.master.delays.wake_at_ms(0, self.queue.wall_us)
+        if wakes:
+            assert wake_ms is not None
+            assert wake_ms <= max(min(wakes) - self.now_ms, 1)
 
 
+@settings(max_examples=400)
 @given(STEPS)
-def test_a_queue_with_priorities_does_what_a_sort_does(steps: list[tuple[str, int, int]]) -> None:
-    """Order, counts and what is ready, over acks, returns, give-backs and failovers."""
+def test_a_queue_with_lanes_and_delays_does_what_a_sort_does(steps: list[tuple[Any, ...]]) -> None:
+    """Order, counts and what is ready, over acks, returns, delays, purges and failovers."""
     oracle = Oracle()
-    for kind, one, two in steps:
-        if kind in ("ack", "nack", "giveback"):
-            oracle.settle(kind, one)
-        else:
-            getattr(oracle, kind)(one, two)
+    for kind, *values in steps:
+        getattr(oracle, "_pass" if kind == "pass" else kind)(*values)
         oracle.check()
+
+
+def test_a_promotion_does_not_count_what_was_delayed_then() -> None:
+    """Its sequence is below the horizon's past, its place is not."""
+    oracle = Oracle()
+    for kind, *values in [
+        ("publish", 1, 0, 0), ("publish", 2, 0, 5), ("get", 1), ("failover",), ("_pass", 5),
+        ("get", 3),
+    ]:  # fmt: skip
+        getattr(oracle, kind)(*values)
+        oracle.check()
+    assert [message.count for message in oracle.messages.values()] == [2, 1, 1]
+    state = oracle.queue.replica.state
+    assert [state.run(n, 3).shift for n in (1, 2, 3)] == [0, 2, 2]

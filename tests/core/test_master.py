@@ -70,9 +70,10 @@ class Queue:
         config: Config | None = None,
         codec: OpCodec = CODEC,
         first: tuple[Any, ...] = (),
+        wall_us: int = 0,
     ) -> None:
         self.now_ms = NOW_MS
-        self.wall_us = 0
+        self.wall_us = wall_us
         self.files = files or QueueFiles()
         self.lease = Lease(until_ms=1 << 60)
         image = self.files.image(QUEUE)

@@ -38,6 +38,7 @@ from mirrorq.replica import (
     ReplicaEvent,
     Requested,
     SessionGone,
+    Tick,
     ViewInstalled,
 )
 from mirrorq.replica import LinkLost as ReplicaLinkLost
@@ -88,6 +89,7 @@ class FakeHost:
         self._is_holding = False
         self._ports: dict[SessionId, tuple[object, list[SessionEvent]]] = {}
         self._wakes: dict[SessionId, int] = {}
+        self._replica_wake_ms: int | None = None
         self._numbers = 0
         self._calls: deque[Callable[[], None]] = deque()
         self._woken: deque[SessionId] = deque()
@@ -269,13 +271,16 @@ class FakeHost:
             raise
 
     def _patience_s(self) -> float:
-        if not self._wakes:
-            return 1.0
-        return min(max(min(self._wakes.values()) - self.now_ms(), 0) / 1000, 1.0)
+        times = list(self._wakes.values())
+        if self._replica is not None and self._replica_wake_ms is not None:
+            times.append(self._replica_wake_ms)
+        return min(max(min(times) - self.now_ms(), 0) / 1000, 1.0) if times else 1.0
 
     def _round(self) -> None:
         while self._calls:
             self._calls.popleft()()
+        if self._replica_wake_ms is not None and self._replica_wake_ms <= self.now_ms():
+            self._master(Tick())
         while True:
             due = dict.fromkeys(self._woken)
             self._woken.clear()
@@ -325,6 +330,7 @@ class FakeHost:
         if self._replica is None:
             return
         effects = self._replica.step(self.now_ms(), time.time_ns() // 1000, *events)
+        self._replica_wake_ms = effects.wake_at_ms
         if effects.write is not None:
             self._writes.append((effects.write_number, effects.write))
         for reply in effects.replies:

@@ -128,8 +128,8 @@ def test_a_nacked_message_comes_again_counted() -> None:
         again.nack(requeue=False).result(10)
         assert queue.get(timeout=10).sequence == 2
         assert host.live == 2
-        with pytest.raises(ConfigError, match="delay"):
-            again.nack(delay=1)
+        with pytest.raises(ConfigError, match="does not come again"):
+            again.nack(requeue=False, delay=1)
 
 
 def test_a_message_as_context_manager() -> None:

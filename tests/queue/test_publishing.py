@@ -12,7 +12,6 @@ from fake_host import FakeHost, wait_until
 import mirrorq
 from mirrorq.config import Config
 from mirrorq.errors import (
-    ConfigError,
     ConfirmUnknown,
     Full,
     NoQuorum,
@@ -113,16 +112,6 @@ def test_headers_of_other_types_are_refused(bad: Any) -> None:
     """TypeError at the call, not a message that nobody can read."""
     with FakeHost() as host, host.queue() as queue, pytest.raises(TypeError, match="header"):
         queue.put(b"x", headers=bad)
-
-
-@pytest.mark.parametrize("option", [{"delay": 0.5}])
-def test_what_this_version_does_not_do_is_said(option: Any) -> None:
-    """A message with a promise that would not be kept is not taken."""
-    with FakeHost() as host, host.queue() as queue:
-        with pytest.raises(ConfigError, match="not supported"):
-            queue.put(b"x", **option)
-        with pytest.raises(ConfigError, match="not supported"):
-            queue.put_many([b"x"], **option)
 
 
 def test_puts_block_at_the_bound_and_go_on_when_there_is_room() -> None:

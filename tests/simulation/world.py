@@ -48,11 +48,11 @@ class Taker(SimulatedHandle):
                 assert isinstance(output.token, bytes)
                 self.outcomes[output.token] = not output.refused
 
-    def settle(self, body: bytes, kind: str = "ack") -> None:
+    def settle(self, body: bytes, kind: str = "ack", *, delay_ms: int = 0) -> None:
         """Ack or give back the newest delivery of this body that is held."""
         index = max(i for i, (_, held) in enumerate(self.held) if held == body)
         piece, _ = self.held.pop(index)
-        self.session.settle(SettleCall(body, kind, (piece,)))
+        self.session.settle(SettleCall(body, kind, (piece,), delay_ms))
         self.poke()
 
     def ask(self) -> None:
@@ -75,10 +75,13 @@ class World:
     def master(self) -> str | None:
         return self.cluster.master(self.queue_id)
 
-    def producer(self, node: str, count: int, name: str = "p", *, priority: int = 0) -> Producer:
+    def producer(
+        self, node: str, count: int, name: str = "p", *, priority: int = 0, delay_ms: int = 0
+    ) -> Producer:
         """Publishes `count` messages by itself, each expected to be confirmed."""
         producer = Producer(self.cluster, node, self.queue_id, name, Random(2), self.journal, count)
         producer.priorities = (priority,)
+        producer.delays_ms = (delay_ms,)
         self._publish(producer)
         return producer
 
@@ -87,9 +90,11 @@ class World:
         if producer.is_alive and producer.sent < producer.count:
             self.cluster.after(2, lambda: self._publish(producer))
 
-    def put(self, node: str, count: int, name: str = "m", *, priority: int = 0) -> list[bytes]:
+    def put(
+        self, node: str, count: int, name: str = "m", *, priority: int = 0, delay_ms: int = 0
+    ) -> list[bytes]:
         """Publish messages and wait until each is confirmed; return them."""
-        producer = self.producer(node, count, name, priority=priority)
+        producer = self.producer(node, count, name, priority=priority, delay_ms=delay_ms)
         self.until(lambda: producer.is_done)
         bodies = [b"%s/%d" % (name.encode(), i + 1) for i in range(count)]
         assert all(self.journal.attempts[body].state == "acknowledged" for body in bodies)

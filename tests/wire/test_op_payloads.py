@@ -16,12 +16,14 @@ from mirrorq.messages import (
     ExpiryOp,
     HorizonOp,
     HorizonsOp,
+    LaneOp,
     OpKind,
     Payload,
     ProducerOp,
     PromotedOp,
     PurgeOp,
     RefusalOp,
+    ReturnLaterOp,
     ReturnOp,
     UnknownOp,
 )
@@ -36,6 +38,9 @@ ranges = st.lists(
     ),
     max_size=5,
 ).map(tuple)
+short_ranges = st.lists(
+    st.tuples(st.integers(1, 2**40), st.integers(0, 99)).map(lambda p: (p[0], sum(p))), max_size=5
+).map(tuple)
 payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(AckOp, ranges),
     st.builds(ReturnOp, ranges),
@@ -43,6 +48,8 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(
         HorizonsOp, st.lists(st.tuples(st.integers(0, 31), numbers), max_size=4).map(tuple)
     ),
+    st.builds(LaneOp, short_ranges, st.integers(0, 2**40), ranges),
+    st.builds(ReturnLaterOp, ranges, numbers),
     st.builds(
         PromotedOp,
         st.sampled_from(["clean", "unclean", "cold"]),
@@ -63,6 +70,8 @@ KINDS = {
     ReturnOp: OpKind.RETURN,
     HorizonOp: OpKind.HORIZON,
     HorizonsOp: OpKind.HORIZONS,
+    LaneOp: OpKind.LANE,
+    ReturnLaterOp: OpKind.RETURN_LATER,
     PromotedOp: OpKind.PROMOTED,
     RefusalOp: OpKind.REFUSAL,
     PurgeOp: OpKind.PURGE,

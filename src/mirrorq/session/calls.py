@@ -70,6 +70,8 @@ class SettleCall:
     token: object
     kind: str
     handouts: tuple[HandOut, ...]
+    delay_ms: int = 0
+    """nack: the messages come again after this, at the earliest."""
 
 
 @frozen

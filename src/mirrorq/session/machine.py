@@ -152,7 +152,7 @@ class Session:
         settle = _OpenSettle(call, self._call_number)
         self._settles[self._call_number] = settle
         if self._attached:
-            self._send(Settle(settle.request, call.kind, call.handouts))
+            self._send(Settle(settle.request, call.kind, call.handouts, call.delay_ms))
 
     def give_back(self, handouts: tuple[HandOut, ...]) -> None:
         """Return what no call has taken."""
@@ -311,7 +311,8 @@ class Session:
             consumer.total = consumer.received = 0
             self._send(Subscribe(number, consumer.prefetch, consumer.exclusive, consumer.auto_ack))
         for settle in self._settles.values():
-            self._send(Settle(settle.request, settle.call.kind, settle.call.handouts))
+            call = settle.call
+            self._send(Settle(settle.request, call.kind, call.handouts, call.delay_ms))
         for request, query in self._queries.items():
             self._send(query.request(request))
         self._opening = False

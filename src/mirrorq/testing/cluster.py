@@ -414,7 +414,9 @@ class SimulatedCluster:
         events, node.inbox = node.inbox, []
         clock_ms = self.clock_ms(node)
         node.engine.room.bytes_left = 0 if self.now_ms < node.no_room_until_ms else PLENTY
-        effects = node.engine.step(clock_ms, START_US + clock_ms * 1000, events)
+        # Boot times differ, wall clocks by their drift only: people set them.
+        wall_us = START_US + (clock_ms - node.clock_offset_ms) * 1000
+        effects = node.engine.step(clock_ms, wall_us, events)
         self.onlooker.on_step(node.name, effects.writes, node.engine.replicas)
         if effects.connects or effects.disconnects:
             self._change_contacts(node, effects)

@@ -15,12 +15,14 @@ from mirrorq.messages import (
     Header,
     HorizonOp,
     HorizonsOp,
+    LaneOp,
     OpKind,
     Payload,
     ProducerOp,
     PromotedOp,
     PurgeOp,
     RefusalOp,
+    ReturnLaterOp,
     ReturnOp,
 )
 
@@ -29,6 +31,8 @@ _KINDS: dict[type, OpKind] = {
     ReturnOp: OpKind.RETURN,
     HorizonOp: OpKind.HORIZON,
     HorizonsOp: OpKind.HORIZONS,
+    LaneOp: OpKind.LANE,
+    ReturnLaterOp: OpKind.RETURN_LATER,
     PromotedOp: OpKind.PROMOTED,
     RefusalOp: OpKind.REFUSAL,
     PurgeOp: OpKind.PURGE,

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from mirrorq.columns import Column, Sizes
+from mirrorq.delays import Delays
 from mirrorq.delivery import ConsumerSeat, Delivery, OpenHandOut
 from mirrorq.disuse import Disuse
 from mirrorq.effects import QueueWrite, ReplicaEffects
@@ -27,11 +28,28 @@ from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
 from mirrorq.ring import Ring
 from mirrorq.room import Room
+from mirrorq.spans import Places, Spans
 from mirrorq.testing.disk import QueueFiles
+from mirrorq.timetable import Timetable
 from mirrorq.transfer import Transfer
 from mirrorq.vacancy import Vacancy
 
-PLAIN = (Replica, Ring, QueueState, Transfer, Master, Delivery, ReadyLanes, Horizons, InLog, Expiry)
+PLAIN = (
+    Delays,
+    Delivery,
+    Expiry,
+    Horizons,
+    InLog,
+    Master,
+    Places,
+    QueueState,
+    ReadyLanes,
+    Replica,
+    Ring,
+    Spans,
+    Timetable,
+    Transfer,
+)
 """Mutable classes with a __dict__."""
 DEFINED = (
     Attachment,
@@ -79,6 +97,8 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         return {key: _copy(item, memo) for key, item in value.items()}
     if kind is RangeSet or kind in COLUMNS:
         return value.copy()
+    if kind is array:
+        return value[:]
     known = memo.get(id(value))
     if known is not None:
         return known

@@ -62,6 +62,7 @@ class Load:
         """(token, node, when) of the catalog request that is open."""
         self._is_quiet = False
         self.priorities: tuple[int, ...] = (0,)
+        self.delays_ms: tuple[int, ...] = (0,)
         """Of what is published."""
 
     @property
@@ -145,6 +146,7 @@ class Load:
             self.random.randint(5, 300),
         )
         producer.priorities = self.priorities
+        producer.delays_ms = self.delays_ms
         producer.batch_max = self.random.choice(BATCHES)
         self.producers.append(producer)
 
@@ -180,6 +182,7 @@ class Load:
                 share,
             )
         )
+        self.consumers[-1].nack_delays_ms = self.delays_ms
 
     # --- Purge, delete, declare again -----------------------------------------------------
 

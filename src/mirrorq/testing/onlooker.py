@@ -62,7 +62,7 @@ class Onlooker:
     _deleted: set[int] = field(factory=set)
     """Queues that some node has dropped: its disk holds no more what others still confirm."""
     _handed: dict[tuple[int, int, int], list[tuple[int, int, int]]] = field(factory=dict)
-    """(queue, reign, priority) -> what was handed out: (number, first, last)."""
+    """(queue, reign, priority) -> what was handed out: (number, first place, last place)."""
 
     def on_start(self, node: str, images: Iterable[QueueImage]) -> None:
         """A node starts with what its disk holds."""
@@ -145,9 +145,12 @@ class Onlooker:
         given_out = self.given_out.setdefault(replica.queue_id, RangeSet())
         for piece in deliver.handouts:
             given_out.add(piece.first, piece.last)
-            for priority, first, last in replica.state.lane_runs(piece.first, piece.last):
-                key = (replica.queue_id, reign, priority)
-                self._handed.setdefault(key, []).append((piece.number, first, last))
+            if piece.first in replica.state.returned:
+                continue  # it may have been given back with a delay: it comes late to its place
+            for run in replica.state.runs(piece.first, piece.last):
+                key = (replica.queue_id, reign, run.priority)
+                places = (piece.number, run.first + run.shift, run.last + run.shift)
+                self._handed.setdefault(key, []).append(places)
 
     def _check_disks(
         self,

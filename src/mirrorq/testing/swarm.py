@@ -49,8 +49,16 @@ class Report:
 class Swarm:
     """One run."""
 
-    def __init__(self, seed: int, *, priorities: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        priorities: tuple[int, ...] | None = None,
+        delays_ms: tuple[int, ...] = (0,),
+    ) -> None:
         self.seed = seed
+        self.delays_ms = delays_ms
+        """Of what is published and of what is given back."""
         self.priorities = priorities
         """Of what is published; None: each queue has some."""
         self.random = Random(seed)
@@ -100,6 +108,7 @@ class Swarm:
             queue_id = cluster.declare(self.random.choice(self.data_nodes), name)
             load = Load(cluster, self.random, name, queue_id, self.faults.counts, pace=pace)
             load.priorities = self.priorities or self.random.choice(PRIORITIES)
+            load.delays_ms = self.delays_ms
             self.loads.append(load)
         for node in cluster.nodes.values():
             node.commit_ms = self.random.choice((0, 1, 2, 5))

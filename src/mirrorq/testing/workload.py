@@ -222,6 +222,8 @@ class Producer(SimulatedHandle):
     batch_max = 4
     priorities: tuple[int, ...] = (0,)
     """Each batch has one of these."""
+    delays_ms: tuple[int, ...] = (0,)
+    """And one of these."""
 
     def __init__(
         self,
@@ -258,8 +260,8 @@ class Producer(SimulatedHandle):
         self.poke()
 
     def _terms(self) -> Terms:
-        one = self.priorities
-        return Terms(self.persistent, self.random.choice(one) if len(one) > 1 else one[0])
+        priority = _one_of(self.random, self.priorities)
+        return Terms(self.persistent, priority, _one_of(self.random, self.delays_ms))
 
     def take(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -285,6 +287,8 @@ class Consumer(SimulatedHandle):
     prefetch = 10
     number = 1
     """Of the consumer in its session; 0 is what get() uses."""
+    nack_delays_ms: tuple[int, ...] = (0,)
+    """What is given back has one of these."""
 
     def __init__(
         self,
@@ -367,8 +371,9 @@ class Consumer(SimulatedHandle):
         nack = self.random.random() < self.nack_share
         if not nack:
             delivery.acked = "open"
-        call = SettleCall(None if nack else delivery, "nack" if nack else "ack", (piece,))
-        self.session.settle(call)
+        delay_ms = _one_of(self.random, self.nack_delays_ms) if nack else 0
+        kind = "nack" if nack else "ack"
+        self.session.settle(SettleCall(None if nack else delivery, kind, (piece,), delay_ms))
         self.poke()
 
     def _on_settled(self, done: SettleDone) -> None:
@@ -439,6 +444,11 @@ class Getter(Consumer):
     def ask(self) -> None:
         ahead = self._calls + 4 if self._calls else 0
         self.session.want(self.number, len(self._buffer), ahead)
+
+
+def _one_of(random: Random, values: tuple[int, ...]) -> int:
+    """Of one value without asking for chance: runs of old seeds stay what they were."""
+    return random.choice(values) if len(values) > 1 else values[0]
 
 
 def _packer(bodies: list[bytes], terms: Terms) -> Callable[[int, int, int], bytes]:

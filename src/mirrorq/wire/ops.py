@@ -26,6 +26,7 @@ from mirrorq.messages import (
     Header,
     HorizonOp,
     HorizonsOp,
+    LaneOp,
     OpKind,
     Payload,
     ProducerOp,
@@ -33,6 +34,7 @@ from mirrorq.messages import (
     PurgeOp,
     Range,
     RefusalOp,
+    ReturnLaterOp,
     ReturnOp,
     UnknownOp,
 )
@@ -69,6 +71,8 @@ _FORMS = (
     _form(OpKind.RETURN, ReturnOp, tuple[_Ranges]),
     _form(OpKind.HORIZON, HorizonOp, tuple[_Number]),
     _form(OpKind.HORIZONS, HorizonsOp, tuple[tuple[tuple[_Priority, _Number], ...]]),
+    _form(OpKind.LANE, LaneOp, tuple[_Ranges, _Number, _Ranges]),
+    _form(OpKind.RETURN_LATER, ReturnLaterOp, tuple[_Ranges, _Number]),
     _form(
         OpKind.PROMOTED,
         PromotedOp,
@@ -122,8 +126,14 @@ def decode_payload(kind: int, payload: bytes) -> Payload:
             f"the payload of {len(payload)} bytes of op {form.kind.name} is malformed: {error}"
         ) from None
     op: Payload = form.op(*values)
-    if isinstance(op, AckOp | ReturnOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
+    with_ranges = AckOp | ReturnOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp | ReturnLaterOp
+    if isinstance(op, with_ranges):
         _check_ranges(op.ranges)
+    elif isinstance(op, LaneOp):
+        _check_ranges(op.entering)
+        _check_ranges(op.returning)
+        if op.next_place >= 2**63:
+            raise ProtocolError(f"places after {op.place} would be above 2^63 - 1")
     elif isinstance(op, PromotedOp):
         _check_ranges(op.lost)
     return op

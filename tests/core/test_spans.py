@@ -1,0 +1,111 @@
+"""Ranges with numbers, places and the timetable, each against the plain thing it stands for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorq.spans import CLEAR_COUNT, Places, Spans
+from mirrorq.timetable import Timetable
+
+STEPS = st.lists(
+    st.tuples(st.booleans(), st.integers(1, 60), st.integers(0, 6), st.integers(-5, 5)),
+    max_size=60,
+)
+
+
+def _both(steps: list[tuple[bool, int, int, int]]) -> tuple[Spans, dict[int, int]]:
+    spans, plain, used = Spans(), dict[int, int](), set[int]()
+    for adds, first, length, number in steps:
+        members = set(range(first, first + length + 1))
+        if not adds:
+            spans.remove(first, first + length)
+            plain = {n: value for n, value in plain.items() if n not in members}
+        elif not members & used:
+            spans.add(first, first + length, number)
+            used |= members
+            plain |= dict.fromkeys(members, number)
+    return spans, plain
+
+
+@given(STEPS, st.integers(1, 60), st.integers(0, 20))
+def test_spans_hold_what_a_dict_holds(
+    steps: list[tuple[bool, int, int, int]], first: int, length: int
+) -> None:
+    """Whatever was added and removed, over bytes too."""
+    spans, plain = _both(steps)
+    for held in (spans, Spans.from_bytes(spans.to_bytes())):
+        assert {n: v for a, b, v in held for n in range(a, b + 1)} == plain
+        assert (held.count, bool(held)) == (len(plain), bool(plain))
+        parts = held.within(first, first + length)
+        window = range(first, first + length + 1)
+        assert {n: v for a, b, v in parts for n in range(a, b + 1)} == {
+            n: v for n, v in plain.items() if n in window
+        }
+        assert held.run(first, first + length) == (parts[0] if parts else None)
+
+
+def test_what_was_removed_is_cleared_away() -> None:
+    """A long life keeps the memory of what is there, not of what was."""
+    spans = Spans()
+    for first in range(1, 10_000):
+        spans.add(first, first, 0)
+        spans.remove(first - 5, first - 5)
+    assert spans.count == 5
+    assert len(spans._firsts) <= 2 * CLEAR_COUNT + 10
+
+
+@pytest.mark.parametrize("numbers", [(5, 3, 0), (0, 3, 0)])
+def test_bytes_that_are_no_spans_are_refused(numbers: tuple[int, int, int]) -> None:
+    """Ranges that end before they begin, or begin at nothing."""
+    with pytest.raises(ValueError, match="out of order"):
+        Spans.from_bytes(b"".join(n.to_bytes(8, "little") for n in numbers))
+    with pytest.raises(ValueError, match="multiple"):
+        Spans.from_bytes(b"1234")
+
+
+def test_places_are_found_both_ways() -> None:
+    """From a sequence to its place and back, also when part of a range has ended."""
+    places = Places()
+    places.enter(1, 4, 10)
+    places.enter(7, 7, 20)
+    places.end(2, 2)
+    assert list(places.by_sequence) == [(1, 1, 9), (3, 4, 9), (7, 7, 13)]
+    assert [places.at(n, 30) for n in (5, 10, 12, 14, 20, 21)] == [
+        (9, 0), (10, 9), (13, 9), (19, 0), (20, 13), (30, 0),
+    ]  # fmt: skip
+    again = Places.from_bytes(places.by_sequence.to_bytes(), 21)
+    assert list(again.by_place) == list(places.by_place)
+
+
+@pytest.mark.parametrize(
+    "spans", [[(1, 2, 0)], [(1, 2, -1)], [(1, 2, 9), (3, 4, 7)], [(1, 2, 30)], [(1, 2, 18)]]
+)
+def test_places_that_cannot_be_are_refused(spans: list[tuple[int, int, int]]) -> None:
+    """Not later than the sequence, two at one place, or beyond the end of the queue."""
+    made = Spans()
+    for span in spans:
+        made.add(*span)
+    with pytest.raises(ValueError, match="cannot stand"):
+        Places.from_bytes(made.to_bytes(), 20)
+
+
+MOMENTS = st.integers(-(10**7), 10**8)
+
+
+@given(st.lists(st.tuples(st.booleans(), MOMENTS), max_size=60))
+def test_the_timetable_gives_what_is_due_in_order(steps: list[tuple[bool, int]]) -> None:
+    """Entries of any moment, also of one that has passed, come when they are due."""
+    timetable = Timetable()
+    plain: list[tuple[int, int, int]] = []
+    for number, (adds, moment) in enumerate(steps, 1):
+        if adds:
+            timetable.add(moment, number, number + 1)
+            plain.append((moment, number, number + 1))
+        else:
+            plain.sort()
+            due = [entry for entry in plain if entry[0] <= moment][:3]
+            assert timetable.take(moment, 3) == due
+            plain = [entry for entry in plain if entry not in due]
+        assert timetable.next_us() == (min(plain)[0] if plain else None)
