@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 
 from mirrorq.demo.ports import free_ports
 from mirrorq.testing.chaos.checks import Findings, check
-from mirrorq.testing.chaos.disks import Disks
+from mirrorq.testing.chaos.disks import Disks, unmount_left
 from mirrorq.testing.chaos.faults import Fault, draw
 from mirrorq.testing.chaos.history import History
 from mirrorq.testing.chaos.namespaces import Namespaces
@@ -376,5 +376,6 @@ def run(plan: Plan, keep: Path | None = None) -> Report:
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(place, target)
     finally:
+        unmount_left(place)
         shutil.rmtree(place, ignore_errors=True)
     return course.report

@@ -14,7 +14,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Disks"]
+__all__ = ["Disks", "unmount_left"]
 
 SIZE_MIB = 96
 """Of one node's file system. The stores of a run stay far below it."""
@@ -80,6 +80,13 @@ class Disks:
         for path in self._mounted:
             subprocess.run(["umount", "-l", str(path)], capture_output=True, check=False)
         self._mounted.clear()
+
+
+def unmount_left(place: Path) -> None:
+    """What an interrupt at the very beginning has left mounted under a run's place."""
+    for path in place.glob("disk-*"):
+        if path.is_mount():
+            subprocess.run(["umount", "-l", str(path)], capture_output=True, check=False)
 
 
 def _limit(pid: int, size: int) -> None:
