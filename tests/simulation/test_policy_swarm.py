@@ -13,14 +13,20 @@ class PolicySwarm(Swarm):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.policies = PolicyFaults(self.cluster, self.random, "orders")
+        self.policies = PolicyFaults(self.cluster, self.random, "q0")
+        self._is_over = False
 
-    def _tick_fault(self) -> None:
-        if not self._is_quiet:
+    def _start(self) -> None:
+        super()._start()
+        self._change()
+
+    def _change(self) -> None:
+        if not self._is_over:
             self.policies.change()
-        super()._tick_fault()
+            self.cluster.after(self.random.randint(50, 1000), self._change)
 
-    def _heal_and_drain(self) -> list[str]:
+    def _heal_and_drain(self) -> tuple[list[str], int]:
+        self._is_over = True
         self.cluster.heal_all()
         self.cluster.start()
         self.cluster.run(5000)

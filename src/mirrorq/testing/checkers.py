@@ -10,6 +10,7 @@ from collections import Counter
 from attrs import define, fields
 
 from mirrorq.limits import limit_of
+from mirrorq.queue_state import REFUSED
 from mirrorq.ranges import RangeSet
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.workload import Journal
@@ -17,6 +18,8 @@ from mirrorq.testing.workload import Journal
 STATE_BYTES = 256
 PRODUCER_BYTES = 96
 EPOCH_BYTES = 24
+REFUSAL_BYTES = 32
+"""Of a refusal that its producer may still ask for, beside its text."""
 """Of a queue's state without messages: by itself, and for each producer and epoch."""
 
 
@@ -208,6 +211,8 @@ def undrained(cluster: SimulatedCluster, queue_id: int) -> list[str]:
         size = len(state.encode())
         allowed = STATE_BYTES + PRODUCER_BYTES * len(state.producers)
         allowed += EPOCH_BYTES * len(state.history)
+        refusals = [o for p in state.producers.values() for o in p.outcomes if o[2] == REFUSED]
+        allowed += sum(REFUSAL_BYTES + len(reason) for _, _, _, reason in refusals)
         if size > allowed:
             wrong.append(f"undrained: the empty state of {name} has {size} bytes, not {allowed}")
     return wrong
