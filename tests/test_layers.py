@@ -33,6 +33,7 @@ PURE = (
     "lanes",
     "handover",
     "lease",
+    "leftovers",
     "limits",
     "liveness",
     "master",

@@ -36,6 +36,7 @@ from mirrorq.messages import (
     DeclareQueue,
     DeleteExchange,
     DeleteQueue,
+    DropCopy,
     Member,
     MemberId,
     NameCluster,
@@ -306,6 +307,8 @@ class Catalog:
                 return self._on_transfer_master(command)
             case Rebalance():
                 return CatalogResult(value=command.moved)
+            case DropCopy():
+                return self._on_drop_copy(command)
 
     def _on_register_node(self, command: RegisterNode) -> CatalogResult:
         if self.is_past(StoreId(command.node, command.store)):
@@ -553,6 +556,22 @@ class Catalog:
             )
         return CatalogResult(value=queue.view.epoch)
 
+    def _on_drop_copy(self, command: DropCopy) -> CatalogResult:
+        queue = self._queues.get(command.queue_id)
+        if queue is None:
+            return _no_queue(command.queue_id)
+        member = command.member
+        is_member = find_store(queue.view, member.node, member.store) is not None
+        if is_member or queue.view.epoch != command.epoch:
+            where = "a" if is_member else "no"
+            return CatalogResult(
+                error="PreconditionFailed",
+                text=f"{member.node} may not drop its copy of queue {queue.name!r} in epoch "
+                f"{command.epoch}: the queue is at epoch {queue.view.epoch}, of which that store "
+                f"is {where} member: look again",
+            )
+        return CatalogResult(value=queue.view.epoch)
+
     def _definitions(self) -> dict[int, Policy | None]:
         return {queue.id: self.policy_of(queue.name) for queue in self._queues.values()}
 
@@ -780,6 +799,7 @@ _COMMANDS: dict[int, Any] = {
     8: TransferMaster,
     9: Rebalance,
     21: NameCluster,
+    22: DropCopy,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 

@@ -58,6 +58,7 @@ from mirrorq.founding import (
     joins_through,
 )
 from mirrorq.lease import Leading, LeaseHolder
+from mirrorq.leftovers import Leftovers
 from mirrorq.liveness import Status
 from mirrorq.master import Lease
 from mirrorq.messages import (
@@ -68,6 +69,7 @@ from mirrorq.messages import (
     DeleteQueue,
     Deliver,
     Directory,
+    DropCopy,
     Hello,
     LeaseAnswer,
     LeaseRelease,
@@ -129,7 +131,7 @@ from mirrorq.supervisor import LinkDown as SupervisorLinkDown
 from mirrorq.supervisor import ProbeRefused as SupervisorProbeRefused
 from mirrorq.supervisor import Tick as SupervisorTick
 from mirrorq.sync_reports import SyncReports
-from mirrorq.view import in_sync_ids
+from mirrorq.view import find_store, in_sync_ids
 
 ASK_AGAIN_MS = 500
 """A catalog request that nothing came of is sent again after this."""
@@ -142,6 +144,9 @@ EARLY_COUNT_MAX = 1000
 after failure_ms and asks again."""
 STRANGER_FACTOR = 10
 """Who is no node is left alone when it was silent for so many failure_ms."""
+LEFTOVER_FACTOR = 5
+"""A copy that no view names any more stays for so many failure_ms: who was out for a moment, by a
+policy or a break, is sent a delta."""
 NOBODY = 0
 """Token of an Ask whose answer nobody waits for."""
 
@@ -224,6 +229,7 @@ class Engine:
         self._sessions: dict[SessionId, int] = {}
         self._owners: dict[SessionId, None] = {}
         """Handles on this node that own an exclusive queue, or are to."""
+        self._leftovers = Leftovers(LEFTOVER_FACTOR * config.failure_ms)
         self._told: dict[int, tuple[int, bool]] = {}
         self._early: list[SessionRequest] = []
         """Of a reign that this node is still to learn of."""
@@ -637,6 +643,7 @@ class Engine:
                     self._peers.remove(peer.name)
             self._contacts.end_silent(now_ms - STRANGER_FACTOR * self.config.failure_ms)
             self._report(now_ms)
+            self._ask_for_leftovers(now_ms)
             for replica in self.replicas.values():
                 self._promise(now_ms, replica)
         if _is_due(self._supervisor_wake, now_ms):
@@ -746,6 +753,8 @@ class Engine:
             self._out.notices.append(Notice("catalog", f"entry {entry.index}: {error}"))
             return
         result = self.catalog.apply(entry.index, command)
+        if isinstance(command, DropCopy) and command.member == self.me and not result.error:
+            self._drop_copy(command.queue_id)
         self._was_registered = self.is_registered
         self._may_have_news = True
         for queue_id in result.queues:
@@ -943,6 +952,9 @@ class Engine:
             self._end_queue(record)
         replica = self.replicas.get(queue_id)
         is_mine = any(member.id == self.me for member in record.view.members)
+        has_copy = queue_id in self.replicas or queue_id in self._images
+        is_named = find_store(record.view, self.me.node, self.me.store) is not None
+        self._leftovers.note(queue_id, has_copy and not is_named)
         if replica is None and is_mine:
             image = self._images.pop(queue_id, QueueImage(queue_id))
             replica = Replica(
@@ -993,18 +1005,38 @@ class Engine:
 
     def _drop(self, queue_id: int) -> None:
         """The queue is no more: its store is emptied."""
-        self._images.pop(queue_id, None)
-        self._inbox.pop(queue_id, None)
-        self._due.pop(queue_id, None)
+        self._drop_copy(queue_id)
         self.reports.pop(queue_id, None)
-        self._reported.pop(queue_id, None)
         self.sync_reports.drop(queue_id)
         self._told.pop(queue_id, None)
-        self.replicas.pop(queue_id, None)
-        self._out.writes.append(QueueWrite(queue_id, reset=True))
         if queue_id in self._sessions.values():
             self._told[queue_id] = (0, False)
             self._out.changes.append(MasterChange(queue_id, 0, False))
+
+    def _drop_copy(self, queue_id: int) -> None:
+        """Forget all that this node has of a queue, on disk and in memory."""
+        self._leftovers.note(queue_id, False)
+        self._images.pop(queue_id, None)
+        self._inbox.pop(queue_id, None)
+        self._due.pop(queue_id, None)
+        self._reported.pop(queue_id, None)
+        self.replicas.pop(queue_id, None)
+        # A later copy counts its writes from 1 again: it must not take these for its own.
+        self._round_writes = _without(self._round_writes, queue_id)
+        for place, (number, writes, raft_number) in enumerate(self._rounds):
+            self._rounds[place] = (number, _without(writes, queue_id), raft_number)
+        self._out.writes.append(QueueWrite(queue_id, reset=True))
+
+    def _ask_for_leftovers(self, now_ms: int) -> None:
+        """Ask whether copies that no view names may go."""
+        if not self.is_registered:
+            return
+        for queue_id in self._leftovers.due(now_ms):
+            record = self.catalog.queue(queue_id)
+            if record is not None:
+                command = DropCopy(queue_id, record.view.epoch, self.me)
+                if all(ask.command != command for ask in self._asks.values()):
+                    self._new_ask(NOBODY, command)
 
     def _queue(self, queue_id: int, event: ReplicaEvent) -> None:
         if queue_id in self.replicas:
@@ -1161,6 +1193,10 @@ class Engine:
             if self._reported.get(queue_id) != report:
                 self._reported[queue_id] = report
                 self._out.send.extend((peer.name, report) for peer in self._peers.all())
+
+
+def _without(writes: list[tuple[int, int]], queue_id: int) -> list[tuple[int, int]]:
+    return [write for write in writes if write[0] != queue_id]
 
 
 def _foreign_text(store: StoreId) -> str:

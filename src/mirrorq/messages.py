@@ -980,6 +980,16 @@ class Rebalance:
     moved: int = 0
 
 
+@frozen
+class DropCopy:
+    """A node asks whether it may drop its copy of a queue: applied, it does. Changes nothing
+    else; fails when the queue's view is of another epoch, or names the member's store."""
+
+    queue_id: int
+    epoch: int
+    member: MemberId
+
+
 CatalogCommand = (
     RegisterNode
     | NodeStopped
@@ -987,6 +997,7 @@ CatalogCommand = (
     | DeleteQueue
     | NoteConsumers
     | ChangeView
+    | DropCopy
     | RemoveNode
     | NameCluster
     | SetPolicy

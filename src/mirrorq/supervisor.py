@@ -46,6 +46,7 @@ from mirrorq.messages import (
     DeclareQueue,
     DeleteExchange,
     DeleteQueue,
+    DropCopy,
     LeaseAnswer,
     LeaseRelease,
     LeaseRequest,
@@ -383,6 +384,8 @@ class Supervisor:
                 return self._admit_transfer(request, command)
             case Rebalance():
                 return self._admit_rebalance(request)
+            case DropCopy():
+                wrong = self._drop_error(request.member, command)
             case DeleteQueue() | NoteConsumers() | ClearPolicy() | Synchronise() | NameCluster():
                 wrong = ""
             case DeclareExchange() | DeleteExchange() | Bind() | Unbind():
@@ -434,6 +437,26 @@ class Supervisor:
         for one, other in links(proposed):
             if self._liveness.is_broken(one, other):
                 return f"the link between {one} and {other} is broken"
+        return ""
+
+    def _drop_error(self, asker: MemberId, command: DropCopy) -> str:
+        """Return why a copy that no view names must stay for now: it may be of use yet."""
+        queue = self._catalog.queue(command.queue_id)
+        if queue is None or queue.view.epoch != command.epoch:
+            return ""  # applying it says so in the same words to everybody
+        if command.member != asker:
+            return f"{asker.node} speaks for another node: {command.member.node}"
+        if not self._is_serving(asker):
+            return f"{asker.node} is about to stop: it may be wanted again when it is back"
+        wanted = self._wanted(self._now_ms, queue, self._situation())
+        if asker in wanted:
+            return f"{asker.node} is to have a copy of queue {queue.name!r} again"
+        missing = [one.node for one in wanted if not is_in_sync(queue.view, one)]
+        if missing or not any(self._is_alive(one) for one in in_sync_ids(queue.view)):
+            return (
+                f"the copy of queue {queue.name!r} on {asker.node} may be needed: "
+                f"{', '.join(missing) or 'every other node'} is not in sync or does not run"
+            )
         return ""
 
     def _admit_removal(self, number: int, command: RemoveNode) -> CatalogCommand | CatalogAnswer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from mirrorq.messages import (
     ChangeView,
     DeclareQueue,
     DeleteQueue,
+    DropCopy,
     Member,
     MemberId,
     NameCluster,
@@ -436,3 +438,16 @@ def test_any_bytes_decode_or_raise_protocol_error(data: bytes) -> None:
             decode(data)
         except ProtocolError:
             continue
+
+
+def test_a_copy_may_go_in_the_epoch_that_does_not_name_its_store() -> None:
+    """Not in another epoch, not as a member in whatever life; and nothing changes by it."""
+    catalog, _ = applied(declare(members=(A,)))
+    before = catalog.snapshot()
+    assert catalog.apply(1, DropCopy(1, 1, B)).value == 1
+    for refused in (DropCopy(1, 2, B), DropCopy(1, 1, A), DropCopy(1, 1, evolve(A, incarnation=7))):
+        result = catalog.apply(1, refused)
+        assert result.error == "PreconditionFailed"
+        assert "look again" in result.text
+    assert catalog.apply(1, DropCopy(7, 1, B)).error == "QueueNotFound"
+    assert catalog.snapshot() == before

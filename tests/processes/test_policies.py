@@ -104,3 +104,24 @@ def test_scenario_26_policies_flip_while_queues_come_and_go(cluster: Cluster) ->
     cluster.open("left", "abc")
     for node in "abc":
         assert until(lambda n=node: cluster.status(n)["state"] == "running")  # type: ignore[misc]
+
+
+def test_scenario_26_flips_leak_no_store_space(cluster: Cluster) -> None:
+    """Copies that a policy drops are deleted from their nodes' stores, so that the files do not
+    grow: each node has held some 8 MB of the queue four times."""
+    cluster.config = {"failure_ms": 600}
+    cluster.found("abc")
+    cluster.open("orders", "abc")
+    cluster.wait_in_sync(2, on="b")
+    cluster.ask("a", "fill", count=2000, size=4000)
+    for _ in range(4):
+        cluster["a"].ask("set_policy", name="p", pattern="^orders$", definition=exactly(1))
+        for node in "bc":
+            until(lambda n=node: cluster.status(n)["store_bytes"] == 0)  # type: ignore[misc]
+        cluster["a"].ask("clear_policy", name="p")
+        wait_placed(cluster, "a", "a", "bc")
+        for node in "bc":
+            assert cluster.status(node)["store_bytes"] > 8_000_000
+    for node in "bc":
+        files = [file for file in (cluster.path / node).rglob("*") if file.is_file()]
+        assert sum(file.stat().st_size for file in files) < 40_000_000

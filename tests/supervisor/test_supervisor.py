@@ -15,6 +15,7 @@ from mirrorq.messages import (
     ChangeView,
     DeclareQueue,
     DeleteQueue,
+    DropCopy,
     LeaseAnswer,
     LeaseRelease,
     LeaseRequest,
@@ -23,7 +24,9 @@ from mirrorq.messages import (
     RegisterNode,
     RemoveNode,
     SessionId,
+    SetPolicy,
 )
+from mirrorq.policy import parse, to_text
 from mirrorq.supervisor import (
     CatalogChanged,
     CatalogReplaced,
@@ -604,6 +607,39 @@ def test_a_master_may_demote_remove_and_re_order_but_not_abdicate_or_add() -> No
     assert "before one in sync" in str(
         admitted(leader, A, ChangeView(1, 1, in_sync(A) + joining(B) + in_sync(C)))
     )
+
+
+def test_a_copy_may_go_when_nobody_can_need_it() -> None:
+    """Not of a node that is to have one, nor of one that stops, nor for another node, nor while a
+    wanted member is not in sync, nor while none in sync runs."""
+    leader = Leader(A, B, C, D)
+    leader.commit(SetPolicy("p", to_text(parse("p", "", {"ha-mode": "exactly", "ha-params": 2}))))
+    leader.declare(A, B)
+    drop = DropCopy(1, 1, C)
+    assert admitted(leader, C, drop) == drop
+    assert "speaks for another" in str(admitted(leader, D, drop))
+    leader.step(LeaseRelease(C, 1))
+    assert "about to stop" in str(admitted(leader, C, drop))
+    leader.kill(B)
+    leader.run(5000)
+    assert leader.members() == in_sync(A) + joining(D)
+    leader.start(again(C))
+    epoch = leader.queue().view.epoch
+    late = DropCopy(1, epoch, again(C))
+    assert "d is not in sync" in str(admitted(leader, again(C), late))
+    leader.commit(ChangeView(1, epoch, in_sync(A, D)))
+    leader.start(again(B))
+    assert admitted(leader, again(C), drop) == drop  # of an older epoch: refused when applied
+    fresh = evolve(late, epoch=epoch + 1)
+    assert admitted(leader, again(C), fresh) == fresh
+    leader.commits = False
+    leader.stop(A)
+    leader.stop(D)
+    leader.run(2000)
+    assert "may be needed" in str(admitted(leader, again(C), fresh))
+    wanting = Leader(A, B, commits=False)
+    wanting.declare(A)
+    assert "is to have a copy" in str(admitted(wanting, B, DropCopy(1, 1, B)))
 
 
 def test_nobody_is_counted_in_over_a_broken_link() -> None:

@@ -417,7 +417,9 @@ class SimulatedCluster:
         # Boot times differ, wall clocks by their drift only: people set them.
         wall_us = START_US + (clock_ms - node.clock_offset_ms) * 1000
         effects = node.engine.step(clock_ms, wall_us, events)
-        self.onlooker.on_step(node.name, effects.writes, node.engine.replicas)
+        engine = node.engine
+        is_deleted = engine.catalog.is_deleted
+        self.onlooker.on_step(node.name, effects.writes, engine.replicas, is_deleted)
         if effects.connects or effects.disconnects:
             self._change_contacts(node, effects)
         if effects.send_first:

@@ -100,7 +100,10 @@ class SimulatedDisk:
     def commit(self, writes: Iterable[QueueWrite], raft: RaftWrite | None) -> None:
         """One transaction, synced when this returns."""
         for write in writes:
-            self.queues.setdefault(write.queue_id, QueueFiles()).apply(write)
+            files = self.queues.setdefault(write.queue_id, QueueFiles())
+            files.apply(write)
+            if write.reset and files == QueueFiles():
+                del self.queues[write.queue_id]  # A queue that is no more leaves no record.
         if raft is not None:
             self._commit_raft(raft)
 

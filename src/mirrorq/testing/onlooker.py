@@ -35,6 +35,7 @@ class _Copy:
     def note(self, write: QueueWrite) -> None:
         if write.reset:
             self.digests.clear()
+            self.applied = 0
         cut = write.truncate_to
         if cut is not None:
             self.digests = {lsn: crc for lsn, crc in self.digests.items() if lsn <= cut}
@@ -73,12 +74,16 @@ class Onlooker:
             copy.add(image.entries)
 
     def on_step(
-        self, node: str, writes: Iterable[QueueWrite], replicas: Mapping[int, Replica]
+        self,
+        node: str,
+        writes: Iterable[QueueWrite],
+        replicas: Mapping[int, Replica],
+        is_deleted: Callable[[int], bool],
     ) -> None:
         """A node has stepped: hold what it has applied against what others have."""
         for write in writes:
             self._copy(node, write.queue_id).note(write)
-            if write.reset and write.queue_id not in replicas:
+            if write.reset and is_deleted(write.queue_id):
                 self._deleted.add(write.queue_id)
         for queue_id, replica in replicas.items():
             copy = self._copy(node, queue_id)

@@ -127,6 +127,7 @@ _TAGS: dict[type, int] = {
     m.Unbind: 153,
     m.TransferMaster: 147,
     m.Rebalance: 148,
+    m.DropCopy: 149,
     m.NameCluster: 162,
     # Raft
     raft.VoteRequest: 90,
