@@ -100,7 +100,7 @@ def test_scenario_26_policies_flip_while_queues_come_and_go(cluster: Cluster) ->
     for caller in callers:
         caller.join()
     assert failures == []
-    assert cluster["c"].ask("queues") == []
+    assert until(lambda: cluster["c"].ask("queues") == []), "c hears of the last deletion, too"
     cluster.open("left", "abc")
     for node in "abc":
         assert until(lambda n=node: cluster.status(n)["state"] == "running")  # type: ignore[misc]
