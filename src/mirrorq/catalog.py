@@ -13,6 +13,7 @@ Guarantees
        policy in force allows that.
     3. Incarnations of a store only grow, and a queue id is never used again.
     4. Equal histories of commands give equal `snapshot()` bytes.
+    5. A request of a node takes effect once, however often it stands in the log (`askers`).
 
 It does not judge who is alive, and it does not know who proposed a command: that only the
 master counts a joiner in is checked by the leader before the command enters the log.
@@ -26,6 +27,7 @@ from typing import Any
 import msgspec
 from attrs import evolve, frozen
 
+from mirrorq.askers import AskerRecord, Askers, Request
 from mirrorq.errors import MALFORMED, PolicyError, ProtocolError
 from mirrorq.messages import (
     Bind,
@@ -129,6 +131,8 @@ class CatalogResult:
     """Ids of queues made, changed or deleted."""
     nodes: tuple[str, ...] = ()
     """Names of nodes added, changed or removed."""
+    is_repeat: bool = False
+    """The request was applied before, or is of the past: nothing changed."""
 
 
 @frozen
@@ -144,6 +148,7 @@ class _Image:
     exchanges: tuple[ExchangeRecord, ...] = ()
     cluster: int = 0
     past: tuple[StoreId, ...] = ()
+    askers: tuple[AskerRecord, ...] = ()
 
 
 class Catalog:
@@ -161,6 +166,7 @@ class Catalog:
         self.cluster = 0
         """Id of the cluster, 0 before its first leader has given it one."""
         self._past: dict[StoreId, None] = {}
+        self._askers = Askers()
 
     # --- Questions --------------------------------------------------------------------
 
@@ -178,6 +184,25 @@ class Catalog:
         One that was only replaced by an empty one may still have the last copy of a queue.
         """
         return store in self._past
+
+    def repeated(self, member: MemberId, number: int) -> CatalogResult | None:
+        """Return what a request gets that was applied before or is of the past; None when it
+        is neither."""
+        known = self._askers.outcome(member, number)
+        if known is not None:
+            return CatalogResult(known.value, known.error, known.text, is_repeat=True)
+        store = StoreId(member.node, member.store)
+        if self.is_past(store):
+            text = past_text(member.node)
+        elif self._askers.is_past(member, number):
+            text = (
+                f"request {number} of node {member.node}, incarnation {member.incarnation}, is of "
+                "the past: that process has ended, has given it up, or has had many later ones "
+                "done. Look what is so, then ask again"
+            )
+        else:
+            return None
+        return CatalogResult(error="PreconditionFailed", text=text, is_repeat=True)
 
     def held_last_by(self, store: StoreId) -> tuple[QueueRecord, ...]:
         """Return the queues that have no other copy in sync, and do not go with their owner."""
@@ -268,9 +293,25 @@ class Catalog:
 
     # --- Change -----------------------------------------------------------------------
 
-    def apply(self, index: int, command: CatalogCommand) -> CatalogResult:
-        """Apply the command at this index of the log; indexes only grow."""
+    def apply(
+        self, index: int, command: CatalogCommand, request: Request | None = None
+    ) -> CatalogResult:
+        """Apply the command at this index of the log; indexes only grow.
+
+        Args:
+            request: whose request it is; None: the leader's own, which may be applied again.
+        """
         self.applied_index = index
+        if request is None:
+            return self._apply(command)
+        known = self.repeated(request.member, request.number)
+        if known is not None:
+            return known
+        result = self._apply(command)
+        self._askers.note(request, result.value, result.error, result.text)
+        return result
+
+    def _apply(self, command: CatalogCommand) -> CatalogResult:
         match command:
             case RegisterNode():
                 return self._on_register_node(command)
@@ -349,6 +390,7 @@ class Catalog:
             )
         del self._nodes[command.node]
         self._past[store] = None
+        self._askers.forget(store)
         changed = self._end_owned(command.node)
         for queue in last:
             self._remove(queue.id)
@@ -661,6 +703,7 @@ class Catalog:
             self.exchanges(),
             self.cluster,
             tuple(self._past),
+            self._askers.records(),
         )
         return msgspec.msgpack.encode((SNAPSHOT_VERSION, image))
 
@@ -690,6 +733,7 @@ class Catalog:
         catalog._exchanges = {exchange.name: exchange for exchange in image.exchanges}
         catalog.cluster = image.cluster
         catalog._past = dict.fromkeys(image.past)
+        catalog._askers = Askers(image.askers)
         return catalog
 
 

@@ -690,7 +690,7 @@ class Engine:
             return
         if not self.catalog.cluster and self._named_term != raft.term:
             self._named_term = raft.term
-            self._propose(now_ms, self.me, 0, NameCluster(self.me.store or 1))
+            self._propose(now_ms, NameCluster(self.me.store or 1))
         if not raft.is_changing_voters:
             stay = tuple(voter for voter in raft.voters if not self.catalog.is_past(voter))
             if len(stay) < len(raft.voters):
@@ -752,8 +752,9 @@ class Engine:
         except ProtocolError as error:
             self._out.notices.append(Notice("catalog", f"entry {entry.index}: {error}"))
             return
-        result = self.catalog.apply(entry.index, command)
-        if isinstance(command, DropCopy) and command.member == self.me and not result.error:
+        result = self.catalog.apply(entry.index, command, proposal.request)
+        is_done = not result.error and not result.is_repeat
+        if isinstance(command, DropCopy) and command.member == self.me and is_done:
             self._drop_copy(command.queue_id)
         self._was_registered = self.is_registered
         self._may_have_news = True
@@ -812,7 +813,7 @@ class Engine:
         self._supervisor_wake = effects.wake_at_ms
         self._may_have_news |= effects.is_news
         for command in effects.propose:
-            self._propose(now_ms, self.me, 0, command)
+            self._propose(now_ms, command)
         for node, answer in effects.send:
             if node == self.me.node:
                 self._holder.on_answer(answer)
@@ -833,9 +834,13 @@ class Engine:
             self._step_raft(now_ms, Contact())
             self._supervise(now_ms, SupervisorTick())
 
-    def _propose(self, now_ms: int, asker: MemberId, number: int, command: CatalogCommand) -> None:
+    def _propose(self, now_ms: int, command: CatalogCommand) -> None:
+        """A wish of the leader's own."""
+        self._put_into_log(now_ms, pack(self.me, NOBODY, command))
+
+    def _put_into_log(self, now_ms: int, data: bytes) -> None:
         self._raft_number += 1
-        self._step_raft(now_ms, Propose(self._raft_number, pack(asker, number, command)))
+        self._step_raft(now_ms, Propose(self._raft_number, data))
 
     def _new_ask(self, token: int, command: CatalogCommand) -> None:
         self._ask_number += 1
@@ -858,10 +863,12 @@ class Engine:
             self._new_ask(NOBODY, register)
         if not self._asks or self._raft.leader is None:
             return
+        # Numbers grow, so the first is the oldest.
+        oldest = next(iter(self._asks))
         for ask in list(self._asks.values()):
             if now_ms - ask.sent_ms >= ASK_AGAIN_MS:
                 ask.sent_ms = now_ms
-                self._to_leader(now_ms, CatalogRequest(ask.number, self.me, ask.command))
+                self._to_leader(now_ms, CatalogRequest(ask.number, self.me, ask.command, oldest))
 
     @property
     def _is_registering(self) -> bool:
@@ -885,7 +892,8 @@ class Engine:
         if isinstance(command, DeclareQueue) and self._is_assembling():
             command = CatalogAnswer(request.number, 0, retry=True)
         if not isinstance(command, CatalogAnswer):
-            self._propose(now_ms, request.member, request.number, command)
+            data = pack(request.member, request.number, command, request.oldest)
+            self._put_into_log(now_ms, data)
         elif request.member == self.me:
             self._on_catalog_answer(command)
         else:

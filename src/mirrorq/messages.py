@@ -1091,6 +1091,8 @@ class CatalogRequest:
     number: int
     member: MemberId
     command: CatalogCommand
+    oldest: int = 0
+    """Number of the oldest request that the member still waits for; 0: it does not say."""
 
 
 @frozen

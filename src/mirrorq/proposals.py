@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from mirrorq.askers import Request
 from mirrorq.catalog import Catalog, decode_command, encode_command
 from mirrorq.effects import RaftEntry, RaftImage
 from mirrorq.errors import MALFORMED, ProtocolError
@@ -20,11 +21,23 @@ class Proposal(msgspec.Struct, array_like=True):
     incarnation: int
     number: int
     command: bytes
+    store: int = 0
+    """Of the asker; 0 in entries of versions that did not say."""
+    oldest: int = 0
+
+    @property
+    def request(self) -> Request | None:
+        """Which request it was; None when the leader asked itself, or it is not known."""
+        if not self.number or not self.store:
+            return None
+        member = MemberId(self.node, self.store, self.incarnation)
+        return Request(member, self.number, self.oldest)
 
 
-def pack(asker: MemberId, number: int, command: CatalogCommand) -> bytes:
+def pack(asker: MemberId, number: int, command: CatalogCommand, oldest: int = 0) -> bytes:
     """Return a command as the data of an entry."""
-    proposal = Proposal(asker.node, asker.incarnation, number, encode_command(command))
+    data = encode_command(command)
+    proposal = Proposal(asker.node, asker.incarnation, number, data, asker.store, oldest)
     return msgspec.msgpack.encode(proposal)
 
 

@@ -362,6 +362,12 @@ class Supervisor:
         if leading is None or not leading.own_term_applied:
             return CatalogAnswer(request.number, 0, retry=True)
         command = request.command
+        known = self._catalog.repeated(request.member, request.number)
+        if known is not None and known.error:
+            return CatalogAnswer(request.number, 0, known.error, known.text)
+        if known is not None:
+            # It changes nothing, and gets its outcome when the asker's catalog has come so far.
+            return command
         match command:
             case DeclareQueue():
                 command = self.fill_members(command)
