@@ -44,6 +44,7 @@ from mirrorq.messages import (
     NameCluster,
     NodeStopped,
     NoteConsumers,
+    NoteOutbox,
     Rebalance,
     RegisterNode,
     RemoveNode,
@@ -114,6 +115,10 @@ class QueueRecord:
     """An auto-delete queue has had a consumer."""
     told: tuple[tuple[MemberId, bool], ...] = ()
     """Joining members that were told to synchronise (True), or to stop (False)."""
+    has_outbox: bool = False
+    """It may have messages on their way to other queues, or has had."""
+    is_ending: bool = False
+    """It is being deleted: its master sees to it that its outbox becomes empty first."""
 
 
 @frozen
@@ -325,6 +330,8 @@ class Catalog:
                 return self._on_delete_queue(command)
             case NoteConsumers():
                 return self._on_note_consumers(command)
+            case NoteOutbox():
+                return self._on_note_outbox(command)
             case RemoveNode():
                 return self._on_remove_node(command)
             case NameCluster():
@@ -431,6 +438,11 @@ class Catalog:
         known = self.queue_named(command.name)
         if known is not None:
             difference = _difference(known, command)
+            if known.is_ending:
+                difference = (
+                    f"queue {known.name!r} is being deleted and still has messages for other "
+                    "queues: declare it again when they have arrived"
+                )
             if difference:
                 return CatalogResult(error="PreconditionFailed", text=difference)
             return CatalogResult(value=known.id)
@@ -463,6 +475,7 @@ class Catalog:
             View(1, members, reign=1),
             owner_life,
         )
+        self._note_outboxes()
         return CatalogResult(value=queue_id, queues=(queue_id,))
 
     def _life_of(self, owner: SessionId | None) -> MemberId | None:
@@ -482,7 +495,23 @@ class Catalog:
                 text=f"queue {known.name!r} was to be deleted in reign {command.reign}, and is "
                 f"in reign {known.view.reign}: its consumers may have come back",
             )
-        self._remove(known.id)
+        if known.has_outbox and not command.is_drained:
+            self._queues[known.id] = evolve(known, is_ending=True)
+        else:
+            self._remove(known.id)
+        return CatalogResult(queues=(known.id,))
+
+    def _note_outboxes(self) -> None:
+        """Policies have changed, or a queue is new: who sends its dead letters elsewhere?"""
+        for known in list(self._queues.values()):
+            if not known.has_outbox and self.definition_of(known.name).dead_letter_queue:
+                self._queues[known.id] = evolve(known, has_outbox=True)
+
+    def _on_note_outbox(self, command: NoteOutbox) -> CatalogResult:
+        known = self._queues.get(command.queue_id)
+        if known is None:
+            return _no_queue(command.queue_id)
+        self._queues[known.id] = evolve(known, has_outbox=True)
         return CatalogResult(queues=(known.id,))
 
     def _remove(self, queue_id: int) -> None:
@@ -555,11 +584,13 @@ class Catalog:
             return CatalogResult(error="PolicyError", text=str(error))
         before = self._definitions()
         self._policies[policy.name] = policy
+        self._note_outboxes()
         return CatalogResult(queues=self._redefined(before))
 
     def _on_clear_policy(self, command: ClearPolicy) -> CatalogResult:
         before = self._definitions()
         self._policies.pop(command.name, None)
+        self._note_outboxes()
         return CatalogResult(queues=self._redefined(before))
 
     def _on_synchronise(self, command: Synchronise) -> CatalogResult:
@@ -834,6 +865,7 @@ _COMMANDS: dict[int, Any] = {
     6: SetPolicy,
     7: ClearPolicy,
     20: NoteConsumers,
+    23: NoteOutbox,
     12: Synchronise,
     30: DeclareExchange,
     31: DeleteExchange,

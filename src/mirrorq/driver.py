@@ -22,6 +22,7 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.bodies import chunk_of, fill, unpacked
+from mirrorq.courier import OutboxLoad, OutboxLoaded
 from mirrorq.engine import Engine
 from mirrorq.engine_events import (
     Answer,
@@ -51,6 +52,7 @@ from mirrorq.messages import (
     SessionReply,
     SessionRequest,
 )
+from mirrorq.outgoing import packed
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.store import Store
 from mirrorq.transport import CONTROL, DATA, Transport
@@ -377,6 +379,8 @@ class Driver:
     def _carry_out(self, effects: EngineEffects) -> None:
         self._send(effects.send)
         self._reads.extend(effects.reads)
+        for load in effects.loads:
+            self.post(self._packed(load))
         for answer in effects.answers:
             callback = self._answers.pop(answer.token, None)
             if callback is not None:
@@ -386,6 +390,14 @@ class Driver:
         for node in effects.probes:
             if self._transport is not None:
                 self._transport.probe(node)
+
+    def _packed(self, load: OutboxLoad) -> OutboxLoaded:
+        """A batch for another queue, from frames of this one."""
+        try:
+            return packed(load, lambda *span: self._store.read(load.queue_id, *span))
+        except (StoreCorrupt, ProtocolError) as error:
+            log.error("cannot bring messages to queue %s: %s", load.target_name, error)
+            return OutboxLoaded(load.queue_id, load.target, load.number, 0, 0, b"")
 
     def _read_next(self) -> None:
         """Answer the next joining member that still waits: not one of an older view."""

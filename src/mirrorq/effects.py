@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from attrs import define, field, frozen
 
+from mirrorq.courier import OutboxLoad
 from mirrorq.messages import (
     CatalogCommand,
     ChangeView,
@@ -17,6 +18,7 @@ from mirrorq.messages import (
     Range,
     RingMessage,
     SessionReply,
+    SessionRequest,
     StoreId,
 )
 
@@ -122,6 +124,10 @@ class ReplicaEffects:
     """Frames that a joining member asked for: read and send a FrameChunk."""
     replies: list[SessionReply] = field(factory=list)
     """Deliver and Browsed come without frames; the driver fills them in."""
+    requests: list[SessionRequest] = field(factory=list)
+    """Of couriers, to the masters of other queues."""
+    loads: list[OutboxLoad] = field(factory=list)
+    """Batches for other queues that the driver is to pack."""
     propose: ChangeView | None = None
     """R8: the master proposes to count a member in."""
     commands: list[CatalogCommand] = field(factory=list)

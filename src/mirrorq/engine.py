@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from attrs import define
+from attrs import define, evolve
 
 from mirrorq.catalog import Catalog, QueueRecord, past_text
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.contacts import MARK, Contacts
+from mirrorq.courier import OutboxLoaded, courier_number, is_courier, source_of
 from mirrorq.effects import Persisted, QueueImage, QueueWrite, RaftEntry, RaftImage
 from mirrorq.engine_events import (
     Answer,
@@ -108,6 +109,7 @@ from mirrorq.raft import (
 )
 from mirrorq.raft import Tick as RaftTick
 from mirrorq.replica import (
+    CourierReplied,
     Declared,
     Defined,
     Fetching,
@@ -119,6 +121,8 @@ from mirrorq.replica import (
     Requested,
     RingReceived,
     SessionGone,
+    TargetLinkLost,
+    TargetsChanged,
     Tick,
     Undelivered,
     ViewInstalled,
@@ -157,6 +161,29 @@ class _PendingAsk:
     token: int
     command: CatalogCommand
     sent_ms: int = -ASK_AGAIN_MS
+
+
+class _Targets:
+    """What queues are told of each other; see `courier.Targets`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._counter = 0
+
+    def find(self, name: str) -> int:
+        record = self._engine.catalog.queue_named(name)
+        return 0 if record is None or record.is_ending else record.id
+
+    def serving(self, queue_id: int) -> tuple[int, bool] | None:
+        catalog = self._engine.catalog
+        record = catalog.queue(queue_id)
+        if record is None:
+            return None if catalog.is_deleted(queue_id) else (0, False)
+        return record.view.reign, self._engine.is_alive(record.view.members[0].id)
+
+    def session_number(self, queue_id: int) -> int:
+        self._counter += 1
+        return courier_number(queue_id, self._counter)
 
 
 class Engine:
@@ -230,6 +257,7 @@ class Engine:
         self._owners: dict[SessionId, None] = {}
         """Handles on this node that own an exclusive queue, or are to."""
         self._leftovers = Leftovers(LEFTOVER_FACTOR * config.failure_ms)
+        self._targets = _Targets(self)
         self._told: dict[int, tuple[int, bool]] = {}
         self._early: list[SessionRequest] = []
         """Of a reign that this node is still to learn of."""
@@ -407,6 +435,8 @@ class Engine:
             case Forget():
                 for number in [n for n, ask in self._asks.items() if ask.token == event.token]:
                     self._end_ask(self._asks.pop(number), "forgotten")
+            case OutboxLoaded():
+                self._queue(event.queue_id, event)
             case NotSent():
                 reply = event.reply
                 if isinstance(reply.reply, Deliver):
@@ -440,7 +470,7 @@ class Engine:
         elif isinstance(message, SessionRequest):
             self._take_request(message)
         elif isinstance(message, SessionReply):
-            self._out.replies.append(message)
+            self._take_reply(message)
         else:
             self._on_control(now_ms, member, message)
 
@@ -590,6 +620,11 @@ class Engine:
             record = self.catalog.queue(queue_id)
             if record is not None and record.view.members[0].id.node == node:
                 self._out.changes.append(MasterLinkLost(queue_id))
+        for queue_id, replica in self.replicas.items():
+            for target in replica.state.outbox.outlets if replica.is_master else ():
+                record = self.catalog.queue(target)
+                if record is not None and record.view.members[0].id.node == node:
+                    self._queue(queue_id, TargetLinkLost(target))
 
     def _on_probed(self, now_ms: int, event: Probed) -> None:
         number = self._probes.pop(event.node, None)
@@ -966,7 +1001,14 @@ class Engine:
         if replica is None and is_mine:
             image = self._images.pop(queue_id, QueueImage(queue_id))
             replica = Replica(
-                self.me, queue_id, self.config, self._codec, image, self.lease, self.room
+                self.me,
+                queue_id,
+                self.config,
+                self._codec,
+                image,
+                self.lease,
+                self.room,
+                self._targets,
             )
             self.replicas[queue_id] = replica
         if replica is not None:
@@ -975,8 +1017,9 @@ class Engine:
                 report, _ = self.reports[queue_id]
                 replica.reported = report.ready + report.unacknowledged
             self._queue(queue_id, Defined(self.catalog.definition_of(record.name)))
-            if record.auto_delete:
-                self._queue(queue_id, Declared(True, record.was_consumed))
+            if record.auto_delete or record.is_ending:
+                declared = Declared(record.auto_delete, record.was_consumed, record.is_ending)
+                self._queue(queue_id, declared)
             self._queue(queue_id, Fetching(self.me in self.catalog.synchronising(queue_id)))
             self._queue(queue_id, ViewInstalled(record.view))
             if record.view.members[0].id == self.me and not was_master:
@@ -1085,8 +1128,18 @@ class Engine:
             out.writes.append(effects.write)
             self._round_writes.append((queue_id, effects.write_number))
         out.reads.extend((member.node, fetch) for member, fetch in effects.reads)
-        out.replies.extend(effects.replies)
+        for reply in effects.replies:
+            if is_courier(reply.session):
+                self._answer_courier(reply)
+            else:
+                out.replies.append(reply)
+        for request in effects.requests:
+            self._route(request)
         record = self.catalog.queue(queue_id)
+        for load in effects.loads:
+            target = self.catalog.queue(load.target)
+            names = (known.name if known is not None else "" for known in (record, target))
+            out.loads.append(evolve(load, queue=next(names), target_name=next(names)))
         for kind, text in effects.notices:
             name = record.name if record is not None else queue_id
             out.notices.append(Notice(kind, f"queue {name!r}: {text}", queue_id))
@@ -1149,6 +1202,20 @@ class Engine:
         elif len(self._early) < EARLY_COUNT_MAX:
             self._early.append(request)
 
+    def _take_reply(self, reply: SessionReply) -> None:
+        """One of another node, for a handle here or for a courier."""
+        if is_courier(reply.session):
+            self._answer_courier(reply)
+        else:
+            self._out.replies.append(reply)
+
+    def _answer_courier(self, reply: SessionReply) -> None:
+        session, me = reply.session, self.me
+        if session.node != me.node:
+            self._out.send_first.append((session.node, reply))
+        elif session.incarnation == me.incarnation:
+            self._queue(source_of(session), CourierReplied(reply))
+
     def _take_early(self, queue_id: int) -> None:
         """The queue's view has changed: requests that waited for it are no longer early."""
         if self._early:
@@ -1164,6 +1231,9 @@ class Engine:
         if not self._may_have_news:
             return
         self._may_have_news = False
+        for queue_id, replica in self.replicas.items():
+            if replica.is_master and replica.state.outbox.outlets:
+                self._queue(queue_id, TargetsChanged())
         for queue_id in dict.fromkeys(self._sessions.values()):
             record = self.catalog.queue(queue_id)
             if record is not None:
@@ -1175,6 +1245,9 @@ class Engine:
 
     def _tell_master(self, record: QueueRecord) -> None:
         known = (record.view.reign, self.is_alive(record.view.members[0].id))
+        if record.is_ending:
+            # Its users are done with it; what is left is between it and other queues.
+            known = (0, False)
         if self._told.get(record.id) != known:
             self._told[record.id] = known
             self._out.changes.append(MasterChange(record.id, *known))

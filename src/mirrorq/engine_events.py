@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from attrs import define, field, frozen
 
+from mirrorq.courier import OutboxLoad, OutboxLoaded
 from mirrorq.effects import QueueWrite, RaftWrite
 from mirrorq.messages import (
     CatalogCommand,
@@ -111,6 +112,7 @@ EngineEvent = (
     | Forget
     | Committed
     | NotSent
+    | OutboxLoaded
     | Release
 )
 
@@ -167,6 +169,8 @@ class EngineEffects:
     send: list[tuple[str, object]] = field(factory=list)
     """After the commit: what Raft says rests on its disk."""
     reads: list[tuple[str, FetchFrames]] = field(factory=list)
+    loads: list[OutboxLoad] = field(factory=list)
+    """Answered by OutboxLoaded (`outgoing`)."""
     answers: list[Answer] = field(factory=list)
     notices: list[Notice] = field(factory=list)
     probes: list[str] = field(factory=list)

@@ -23,6 +23,7 @@ from attrs import define, field
 from mirrorq.codec import OpCodec
 from mirrorq.columns import sizes_of
 from mirrorq.config import Config
+from mirrorq.courier import Couriers, NoTargets, Targets, is_courier
 from mirrorq.delays import Delays
 from mirrorq.delivery import ConsumerKey, ConsumerSeat, Delivery
 from mirrorq.disuse import Disuse
@@ -42,6 +43,7 @@ from mirrorq.messages import (
     ConsumerRefused,
     Counts,
     Credit,
+    DeleteQueue,
     Deliver,
     Detach,
     Detached,
@@ -57,6 +59,7 @@ from mirrorq.messages import (
     LaneOp,
     OpenProducer,
     OpKind,
+    OutboxOp,
     Payload,
     Ping,
     Pong,
@@ -86,6 +89,7 @@ from mirrorq.messages import (
     Subscribe,
     Unsubscribe,
 )
+from mirrorq.outbox import is_outbox
 from mirrorq.policy import DEFAULT, Definition
 from mirrorq.queue_state import GENERATION_BITS, NUMBER_MAX, REFUSED, QueueState
 from mirrorq.ranges import RangeSet
@@ -171,6 +175,7 @@ class Master:
         codec: OpCodec,
         lease: Lease,
         room: Room | None = None,
+        targets: Targets | None = None,
     ) -> None:
         self.reign = reign
         self.active = False
@@ -183,6 +188,8 @@ class Master:
         self.definition = DEFAULT
         self.ended: dict[str, int] = {}
         """Messages of this reign that ended without an ack, by reason."""
+        self.is_ending = False
+        """The queue is being deleted: it goes when its outbox is empty."""
         self.yielded_epoch = 0
         """In this epoch nothing is handed out any more (`handover`)."""
         self.replies: list[SessionReply] = []
@@ -190,6 +197,13 @@ class Master:
         """What to ask the catalog for."""
         self.vacancy = Vacancy(ring.queue_id, reign)
         self.disuse = Disuse(ring.queue_id, reign)
+        self._targets = targets or NoTargets()
+        self.couriers = Couriers(ring.me, ring.queue_id, state, config, self._targets)
+        self._is_deleted = False
+        self._outbox_lsn = 0
+        """Last op in the log that put something into the outbox."""
+        self._missing_target = ""
+        """The dead-letter queue that was not there when it was last looked for."""
         self._ring = ring
         self._state = state
         self._config = config
@@ -267,6 +281,8 @@ class Master:
             self._in_log.note(entry)
         elif isinstance(entry.payload, LaneOp):
             self._next_sequence = entry.payload.next_place
+        elif isinstance(entry.payload, OutboxOp):
+            self._outbox_lsn = header.lsn
 
     # --- Requests -----------------------------------------------------------------------
 
@@ -334,7 +350,7 @@ class Master:
         self._keep_only(session, body.held)
         attachment = Attachment(request.attachment, requests=request.number)
         self._sessions[session] = attachment
-        if body.producer:
+        if body.producer and is_outbox(body.producer) == is_courier(session):
             attachment.producer = body.producer
             self._owner[body.producer] = session
         self._tell_flow(session, attachment, self._depth())
@@ -495,13 +511,17 @@ class Master:
         old = tuple(
             number
             for number, producer in self._state.producers.items()
-            if producer.used_us < least_us and number in self._highest
+            if producer.used_us < least_us and self._may_expire(number)
         )
         if old:
             self._propose(now_ms, ProducerOp("", old))
             for number in old:
                 del self._highest[number]
                 self._owner.pop(number, None)
+
+    def _may_expire(self, producer: int) -> bool:
+        """Another queue's id never does: what that queue sends again must be known here."""
+        return producer in self._highest and not is_outbox(producer)
 
     def _end_lost(self, now_ms: int) -> None:
         patience_ms = 2 * self._config.failure_ms
@@ -584,7 +604,10 @@ class Master:
     ) -> None:
         header = self._codec.header(body.frame)
         producer, last = header.producer, header.last_number
-        if producer not in self._highest:
+        if is_outbox(producer) and is_courier(session):
+            # It never expires: who is not known has published nothing yet.
+            self._highest.setdefault(producer, 0)
+        if producer not in self._highest or is_outbox(producer) != is_courier(session):
             self._reply(session, ProducerUnknown(producer))
             return
         attachment.producer = producer
@@ -615,6 +638,8 @@ class Master:
             sizes = sizes_of(self._codec.offsets(frame), count)
             told = self._sessions[session].told
             verdict = judge(self._limit, depth, sizes, body.whole)
+            if verdict.action == "refuse" and is_courier(session):
+                break  # Nobody would hear of it, and the message would be lost.
             if verdict.action == "hold":
                 self._held_by_limit = verdict.reason
                 self._held_publishes.appendleft((session, number, Publish(frame, body.whole)))
@@ -687,7 +712,10 @@ class Master:
             return
         self.ended[reason] = self.ended.get(reason, 0) + ending.count
         named = tuple(ending)
+        target = self._dead_letter_target(ending.count)
         match reason:
+            case _ if target:
+                self._propose(now_ms, OutboxOp(named, target, reason))
             case "expired":
                 self._propose(now_ms, ExpiryOp(named))
             case "maxlen":
@@ -700,6 +728,42 @@ class Master:
                 f"more than delivery-limit {self.definition.delivery_limit} times and have ended"
             )
             self._ring.out.notices.append(("delivery limit", text))
+
+    def _dead_letter_target(self, count: int) -> int:
+        """The queue to which messages go that end without an ack; 0: nowhere."""
+        name = self.definition.dead_letter_queue
+        if name is None or self.is_ending:
+            return 0
+        target = self._targets.find(name)
+        if not target:
+            self.ended["no_dead_letter_queue"] = self.ended.get("no_dead_letter_queue", 0) + count
+            if self._missing_target != name:
+                text = (
+                    f"dead-letter-queue {name!r} does not exist: {count} message(s) have ended "
+                    "and went nowhere, and so will others. Declare it"
+                )
+                self._ring.out.notices.append(("dead letters lost", text))
+        self._missing_target = "" if target else name
+        return target
+
+    # --- The outbox -----------------------------------------------------------------------
+
+    def _run_couriers(self, now_ms: int) -> None:
+        couriers = self.couriers
+        couriers.pursue(now_ms)
+        done, couriers.done = couriers.done, []
+        for op in done:
+            self._propose(now_ms, op)
+            if op.outcome != "confirmed":
+                text = f"messages for queue {op.target} went nowhere: {op.outcome}"
+                self._ring.out.notices.append(("dead letters lost", text))
+        if self.is_ending and not self._is_deleted and not self._has_outbox():
+            self._is_deleted = True
+            self.commands.append(DeleteQueue(self._ring.queue_id, is_drained=True))
+
+    def _has_outbox(self) -> bool:
+        """Whether something is on its way to another queue, or about to be."""
+        return bool(self._state.outbox.count) or self._outbox_lsn > self._state.applied
 
     def _expire(self, now_ms: int) -> None:
         """Messages whose time is over are handed to nobody."""
@@ -920,6 +984,7 @@ class Master:
             # What was handed out has made room, and nothing else may come to look at it.
             self._admit_held(now_ms)
         self._move_horizon(now_ms)
+        self._run_couriers(now_ms)
         self._tell_flows()
         self._flush_confirms()
         consumers = sum(key[1] != 0 for key in self.delivery.consumers)
@@ -1009,6 +1074,8 @@ class Master:
             if end_ms is not None and self.active:
                 times.append(end_ms)
         times += [purge.until_ms for purge in self._purges]
+        if self.couriers.wake_at_ms is not None and self.active:
+            times.append(self.couriers.wake_at_ms)
         due_ms = self.delays.wake_at_ms(now_ms, self.wall_us) if self.active else None
         if due_ms is not None:
             times.append(due_ms)

@@ -20,7 +20,7 @@ __all__ = ["HeaderValue", "Message", "pack_properties"]
 HeaderValue = str | bytes | int | float | bool
 
 
-class _Properties(msgspec.Struct, array_like=True, omit_defaults=True):
+class Properties(msgspec.Struct, array_like=True, omit_defaults=True):
     """A message's properties, in the frame's second column."""
 
     headers: dict[str, Any] = {}
@@ -29,7 +29,7 @@ class _Properties(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(_Properties)
+_DECODER = msgspec.msgpack.Decoder(Properties)
 _HEADER_TYPES = (str, bytes, bool, int, float)
 
 
@@ -54,7 +54,7 @@ def pack_properties(
     if message_id is not None and not isinstance(message_id, str):
         raise TypeError(f"message_id is of type {type(message_id).__name__}, not str")
     try:
-        return _ENCODER.encode(_Properties(checked, message_id, key))
+        return _ENCODER.encode(Properties(checked, message_id, key))
     except OverflowError as error:
         raise ConfigError(f"a header's integer does not fit 64 bits: {error}") from error
 
@@ -139,11 +139,11 @@ class Message:
         return key
 
     @property
-    def _properties(self) -> _Properties:
+    def _properties(self) -> Properties:
         columns = self._chunk.properties
         raw = columns[self._index] if columns else b""
         try:
-            return _DECODER.decode(raw) if raw else _Properties()
+            return _DECODER.decode(raw) if raw else Properties()
         except MALFORMED as error:
             raise ProtocolError(
                 f"message {self.sequence} of queue {self.queue!r} has properties of {len(raw)} "

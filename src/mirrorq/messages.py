@@ -247,6 +247,28 @@ class DiscardOp:
 
 
 @frozen
+class OutboxOp:
+    """Messages that end here and are to be published in another queue, exactly once."""
+
+    ranges: tuple[Range, ...]
+    target: int
+    """Id of the other queue."""
+    reason: str
+    """expired, maxlen, rejected or delivery_limit; moved: somebody asked for it."""
+
+
+@frozen
+class OutboxDoneOp:
+    """What an outbox has for a queue, up to this number, has been dealt with."""
+
+    target: int
+    number: int
+    outcome: str
+    """confirmed: it is stable there; cycle, refused: it went nowhere; deleted: the target has been
+    deleted."""
+
+
+@frozen
 class ProducerOp:
     """A producer id is given (`expired` empty; the id is the op's lsn) or ids end."""
 
@@ -274,6 +296,8 @@ Payload = (
     | DropHeadOp
     | ExpiryOp
     | DiscardOp
+    | OutboxOp
+    | OutboxDoneOp
     | ProducerOp
     | UnknownOp
     | None
@@ -873,11 +897,21 @@ class DeleteQueue:
     queue_id: int
     reign: int = 0
     """Deletes only in this reign: a master judged that its last consumer has gone. 0: always."""
+    is_drained: bool = False
+    """Its master says that its outbox is empty, and will stay so. Else a queue that may have one
+    is only marked: its master empties the outbox first."""
 
 
 @frozen
 class NoteConsumers:
     """An auto-delete queue has had a consumer: from now on it goes with its last one."""
+
+    queue_id: int
+
+
+@frozen
+class NoteOutbox:
+    """A queue is about to send messages to other queues: before it is deleted it does."""
 
     queue_id: int
 
@@ -996,6 +1030,7 @@ CatalogCommand = (
     | DeclareQueue
     | DeleteQueue
     | NoteConsumers
+    | NoteOutbox
     | ChangeView
     | DropCopy
     | RemoveNode

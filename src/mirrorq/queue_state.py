@@ -50,6 +50,8 @@ from mirrorq.messages import (
     HorizonsOp,
     LaneOp,
     OpKind,
+    OutboxDoneOp,
+    OutboxOp,
     ProducerOp,
     PromotedOp,
     PurgeOp,
@@ -57,13 +59,15 @@ from mirrorq.messages import (
     ReturnLaterOp,
     ReturnOp,
 )
+from mirrorq.outbox import Image, Outbox, is_outbox
 from mirrorq.ranges import RangeSet
 from mirrorq.spans import Places, Spans
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 OLDEST_VERSION = 1
 """The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
-messages count 0 bytes, and no policy's TTL ends them. Up to 4 none knew delays."""
+messages count 0 bytes, and no policy's TTL ends them. Up to 4 none knew delays, and
+up to 5 none knew an outbox."""
 GENERATION_BITS = 40
 """Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
 all that the lost past can have given out, and room for eight million of them."""
@@ -153,6 +157,7 @@ class _Image(msgspec.Struct, array_like=True):
     delayed: bytes = b""
     places: bytes = b""
     resting: dict[_Number, _Number] = {}
+    outbox: Image = []
 
 
 NUMBER_MAX = 2**63 - 1
@@ -204,6 +209,8 @@ class QueueState:
         """Returned with a delay that has not ended -> the moment at which it will."""
         self._is_mixed = False
         """Whether there may be a message of another lane, or at another place than its own."""
+        self.outbox = Outbox()
+        """Messages that ended here and are on their way to other queues."""
         self.producers: dict[int, Producer] = {}
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) of all applied ops, oldest first."""
@@ -301,6 +308,18 @@ class QueueState:
             first = found[-1].last + 1
         return found
 
+    def needed(self, first: int, last: int) -> list[Range]:
+        """The parts of first to last whose bodies a copy must have on its disk."""
+        found = self.live.within(first, last)
+        if self.outbox.kept:
+            found = list(RangeSet((*found, *self.outbox.kept.within(first, last))))
+        return found
+
+    def dead_around(self, sequence: int) -> Range:
+        """The widest range around a message that nobody needs in which none is needed."""
+        first, last = self.live.gap(sequence, 1, self.next_sequence - 1)
+        return self.outbox.kept.gap(sequence, first, last)
+
     def epoch_span(self, lsn: int) -> tuple[int, int, int]:
         """The epoch in which the op at `lsn` was made, and the ops of it: (epoch, after,
         upto); (0, 0, 0) when that is not known."""
@@ -322,6 +341,10 @@ class QueueState:
             self._publish(entry)
         elif isinstance(payload, AckOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
             return self._end(payload.ranges)
+        elif isinstance(payload, OutboxOp):
+            self._send_off(payload, header.timestamp_us)
+        elif isinstance(payload, OutboxDoneOp):
+            return self._outbox_done(payload)
         elif isinstance(payload, ReturnOp):
             self._return(payload.ranges, header.lsn)
         elif isinstance(payload, HorizonOp):
@@ -357,10 +380,28 @@ class QueueState:
             due_us = min(header.timestamp_us + header.delay_ms * 1000, NUMBER_MAX)
             self.delayed.add(first, last, due_us)
             self._is_mixed = True
-        producer = self.producers.get(header.producer)
+        producer = self._producer_of(header.producer)
         if producer is not None:
             producer.used_us = header.timestamp_us
             producer.note(header.first_number, header.count, first, "", header.settled)
+
+    def _producer_of(self, number: int) -> Producer | None:
+        """The producer of this id. Another queue's needs no op to begin."""
+        known = self.producers.get(number)
+        if known is None and is_outbox(number):
+            known = self.producers[number] = Producer()
+        return known
+
+    def _send_off(self, payload: OutboxOp, stamp_us: int) -> None:
+        ending = [piece for one in payload.ranges for piece in self.live.within(*one)]
+        self._end(tuple(ending))
+        self.outbox.add(payload.target, ending, payload.reason, stamp_us)
+
+    def _outbox_done(self, payload: OutboxDoneOp) -> tuple[Range, ...]:
+        ended = self.outbox.done(payload.target, payload.number)
+        if payload.outcome == "deleted":
+            self.outbox.forget(payload.target)
+        return ended
 
     def _lane(self, priority: int) -> Lane:
         lane = self.lanes.get(priority)
@@ -380,7 +421,7 @@ class QueueState:
 
     def _refuse(self, entry: Entry) -> None:
         header = entry.header
-        producer = self.producers.get(header.producer)
+        producer = self._producer_of(header.producer)
         if producer is not None:
             reason = getattr(entry.payload, "reason", "")
             producer.used_us = header.timestamp_us
@@ -493,6 +534,7 @@ class QueueState:
         self.generation = max(self.generation, payload.generation)
         self.fence = max(self.fence, payload.reign)
         self.lost += payload.lost_count
+        self.outbox.begin_anew(payload.lost)
         return self._end(payload.lost)
 
     def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
@@ -532,6 +574,7 @@ class QueueState:
             self.delayed.to_bytes(),
             self.places.by_sequence.to_bytes(),
             dict(sorted(self.resting.items())),
+            self.outbox.image(),
         )
         return msgspec.msgpack.encode(image)
 
@@ -558,6 +601,7 @@ class QueueState:
         state.delayed = Spans.from_bytes(image.delayed)
         state.places = Places.from_bytes(image.places, image.next_sequence)
         state.resting = image.resting
+        state.outbox = Outbox.restore(image.outbox, image.next_sequence)
         state._is_mixed = bool(state.lanes or state.delayed or state.places or state.resting)
         held_by_lanes = [lane.members for lane in state.lanes.values()]
         for held in (state.live, state.transient, *held_by_lanes):

@@ -22,6 +22,7 @@ from attrs import frozen
 
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
+from mirrorq.courier import OutboxLoaded, Targets
 from mirrorq.effects import Persisted, QueueImage, QueueWrite, ReplicaEffects
 from mirrorq.master import Lease, Master
 from mirrorq.messages import (
@@ -42,6 +43,7 @@ from mirrorq.messages import (
     ResendFrom,
     RingMessage,
     SessionId,
+    SessionReply,
     SessionRequest,
     TooOld,
     TransferRequest,
@@ -79,10 +81,31 @@ class Defined:
 
 @frozen
 class Declared:
-    """What the catalog says of an auto-delete queue."""
+    """What the catalog says of the queue beside its view and its policy."""
 
     auto_delete: bool
     was_consumed: bool
+    is_ending: bool = False
+    """It is being deleted."""
+
+
+@frozen
+class CourierReplied:
+    """The master of another queue answers this one's courier."""
+
+    reply: SessionReply
+
+
+@frozen
+class TargetsChanged:
+    """Other queues have other masters now, or are no more."""
+
+
+@frozen
+class TargetLinkLost:
+    """Between this node and the master of another queue something may be gone."""
+
+    target: int
 
 
 @frozen
@@ -160,6 +183,10 @@ ReplicaEvent = (
     | LeaseChanged
     | Undelivered
     | YieldAsked
+    | CourierReplied
+    | OutboxLoaded
+    | TargetsChanged
+    | TargetLinkLost
     | Tick
 )
 
@@ -176,6 +203,7 @@ class Replica:
         image: QueueImage,
         lease: Lease,
         room: Room | None = None,
+        targets: Targets | None = None,
     ) -> None:
         self.me = me
         self.queue_id = queue_id
@@ -198,6 +226,7 @@ class Replica:
         self._config = config
         self._codec = codec
         self._lease = lease
+        self._targets = targets
         self._ended = RangeSet()
         """Messages that ended since the last checkpoint."""
         self._ops_since = 0
@@ -255,6 +284,10 @@ class Replica:
         if not self.halted:
             self._settle(now_ms, out)
         self._make_write(now_ms, out)
+        if self.master is not None:
+            couriers = self.master.couriers
+            out.requests += couriers.requests
+            out.loads, couriers.requests, couriers.loads = couriers.loads, [], []
         if self.master is not None and self.master.replies:
             out.replies = self.master.replies
             self.master.replies = []
@@ -286,7 +319,16 @@ class Replica:
                 self._declare()
             case Fetching():
                 self.may_fetch = event.allowed
-            case LeaseChanged():
+            case CourierReplied():
+                if master is not None:
+                    master.couriers.on_reply(event.reply)
+            case OutboxLoaded():
+                if master is not None:
+                    master.couriers.on_loaded(now_ms, event)
+            case TargetLinkLost():
+                if master is not None:
+                    master.couriers.on_target_link_lost(event.target)
+            case LeaseChanged() | TargetsChanged():
                 pass  # the end of the step hands out and confirms what is due
             case LinkLost():
                 self.ring.on_link_lost(event.node)
@@ -355,14 +397,25 @@ class Replica:
         ring.install(view)
         self.transfer.forget()
         self._next_tick_ms = now_ms + self._config.heartbeat_ms
+        before = self.master
         if not ring.is_master:
             self.master = None
         elif self.master is None or self.master.reign != view.reign:
             self._reign(now_ms, wall_us, view)
+        if before is not None and before is not self.master:
+            before.couriers.end()
+            ring.out.requests += before.couriers.requests
 
     def _reign(self, now_ms: int, wall_us: int, view: View) -> None:
         master = Master(
-            self.ring, self.state, view.reign, self._config, self._codec, self._lease, self.room
+            self.ring,
+            self.state,
+            view.reign,
+            self._config,
+            self._codec,
+            self._lease,
+            self.room,
+            self._targets,
         )
         master.wall_us = wall_us
         master.define(self.definition)
@@ -375,6 +428,7 @@ class Replica:
     def _declare(self) -> None:
         if self.master is not None:
             known = self._declared
+            self.master.is_ending = known.is_ending
             self.master.vacancy.declare(
                 auto_delete=known.auto_delete, was_consumed=known.was_consumed
             )
@@ -621,10 +675,11 @@ class Replica:
         dead = RangeSet()
         if self._state_came and state.next_sequence > 1:
             dead.add(1, state.next_sequence - 1)
-            for first, last in state.live:
-                dead.remove(first, last)
+            for needed in (state.live, state.outbox.kept):
+                for first, last in needed:
+                    dead.remove(first, last)
         for first, _ in self._ended:
-            dead.add(*state.live.gap(first, 1, state.next_sequence - 1))
+            dead.add(*state.dead_around(first))
         self._ended = RangeSet()
         return tuple(dead)
 
@@ -662,6 +717,7 @@ def earliest(one: int | None, other: int | None) -> int | None:
 
 
 __all__ = [
+    "CourierReplied",
     "Declared",
     "Defined",
     "Fetching",
@@ -673,6 +729,8 @@ __all__ = [
     "Requested",
     "RingReceived",
     "SessionGone",
+    "TargetLinkLost",
+    "TargetsChanged",
     "Tick",
     "Undelivered",
     "ViewInstalled",

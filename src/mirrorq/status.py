@@ -119,6 +119,11 @@ def _warnings(engine: Engine, record: QueueRecord) -> Iterator[str]:
     text = _shortfall(engine, record)
     if text:
         yield text
+    if record.is_ending:
+        yield "is being deleted: it goes when its last messages for other queues have arrived"
+    dead = engine.catalog.definition_of(record.name).dead_letter_queue
+    if dead is not None and engine.catalog.queue_named(dead) is None:
+        yield f"dead-letter-queue {dead!r} does not exist: what ends goes nowhere. Declare it"
     report = engine.reports.get(record.id)
     lost = max(
         replica.state.lost if replica is not None else 0,

@@ -54,6 +54,7 @@ from mirrorq.messages import (
     NameCluster,
     NodeStopped,
     NoteConsumers,
+    NoteOutbox,
     Rebalance,
     RegisterNode,
     RemoveNode,
@@ -392,7 +393,9 @@ class Supervisor:
                 return self._admit_rebalance(request)
             case DropCopy():
                 wrong = self._drop_error(request.member, command)
-            case DeleteQueue() | NoteConsumers() | ClearPolicy() | Synchronise() | NameCluster():
+            case DeleteQueue() | NoteConsumers() | NoteOutbox():
+                wrong = ""
+            case ClearPolicy() | Synchronise() | NameCluster():
                 wrong = ""
             case DeclareExchange() | DeleteExchange() | Bind() | Unbind():
                 wrong = ""

@@ -130,10 +130,10 @@ class Transfer:
         self.lacking_changed = True
         self.missing = RangeSet()
         for first, last in lacking:
-            for piece in state.live.within(first, last):
+            for piece in state.needed(first, last):
                 self.missing.add(*piece)
         for _, (first, last) in self._landing:
-            for piece in state.live.within(first, last):
+            for piece in state.needed(first, last):
                 self.missing.add(*piece)
         self.forget()
         self._prune()

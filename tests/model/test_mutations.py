@@ -15,6 +15,7 @@ from mirrorq.testing.explore import Found, begin
 from mirrorq.testing.explore_search import PLANS, attempt, search
 from mirrorq.testing.explore_world import Violation
 from mirrorq.testing.mutations import MUTATIONS, mutation
+from simulation import test_dead_letters
 
 from . import scenarios
 from .traces import TRACES
@@ -77,6 +78,13 @@ TESTS: dict[str, Callable[[], None]] = {
     "dead on a refused probe alone": (
         lambda: LIVENESS.test_a_refused_probe_alone_is_nothing(_ear())
     ),
+    "outbox published from an unstable op": (
+        test_dead_letters.test_what_is_not_stable_is_published_nowhere
+    ),
+    "outbox lost with its queue": (
+        test_dead_letters.test_29_a_queue_goes_only_when_its_outbox_is_empty
+    ),
+    "outbox's id expires": test_dead_letters.test_an_outbox_is_known_however_late_it_comes_back,
 }
 """Mutations that one member shows: the test that fails under each."""
 

@@ -360,6 +360,9 @@ class Peer:
             "sequence": message.sequence,
             "redelivered": message.redelivered,
             "count": message.delivery_count,
+            "headers": message.headers,
+            "message_id": message.message_id,
+            "key": message.key,
         }
 
     def do_ack(self, message: int, timeout: float = WAIT_S) -> None:
@@ -369,8 +372,8 @@ class Peer:
         taken = [self._messages.pop(number) for number in messages]
         self._queues[queue].ack_many(taken).result(WAIT_S)
 
-    def do_nack(self, message: int) -> None:
-        self._messages.pop(message).nack().result(WAIT_S)
+    def do_nack(self, message: int, requeue: bool = True) -> None:
+        self._messages.pop(message).nack(requeue).result(WAIT_S)
 
     def do_browse(self, queue: int, count_max: int = 1000) -> list[list[Any]]:
         found = self._queues[queue].browse(count_max=count_max)

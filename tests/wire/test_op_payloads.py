@@ -18,6 +18,8 @@ from mirrorq.messages import (
     HorizonsOp,
     LaneOp,
     OpKind,
+    OutboxDoneOp,
+    OutboxOp,
     Payload,
     ProducerOp,
     PromotedOp,
@@ -63,6 +65,18 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(DropHeadOp, ranges),
     st.builds(ExpiryOp, ranges),
     st.builds(DiscardOp, ranges, st.sampled_from(["rejected", "delivery_limit"])),
+    st.builds(
+        OutboxOp,
+        ranges,
+        st.integers(1, NUMBER_MAX),
+        st.sampled_from(["expired", "maxlen", "rejected", "delivery_limit", "moved"]),
+    ),
+    st.builds(
+        OutboxDoneOp,
+        st.integers(1, NUMBER_MAX),
+        st.integers(1, NUMBER_MAX),
+        st.sampled_from(["confirmed", "cycle", "refused", "deleted"]),
+    ),
     st.builds(ProducerOp, st.text(max_size=20), st.lists(numbers, max_size=4).map(tuple)),
 )
 KINDS = {
@@ -78,6 +92,8 @@ KINDS = {
     DropHeadOp: OpKind.DROP_HEAD,
     ExpiryOp: OpKind.EXPIRY,
     DiscardOp: OpKind.DISCARD,
+    OutboxOp: OpKind.OUTBOX,
+    OutboxDoneOp: OpKind.OUTBOX_DONE,
     ProducerOp: OpKind.PRODUCER,
 }
 STAMP = {"queue_id": 7, "epoch": 2, "lsn": 9, "timestamp_us": 1_000}

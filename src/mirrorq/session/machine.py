@@ -97,7 +97,14 @@ class _OpenSettle:
 class Session:
     """The pure half of a handle."""
 
-    def __init__(self, session: SessionId, queue_id: int, config: Config) -> None:
+    def __init__(
+        self, session: SessionId, queue_id: int, config: Config, *, producer: int = 0
+    ) -> None:
+        """A conversation that begins with the first master that it is told of.
+
+        Args:
+            producer: an id that is the caller's for ever and needs no op; 0: one is asked for.
+        """
         self.session = session
         self.queue_id = queue_id
         self.epoch = 0
@@ -123,7 +130,8 @@ class Session:
         """Of the last attachment."""
         self._heard_ms = 0
         self._pinged_ms = 0
-        self._producer = 0
+        self._producer = producer
+        self._has_own_id = bool(producer)
         self._opening = False
         self._next_number = 1
         self._published_ms = 0
@@ -145,6 +153,10 @@ class Session:
         self._waiting.append(put)
         self.unconfirmed_count += put.count
         self.unconfirmed_bytes += put.size
+
+    def go_on_from(self, number: int) -> None:
+        """The next message gets this number; nothing is open, and all below it has ended."""
+        self._next_number = number
 
     def settle(self, call: SettleCall) -> None:
         """Ack or nack what users took."""
@@ -337,7 +349,8 @@ class Session:
     def _publish_waiting(self, now_ms: int) -> None:
         if not self._waiting:
             return
-        if not self._batches and now_ms - self._published_ms >= self._renew_ms:
+        is_old = now_ms - self._published_ms >= self._renew_ms
+        if not self._batches and is_old and not self._has_own_id:
             # Long before the queue forgets an idle id: a put under it would end unknown.
             self._producer = 0
             self._next_number = 1
@@ -397,6 +410,8 @@ class Session:
         if producer != self._producer:
             return
         self._end_batches("the producer id has expired at the queue's master")
+        if self._has_own_id:
+            return
         self._producer = 0
         self._next_number = 1
         self._opening = False

@@ -6,6 +6,7 @@ A checker returns sentences; none means that all is well.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from attrs import define, fields
 
@@ -14,6 +15,7 @@ from mirrorq.queue_state import REFUSED
 from mirrorq.ranges import RangeSet
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.workload import Journal
+from mirrorq.wire import frames
 
 STATE_BYTES = 256
 PRODUCER_BYTES = 96
@@ -216,6 +218,41 @@ def undrained(cluster: SimulatedCluster, queue_id: int) -> list[str]:
         if size > allowed:
             wrong.append(f"undrained: the empty state of {name} has {size} bytes, not {allowed}")
     return wrong
+
+
+def standing(cluster: SimulatedCluster, queue_id: int) -> list[tuple[bytes, bytes]]:
+    """(body, properties) of each live message of a queue, as its master's disk has them."""
+    master = cluster.master(queue_id)
+    if master is None:
+        return []
+    found: list[tuple[bytes, bytes]] = []
+    disk = cluster.nodes[master].disk
+    for first, last in cluster.engine(master).replicas[queue_id].state.live:
+        for entry in disk.read(queue_id, first, last):
+            header = entry.header
+            start = max(first - header.first_sequence, 0)
+            stop = min(last + 1 - header.first_sequence, header.count)
+            columns = frames.split_properties(entry.frame) or [b""] * header.count
+            bodies = frames.split(entry.frame)
+            found += zip(bodies[start:stop], columns[start:stop], strict=True)
+    return found
+
+
+def misrouted(
+    journal: Journal, cluster: SimulatedCluster, queues: Sequence[int], ended: Sequence[bytes] = ()
+) -> list[str]:
+    """29: each acknowledged message stands once in all of these queues together, wherever it has
+    come to by now; those that were acked in the end, `ended`, nowhere."""
+    counts: Counter[bytes] = Counter()
+    for queue_id in queues:
+        counts.update(body for body, _ in standing(cluster, queue_id))
+    wrong = [
+        f"misrouted: {body!r} stands {counts[body]} times, not {0 if body in ended else 1}"
+        for body, attempt in journal.attempts.items()
+        if attempt.state == "acknowledged" and counts[body] != (0 if body in ended else 1)
+    ]
+    strangers = [body for body in counts if body not in journal.attempts]
+    return wrong + [f"misrouted: {body!r} from nowhere" for body in strangers]
 
 
 def overfull(cluster: SimulatedCluster, queue_id: int) -> list[str]:

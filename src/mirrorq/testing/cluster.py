@@ -46,6 +46,7 @@ from mirrorq.messages import (
     SessionRequest,
     View,
 )
+from mirrorq.outgoing import packed
 from mirrorq.room import PLENTY
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.testing.network import Link, Network
@@ -471,12 +472,20 @@ class SimulatedCluster:
             self._send(node, effects.send)
         for peer, fetch in effects.reads:
             self._send(node, [(peer, _chunk(node.disk, fetch))])
+        for load in effects.loads:
+            self._tell(node, packed(load, self._reader(node, load.queue_id)))
         for answer in effects.answers:
             node.answers[answer.token] = answer
         for notice in effects.notices:
             self.note(f"{node.name}: {notice.text}")
         for peer in effects.probes:
             self._probe(node, peer)
+
+    def _reader(self, node: SimulatedNode, queue_id: int) -> Callable[..., list[bytes]]:
+        """Frames of a queue on this node's disk, as the store gives them."""
+        return lambda first, last, _: [
+            entry.frame for entry in node.disk.read(queue_id, first, last)
+        ]
 
     def _send(self, node: SimulatedNode, messages: list[tuple[str, object]]) -> None:
         assert node.engine is not None

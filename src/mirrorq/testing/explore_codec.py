@@ -17,6 +17,8 @@ from mirrorq.messages import (
     HorizonsOp,
     LaneOp,
     OpKind,
+    OutboxDoneOp,
+    OutboxOp,
     Payload,
     ProducerOp,
     PromotedOp,
@@ -39,6 +41,8 @@ _KINDS: dict[type, OpKind] = {
     DropHeadOp: OpKind.DROP_HEAD,
     ExpiryOp: OpKind.EXPIRY,
     DiscardOp: OpKind.DISCARD,
+    OutboxOp: OpKind.OUTBOX,
+    OutboxDoneOp: OpKind.OUTBOX_DONE,
     ProducerOp: OpKind.PRODUCER,
 }
 FRAME_BYTES = 16

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from mirrorq.columns import Column, Sizes
+from mirrorq.courier import Couriers
 from mirrorq.delays import Delays
 from mirrorq.delivery import ConsumerSeat, Delivery, OpenHandOut
 from mirrorq.disuse import Disuse
@@ -23,6 +24,7 @@ from mirrorq.flow import Told
 from mirrorq.lanes import Horizons, Lane, ReadyLanes
 from mirrorq.limits import InLog
 from mirrorq.master import Attachment, Duties, Lease, Master, OpenPurge, PendingSettle
+from mirrorq.outbox import Outbox, Outlet
 from mirrorq.queue_state import Producer, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
@@ -35,12 +37,14 @@ from mirrorq.transfer import Transfer
 from mirrorq.vacancy import Vacancy
 
 PLAIN = (
+    Couriers,
     Delays,
     Delivery,
     Expiry,
     Horizons,
     InLog,
     Master,
+    Outbox,
     Places,
     QueueState,
     ReadyLanes,
@@ -60,6 +64,7 @@ DEFINED = (
     Lease,
     OpenHandOut,
     OpenPurge,
+    Outlet,
     PendingSettle,
     Producer,
     QueueFiles,
@@ -69,7 +74,7 @@ DEFINED = (
 )
 """Mutable attrs classes."""
 COLUMNS = (Column, Sizes)
-SHARED = ("_config", "_codec", "out", "_standing", "meter")
+SHARED = ("_config", "_codec", "out", "_standing", "meter", "_targets")
 """Fields that are no state, or follow from others: the same object in every copy."""
 
 _FIELDS: dict[type, tuple[str, ...]] = {

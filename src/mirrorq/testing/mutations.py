@@ -16,6 +16,7 @@ from typing import Any
 from attrs import evolve
 
 from mirrorq import catalog, ring, view
+from mirrorq.catalog import Catalog
 from mirrorq.delivery import Delivery
 from mirrorq.lease import Leading, LeaseGrantor, LeaseHolder
 from mirrorq.liveness import Liveness
@@ -28,13 +29,16 @@ from mirrorq.messages import (
     HistoryRequest,
     Mark,
     MemberId,
+    OutboxDoneOp,
+    OutboxOp,
     PromotedOp,
     Refused,
     TransferState,
     View,
     Watermark,
 )
-from mirrorq.queue_state import QueueState
+from mirrorq.outbox import Outbox
+from mirrorq.queue_state import NUMBER_MAX, QueueState
 from mirrorq.replica import Replica, RingReceived
 from mirrorq.ring import Ring
 from mirrorq.transfer import Fetch, Transfer
@@ -689,3 +693,45 @@ def _dead_on_refusal() -> Sequence[Patch]:
                 peer.dead_ms = self._last_ms
 
     return [(Liveness, "on_probe_refused", refused)]
+
+
+# --- The outbox ---------------------------------------------------------------------------
+
+
+@_named("outbox published from an unstable op")
+def _outbox_unstable() -> Sequence[Patch]:
+    real = Master._run_couriers
+
+    def run(self: Master, now_ms: int) -> None:
+        state = self._state
+        applied, shadow = state.outbox, Outbox.restore(state.outbox.image(), NUMBER_MAX)
+        for lsn in range(state.applied + 1, self._ring.received + 1):
+            entry = self._ring.entry(lsn)
+            payload = entry.payload if entry is not None else None
+            if isinstance(payload, OutboxOp):
+                shadow.add(payload.target, payload.ranges, payload.reason, 0)
+            elif isinstance(payload, OutboxDoneOp):
+                shadow.done(payload.target, payload.number)
+        state.outbox = shadow
+        real(self, now_ms)
+        state.outbox = applied
+
+    return [(Master, "_run_couriers", run)]
+
+
+@_named("outbox lost with its queue")
+def _outbox_lost() -> Sequence[Patch]:
+    real = Catalog._on_delete_queue
+
+    def delete(self: Catalog, command: Any) -> Any:
+        return real(self, evolve(command, is_drained=True))
+
+    return [(Catalog, "_on_delete_queue", delete)]
+
+
+@_named("outbox's id expires")
+def _outbox_id_expires() -> Sequence[Patch]:
+    def may_expire(self: Master, producer: int) -> bool:
+        return producer in self._highest
+
+    return [(Master, "_may_expire", may_expire)]

@@ -120,6 +120,7 @@ _TAGS: dict[type, int] = {
     m.ClearPolicy: 86,
     m.NodeStopped: 88,
     m.NoteConsumers: 89,
+    m.NoteOutbox: 170,
     m.Synchronise: 87,
     m.DeclareExchange: 150,
     m.DeleteExchange: 151,

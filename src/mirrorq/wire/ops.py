@@ -28,6 +28,8 @@ from mirrorq.messages import (
     HorizonsOp,
     LaneOp,
     OpKind,
+    OutboxDoneOp,
+    OutboxOp,
     Payload,
     ProducerOp,
     PromotedOp,
@@ -47,6 +49,8 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Sequence = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 _Priority = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_MAX)]
 _Ranges = tuple[tuple[_Sequence, _Sequence], ...]
+_Reason = Literal["expired", "maxlen", "rejected", "delivery_limit", "moved"]
+_Outcome = Literal["confirmed", "cycle", "refused", "deleted"]
 
 
 @frozen
@@ -83,10 +87,16 @@ _FORMS = (
     _form(OpKind.DROP_HEAD, DropHeadOp, tuple[_Ranges]),
     _form(OpKind.EXPIRY, ExpiryOp, tuple[_Ranges]),
     _form(OpKind.DISCARD, DiscardOp, tuple[_Ranges, Literal["rejected", "delivery_limit"]]),
+    _form(OpKind.OUTBOX, OutboxOp, tuple[_Ranges, _Sequence, _Reason]),
+    _form(OpKind.OUTBOX_DONE, OutboxDoneOp, tuple[_Sequence, _Sequence, _Outcome]),
     _form(OpKind.PRODUCER, ProducerOp, tuple[str, tuple[_Number, ...]]),
 )
 _FORM_OF_KIND = {int(form.kind): form for form in _FORMS}
 _FORM_OF_CLASS = {form.op: form for form in _FORMS}
+
+_WITH_RANGES = (
+    AckOp | ReturnOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp | ReturnLaterOp | OutboxOp
+)
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -126,8 +136,7 @@ def decode_payload(kind: int, payload: bytes) -> Payload:
             f"the payload of {len(payload)} bytes of op {form.kind.name} is malformed: {error}"
         ) from None
     op: Payload = form.op(*values)
-    with_ranges = AckOp | ReturnOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp | ReturnLaterOp
-    if isinstance(op, with_ranges):
+    if isinstance(op, _WITH_RANGES):
         _check_ranges(op.ranges)
     elif isinstance(op, LaneOp):
         _check_ranges(op.entering)

@@ -1,0 +1,325 @@
+"""Couriers: a master's way of bringing its outbox to other queues. Pure.
+
+The source's master is a producer of the target, through an ordinary `Session` under the outbox's
+own producer id. One batch is on its way to each target at a time: its number is `settled + 1`, so
+that numbers which went nowhere (a cycle) leave no gap. Only what is *applied* is published: from
+then on every possible successor has the same parcel under the same number, and will publish it
+again until it is marked done; the target's master knows the number, and takes it once.
+
+The bodies lie in frames on the own disk: the driver is asked to pack them (`OutboxLoad`, answered
+by `OutboxLoaded`), and finds out there, from a message's headers, whether it goes in a circle.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from attrs import define, field, frozen
+
+from mirrorq.config import Config
+from mirrorq.messages import MemberId, OutboxDoneOp, SessionId, SessionReply, SessionRequest
+from mirrorq.outbox import OUTBOX_BIT, Outlet, Parcel, producer_of
+from mirrorq.queue_state import QueueState
+from mirrorq.session import (
+    Failed,
+    LinkLost,
+    MasterChanged,
+    Put,
+    ReplyArrived,
+    Session,
+    SessionEvent,
+    Stored,
+)
+
+__all__ = [
+    "Couriers",
+    "NoTargets",
+    "OutboxLoad",
+    "OutboxLoaded",
+    "Targets",
+    "is_courier",
+    "source_of",
+]
+
+LOAD_COUNT = 1000
+"""Messages in one batch."""
+LOAD_BYTES = 1 << 20
+"""Bytes of frames that are read for one batch, about."""
+AGAIN_MS = 500
+"""What could not be read or was of unknown outcome is tried again after this."""
+_SOURCE_SHIFT = 24
+_COUNTER_MASK = (1 << _SOURCE_SHIFT) - 1
+
+
+@frozen
+class OutboxLoad:
+    """Pack the first messages of these parcels into one publish frame for the target."""
+
+    queue_id: int
+    target: int
+    producer: int
+    parcels: tuple[Parcel, ...]
+    bytes_max: int
+    queue: str = ""
+    """Names of the source and of the target: the engine knows them."""
+    target_name: str = ""
+
+    @property
+    def number(self) -> int:
+        """Of the first message."""
+        return self.parcels[0].number
+
+
+@frozen
+class OutboxLoaded:
+    """So many of the first messages went in a circle, and these next ones are in the frame."""
+
+    queue_id: int
+    target: int
+    number: int
+    cycled: int
+    count: int
+    frame: bytes
+    """b"" when count is 0. Neither cycled nor count: it could not be read."""
+
+
+class Targets(Protocol):
+    """What a master asks of the catalog that its node knows."""
+
+    def find(self, name: str) -> int:
+        """Id of the queue of this name, 0 when there is none."""
+        ...
+
+    def serving(self, queue_id: int) -> tuple[int, bool] | None:
+        """(reign, whether its master runs) of a queue; None when it has been deleted."""
+        ...
+
+    def session_number(self, queue_id: int) -> int:
+        """A number for a courier of this queue that no other one has in this life."""
+        ...
+
+
+class NoTargets:
+    """Where there are no other queues."""
+
+    def find(self, name: str) -> int:
+        return 0
+
+    def serving(self, queue_id: int) -> tuple[int, bool] | None:
+        return 0, False
+
+    def session_number(self, queue_id: int) -> int:
+        return courier_number(queue_id, 0)
+
+
+def courier_number(queue_id: int, counter: int) -> int:
+    """The number of a courier's session."""
+    return OUTBOX_BIT | queue_id << _SOURCE_SHIFT | counter & _COUNTER_MASK
+
+
+def is_courier(session: SessionId) -> bool:
+    """Whether a session is that of another queue's master: no handle's."""
+    return bool(session.number & OUTBOX_BIT)
+
+
+def source_of(session: SessionId) -> int:
+    """The queue whose courier this is."""
+    return (session.number ^ OUTBOX_BIT) >> _SOURCE_SHIFT
+
+
+@define
+class Courier:
+    """One target's."""
+
+    session: Session
+    known: tuple[int, bool] = (0, False)
+    """What the session was told of the target's master."""
+    sent: int = 0
+    """Numbers up to here have been dealt with in this reign."""
+    loading: int = 0
+    """First number of the batch that the driver packs; 0: none."""
+    until: int = 0
+    """Last number of the batch on its way; 0: none."""
+    open_count: int = 0
+    """Its messages that have no outcome."""
+    refused: int = 0
+    is_unsure: bool = False
+    """An outcome of it is unknown: it is published again, under the same numbers."""
+    again_ms: int = 0
+    events: list[SessionEvent] = field(factory=list)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.loading or self.until)
+
+
+class Couriers:
+    """Those of one reign of one queue."""
+
+    def __init__(
+        self, me: MemberId, queue_id: int, state: QueueState, config: Config, targets: Targets
+    ) -> None:
+        self.requests: list[SessionRequest] = []
+        self.loads: list[OutboxLoad] = []
+        self.done: list[OutboxDoneOp] = []
+        """Ops to propose."""
+        self.refused: list[tuple[int, int, str]] = []
+        """(target, messages, why) of what a target would not take."""
+        self._me = me
+        self._queue_id = queue_id
+        self._state = state
+        self._config = config
+        self._targets = targets
+        self._couriers: dict[int, Courier] = {}
+        self._given_up: dict[int, int] = {}
+        """Deleted target -> number up to which its parcels are being dropped."""
+        self._wake_ms: int | None = None
+
+    # --- Events ---------------------------------------------------------------------------
+
+    def on_reply(self, reply: SessionReply) -> None:
+        courier = self._couriers.get(reply.queue_id)
+        if courier is not None and courier.session.session == reply.session:
+            courier.events.append(ReplyArrived(reply))
+
+    def on_target_link_lost(self, target: int) -> None:
+        """Between here and the target's master something may be gone."""
+        courier = self._couriers.get(target)
+        if courier is not None:
+            courier.events.append(LinkLost())
+
+    def on_loaded(self, now_ms: int, loaded: OutboxLoaded) -> None:
+        """The driver has packed a batch."""
+        courier = self._couriers.get(loaded.target)
+        if courier is None or courier.loading != loaded.number:
+            return
+        courier.loading = 0
+        if loaded.cycled:
+            courier.sent = loaded.number + loaded.cycled - 1
+            self.done.append(OutboxDoneOp(loaded.target, courier.sent, "cycle"))
+        if loaded.count:
+            courier.until = courier.sent + loaded.count
+            courier.open_count = loaded.count
+            courier.refused = 0
+            courier.is_unsure = False
+            courier.session.go_on_from(courier.sent + 1)
+            frame = loaded.frame
+            courier.session.put(Put(None, loaded.count, len(frame), lambda *_: frame, False))
+        elif not loaded.cycled:
+            courier.again_ms = now_ms + AGAIN_MS
+
+    # --- The end of a step ----------------------------------------------------------------
+
+    def pursue(self, now_ms: int) -> None:
+        """Ask for what is due: `requests`, `loads` and `done`."""
+        self._wake_ms = None
+        for target, outlet in self._state.outbox.outlets.items():
+            waiting = self._waiting(target, outlet)
+            if not waiting and target not in self._couriers:
+                continue
+            serving = self._targets.serving(target)
+            if serving is None:
+                self._give_up(target, outlet)
+            else:
+                self._serve(now_ms, target, waiting, serving)
+
+    def _waiting(self, target: int, outlet: Outlet) -> list[Parcel]:
+        """The first parcels for a target that are to be published: applied ones, never others."""
+        courier = self._couriers.get(target)
+        sent = courier.sent if courier is not None else 0
+        found: list[Parcel] = []
+        count = 0
+        for parcel in outlet.parcels:
+            if parcel.last_number <= sent:
+                continue
+            skipped = max(sent + 1 - parcel.number, 0)
+            first = parcel.first + skipped
+            last = min(parcel.last, first + LOAD_COUNT - count - 1)
+            found.append(
+                Parcel(parcel.number + skipped, first, last, parcel.reason, parcel.stamp_us)
+            )
+            count += last - first + 1
+            if count >= LOAD_COUNT:
+                break
+        return found
+
+    def _give_up(self, target: int, outlet: Outlet) -> None:
+        """The target has been deleted: so are the parcels for it, by an op."""
+        self._couriers.pop(target, None)
+        number = outlet.next_number - 1
+        if outlet.parcels and self._given_up.get(target) != number:
+            self._given_up[target] = number
+            self.done.append(OutboxDoneOp(target, number, "deleted"))
+
+    def _serve(
+        self, now_ms: int, target: int, waiting: list[Parcel], serving: tuple[int, bool]
+    ) -> None:
+        courier = self._couriers.get(target)
+        if courier is None:
+            courier = self._couriers[target] = self._new_courier(target)
+        if courier.known != serving and serving[0]:
+            courier.known = serving
+            courier.events.append(MasterChanged(*serving))
+        self._step(now_ms, target, courier)
+        if waiting and not courier.is_busy and waiting[0].number == courier.sent + 1:
+            if now_ms < courier.again_ms:
+                self._wake(courier.again_ms)
+            else:
+                self._load(target, courier, waiting)
+        courier.session.complete_attach()
+        self.requests.extend(courier.session.flush(now_ms))
+        self._wake(courier.session.wake_at_ms())
+
+    def _new_courier(self, target: int) -> Courier:
+        number = self._targets.session_number(self._queue_id)
+        name = SessionId(self._me.node, self._me.incarnation, number)
+        producer = producer_of(self._queue_id, self._state.generation)
+        courier = Courier(Session(name, target, self._config, producer=producer))
+        first = next(iter(self._state.outbox.outlets[target].parcels), None)
+        courier.sent = first.number - 1 if first is not None else 0
+        return courier
+
+    def _load(self, target: int, courier: Courier, waiting: list[Parcel]) -> None:
+        courier.loading = waiting[0].number
+        producer = producer_of(self._queue_id, self._state.generation)
+        self.loads.append(
+            OutboxLoad(self._queue_id, target, producer, tuple(waiting), LOAD_BYTES)
+        )
+
+    def _step(self, now_ms: int, target: int, courier: Courier) -> None:
+        events, courier.events = courier.events, []
+        for output in courier.session.step(now_ms, events):
+            if isinstance(output, Stored):
+                courier.open_count -= output.count
+            elif isinstance(output, Failed):
+                courier.open_count -= output.count
+                if output.unknown:
+                    courier.is_unsure = True
+                else:
+                    courier.refused += output.count
+                    self.refused.append((target, output.count, output.reason))
+        if courier.until and courier.open_count <= 0:
+            until, courier.until = courier.until, 0
+            if courier.is_unsure:
+                courier.again_ms = now_ms + AGAIN_MS
+            else:
+                courier.sent = until
+                outcome = "refused" if courier.refused else "confirmed"
+                self.done.append(OutboxDoneOp(target, until, outcome))
+
+    def end(self) -> None:
+        """The reign is over: others go on from what is applied."""
+        for courier in self._couriers.values():
+            courier.session.detach()
+            self.requests.extend(courier.session.flush(0))
+        self._couriers.clear()
+
+    # --- Time -----------------------------------------------------------------------------
+
+    def _wake(self, at_ms: int | None) -> None:
+        if at_ms is not None and (self._wake_ms is None or at_ms < self._wake_ms):
+            self._wake_ms = at_ms
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        return self._wake_ms

@@ -1,0 +1,64 @@
+"""Dead letters over several processes: scenario 29."""
+
+from __future__ import annotations
+
+from .cluster import Cluster, until
+
+
+def test_29_dead_letters_arrive_once_though_both_masters_are_killed(cluster: Cluster) -> None:
+    """Rejected, expired and dropped ones, with why; the master of each queue is killed."""
+    cluster.found("abc")
+    definition = {"dead-letter-queue": "dead", "max-length": 30, "overflow": "drop-head"}
+    cluster["c"].ask("set_policy", name="orders", pattern="^orders$", definition=definition)
+    cluster.open("dead", "bc")
+    assert cluster.wait_in_sync(2, on="b")["master"] == "b"
+    dead = dict(cluster.queues)
+    cluster.open("orders", "acb")
+    assert cluster.wait_in_sync(2, on="a")["master"] == "a"
+    assert cluster.status("c")["warnings"] == []
+    cluster.ask("c", "put", body="first", headers={"tried": 1}, message_id="m-1", key="k")
+    taken = cluster.ask("c", "get")
+    cluster["c"].ask("nack", message=taken["number"], requeue=False)
+    bodies = [f"m{number}" for number in range(200)]
+    opened = cluster.ask("c", "put_open", bodies=bodies[:100])
+    cluster.kill("a")
+    opened += cluster.ask("c", "put_open", bodies=bodies[100:])
+    for number in opened:
+        cluster["c"].ask("outcome", number=number)
+    assert [body for _, body in cluster.ask("c", "browse")] == bodies[-30:]
+    cluster.start("a")
+    cluster.wait_in_sync(2, on="c")
+    more = [f"n{number}" for number in range(40)]
+    cluster.kill("b")
+    cluster.wait_master("ac", on="c")
+    last = cluster.ask("c", "put_open", bodies=more)
+    for number in last:
+        cluster["c"].ask("outcome", number=number)
+
+    def arrived() -> list[str]:
+        found = cluster["c"].ask("browse", queue=dead["c"])
+        return [body for _, body in found]
+
+    wanted = ["first", *bodies, *more[:10]]
+    until(lambda: len(arrived()) >= len(wanted), lambda: sorted(set(wanted) - set(arrived())))
+    assert sorted(arrived()) == sorted(wanted)
+    first = cluster["c"].ask("get", queue=dead["c"])
+    headers = first["headers"]
+    assert (first["body"], first["message_id"], first["key"]) == ("first", "m-1", "k")
+    assert headers["tried"] == 1
+    assert (headers["x-death-queue"], headers["x-death-reason"]) == ("orders", "rejected")
+    assert (headers["x-death-count"], headers["x-death-sequence"]) == (1, 1)
+    second = cluster["c"].ask("get", queue=dead["c"])
+    assert second["headers"]["x-death-reason"] == "maxlen"
+
+
+def test_29_a_missing_dead_letter_queue_is_said(cluster: Cluster) -> None:
+    cluster.found("abc")
+    definition = {"dead-letter-queue": "dead", "message-ttl": 0}
+    cluster["c"].ask("set_policy", name="orders", pattern="^orders$", definition=definition)
+    cluster.open("orders", "abc")
+    cluster.wait_in_sync(2, on="a")
+    assert "dead-letter-queue 'dead' does not exist" in cluster.status("b")["warnings"][0]
+    cluster.ask("b", "put", body="gone")
+    until(lambda: cluster.ask("b", "qsize") == 0)
+    assert "1 message(s) have ended and went nowhere" in cluster.log_text("a")
