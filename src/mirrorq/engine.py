@@ -97,6 +97,7 @@ from mirrorq.raft import (
     Compact,
     Contact,
     Found,
+    Late,
     PeerDead,
     Promise,
     Propose,
@@ -146,6 +147,8 @@ COMPACT_ENTRIES = 1000
 EARLY_COUNT_MAX = 1000
 """Requests of a reign that is not known here yet; a handle whose request is dropped finds out
 after failure_ms and asks again."""
+LATE_FACTOR = 5
+"""Steps that are late by more than a heartbeat divided by this are told to Raft."""
 STRANGER_FACTOR = 10
 """Who is no node is left alone when it was silent for so many failure_ms."""
 LEFTOVER_FACTOR = 5
@@ -275,6 +278,8 @@ class Engine:
         self._reported: dict[int, QueueReport] = {}
         self._probes: dict[str, int] = {}
         self._probes_next: dict[str, int] = {}
+        self._wanted_ms: int | None = None
+        """When this node wanted to be stepped next."""
         self._raft_wake: int | None = now_ms
         self._founding_wake: int | None = now_ms
         self._supervisor_wake: int | None = now_ms
@@ -388,6 +393,7 @@ class Engine:
     def step(self, now_ms: int, wall_us: int, events: Iterable[EngineEvent]) -> EngineEffects:
         """Take everything that arrived; see the module's text for what to do with the rest."""
         out = self._out = self._next_out
+        self._note_lateness(now_ms)
         for event in events:
             self._on_event(now_ms, event)
         self._run_timers(now_ms)
@@ -399,8 +405,15 @@ class Engine:
         self._take_contacts()
         self._close_round(out)
         self._next_out = EngineEffects()
-        out.wake_at_ms = self._wake_at_ms(now_ms)
+        out.wake_at_ms = self._wanted_ms = self._wake_at_ms(now_ms)
         return out
+
+    def _note_lateness(self, now_ms: int) -> None:
+        """Others are not silent because this process was given no time."""
+        if self._wanted_ms is not None:
+            late_ms = now_ms - self._wanted_ms
+            if late_ms * LATE_FACTOR > self.config.heartbeat_ms:
+                self._step_raft(now_ms, Late(late_ms))
 
     def _on_event(self, now_ms: int, event: EngineEvent) -> None:
         match event:
@@ -664,7 +677,9 @@ class Engine:
         if _is_due(self._raft_wake, now_ms):
             self._step_raft(now_ms, RaftTick())
         if self._raft.leader is not None:
-            self._led_ms = now_ms
+            unheard_ms = now_ms - self._raft.heard_ms
+            if unheard_ms < self.config.election_ms + self.config.election_spread_ms:
+                self._led_ms = now_ms
         if now_ms - self._hello_ms >= self.config.heartbeat_ms:
             self._hello_ms = now_ms
             for peer in self._peers.all():
@@ -699,7 +714,7 @@ class Engine:
             times.append(self._founding_wake)
         if self._needs_lease(now_ms):
             times.append(self._holder.wake_at_ms(now_ms, True))
-        if self._asks:
+        if self._asks and self._raft.leader is not None:
             times.append(min(a.sent_ms for a in self._asks.values()) + ASK_AGAIN_MS)
         return min([time for time in times if time is not None], default=None)
 

@@ -18,6 +18,7 @@ from mirrorq.raft import (
     Contact,
     Found,
     InstallSnapshot,
+    Late,
     PeerDead,
     Promise,
     Propose,
@@ -218,11 +219,51 @@ def test_a_known_death_ends_the_wait() -> None:
     first, second = make(A, image()), make(C, image())
     for raft in (first, second):
         raft.step(0, Received(B, heartbeat(2)))
-    assert sent(first.step(10, PeerDead(B)), VoteRequest)
+    first.step(10, PeerDead(B))
+    assert sent(first.step(10, Tick()), VoteRequest)
     assert second.step(10, PeerDead(B)).wake_at_ms == 30
     for raft in (first, second):
         effects = raft.step(11, Received(D, VoteRequest(3, True, 9, 9)))
         assert effects.send == ((D, VoteAnswer(3, True, True)),)
+
+
+def test_a_heartbeat_that_waited_is_seen_before_the_timer() -> None:
+    """A node that was given no time finds a vote request and, behind it, its leader's heartbeat:
+    it stands for no election, though its timer ran out before both."""
+    raft = make(A, image())
+    raft.step(0, Received(B, heartbeat(2)))
+    late_ms = 2 * CONFIG.election_ms
+    raft.step(late_ms, Received(C, VoteRequest(3, True, 1, 1)))
+    raft.step(late_ms, Received(B, heartbeat(2)))
+    assert raft.step(late_ms, Tick()).send == ()
+    assert raft.leader == B
+
+
+def test_silence_does_not_count_while_the_node_did_not_run() -> None:
+    """A follower that was late waits for its leader, and refuses rivals, for so much longer."""
+    raft = make(A, image())
+    wake_at_ms = raft.step(0, Received(B, heartbeat(2))).wake_at_ms
+    assert wake_at_ms is not None
+    late_ms = 5 * CONFIG.election_ms
+    assert raft.step(late_ms, Late(late_ms)).wake_at_ms == wake_at_ms + late_ms
+    refused = raft.step(late_ms + 1, Received(C, VoteRequest(3, True, 9, 9)))
+    assert refused.send == ((C, VoteAnswer(2, True, False)),)
+    assert sent(raft.step(wake_at_ms + late_ms, Tick()), VoteRequest)
+
+
+def test_a_vote_counts_though_its_candidate_asks_again() -> None:
+    """Answers that take longer than the wait between two attempts still elect a leader."""
+    raft = make(A, image())
+    raft.step(QUIET_MS, Tick())
+    raft.step(QUIET_MS, Received(B, VoteAnswer(raft.term + 1, True, True)))
+    raft.step(QUIET_MS, Received(C, VoteAnswer(raft.term + 1, True, True)))
+    term = raft.term
+    raft.step(2 * QUIET_MS, Tick())
+    assert raft.role is Role.PRE_CANDIDATE
+    raft.step(2 * QUIET_MS, Received(B, VoteAnswer(term, False, True)))
+    raft.step(2 * QUIET_MS, Received(C, VoteAnswer(term, False, True)))
+    assert raft.is_leader
+    assert raft.term == term
 
 
 def test_the_last_words_of_a_dead_leader_do_not_bring_it_back() -> None:
@@ -514,7 +555,8 @@ def test_a_replica_behind_the_snapshot_gets_it_whole_and_once() -> None:
     refusal = AppendAnswer(2, False, 0, 0, 1, QUIET_MS)
     effects = raft.step(QUIET_MS, Received(C, refusal))
     assert [target for target, _ in sent(effects, InstallSnapshot)] == [C]
-    effects = raft.step(QUIET_MS + 500, Received(B, answer(raft, 3, QUIET_MS + 500)))
+    raft.step(QUIET_MS + 500, Received(B, answer(raft, 3, QUIET_MS + 500)))
+    effects = raft.step(QUIET_MS + 500, Tick())
     assert not sent(effects, InstallSnapshot)
     (beat,) = [message for target, message in effects.send if target == C]
     assert beat == AppendRequest(2, 3, 2, (), 3, QUIET_MS + 500)
@@ -706,6 +748,7 @@ events = st.one_of(
     st.builds(Received, stores, messages),
     st.just(Tick()),
     st.just(Contact()),
+    st.builds(Late, st.integers(1, 3000)),
     st.builds(Propose, numbers, st.just(b"x")),
     st.builds(ProposeVoters, numbers, st.sampled_from([(A,), (A, B), (A, B, C, D)])),
     st.builds(PeerDead, stores),
@@ -735,7 +778,8 @@ def test_no_event_in_any_state_raises(disk: RaftImage, script: list[tuple[int, o
         assert raft.commit_index >= commit
         commit = raft.commit_index
         assert all(target != A for target, _ in effects.send)
-        assert effects.wake_at_ms is None or effects.wake_at_ms > now_ms or not raft.is_leader
+        if isinstance(event, Tick) and raft.is_leader:
+            assert effects.wake_at_ms is None or effects.wake_at_ms > now_ms
     again = Raft(A, disk, CONFIG, seed=1)
     assert (again.term, again.vote) == (raft.term, raft.vote)
     assert (again.last_index, again.voters) == (raft.last_index, raft.voters)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 from attrs import evolve
 
-from mirrorq.messages import Confirmed, Deliver, HandOut, SessionReply
+from mirrorq.messages import Confirmed, Deliver, HandOut, SessionReply, SetPolicy
+from mirrorq.policy import parse, to_text
 from mirrorq.testing import checkers
 from mirrorq.testing.workload import Attempt, Delivery, Journal, PurgeCall
 
@@ -77,6 +78,10 @@ def leave_ack_open(made: Journal) -> None:
     made.deliveries[1].acked = "open"
 
 
+def revive(made: Journal) -> None:
+    made.ended = {2: ("expired", 11)}
+
+
 VIOLATIONS: list[tuple[Callable[[Journal], list[str]], Callable[[Journal], None]]] = [
     (checkers.lost, drop),
     (checkers.unexpected, refuse),
@@ -87,6 +92,7 @@ VIOLATIONS: list[tuple[Callable[[Journal], list[str]], Callable[[Journal], None]
     (checkers.duplicated, repeat_first),
     (checkers.undercounted, undercount),
     (checkers.undone_acks, undo),
+    (checkers.revived, revive),
     (checkers.unresolved, leave_open),
     (checkers.unresolved, leave_ack_open),
 ]
@@ -119,6 +125,53 @@ def test_a_purge_excuses_only_what_was_put_before_its_end() -> None:
     assert checkers.lost(made) == []
     made.purges[:] = [PurgeCall()]
     assert checkers.lost(made) == []
+
+
+def test_only_an_op_excuses_a_loss_where_ops_were_seen() -> None:
+    """Expired, dropped, purged: by the ops, message by message, however many purges there were."""
+    made = journal()
+    drop(made)
+    made.purges.append(PurgeCall(ended_ms=9, count=1))
+    made.ended = {1: ("acked", 20), 3: ("dropped", 20)}
+    assert len(checkers.lost(made)) == 1
+    made.ended[2] = ("acked", 20)
+    assert len(checkers.lost(made)) == 1
+    made.ended[2] = ("expired", 20)
+    assert checkers.lost(made) == []
+
+
+def test_a_cold_promotion_excuses_transient_messages_put_before_it() -> None:
+    made = journal()
+    drop(made)
+    made.attempts[b"p/2"].persistent = False
+    assert len(checkers.lost(made)) == 1
+    made.cold_ms = 1
+    assert len(checkers.lost(made)) == 1
+    made.cold_ms = 2
+    assert checkers.lost(made) == []
+
+
+def test_a_queue_that_leaves_its_limit_is_seen() -> None:
+    """Not one that was longer as the limit came: one that has kept it once."""
+    world = World()
+    watch = checkers.LimitWatch(world.cluster)
+    world.put("b", 5)
+    limit(world, 3)
+    watch.look([world.queue_id])
+    assert watch.wrong == []
+    limit(world, 10)
+    watch.look([world.queue_id])
+    master = world.cluster.engine("a").replicas[world.queue_id].master
+    assert master is not None
+    master.delivery.ready.add(0, 100, 120)
+    watch.look([world.queue_id])
+    assert watch.wrong[0].startswith("overfull: 26 messages")
+
+
+def limit(world: World, length: int) -> None:
+    policy = parse("p", "", {"max-length": length, "overflow": "reject-publish"})
+    world.cluster.ask("a", SetPolicy("p", to_text(policy)))
+    world.cluster.run(100)
 
 
 def test_the_tally_has_jepsens_words() -> None:
@@ -181,7 +234,7 @@ def test_two_orders_are_seen() -> None:
     copy = onlooker._copies["c", world.queue_id]
     copy.applied = replica.state.applied - 1
     copy.digests[replica.state.applied] = 1
-    onlooker.on_step("c", [], {world.queue_id: replica}, lambda _: False)
+    onlooker.on_step("c", [], {world.queue_id: replica}, lambda _: False, 0)
     assert onlooker.wrong[0].startswith("two orders")
 
 

@@ -13,6 +13,11 @@ Guarantees, when the driver carries effects out in the order of their fields:
 4. A change of voters holds from the moment it is in the log. It is refused while another
    is not committed, and until the leader has committed an entry of its own term.
 
+The timers run at a `Tick` only, after all that has arrived: a node that is given little time
+would else stand against a leader whose heartbeats, or lose votes that, wait for it. For the same
+reason silence does not count while the node did not run (`Late`), a pre-candidate keeps what it
+was granted when it asks again, and votes of the present term count whenever they come.
+
 It does not find out by itself who is dead, and it gives no lease: `majority_contact_ms`
 and `own_term_applied` are what a lease needs to know.
 
@@ -48,6 +53,7 @@ from mirrorq.raft.messages import (
     Contact,
     Found,
     InstallSnapshot,
+    Late,
     PeerDead,
     Promise,
     Propose,
@@ -107,7 +113,11 @@ class Raft:
         self._heard_ms = 0
         self._dead: tuple[StoreId, int, int] | None = None
         """(store, term, until): a dead leader's last messages may still arrive."""
+        self._pre_votes: dict[StoreId, bool] = {}
         self._votes: dict[StoreId, bool] = {}
+        """Of the present term."""
+        self._late_ms = 0
+        """For so long this node did not run since it heard its leader, or a majority."""
         # As leader:
         self._elected_ms = 0
         self._changed_ms = 0
@@ -164,6 +174,14 @@ class Raft:
             return None
         return self._replication.majority_contact_ms(self.voters, self._now_ms)
 
+    @property
+    def heard_ms(self) -> int:
+        """When this node last heard its leader or, leading, a majority."""
+        if not self.is_leader:
+            return self._heard_ms
+        heard_ms = self._replication.majority_heard_ms(self.voters, self._now_ms)
+        return max(self._elected_ms, self._changed_ms, heard_ms or 0)
+
     # --- Stepping -------------------------------------------------------------------------
 
     def step(self, now_ms: int, event: RaftEvent) -> RaftEffects:
@@ -172,8 +190,8 @@ class Raft:
         if self._election.at_ms is None:
             self._restart_election_timer()
         _HANDLERS[type(event)](self, event)
-        # After the event: a heartbeat that waited beside the tick must be seen first.
-        self._run_timers()
+        if isinstance(event, Tick | Found):
+            self._run_timers()
         return self._take_effects()
 
     def _take_effects(self) -> RaftEffects:
@@ -224,7 +242,11 @@ class Raft:
     # --- Local events ---------------------------------------------------------------------
 
     def _on_tick(self, event: Tick) -> None:
-        """The timers run after every event."""
+        """The timers run, after all that came before."""
+
+    def _on_late(self, event: Late) -> None:
+        self._late_ms += event.by_ms
+        self._election.postpone(event.by_ms)
 
     def _on_persisted(self, event: Persisted) -> None:
         self._log.written(event.number)
@@ -314,7 +336,7 @@ class Raft:
         """Whether a leader is at work, so that nobody else should become one."""
         if self.is_leader:
             return True
-        silence_ms = self._now_ms - self._heard_ms
+        silence_ms = self._now_ms - self._heard_ms - self._late_ms
         return self.leader is not None and silence_ms < self._config.election_ms
 
     def _restart_election_timer(self) -> None:
@@ -324,11 +346,12 @@ class Raft:
             self._election.wait_for_silence(self._now_ms)
 
     def _ask_pre_votes(self) -> None:
+        if self.role is not Role.PRE_CANDIDATE:
+            self._pre_votes = {self.store: True}
         self.role = Role.PRE_CANDIDATE
         self.leader = None
         self._election.try_again_later(self._now_ms)
-        self._votes = {self.store: True}
-        if self._has_votes:
+        if self._is_quorum(self._pre_votes):
             self._stand()
         else:
             self._ask_votes(self.term + 1, pre=True)
@@ -338,14 +361,13 @@ class Raft:
         self.term += 1
         self.vote = self.store
         self._votes = {self.store: True}
-        if self._has_votes:
+        if self._is_quorum(self._votes):
             self._become_leader()
         else:
             self._ask_votes(self.term, pre=False)
 
-    @property
-    def _has_votes(self) -> bool:
-        return sum(voter in self._votes for voter in self.voters) >= self._quorum
+    def _is_quorum(self, votes: dict[StoreId, bool]) -> bool:
+        return sum(voter in votes for voter in self.voters) >= self._quorum
 
     def _ask_votes(self, term: int, *, pre: bool) -> None:
         request = VoteRequest(term, pre, self._log.last_index, self._log.last_term)
@@ -383,14 +405,16 @@ class Raft:
     def _on_vote_answer(self, sender: StoreId, answer: VoteAnswer) -> None:
         if answer.pre and answer.granted:
             if self.role is Role.PRE_CANDIDATE and answer.term == self.term + 1:
-                self._votes[sender] = True
-                if self._has_votes:
+                self._pre_votes[sender] = True
+                if self._is_quorum(self._pre_votes):
                     self._stand()
         elif answer.term > self.term:
             self._become_follower(answer.term, None)
-        elif self.role is Role.CANDIDATE and answer.term == self.term and answer.granted:
+        elif answer.pre or not answer.granted or answer.term < self.term or not self._votes:
+            return
+        elif self.role in (Role.CANDIDATE, Role.PRE_CANDIDATE):
             self._votes[sender] = True
-            if self._has_votes:
+            if self._is_quorum(self._votes):
                 self._become_leader()
 
     def _become_follower(self, term: int, leader: StoreId | None) -> None:
@@ -398,6 +422,7 @@ class Raft:
         if term > self.term:
             self.term = term
             self.vote = None
+            self._votes.clear()
         was_leader = self.is_leader
         self.role = Role.FOLLOWER
         self.leader = leader
@@ -408,6 +433,8 @@ class Raft:
     def _become_leader(self) -> None:
         self.role = Role.LEADER
         self.leader = self.store
+        self._votes.clear()
+        self._late_ms = 0
         self._elected_ms = self._now_ms
         replicas = self.voters
         if self.is_changing_voters:
@@ -426,9 +453,7 @@ class Raft:
 
     @property
     def _quorum_lost_at_ms(self) -> int:
-        contact_ms = self.majority_contact_ms
-        since_ms = max(self._elected_ms, self._changed_ms, contact_ms or 0)
-        return since_ms + self._config.election_ms
+        return self.heard_ms + self._late_ms + self._config.election_ms
 
     def _send_heartbeats(self) -> None:
         self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
@@ -442,6 +467,8 @@ class Raft:
             return
         if self._replication.take_answer(sender, answer, self._now_ms):
             self._advance_commit()
+        if self.heard_ms == self._now_ms:
+            self._late_ms = 0
         self._replication.send_entries_to(sender, self.commit_index, self._now_ms)
 
     def _advance_commit(self) -> None:
@@ -478,6 +505,7 @@ class Raft:
             self._dead = None
         self.leader = sender
         self._heard_ms = self._now_ms
+        self._late_ms = 0
         self._restart_election_timer()
         return True
 
@@ -599,6 +627,7 @@ _HANDLERS: dict[type, Callable[[Raft, Any], None]] = {
     Persisted: Raft._on_persisted,
     PeerDead: Raft._on_peer_dead,
     Contact: Raft._on_contact,
+    Late: Raft._on_late,
     Compact: Raft._on_compact,
     Promise: Raft._on_promise,
     Found: Raft._on_found,

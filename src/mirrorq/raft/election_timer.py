@@ -46,6 +46,11 @@ class ElectionTimer:
         self._attempts = min(self._attempts + 1, RETRY_DOUBLINGS_MAX)
         self.at_ms = now_ms + wait_ms + self._spread_ms()
 
+    def postpone(self, by_ms: int) -> None:
+        """For so long this node could not have heard anybody."""
+        if self.at_ms is not None:
+            self.at_ms += by_ms
+
     def give_way(self, now_ms: int) -> None:
         """Let a rival try alone for a moment, so that the votes do not split."""
         alone_until_ms = now_ms + RETRY_MS + self._spread_ms()

@@ -25,6 +25,7 @@ __all__ = [
     "Contact",
     "Found",
     "InstallSnapshot",
+    "Late",
     "PeerDead",
     "Promise",
     "Propose",
@@ -113,6 +114,14 @@ class Tick:
 
 
 @frozen
+class Late:
+    """This node was stepped so much later than it had wanted: it was given no time. For so long
+    nobody's silence counts, as what was sent to it may still wait beside this event."""
+
+    by_ms: int
+
+
+@frozen
 class Received:
     sender: StoreId
     message: RaftMessage
@@ -176,6 +185,7 @@ RaftEvent = (
     | Persisted
     | PeerDead
     | Contact
+    | Late
     | Compact
     | Promise
     | Found

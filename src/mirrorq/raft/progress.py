@@ -31,6 +31,8 @@ class Progress:
         """First entry not sent yet."""
         self.contact_ms: int | None = None
         """Send time of the latest request that it has answered; None before the first."""
+        self.heard_ms: int | None = None
+        """When its latest answer came; None before the first."""
         self.snapshot_sent_ms = 0
         self._is_probing = False
         self._in_flight: deque[int] = deque()
@@ -45,8 +47,9 @@ class Progress:
             return len(self._in_flight) >= IN_FLIGHT_COUNT_MAX
         return True
 
-    def heard(self, sent_ms: int) -> None:
+    def heard(self, sent_ms: int, now_ms: int) -> None:
         """An answer to a request of that send time has come."""
+        self.heard_ms = now_ms
         self.contact_ms = sent_ms if self.contact_ms is None else max(self.contact_ms, sent_ms)
 
     def sent(self, last_index: int, with_entries: bool) -> None:

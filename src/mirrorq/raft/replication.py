@@ -75,15 +75,20 @@ class Replication:
         contact_ms = self._majority[1]
         return now_ms if contact_ms == ALWAYS_MS else contact_ms
 
+    def majority_heard_ms(self, voters: tuple[StoreId, ...], now_ms: int) -> int | None:
+        """Return when a majority had last answered anything, this store answering always."""
+        heard = [
+            now_ms if voter == self._store else self._progress[voter].heard_ms for voter in voters
+        ]
+        return _of_majority(heard, len(voters))
+
     def _others_contact_ms(self, voters: tuple[StoreId, ...]) -> int | None:
         """The same without the time, this store answering always."""
         contacts = [
             ALWAYS_MS if voter == self._store else self._progress[voter].contact_ms
             for voter in voters
         ]
-        answered = sorted((c for c in contacts if c is not None), reverse=True)
-        quorum = len(voters) // 2 + 1
-        return answered[quorum - 1] if len(answered) >= quorum else None
+        return _of_majority(contacts, len(voters))
 
     # --- Sending --------------------------------------------------------------------------
 
@@ -145,10 +150,17 @@ class Replication:
         progress = self._progress.get(sender)
         if progress is None:
             return False
-        progress.heard(min(answer.sent_ms, now_ms))
+        progress.heard(min(answer.sent_ms, now_ms), now_ms)
         self._majority = None
         if answer.success:
             return progress.matched(min(answer.index, self._log.last_index))
         agreement, _ = self._log.agreement(answer.index, answer.index_term)
         progress.refused(answer.previous_index, agreement)
         return False
+
+
+def _of_majority(times_ms: list[int | None], count: int) -> int | None:
+    """Return the latest time that most of so many voters have reached."""
+    reached = sorted((time for time in times_ms if time is not None), reverse=True)
+    quorum = count // 2 + 1
+    return reached[quorum - 1] if len(reached) >= quorum else None

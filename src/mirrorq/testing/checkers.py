@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from attrs import define, fields
+from attrs import define, field, fields
 
-from mirrorq.limits import limit_of
+from mirrorq.limits import Limit, limit_of
 from mirrorq.queue_state import REFUSED
 from mirrorq.ranges import RangeSet
+from mirrorq.replica import Replica
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.workload import Journal
+from mirrorq.testing.workload import NEVER_MS, Attempt, Journal
 from mirrorq.wire import frames
 
 STATE_BYTES = 256
 PRODUCER_BYTES = 96
 EPOCH_BYTES = 24
+"""Of a queue's state without messages: by itself, and for each producer and epoch."""
 REFUSAL_BYTES = 32
 """Of a refusal that its producer may still ask for, beside its text."""
-"""Of a queue's state without messages: by itself, and for each producer and epoch."""
 
 
 @define
@@ -40,7 +41,7 @@ class Tally:
     ok: int = 0
     """Acknowledged and delivered."""
     purged: int = 0
-    """Acknowledged and never delivered, as a purge or a deletion allows."""
+    """Acknowledged and never delivered, as a purge, a deletion, a limit or a time allows."""
     lost: int = 0
     """Acknowledged and never delivered."""
     unexpected: int = 0
@@ -85,20 +86,42 @@ def tally(journal: Journal) -> Tally:
 def lost(journal: Journal) -> list[str]:
     """P1: every acknowledged message was delivered (after a drain).
 
-    What a purge may have ended is not lost: it was put before the purge had its outcome. Nor
-    is what was in a queue that was deleted.
+    What an applied op has ended as a limit, a time or a purge wants is not lost (where nobody has
+    seen the ops: what was put before a purge had its outcome). Nor is what was transient when
+    all copies were down, or in a queue that was deleted.
     """
     if journal.is_deleted:
         return []
     seen = {delivery.body for delivery in journal.deliveries}
-    purged_ms = max((purge.end_ms for purge in journal.purges), default=-1)
     return [
         f"lost: {attempt.body!r}, acknowledged as sequence {attempt.sequence}"
         for attempt in journal.attempts.values()
         if attempt.state == "acknowledged"
         and attempt.body not in seen
-        and attempt.put_ms > purged_ms
+        and not _is_ended(journal, attempt)
     ]
+
+
+def _is_ended(journal: Journal, attempt: Attempt) -> bool:
+    """Whether this message need not be delivered any more."""
+    if not attempt.persistent and attempt.put_ms <= journal.cold_ms:
+        return True
+    if journal.ended is None:
+        return any(attempt.put_ms <= purge.end_ms for purge in journal.purges)
+    return journal.ended.get(attempt.sequence, ("acked",))[0] != "acked"
+
+
+def revived(journal: Journal) -> list[str]:
+    """Nothing is handed out after an op that ended it was applied."""
+    wrong = []
+    for delivery in journal.deliveries:
+        word, ended_ms = (journal.ended or {}).get(delivery.sequence, ("", NEVER_MS))
+        if delivery.time_ms > ended_ms:
+            wrong.append(
+                f"revived: sequence {delivery.sequence} handed out at {delivery.time_ms} ms, "
+                f"{word} at {ended_ms} ms"
+            )
+    return wrong
 
 
 def unexpected(journal: Journal) -> list[str]:
@@ -261,24 +284,72 @@ def overfull(cluster: SimulatedCluster, queue_id: int) -> list[str]:
     What was handed out before does not count: it may have come back above the limit. Of a queue
     whose limit was not lowered while it was longer.
     """
-    wrong = []
-    handed = cluster.onlooker.given_out.get(queue_id, RangeSet())
-    for name in cluster.running:
-        replica = cluster.engine(name).replicas.get(queue_id)
-        master = replica.master if replica is not None else None
-        limit = limit_of(master.definition) if master is not None and master.active else None
-        if replica is None or master is None or limit is None:
-            continue
-        fresh = RangeSet(master.delivery.ready)
-        for first, last in handed:
-            fresh.remove(first, last)
-        size = sum(replica.state.sizes.total(first, last) for first, last in fresh)
-        if fresh.count > limit.count or size > limit.size:
-            wrong.append(
-                f"overfull: {fresh.count} messages of {size} bytes are ready at {name}, the "
-                f"policy says {limit.text()}"
-            )
-    return wrong
+    wrong = [_excess(cluster, queue_id, name) for name in cluster.running]
+    return [sentence for sentence in wrong if sentence]
+
+
+def _limit(cluster: SimulatedCluster, queue_id: int, name: str) -> tuple[Replica, Limit] | None:
+    """What limits the queue's ready messages at this node, if it serves the queue."""
+    replica = cluster.engine(name).replicas.get(queue_id)
+    master = replica.master if replica is not None else None
+    limit = limit_of(master.definition) if master is not None and master.active else None
+    return None if replica is None or limit is None else (replica, limit)
+
+
+def _excess(cluster: SimulatedCluster, queue_id: int, name: str) -> str:
+    """By how much too much is ready there, "" when it is not."""
+    found = _limit(cluster, queue_id, name)
+    if found is None:
+        return ""
+    replica, limit = found
+    assert replica.master is not None
+    fresh = RangeSet(replica.master.delivery.ready)
+    for first, last in cluster.onlooker.given_out.get(queue_id, RangeSet()):
+        fresh.remove(first, last)
+    size = sum(replica.state.sizes.total(first, last) for first, last in fresh)
+    if fresh.count <= limit.count and size <= limit.size:
+        return ""
+    return (
+        f"overfull: {fresh.count} messages of {size} bytes are ready at {name}, the policy says "
+        f"{limit.text()}"
+    )
+
+
+@define
+class LimitWatch:
+    """28, while limits change: a queue that has once kept a limit in a reign goes on keeping it.
+
+    From when all that was in the master's log as the limit came is applied: that was judged by
+    the limit before.
+    """
+
+    cluster: SimulatedCluster
+    wrong: list[str] = field(factory=list)
+    _kept: dict[tuple[int, str, int], tuple[Limit, int, bool]] = field(factory=dict)
+    """(queue, node, reign) -> the limit, the master's last lsn as it came, whether it was kept."""
+
+    def look(self, queue_ids: Sequence[int]) -> None:
+        """Judge this moment."""
+        for queue_id in queue_ids:
+            for name in self.cluster.running:
+                self._look_at(queue_id, name)
+
+    def _look_at(self, queue_id: int, name: str) -> None:
+        found = _limit(self.cluster, queue_id, name)
+        if found is None:
+            return
+        replica, limit = found
+        assert replica.master is not None
+        key = (queue_id, name, replica.master.reign)
+        known, lsn, is_kept = self._kept.get(key, (None, 0, False))
+        if known != limit:
+            lsn, is_kept = replica.ring.received, False
+        if replica.state.applied >= lsn:
+            excess = _excess(self.cluster, queue_id, name)
+            if is_kept and excess:
+                self.wrong.append(f"{excess} (at {self.cluster.now_ms} ms)")
+            is_kept = not excess
+        self._kept[key] = (limit, lsn, is_kept)
 
 
 def undeleted(cluster: SimulatedCluster, queue_id: int) -> list[str]:
@@ -301,6 +372,7 @@ def all_of_journal(journal: Journal) -> list[str]:
         *duplicated(journal),
         *undercounted(journal),
         *undone_acks(journal),
+        *revived(journal),
         *unresolved(journal),
     ]
 

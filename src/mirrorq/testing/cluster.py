@@ -59,6 +59,8 @@ SessionPort = Callable[[object], None]
 START_US = 1_700_000_000_000_000
 CHUNK_FRAMES = 4
 """Frames in one chunk of a transfer."""
+IDLE_STEPS_MAX = 10
+"""After so many steps that nothing came for and that did not wait, it never ends."""
 RETRY_MS = 100
 """A commit that found the disk full is tried again after this, as in `driver`."""
 
@@ -78,6 +80,8 @@ class SimulatedNode:
     life: int = 0
     """Counts starts and ends: what was scheduled for an older life is void."""
     paused_until_ms: int = 0
+    late_ms: tuple[int, int] = (0, 0)
+    """By how much it steps late, at least and at most: its process is starved of time."""
     clock_offset_ms: int = 0
     clock_gain: int = 0
     """Thousandths by which this node's clock runs faster than true time."""
@@ -89,6 +93,8 @@ class SimulatedNode:
     """Its store says before this that it has no room for messages; commits still work."""
     inbox: list[EngineEvent] = field(factory=list)
     run_scheduled: bool = False
+    idle_steps: int = 0
+    """Steps one after another for which nothing came, and that want the next one at once."""
     wake_ms: int | None = None
     """When it wants to be stepped though nothing came."""
     timer_ms: int | None = None
@@ -292,6 +298,12 @@ class SimulatedCluster:
         self.note(f"pause {name} for {duration_ms} ms")
         self.at(node.paused_until_ms, self._schedule, node)
 
+    def starve(self, least_ms: int = 0, most_ms: int = 0) -> None:
+        """From now on every node steps late by so much each time; 0: in time again."""
+        for node in self.nodes.values():
+            node.late_ms = (least_ms, most_ms)
+        self.note(f"steps are late by {least_ms} to {most_ms} ms")
+
     def engine(self, name: str) -> Engine:
         engine = self.nodes[name].engine
         assert engine is not None, f"node {name} does not run"
@@ -388,7 +400,8 @@ class SimulatedCluster:
         if node.run_scheduled or node.engine is None or self.now_ms < node.paused_until_ms:
             return
         node.run_scheduled = True
-        self.at(self.now_ms, self._run_node, node, node.life)
+        late_ms = self.random.randint(*node.late_ms) if node.late_ms[1] else 0
+        self.at(self.now_ms + late_ms, self._run_node, node, node.life)
 
     def _set_timer(self, node: SimulatedNode, wake_ms: int | None) -> None:
         """Have the node step at `wake_ms` if nothing else comes before. One timer a node."""
@@ -420,7 +433,11 @@ class SimulatedCluster:
         effects = node.engine.step(clock_ms, wall_us, events)
         engine = node.engine
         is_deleted = engine.catalog.is_deleted
-        self.onlooker.on_step(node.name, effects.writes, engine.replicas, is_deleted)
+        self.onlooker.on_step(node.name, effects.writes, engine.replicas, is_deleted, self.now_ms)
+        wants_more = effects.wake_at_ms is not None and effects.wake_at_ms <= clock_ms
+        node.idle_steps = node.idle_steps + 1 if wants_more and not events else 0
+        if node.idle_steps == IDLE_STEPS_MAX:
+            self.onlooker.wrong.append(f"busy: {node.name} steps without end and without a cause")
         if effects.connects or effects.disconnects:
             self._change_contacts(node, effects)
         if effects.send_first:

@@ -13,8 +13,10 @@ from itertools import combinations
 from random import Random
 
 from mirrorq.messages import StoreId
-from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.cluster import SimulatedCluster, SimulatedNode
 from mirrorq.testing.disk import SimulatedDisk
+from mirrorq.testing.membership import MembershipFaults
+from mirrorq.testing.policy_faults import PolicyFaults
 
 STEPS_MS = (20, 200, 700, 2000)
 """Between two faults of an unstable period."""
@@ -29,6 +31,8 @@ REPLACED_MS = 3500
 """A master that stops for so long finds itself replaced."""
 BACKUP_SHARE = 0.1
 """How often a node's store is copied, for one that comes back from yesterday."""
+CHANGE_SHARE = 0.3
+"""How often a step brings a change of policies or members, where there are such."""
 
 TARGETS = ("one", "minority", "majority", "master", "successor", "last", "all")
 
@@ -39,9 +43,20 @@ Queues = Callable[[], Sequence[int]]
 class Faults:
     """Breaks a cluster from time to time, and mends it again."""
 
-    def __init__(self, cluster: SimulatedCluster, random: Random, queues: Queues) -> None:
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        random: Random,
+        queues: Queues,
+        *,
+        policies: PolicyFaults | None = None,
+        members: MembershipFaults | None = None,
+    ) -> None:
+        """Draw a mix. Policies and members change in any mix, where that is given."""
         self.cluster = cluster
         self.random = random
+        self._policies = policies
+        self._members = members
         self.counts: Counter[str] = Counter()
         """Kind, with its target where it has one -> how often it was done."""
         self._queues = queues
@@ -50,6 +65,11 @@ class Faults:
         kinds = self._kinds()
         mix = [kind for kind in kinds if random.random() < 0.6]
         self._mix = mix or kinds
+        self._changes: list[Callable[[], None]] = []
+        if policies is not None:
+            self._changes += [policies.change] * 3
+        if members is not None:
+            self._changes += [self._join, self._retire, self._forget]
 
     def start(self) -> None:
         """Begin with an unstable period."""
@@ -92,6 +112,7 @@ class Faults:
             self._pause_short,
             self._pause_long,
             self._pause_through_replacement,
+            self._starve,
             self._slow_disk,
             self._full_disk,
             self._no_room,
@@ -115,6 +136,8 @@ class Faults:
             return
         if self.random.random() < 0.7:
             self.random.choice(self._mix)()
+        if self._changes and self.random.random() < CHANGE_SHARE:
+            self.random.choice(self._changes)()
         cluster.after(self.random.choice(STEPS_MS), self._tick)
 
     def _mend(self) -> None:
@@ -123,8 +146,34 @@ class Faults:
         for node in cluster.nodes.values():
             node.commit_ms = 1
             node.is_failing = False
+            node.late_ms = (0, 0)
             node.full_until_ms = node.no_room_until_ms = cluster.now_ms
-        cluster.start()
+        for name in cluster.nodes:
+            self._start(name)
+
+    @property
+    def present(self) -> dict[str, SimulatedNode]:
+        """The nodes that are to be in the cluster: not those that are gone for good."""
+        gone = self._members.retired if self._members is not None else {}
+        return {name: node for name, node in self.cluster.nodes.items() if name not in gone}
+
+    def _start(self, name: str) -> None:
+        if name in self.present:
+            self.cluster.start(name)
+
+    # --- Policies and members ---------------------------------------------------------------
+
+    def _join(self) -> None:
+        assert self._members is not None
+        self.counts["node joins"] += self._members.join()
+
+    def _retire(self) -> None:
+        assert self._members is not None
+        self.counts["node gone for good"] += self._members.retire()
+
+    def _forget(self) -> None:
+        assert self._members is not None
+        self.counts["forget"] += self._members.forget()
 
     # --- Targets ------------------------------------------------------------------------
 
@@ -160,7 +209,7 @@ class Faults:
     # --- Processes ----------------------------------------------------------------------
 
     def _restart_later(self, name: str) -> None:
-        self.cluster.after(self.random.choice((0, 10, 300, 1500, 4000)), self.cluster.start, name)
+        self.cluster.after(self.random.choice((0, 10, 300, 1500, 4000)), self._start, name)
 
     def _kill(self) -> None:
         kind, names = self._pick(("one", "one", "minority", "majority", *TARGETS[3:6]))
@@ -186,7 +235,7 @@ class Faults:
             for _ in range(self.random.randint(2, 6)):
                 self.cluster.after(at_ms, self.cluster.kill, name)
                 at_ms += self.random.choice((1, 20, 100))
-                self.cluster.after(at_ms, self.cluster.start, name)
+                self.cluster.after(at_ms, self._start, name)
                 at_ms += self.random.choice((1, 20, 100, 400))
 
     def _pause(self, text: str, durations: Sequence[int]) -> None:
@@ -206,6 +255,14 @@ class Faults:
         for name in self._pick(("master",))[1]:
             self.counts["pause through replacement"] += 1
             self.cluster.pause(name, REPLACED_MS)
+
+    def _starve(self) -> None:
+        """Processes get little time: they step late, until all is mended."""
+        kind, names = self._pick(("one", "minority", "majority", "master", "all", "all"))
+        least_ms, most_ms = self.random.choice(((1, 20), (50, 300), (200, 1000)))
+        for name in names:
+            self.counts[f"starved {kind}"] += 1
+            self.cluster.nodes[name].late_ms = (least_ms, most_ms)
 
     # --- Links --------------------------------------------------------------------------
 
@@ -332,7 +389,7 @@ class Faults:
 
     def _replace_controller(self, name: str) -> None:
         self.cluster.nodes[name].is_failing = False
-        self.cluster.start(name)
+        self._start(name)
 
     def _wipe(self) -> None:
         """A store is lost, when that can lose nothing: everything else is well."""
@@ -346,7 +403,7 @@ class Faults:
             self._lose_store(name, "store of yesterday", self._backups[name])
 
     def _lose_store(self, name: str, text: str, backup: SimulatedDisk | None) -> None:
-        if len(self.cluster.nodes) < 3 or not self._is_well():
+        if len(self.present) < 3 or name not in self.present or not self._is_well():
             return
         self.counts[text] += 1
         self.cluster.kill(name)
@@ -356,17 +413,19 @@ class Faults:
     def _is_well(self) -> bool:
         """All nodes run, are voters with the stores they have, and hold each queue in sync."""
         cluster = self.cluster
-        stores = {StoreId(name, node.disk.store) for name, node in cluster.nodes.items()}
-        data_nodes = {name for name, node in cluster.nodes.items() if not node.witness}
+        present = self.present
+        stores = {StoreId(name, node.disk.store) for name, node in present.items()}
+        data_nodes = {name for name, node in present.items() if not node.witness}
         return (
-            len(cluster.running) == len(cluster.nodes)
+            len(cluster.running) == len(present)
             and all(set(cluster.engine(name).voters) == stores for name in cluster.running)
             and all(set(cluster.in_sync(queue_id)) == data_nodes for queue_id in self._queues())
             and all(
                 node.commit_ms <= QUICK_COMMIT_MS
                 and not node.is_failing
+                and not node.late_ms[1]
                 and max(node.paused_until_ms, node.full_until_ms) < cluster.now_ms
-                for node in cluster.nodes.values()
+                for node in present.values()
             )
             and not any(link.is_impaired(cluster.now_ms) for link in cluster.network.links.values())
         )

@@ -64,6 +64,8 @@ class Load:
         self.priorities: tuple[int, ...] = (0,)
         self.delays_ms: tuple[int, ...] = (0,)
         """Of what is published."""
+        self.transient_share = 0.0
+        """How many of the producers publish messages that a full stop may end."""
 
     @property
     def life(self) -> Life:
@@ -148,6 +150,8 @@ class Load:
         producer.priorities = self.priorities
         producer.delays_ms = self.delays_ms
         producer.batch_max = self.random.choice(BATCHES)
+        if self.transient_share:
+            producer.persistent = self.random.random() >= self.transient_share
         self.producers.append(producer)
 
     def _tick_consumers(self) -> None:

@@ -36,26 +36,29 @@ class MembershipFaults:
         self.retired: dict[str, None] = {}
         """Killed for good: not to be started again, forgotten or to be forgotten."""
 
-    def join(self) -> None:
-        """A node that was never there joins through one or two that run."""
+    def join(self) -> bool:
+        """A node that was never there joins through one or two that run. True: it was done."""
         cluster = self._cluster
         running = [name for name in cluster.running if name not in self.retired]
         if not running or len(cluster.nodes) - len(self.retired) >= NODES_MAX:
-            return
+            return False
         self._number += 1
         name = f"n{self._number}"
         through = self._random.sample(running, min(len(running), self._random.randint(1, 2)))
         cluster.add(name, *through, witness=self._random.random() < 0.2)
         cluster.start(name)
+        return True
 
-    def forget(self) -> None:
-        """Somebody asks for a node that does not run, or for any, to be forgotten."""
-        cluster = self._cluster
-        if cluster.running and self.retired:
-            self._ask(self._random.choice(tuple(self.retired)))
+    def forget(self) -> bool:
+        """Somebody asks for one that is gone for good to be forgotten. True: it was done."""
+        if not (self._cluster.running and self.retired):
+            return False
+        self._ask(self._random.choice(tuple(self.retired)))
+        return True
 
-    def retire(self) -> None:
-        """One that had joined, in sync with others, is killed and will not come back."""
+    def retire(self) -> bool:
+        """One that had joined, in sync with others, is killed and will not come back. True: it
+        was done."""
         cluster = self._cluster
         joined = [
             name
@@ -66,6 +69,7 @@ class MembershipFaults:
             name = self._random.choice(joined)
             cluster.kill(name)
             self.retired[name] = None
+        return bool(joined)
 
     def press(self) -> None:
         """At the end of a run: ask again for all that are to be forgotten."""
@@ -98,8 +102,10 @@ class MembershipFaults:
         cluster = self._cluster
         engine = cluster.engine(name)
         alive = sum(voter.node in cluster.running for voter in engine.voters)
+        views = [cluster.view(record.id) for record in engine.catalog.queues()]
         only = any(
-            all(member.id.node == name for member in record.view.members if member.in_sync)
-            for record in engine.catalog.queues()
+            all(member.id.node == name for member in view.members if member.in_sync)
+            for view in views
+            if view is not None
         )
         return not only and alive - 1 > len(engine.voters) // 2

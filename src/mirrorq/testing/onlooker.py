@@ -14,7 +14,20 @@ from zlib import crc32
 from attrs import define, field
 
 from mirrorq.effects import QueueImage, QueueWrite
-from mirrorq.messages import Confirmed, Deliver, Entry, SessionReply, View
+from mirrorq.messages import (
+    AckOp,
+    Confirmed,
+    Deliver,
+    DiscardOp,
+    DropHeadOp,
+    Entry,
+    ExpiryOp,
+    Payload,
+    PromotedOp,
+    PurgeOp,
+    SessionReply,
+    View,
+)
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
@@ -22,6 +35,14 @@ from mirrorq.testing.disk import QueueFiles, SimulatedDisk
 
 NEAR = 64
 """A frame with this message is looked for so many sequences back before all are looked at."""
+ENDINGS = {
+    AckOp: "acked",
+    PurgeOp: "purged",
+    DropHeadOp: "dropped",
+    ExpiryOp: "expired",
+    DiscardOp: "discarded",
+}
+"""Ops that end messages, and what is said of these then."""
 
 
 @define
@@ -30,12 +51,15 @@ class _Copy:
 
     digests: dict[int, int] = field(factory=dict)
     """lsn -> checksum of the op; what came within a transferred state is not there."""
+    payloads: dict[int, Payload] = field(factory=dict)
+    """lsn -> what is not applied yet and is to be remembered when it is."""
     applied: int = 0
 
     def note(self, write: QueueWrite) -> None:
         if write.reset:
             self.digests.clear()
             self.applied = 0
+            self.payloads.clear()
         cut = write.truncate_to
         if cut is not None:
             self.digests = {lsn: crc for lsn, crc in self.digests.items() if lsn <= cut}
@@ -44,6 +68,10 @@ class _Copy:
     def add(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self.digests[entry.lsn] = crc32(entry.frame)
+            if type(entry.payload) in ENDINGS or isinstance(entry.payload, PromotedOp):
+                self.payloads[entry.lsn] = entry.payload
+            else:
+                self.payloads.pop(entry.lsn, None)
 
 
 @define
@@ -55,6 +83,10 @@ class Onlooker:
     """Confirmed messages whose disks were looked at."""
     given_out: dict[int, RangeSet] = field(factory=dict)
     """queue -> sequences that were handed out at least once."""
+    ended: dict[int, dict[int, tuple[str, int]]] = field(factory=dict)
+    """queue -> sequence -> the word of `ENDINGS` for its end, and when that was first applied."""
+    colds: dict[int, int] = field(factory=dict)
+    """queue -> when a cold promotion was first applied, the last one: transient messages ended."""
     _copies: dict[tuple[str, int], _Copy] = field(factory=dict)
     _order: dict[tuple[int, int, int], tuple[int, str]] = field(factory=dict)
     """(queue, generation, lsn) -> checksum of the op applied there, and who applied it first."""
@@ -79,6 +111,7 @@ class Onlooker:
         writes: Iterable[QueueWrite],
         replicas: Mapping[int, Replica],
         is_deleted: Callable[[int], bool],
+        now_ms: int,
     ) -> None:
         """A node has stepped: hold what it has applied against what others have."""
         for write in writes:
@@ -91,7 +124,9 @@ class Onlooker:
                 continue
             for lsn in range(copy.applied + 1, replica.state.applied + 1):
                 place = (replica.queue_id, replica.state.generation, lsn)
-                self._on_applied(node, place, copy.digests.get(lsn))
+                if self._on_applied(node, place, copy.digests.get(lsn)):
+                    self._note_end(queue_id, copy.payloads.get(lsn), now_ms)
+                copy.payloads.pop(lsn, None)
             copy.applied = replica.state.applied
 
     def _copy(self, node: str, queue_id: int) -> _Copy:
@@ -100,12 +135,25 @@ class Onlooker:
             copy = self._copies[node, queue_id] = _Copy()
         return copy
 
-    def _on_applied(self, node: str, place: tuple[int, int, int], digest: int | None) -> None:
+    def _on_applied(self, node: str, place: tuple[int, int, int], digest: int | None) -> bool:
+        """Whether nobody has applied this op before."""
         if digest is None:
-            return
+            return False
+        is_first = place not in self._order
         known, first = self._order.setdefault(place, (digest, node))
         if known != digest:
             self.wrong.append(f"two orders: {node} and {first} applied other ops at {place}")
+        return is_first
+
+    def _note_end(self, queue_id: int, op: Payload, now_ms: int) -> None:
+        word = ENDINGS.get(type(op))
+        if word is not None:
+            ended = self.ended.setdefault(queue_id, {})
+            for first, last in op.ranges:  # type: ignore[union-attr]
+                for sequence in range(first, last + 1):
+                    ended.setdefault(sequence, (word, now_ms))
+        elif isinstance(op, PromotedOp) and op.how == "cold":
+            self.colds[queue_id] = now_ms
 
     def on_reply(
         self,

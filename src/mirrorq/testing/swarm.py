@@ -1,10 +1,11 @@
 """One seed, one run: queues under load and random faults, then heal, drain, check.
 
-    python -m mirrorq.testing --seeds 100
+python -m mirrorq.testing --seeds 100
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 from attrs import define, field
@@ -13,6 +14,8 @@ from mirrorq.testing import checkers
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.faults import Faults
 from mirrorq.testing.load import Life, Load
+from mirrorq.testing.membership import MembershipFaults
+from mirrorq.testing.policy_faults import PolicyFaults
 
 NODE_COUNTS = (1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 6, 7)
 QUEUE_COUNTS = (1, 1, 1, 2, 3, 4)
@@ -25,6 +28,16 @@ LATE_MS = 5000
 """What was scheduled by the last faults has been done after this."""
 DRAIN_MS = 60_000
 """After heal everything must be done within this."""
+POLICY_SHARE = 0.5
+LIMIT_SHARE = 0.5
+"""Of the runs with policies: those in which these limit messages."""
+MEMBER_SHARE = 0.35
+TRANSIENT_SHARE = 0.25
+"""How many runs have these."""
+LOOK_MS = 7
+"""Between two looks at limits."""
+PRESS_MS = 2000
+"""At the end it is asked so often that nodes that are gone be forgotten."""
 QUIET_MS = 3000
 """After the drain checkpoints are written and marks have gone round within this."""
 
@@ -55,7 +68,10 @@ class Swarm:
         *,
         priorities: tuple[int, ...] | None = None,
         delays_ms: tuple[int, ...] = (0,),
+        policies: bool | None = None,
+        members: bool | None = None,
     ) -> None:
+        """Draw a run; policies and members change in it or not, or as chance wants (None)."""
         self.seed = seed
         self.delays_ms = delays_ms
         """Of what is published and of what is given back."""
@@ -66,9 +82,33 @@ class Swarm:
         names = tuple("abcdefg"[:count])
         witnesses = names[-1:] if count >= 3 and self.random.random() < 0.15 else ()
         self.cluster = SimulatedCluster(names, seed=seed, witnesses=witnesses)
-        self.data_nodes = tuple(name for name in names if name not in witnesses)
         self.loads: list[Load] = []
-        self.faults = Faults(self.cluster, self.random, self._queue_ids)
+        self.policies: PolicyFaults | None = None
+        self.members: MembershipFaults | None = None
+        chances = [self.random.random() for _ in range(4)]
+        if chances[0] < POLICY_SHARE if policies is None else policies:
+            self.policies = PolicyFaults(
+                self.cluster,
+                self.random,
+                lambda: [load.name for load in self.loads],
+                with_limits=chances[1] < LIMIT_SHARE,
+            )
+        if chances[2] < MEMBER_SHARE if members is None else members:
+            self.members = MembershipFaults(self.cluster, self.random)
+        self._has_transient = chances[3] < TRANSIENT_SHARE
+        self.faults = Faults(
+            self.cluster,
+            self.random,
+            self._queue_ids,
+            policies=self.policies,
+            members=self.members,
+        )
+        self.limits = checkers.LimitWatch(self.cluster)
+
+    @property
+    def data_nodes(self) -> tuple[str, ...]:
+        """Those that are to have copies of every queue, without a policy."""
+        return tuple(name for name, node in self.faults.present.items() if not node.witness)
 
     def _queue_ids(self) -> list[int]:
         return [load.life.queue_id for load in self.loads]
@@ -87,13 +127,19 @@ class Swarm:
             self.seed,
             wrong,
             tally,
-            dict(sorted(self.faults.counts.items())),
+            dict(sorted(self._counts().items())),
             len(cluster.nodes),
             len(self.loads),
             cluster.now_ms,
             healed_ms,
             cluster.trace,
         )
+
+    def _counts(self) -> Counter[str]:
+        counts = Counter({kind: count for kind, count in self.faults.counts.items() if count})
+        for kind, count in self.policies.counts.items() if self.policies is not None else ():
+            counts[f"policies: {kind}"] = count
+        return counts
 
     def _start(self) -> None:
         cluster = self.cluster
@@ -109,12 +155,25 @@ class Swarm:
             load = Load(cluster, self.random, name, queue_id, self.faults.counts, pace=pace)
             load.priorities = self.priorities or self.random.choice(PRIORITIES)
             load.delays_ms = self.delays_ms
+            load.transient_share = 0.5 if self._has_transient else 0.0
             self.loads.append(load)
         for node in cluster.nodes.values():
             node.commit_ms = self.random.choice((0, 1, 2, 5))
         for load in self.loads:
             load.start()
         self.faults.start()
+        if self.policies is not None:
+            self._look()
+
+    def _look(self) -> None:
+        self.limits.look(self._queue_ids())
+        self.cluster.after(LOOK_MS, self._look)
+
+    def _press(self) -> None:
+        """Who is gone for good is to be forgotten, however often it was refused."""
+        if self.members is not None:
+            self.members.press()
+            self.cluster.after(PRESS_MS, self._press)
 
     def _lives(self) -> list[Life]:
         return [life for load in self.loads for life in load.lives]
@@ -129,6 +188,9 @@ class Swarm:
         for load in self.loads:
             load.drain()
         began_ms = cluster.now_ms
+        self._press()
+        if self.policies is not None:
+            self.policies.end()
         done = cluster.run_until(self._is_drained, DRAIN_MS)
         healed_ms = cluster.now_ms - began_ms
         wrong = [] if done else [f"no progress: {self._situation()}"]
@@ -136,8 +198,9 @@ class Swarm:
         return wrong + self._check(), healed_ms
 
     def _check(self) -> list[str]:
-        wrong = []
+        wrong: list[str] = [*self.limits.wrong]
         for life in self._lives():
+            self._note_endings(life)
             found = checkers.all_of_journal(life.journal)
             if life.is_ending:
                 found += checkers.undeleted(self.cluster, life.queue_id)
@@ -145,9 +208,27 @@ class Swarm:
                 found += checkers.unequal(self.cluster, life.queue_id)
                 found += checkers.undrained(self.cluster, life.queue_id)
             wrong += [f"queue {life.queue_id}: {text}" for text in found]
+        wrong += self._unwanted_endings()
         return wrong + self.cluster.onlooker.wrong + self.cluster.onlooker.misordered()
 
+    def _note_endings(self, life: Life) -> None:
+        onlooker = self.cluster.onlooker
+        life.journal.ended = onlooker.ended.get(life.queue_id, {})
+        life.journal.cold_ms = onlooker.colds.get(life.queue_id, -1)
+
+    def _unwanted_endings(self) -> list[str]:
+        """Messages ended by limits and times of which no policy has said anything."""
+        wanted = ["acked", "purged", *(self.policies.endings if self.policies is not None else ())]
+        return [
+            f"ended: sequence {sequence} of queue {queue_id} is {word}, which no policy allows"
+            for queue_id, ended in self.cluster.onlooker.ended.items()
+            for sequence, (word, _) in ended.items()
+            if word not in wanted
+        ]
+
     def _is_drained(self) -> bool:
+        if self.members is not None and not self.members.is_settled():
+            return False
         return all(
             load.is_drained
             and len(self.cluster.in_sync(load.life.queue_id)) == len(self.data_nodes)

@@ -52,6 +52,7 @@ class Attempt:
     """open, acknowledged (with its sequence), refused, unknown."""
     sequence: int = 0
     put_ms: int = 0
+    persistent: bool = True
 
 
 @define
@@ -96,6 +97,11 @@ class Journal:
     resolved_ms: dict[int, int] = field(factory=dict)
     """sequence -> when an ack of it first resolved ok."""
     purges: list[PurgeCall] = field(factory=list)
+    ended: dict[int, tuple[str, int]] | None = None
+    """sequence -> how and when it ended, by the ops that were applied (`Onlooker.ended`); None:
+    nobody has looked at them, and what a purge may have ended is taken for ended."""
+    cold_ms: int = -1
+    """When the last cold promotion was applied, which ends transient messages."""
     is_deleted: bool = False
     """The queue was deleted, with the messages that it had."""
 
@@ -253,7 +259,9 @@ class Producer(SimulatedHandle):
             bodies = [b"%s/%d" % (self.name.encode(), self.sent + i + 1) for i in range(size)]
             self.sent += size
             for body in bodies:
-                self.journal.attempts[body] = Attempt(body, put_ms=self.cluster.now_ms)
+                self.journal.attempts[body] = Attempt(
+                    body, put_ms=self.cluster.now_ms, persistent=self.persistent
+                )
             pack = _packer(bodies, self._terms())
             whole = self.random.random() < 0.5
             self.session.put(Put(bodies, size, sum(map(len, bodies)), pack, whole))
