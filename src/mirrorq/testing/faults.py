@@ -31,8 +31,8 @@ REPLACED_MS = 3500
 """A master that stops for so long finds itself replaced."""
 BACKUP_SHARE = 0.1
 """How often a node's store is copied, for one that comes back from yesterday."""
-CHANGE_SHARE = 0.3
-"""How often a step brings a change of policies or members, where there are such."""
+CHANGES_MS = (50, 1200)
+"""Between two changes of policies or members, where there are such."""
 
 TARGETS = ("one", "minority", "majority", "master", "successor", "last", "all")
 
@@ -75,6 +75,8 @@ class Faults:
         """Begin with an unstable period."""
         self._unstable_until_ms = self.cluster.now_ms + self.random.choice(UNSTABLE_MS)
         self._tick()
+        if self._changes:
+            self._tick_changes()
 
     def stop(self) -> None:
         """No more new ones."""
@@ -136,9 +138,13 @@ class Faults:
             return
         if self.random.random() < 0.7:
             self.random.choice(self._mix)()
-        if self._changes and self.random.random() < CHANGE_SHARE:
-            self.random.choice(self._changes)()
         cluster.after(self.random.choice(STEPS_MS), self._tick)
+
+    def _tick_changes(self) -> None:
+        """In stable periods too: who is in the cluster and what is wanted is no mishap."""
+        if not self._is_over:
+            self.random.choice(self._changes)()
+            self.cluster.after(self.random.randint(*CHANGES_MS), self._tick_changes)
 
     def _mend(self) -> None:
         cluster = self.cluster

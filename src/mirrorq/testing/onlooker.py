@@ -219,7 +219,10 @@ class Onlooker:
             disk = disk_of(member.id.node)
             if not member.in_sync or disk.store != member.id.store:
                 continue
-            missing = _missing(disk, queue_id, first, last)
+            # A confirm may come late, by a resend: what has ended needs no disk any more, and a
+            # copy that was transferred meanwhile never had its frame.
+            ended = self.ended.get(queue_id, {})
+            missing = [s for s in _missing(disk, queue_id, first, last) if s not in ended]
             if missing:
                 self.wrong.append(
                     f"confirmed too early: sequence {missing[0]} is not on the disk of "
