@@ -16,6 +16,7 @@ from mirrorq.testing.explore_search import PLANS, attempt, search
 from mirrorq.testing.explore_world import Violation
 from mirrorq.testing.mutations import MUTATIONS, mutation
 from simulation import test_dead_letters
+from supervisor import test_handover
 
 from . import scenarios
 from .traces import TRACES
@@ -74,6 +75,9 @@ TESTS: dict[str, Callable[[], None]] = {
     "lease from the grant's receipt": (LEASE.test_the_lease_runs_from_the_send_time_of_the_request),
     "lease without the new leader's wait": (
         LEASE.test_a_new_leader_outlasts_what_others_may_have_granted
+    ),
+    "promise of another epoch": (
+        test_handover.test_promises_of_others_and_of_other_epochs_are_none
     ),
     "dead on a refused probe alone": (
         lambda: LIVENESS.test_a_refused_probe_alone_is_nothing(_ear())

@@ -313,6 +313,31 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
             ("view", "promote", "b"),
         ),
     ),
+    "moved without its promise": (
+        "move",
+        "handout",
+        (
+            ("slow", ("link", 2, 0)),
+            ("slow", ("catalog", 0, 0)),
+            ("publish", 0),
+            ("view", "move", "b"),
+            ("view", "demote", "a"),
+            ("hear", 2, 0),
+        ),
+    ),
+    "promise not honoured": (
+        "move",
+        "handout",
+        (
+            ("slow", ("link", 2, 0)),
+            ("slow", ("catalog", 0, 0)),
+            ("publish", 0),
+            ("yield",),
+            ("view", "move", "b"),
+            ("view", "demote", "a"),
+            ("hear", 2, 0),
+        ),
+    ),
     "hand-out above the horizon": (
         "late",
         "handout",

@@ -86,6 +86,8 @@ SCOPES: dict[str, Plan] = {
     "joining": Plan(Bounds(publishes=2, views=1, counts=2, ticks=2), in_sync=("a", "b")),
     "consume": Plan(Bounds(publishes=1, acks=1, returns=1, ends=1, views=1), USED),
     "failover": Plan(Bounds(publishes=1, acks=1, views=1, crashes=1, restarts=1, ticks=1), USED),
+    # A living master is moved, and keeps its lease.
+    "move": Plan(Bounds(publishes=1, views=2, counts=0, yields=1, ticks=0), USED),
     # An unclean promotion: at each moment of the joining member's transfer, too.
     "loss": Plan(
         Bounds(publishes=1, views=2, ticks=0, is_lossy=True), PLAIN, ("a",), 2, 1, 2

@@ -46,6 +46,7 @@ from mirrorq.replica import (
     SessionGone,
     Tick,
     ViewInstalled,
+    YieldAsked,
 )
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.testing.explore_codec import ModelCodec
@@ -134,6 +135,11 @@ class LeaseEnds:
 
 
 @frozen
+class Yields:
+    """The leader asks the master to hand out nothing more in the epoch in which it is."""
+
+
+@frozen
 class Crashes:
     """SIGKILL: what was not synced is gone."""
 
@@ -162,6 +168,7 @@ ProcessEvent = (
     | ConsumerEnds
     | Reattaches
     | LeaseEnds
+    | Yields
     | Crashes
     | Wiped
     | Starts
@@ -337,6 +344,8 @@ class _Work:
                 self._attach(event.attachment, event.held)
             case LeaseEnds():
                 self._lease(False)
+            case Yields():
+                self._events(YieldAsked(process.epoch))
             case Crashes():
                 process.replica = None
                 process.pending = []
@@ -534,5 +543,6 @@ __all__ = [
     "Ticks",
     "Wiped",
     "Writes",
+    "Yields",
     "replies_of",
 ]

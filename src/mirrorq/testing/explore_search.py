@@ -48,6 +48,9 @@ PLANS: dict[str, Plan] = {
         ),
         USED,
     ),
+    "move": Plan(
+        Bounds(publishes=2, acks=1, returns=1, views=3, yields=2, ticks=1, slow=3), USED
+    ),
     "late": Plan(
         Bounds(publishes=2, acks=1, views=2, crashes=1, restarts=1, ticks=2, slow=3),
         Scope(consumes=True, is_late=True),

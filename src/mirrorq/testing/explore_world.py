@@ -5,8 +5,9 @@ mark: what was sent before may still arrive, or be lost with all that follows it
 receiver learns of the break. Disks are synced when they please; a crash loses what was not. The
 catalog is one register, changed by the real `Catalog` on commands of the master (counting in)
 and of a supervisor that may do, at any moment, whatever its rules allow: a mirror to the tail,
-another order, a new master when the old one is dead or its lease has run out, a restarted node
-as joiner. Nodes learn of views one by one, whenever they please.
+another order, a new master when the old one is dead, its lease has run out or it has promised to
+hand nothing out (its lease goes on then), a restarted node as joiner. Nodes learn of views one by
+one, whenever they please.
 
 Faults and work are bounded by a `Bounds`. With `slow` None every order of events is possible.
 With a number, at most so many of the links, disks and nodes' catalogs are slow, whichever an
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 from attrs import evolve, frozen
 
 from mirrorq.catalog import Catalog
+from mirrorq.handover import HandOvers
 from mirrorq.messages import (
     ChangeView,
     DeclareQueue,
@@ -32,6 +34,7 @@ from mirrorq.messages import (
     RegisterNode,
     SetPolicy,
     View,
+    Yielded,
 )
 from mirrorq.policy import parse, to_text
 from mirrorq.testing.explore_checks import Checkers, Violation, Witness
@@ -56,6 +59,7 @@ from mirrorq.testing.explore_process import (
     Ticks,
     Wiped,
     Writes,
+    Yields,
 )
 from mirrorq.view import find, in_sync_ids, is_in_sync, joining_ids, make_view
 
@@ -94,6 +98,8 @@ class Bounds:
     """Whether the supervisor also proposes masters that only the catalog can refuse."""
     is_lossy: bool = False
     """Whether the policy lets a member that is not in sync become master."""
+    yields: int = 0
+    """Times that a living master is asked to give the queue up; who has promised may be moved."""
     slow: int | None = None
     """How many links, disks and catalogs are slow; None: all."""
 
@@ -113,6 +119,7 @@ class Left(NamedTuple):
     ticks: int
     wipes: int
     slow: int
+    yields: int
 
 
 class State(NamedTuple):
@@ -167,6 +174,7 @@ class World:
             bounds.ticks,
             bounds.wipes,
             bounds.slow or 0,
+            bounds.yields,
         )
         links: tuple[tuple[int, ...], ...] = ((),) * (self.count * self.count)
         state = State(nodes, links, 1, (self._intern(view),), (), Witness(), left)
@@ -220,6 +228,8 @@ class World:
                 yield from self._user_actions(state, place, master.reign)
         for proposal in range(len(state.proposals)):
             yield ("commit", proposal)
+        if left.yields and self._master_place(state) is not None:
+            yield ("yield",)
         if left.views:
             yield from self._supervisor_actions(state)
         if left.breaks:
@@ -304,11 +314,36 @@ class World:
             may_lead = self.bounds.is_careless or (one.node, one.store) in stores
             if may_lead and one != master:
                 yield ("view", "promote", one.node)
+        if self.bounds.yields and self._has_promised(state, view):
+            for mirror in mirrors:
+                if mirror in up:
+                    yield ("view", "move", mirror.node)
         if self.bounds.is_lossy or self.bounds.is_careless:
             for known in joining_ids(view):
                 for one in up:
                     if (one.node, one.store) == (known.node, known.store):
                         yield ("view", "lose", one.node)
+
+    def _master_place(self, state: State) -> int | None:
+        """Where the master of the last committed view runs, if it does."""
+        master = self.view(state).members[0].id
+        for place, number in enumerate(state.nodes):
+            process = self.processes[number]
+            if process.is_up and process.member == master:
+                return place
+        return None
+
+    def _has_promised(self, state: State, view: View) -> bool:
+        """Whether the leader may move the master: what it promises is known at once."""
+        place = self._master_place(state)
+        if place is None:
+            return False
+        process = self.processes[state.nodes[place]]
+        handovers = HandOvers(0)
+        epoch = None if process.replica is None else process.replica.yielded_epoch
+        if epoch is not None:
+            handovers.on_yielded(Yielded(QUEUE, epoch, process.member), view)
+        return handovers.has_yielded(QUEUE, view)
 
     # --- What follows ---------------------------------------------------------------------
 
@@ -351,6 +386,8 @@ class World:
                 return self._supervise(state, how, node)
             case ("tick",):
                 return self._tick(state)
+            case ("yield",):
+                return self._yield(state)
             case ("slow", task):
                 left = state.left._replace(slow=state.left.slow - 1)
                 return state._replace(left=left, slow=tuple(sorted((*state.slow, task))))
@@ -439,6 +476,12 @@ class World:
                 queue = (*queue, BREAK)
             state = _with_link(state, link, queue)
         return state
+
+    def _yield(self, state: State) -> State:
+        place = self._master_place(state)
+        assert place is not None
+        left = state.left._replace(yields=state.left.yields - 1)
+        return self._step(state._replace(left=left), place, Yields())
 
     def _tick(self, state: State) -> State:
         state = state._replace(left=state.left._replace(ticks=state.left.ticks - 1))
@@ -530,9 +573,10 @@ class World:
         master, *mirrors = in_sync_ids(view)
         head = master
         promoted = ""
-        if how in ("promote", "lose"):
+        if how in ("promote", "lose", "move"):
             head = next(one for one in up if one.node == node)
-            promoted = "clean" if how == "promote" else "unclean"
+            promoted = "unclean" if how == "lose" else "clean"
+        if how in ("promote", "lose"):
             # A master whose process runs is replaced when its lease has run out (4.5).
             for place in range(self.count):
                 if self.processes[state.nodes[place]].member == master:

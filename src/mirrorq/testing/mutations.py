@@ -18,6 +18,7 @@ from attrs import evolve
 from mirrorq import catalog, ring, view
 from mirrorq.catalog import Catalog
 from mirrorq.delivery import Delivery
+from mirrorq.handover import HandOvers
 from mirrorq.lease import Leading, LeaseGrantor, LeaseHolder
 from mirrorq.liveness import Liveness
 from mirrorq.master import Master
@@ -36,6 +37,7 @@ from mirrorq.messages import (
     TransferState,
     View,
     Watermark,
+    Yielded,
 )
 from mirrorq.outbox import Outbox
 from mirrorq.queue_state import NUMBER_MAX, QueueState
@@ -572,6 +574,40 @@ def _ack_early() -> Sequence[Patch]:
         self._discharge(self._ring.received)
 
     return [(Master, "_flush_settles", flush)]
+
+
+# --- Moving a living master ------------------------------------------------------------------
+
+
+@_named("moved without its promise")
+def _move_unpromised() -> Sequence[Patch]:
+    def has_yielded(self: HandOvers, queue_id: int, found: View) -> bool:
+        return True
+
+    return [(HandOvers, "has_yielded", has_yielded)]
+
+
+@_named("promise of another epoch")
+def _promise_epoch() -> Sequence[Patch]:
+    real = HandOvers.on_yielded
+
+    def on_yielded(self: HandOvers, promise: Yielded, found: View) -> None:
+        real(self, evolve(promise, epoch=found.epoch), found)
+
+    return [(HandOvers, "on_yielded", on_yielded)]
+
+
+@_named("promise not honoured")
+def _promise_broken() -> Sequence[Patch]:
+    """The master promises, and goes on handing out."""
+    real = Master.settle
+
+    def settle(self: Master, now_ms: int) -> None:
+        kept, self.yielded_epoch = self.yielded_epoch, 0
+        real(self, now_ms)
+        self.yielded_epoch = kept
+
+    return [(Master, "settle", settle)]
 
 
 # --- Producers ----------------------------------------------------------------------------
