@@ -1,4 +1,4 @@
-"""Bodies for what the master decided: frames read from the store, cut to what is named.
+"""Bodies for what the master decided: frames read from the shelf, cut to what is named.
 
 The engine names messages; only the driver reads disks. Whole frames are passed on as they
 are on disk; one that straddles the edge of a range is cut.
@@ -23,14 +23,14 @@ from mirrorq.messages import (
     Range,
     SessionReply,
 )
-from mirrorq.store import Store
+from mirrorq.shelf import Shelf
 from mirrorq.wire import frames
 
 DELIVER_BYTES = 8 << 20
 """A Deliver carries about so much; what is left of the hand-out goes back and comes next."""
 
 
-def fill(store: Store, reply: SessionReply) -> tuple[SessionReply, SessionReply | None]:
+def fill(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, SessionReply | None]:
     """Put the bodies into a Deliver or Browsed; everything else is returned as it is.
 
     Returns:
@@ -42,13 +42,13 @@ def fill(store: Store, reply: SessionReply) -> tuple[SessionReply, SessionReply 
     body = reply.reply
     if isinstance(body, Deliver) and not body.frames:
         ranges = [(piece.first, piece.last) for piece in body.handouts]
-        found, whole, end = _frames(store, reply.queue_id, ranges)
+        found, whole, end = _frames(shelf, reply.queue_id, ranges)
         sent, rest = _split_at(body.handouts, whole, end)
         filled = evolve(reply, reply=Deliver(body.consumer, sent, found))
         return filled, evolve(reply, reply=Deliver(body.consumer, rest)) if rest else None
     if isinstance(body, Browsed) and not body.frames:
         ranges = [(first, last) for first, last, _ in body.ranges]
-        found, whole, end = _frames(store, reply.queue_id, ranges)
+        found, whole, end = _frames(shelf, reply.queue_id, ranges)
         shown = body.ranges[:whole]
         if whole < len(ranges) and end >= ranges[whole][0]:
             shown += ((ranges[whole][0], end, body.ranges[whole][2]),)
@@ -57,7 +57,7 @@ def fill(store: Store, reply: SessionReply) -> tuple[SessionReply, SessionReply 
 
 
 def _frames(
-    store: Store, queue_id: int, ranges: Sequence[Range]
+    shelf: Shelf, queue_id: int, ranges: Sequence[Range]
 ) -> tuple[tuple[bytes, ...], int, int]:
     """Frames of the ranges, in their order, up to about DELIVER_BYTES.
 
@@ -69,7 +69,7 @@ def _frames(
     size = 0
     for whole, (first, last) in enumerate(ranges):
         while first <= last:
-            read = size < DELIVER_BYTES and store.read(queue_id, first, last, DELIVER_BYTES - size)
+            read = size < DELIVER_BYTES and shelf.read(queue_id, first, last, DELIVER_BYTES - size)
             if not read:
                 return tuple(found), whole, first - 1
             for frame in read:
@@ -93,21 +93,21 @@ def _split_at(
     return tuple(sent), tuple(rest)
 
 
-def chunk_of(store: Store, fetch: FetchFrames) -> PackedChunk:
+def chunk_of(shelf: Shelf, fetch: FetchFrames) -> PackedChunk:
     """Answer a joining member: frames after `after_sequence`, within the bytes asked for.
 
     Raises:
         StoreCorrupt: a frame is not as it was written.
     """
     first, last = fetch.after_sequence + 1, fetch.upto_sequence
-    read = store.read(fetch.queue_id, first, last, fetch.bytes_max)
+    read = shelf.read(fetch.queue_id, first, last, fetch.bytes_max)
     size = sum(map(len, read))
     if read and fetch.is_continued:
         head = frames.header(read[0])
         if head.first_sequence < first:
             del read[0]
             if not read and head.last_sequence < last:
-                read = store.read(fetch.queue_id, head.last_sequence + 1, last, fetch.bytes_max)
+                read = shelf.read(fetch.queue_id, head.last_sequence + 1, last, fetch.bytes_max)
                 size = sum(map(len, read))
     is_cut = read and size >= fetch.bytes_max
     upto = frames.header(read[-1]).last_sequence if is_cut else last

@@ -8,9 +8,9 @@ turn comes is decided here.
 Guarantees
     1. A view changes by compare-and-set on its epoch, and each change adds exactly 1: of two
        proposals that name the same epoch one fails (R12).
-    2. A new master was in sync in the view that it replaces, by (node, store) (R5). An
-       `unclean` change makes another member of it master, alone in sync, and only where the
-       policy in force allows that.
+    2. A new master was in sync in the view that it replaces (R5): by (node, store), or in the
+       very incarnation where that view is not `fsync`. An `unclean` change makes another member
+       of it master, alone in sync, and only where the policy in force allows that.
     3. Incarnations of a store only grow, and a queue id is never used again.
     4. Equal histories of commands give equal `snapshot()` bytes.
     5. A request of a node takes effect once, however often it stands in the log (`askers`).
@@ -22,7 +22,7 @@ master counts a joiner in is checked by the leader before the command enters the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from attrs import evolve, frozen
@@ -58,7 +58,14 @@ from mirrorq.messages import (
 )
 from mirrorq.policy import DEFAULT, Definition, Policy, from_text, in_force, to_text
 from mirrorq.routing import Binding, ExchangeRecord, binding_error, exchange_error
-from mirrorq.view import find_store, is_in_sync, joining_ids, order_error
+from mirrorq.view import (
+    counts_lives,
+    find_store,
+    is_in_sync,
+    joining_ids,
+    next_durability,
+    order_error,
+)
 
 __all__ = [
     "NAME_CHARS_MAX",
@@ -414,7 +421,15 @@ class Catalog:
         epoch = view.epoch + 1
         stays = members[0].id == view.members[0].id
         how, reign = (view.how, view.reign) if stays else ("clean", epoch)
-        self._queues[queue.id] = evolve(queue, view=View(epoch, members, how, reign))
+        after = evolve(
+            view,
+            epoch=epoch,
+            members=members,
+            how=how,
+            reign=reign,
+            durability=self._next_durability(queue),
+        )
+        self._queues[queue.id] = evolve(queue, view=after)
         return True
 
     def _end_owned(self, node: str) -> tuple[int, ...]:
@@ -472,7 +487,7 @@ class Catalog:
             command.auto_delete,
             command.declarer,
             command.owner,
-            View(1, members, reign=1),
+            View(1, members, reign=1, durability=self.definition_of(command.name).durability),
             owner_life,
         )
         self._note_outboxes()
@@ -553,7 +568,8 @@ class Catalog:
         # in a snapshot, and its first op says how it took over.
         how, reign = (known.view.how, known.view.reign) if stays else (command.how, epoch)
         generation = known.view.generation + (command.how == "unclean")
-        view = View(epoch, command.members, how, reign, generation)
+        durability = self._next_durability(known, settled=command.settled)
+        view = View(epoch, command.members, how, reign, generation, durability)
         # Who drops out for a moment and comes back in the same life was told; who is in sync has
         # done what it was told.
         told = tuple(
@@ -564,13 +580,25 @@ class Catalog:
         self._queues[known.id] = evolve(known, view=view, told=told)
         return CatalogResult(value=view.epoch, queues=(known.id,))
 
+    def _next_durability(
+        self, queue: QueueRecord, *, settled: bool = False
+    ) -> Literal["fsync", "settling", "replicated"]:
+        wanted = self.definition_of(queue.name).durability
+        return next_durability(queue.view, wanted, settled=settled)
+
     def _loss_error(self, queue: QueueRecord, command: ChangeView) -> str:
-        """Return why this unclean promotion must not be, "" when it may."""
+        """Return why this unclean promotion must not be, "" when it may.
+
+        A restarted member of a queue that is confirmed in memory needs no leave of the policy:
+        by choosing that durability the user has accepted what is lost with a life.
+        """
         head, *others = command.members
-        if not self.may_lose(queue):
-            return f"{head.id.node} is not in sync, and the policy in force says when-synced"
-        if find_store(queue.view, head.id.node, head.id.store) is None:
+        before = find_store(queue.view, head.id.node, head.id.store)
+        if before is None:
             return f"{head.id.node} has no copy of the queue"
+        was_in_sync = before.in_sync and counts_lives(queue.view)
+        if not was_in_sync and not self.may_lose(queue):
+            return f"{head.id.node} is not in sync, and the policy in force says when-synced"
         if is_in_sync(queue.view, head.id):
             return f"{head.id.node} is in sync: nothing need be lost"
         if any(member.in_sync for member in others):
@@ -849,6 +877,8 @@ def _promotion_error(view: View, command: ChangeView) -> str:
     before = find_store(view, head.node, head.store)
     if before is None or not before.in_sync:
         return f"{head.node} was not in sync and cannot become master"
+    if counts_lives(view) and before.id != head:
+        return f"{head.node} was restarted, and what it had in memory may be lost"
     if command.how not in ("clean", "cold"):
         return f"a new master needs how=clean or cold, not {command.how!r}"
     return ""

@@ -41,6 +41,7 @@ from mirrorq.engine_events import (
     Probed,
     SessionClosed,
     SessionOpened,
+    WriteAll,
 )
 from mirrorq.errors import ConfigError, ProtocolError, StoreCorrupt, StoreFull
 from mirrorq.messages import (
@@ -54,6 +55,7 @@ from mirrorq.messages import (
 )
 from mirrorq.outgoing import packed
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
+from mirrorq.shelf import Shelf
 from mirrorq.store import Store
 from mirrorq.transport import CONTROL, DATA, Transport
 from mirrorq.transport.inbound import (
@@ -134,6 +136,7 @@ class Driver:
         self.entry: ClientSide | None = None
         """Takes messages of clients; called on the node thread."""
         self._store = store
+        self._shelf = Shelf(store, engine.replicas)
         self._transport = transport
         self._on_notice = on_notice
         self._ports: dict[SessionId, _Port] = {}
@@ -207,6 +210,7 @@ class Driver:
         try:
             while not self._is_stopping:
                 self._round()
+            self.post(WriteAll())
             self._round()
         except Exception as error:
             self.failure = error
@@ -394,7 +398,7 @@ class Driver:
     def _packed(self, load: OutboxLoad) -> OutboxLoaded:
         """A batch for another queue, from frames of this one."""
         try:
-            return packed(load, lambda *span: self._store.read(load.queue_id, *span))
+            return packed(load, lambda *span: self._shelf.read(load.queue_id, *span))
         except (StoreCorrupt, ProtocolError) as error:
             log.error("cannot bring messages to queue %s: %s", load.target_name, error)
             return OutboxLoaded(load.queue_id, load.target, load.number, 0, 0, b"")
@@ -407,7 +411,7 @@ class Driver:
             if replica is None or replica.ring.epoch != fetch.epoch:
                 continue
             try:
-                self._send([(node, chunk_of(self._store, fetch))])
+                self._send([(node, chunk_of(self._shelf, fetch))])
             except StoreCorrupt as error:
                 log.error("cannot serve a transfer: %s", error)
             return
@@ -428,7 +432,7 @@ class Driver:
             return
         is_own = isinstance(reply.reply, Deliver) and not reply.reply.frames
         try:
-            reply, rest = fill(self._store, reply)
+            reply, rest = fill(self._shelf, reply)
         except StoreCorrupt as error:
             log.error("cannot deliver: %s", error)
             self.post(NotSent(reply))

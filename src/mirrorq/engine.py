@@ -44,6 +44,7 @@ from mirrorq.engine_events import (
     Release,
     SessionClosed,
     SessionOpened,
+    WriteAll,
 )
 from mirrorq.errors import ProtocolError
 from mirrorq.founding import (
@@ -129,6 +130,7 @@ from mirrorq.replica import (
     ViewInstalled,
     YieldAsked,
 )
+from mirrorq.replica import WriteAll as WriteAllOf
 from mirrorq.room import Room
 from mirrorq.supervisor import CatalogChanged, CatalogReplaced, Heard, Supervisor
 from mirrorq.supervisor import Event as SupervisorEvent
@@ -270,6 +272,8 @@ class Engine:
         """What `is_registered` said when the catalog was last applied."""
         self._inbox: dict[int, list[ReplicaEvent]] = {}
         self._due: dict[int, int] = {}
+        self._holding: dict[int, None] = {}
+        """Queues that hold messages back from the store (`durability: replicated`)."""
         self._rounds: deque[tuple[int, list[tuple[int, int]], int]] = deque()
         self._round = 0
         self._round_writes: list[tuple[int, int]] = []
@@ -394,6 +398,8 @@ class Engine:
         """Take everything that arrived; see the module's text for what to do with the rest."""
         out = self._out = self._next_out
         self._note_lateness(now_ms)
+        for queue_id in self._holding:
+            self.room.bytes_left -= self.replicas[queue_id].ring.append_cost
         for event in events:
             self._on_event(now_ms, event)
         self._run_timers(now_ms)
@@ -454,6 +460,8 @@ class Engine:
                 reply = event.reply
                 if isinstance(reply.reply, Deliver):
                     self._queue(reply.queue_id, Undelivered(reply.session, reply.reply))
+            case WriteAll():
+                self._all_queues(WriteAllOf())
             case Release():
                 self._is_released = True
                 self._to_leader(now_ms, self._holder.release(now_ms))
@@ -505,7 +513,7 @@ class Engine:
                 if message.member == member:
                     self._supervise(now_ms, message)
             case QueueReport():
-                self.reports[message.queue_id] = (message, now_ms)
+                self._on_report(now_ms, member, message)
             case SyncReport():
                 self.sync_reports.note(member, message)
             case Directory():
@@ -519,6 +527,22 @@ class Engine:
                 queue_id = getattr(message, "queue_id", None)
                 if isinstance(queue_id, int):
                     self._queue(queue_id, RingReceived(member, message))  # type: ignore[arg-type]
+
+    def _on_report(self, now_ms: int, sender: MemberId, report: QueueReport) -> None:
+        """A master's report, or what another node remembers of it: the newest reign counts."""
+        known = self.reports.get(report.queue_id)
+        record = self.catalog.queue(report.queue_id)
+        is_masters = record is not None and record.view.members[0].id == sender
+        if is_masters or known is None or known[0].reign < report.reign:
+            self.reports[report.queue_id] = (report, now_ms)
+
+    def _remind(self, node: str) -> None:
+        """Tell a life that has just begun what the masters of queues that are down had said: it
+        may be the one to go on with less, and to count the loss."""
+        for queue_id, (report, _) in self.reports.items():
+            record = self.catalog.queue(queue_id)
+            if record is not None and not self.is_alive(record.view.members[0].id):
+                self._out.send.append((node, report))
 
     def _on_hello(self, now_ms: int, hello: Hello) -> None:
         if hello.node == self.me.node:
@@ -553,6 +577,7 @@ class Engine:
             self._reported.clear()
             self.sync_reports.tell_again()
             self._say_hello(member.node)
+            self._remind(member.node)
         if not self._raft.is_founded:
             self._found(now_ms, PeerHello(store, hello.founded))
         if self._is_foreign(store):
@@ -1087,6 +1112,7 @@ class Engine:
         self._due.pop(queue_id, None)
         self._reported.pop(queue_id, None)
         self.replicas.pop(queue_id, None)
+        self._holding.pop(queue_id, None)
         # A later copy counts its writes from 1 again: it must not take these for its own.
         self._round_writes = _without(self._round_writes, queue_id)
         for place, (number, writes, raft_number) in enumerate(self._rounds):
@@ -1164,6 +1190,10 @@ class Engine:
             self._new_ask(NOBODY, command)
         if effects.propose is not None or effects.commands:
             self._ask(now_ms)
+        if replica.ring.append_cost:
+            self._holding[queue_id] = None
+        else:
+            self._holding.pop(queue_id, None)
         if effects.wake_at_ms is None:
             self._due.pop(queue_id, None)
         else:

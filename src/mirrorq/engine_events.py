@@ -100,6 +100,11 @@ class Release:
     """The node is closing: give the lease up and hand nothing out any more."""
 
 
+@frozen
+class WriteAll:
+    """The node's last round: what is written behind goes to the disk in it."""
+
+
 EngineEvent = (
     FromPeer
     | FromSession
@@ -113,6 +118,7 @@ EngineEvent = (
     | Committed
     | NotSent
     | OutboxLoaded
+    | WriteAll
     | Release
 )
 

@@ -566,9 +566,9 @@ class Master:
     @property
     def blocked_by(self) -> str:
         """Why publishes or their confirms wait, "" when they do not."""
-        lacks = self._lacks_members()
-        if lacks:
-            return lacks
+        withheld = self._lacks_members() or self._lacks_disks()
+        if withheld:
+            return withheld
         if self._held_by_limit and self._held_publishes:
             return self._held_by_limit
         if self._limit is not None and self._limit.overflow == "block":
@@ -1010,8 +1010,22 @@ class Master:
             return ""
         return f"min-in-sync {least}, have {len(in_sync)}: {', '.join(in_sync)}"
 
+    def _lacks_disks(self) -> str:
+        """`durability`: why no confirm may be given on the way from replicated to fsync.
+
+        From the moment at which this master knows the policy no confirm rests on memory.
+        """
+        view = self._ring.view
+        if self.definition.durability != "fsync" or view is None or view.durability == "fsync":
+            return ""
+        if self._ring.is_settled:
+            return ""
+        return "durability is fsync from now on: what was confirmed in memory goes to disk first"
+
     def _flush_confirms(self) -> None:
-        if self._lease.paused or not self._confirms or self._lacks_members():
+        if self._lease.paused or not self._confirms:
+            return
+        if self._lacks_members() or self._lacks_disks():
             return
         for (session, producer), runs in self._confirms.items():
             self._reply(session, Confirmed(producer, tuple(runs)))

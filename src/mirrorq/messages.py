@@ -15,6 +15,7 @@ Ranges are always pairs (first, last), both inclusive.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Literal
 
 from attrs import frozen
 
@@ -352,6 +353,10 @@ class View:
     generation: int = 0
     """How many unclean promotions the queue has had. A master whose log does not have the
     last one begins with it, whatever `how` says: the one that should have may have died."""
+    durability: Literal["fsync", "settling", "replicated"] = "fsync"
+    """What the members' marks say, and by what members in sync are judged. fsync: on disk, by
+    store. replicated: in memory, by incarnation. settling, on the way from replicated to fsync:
+    on disk, still by incarnation."""
 
 
 # --- Ring messages (between members of one queue, all name the current epoch) ----------
@@ -924,6 +929,9 @@ class ChangeView:
     replaces: int
     members: tuple[Member, ...]
     how: str = ""
+    settled: bool = False
+    """The master of a settling view says: all that was confirmed in memory is on the disks of
+    these members in sync."""
 
 
 @frozen

@@ -80,6 +80,7 @@ class Definition:
     min_in_sync: int = 1
     """A confirm needs so many copies in sync, the master's included."""
     durability: Literal["fsync", "replicated"] = "fsync"
+    """What a confirm rests on: the disks of all in sync, or their memory, written behind."""
     single_active_consumer: bool = False
     """One consumer at a time is served; the next one takes over when it goes."""
 

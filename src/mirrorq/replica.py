@@ -63,6 +63,11 @@ SLOW_FACTOR = 5
 """A member that was too slow is not counted in again for so many lag_ms_max."""
 PROPOSE_AGAIN_MS = 500
 """A proposal to count a member in that nothing came of is made again after this."""
+WRITE_BEHIND_MS = 50
+"""`durability: replicated`: ops are given to the store at multiples of this, those of all queues
+of a node in one commit. It bounds what is lost when the power of all members fails at once."""
+WRITE_BEHIND_COST = 4 << 20
+"""The same when messages would take so much room on the disk."""
 IDLE_CHECKPOINT_MS = 1000
 """A queue that has been quiet for this long is checkpointed, so that its store is drained."""
 
@@ -163,6 +168,11 @@ class Tick:
 
 
 @frozen
+class WriteAll:
+    """The node is about to end: nothing is held back from the disk any more."""
+
+
+@frozen
 class YieldAsked:
     """The catalog's leader asks the master to hand out nothing more in this epoch."""
 
@@ -187,6 +197,7 @@ ReplicaEvent = (
     | OutboxLoaded
     | TargetsChanged
     | TargetLinkLost
+    | WriteAll
     | Tick
 )
 
@@ -212,9 +223,7 @@ class Replica:
         self.state = QueueState() if image.state is None else QueueState.decode(image.state)
         self.room = room or Room()
         self.ring = Ring(me, queue_id, config.joiner_bytes_max, self.room)
-        self.transfer = Transfer(
-            me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s
-        )
+        self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s)
         self.master: Master | None = None
         self.definition = DEFAULT
         """What the policy in force says; only what the master decides by it counts."""
@@ -236,6 +245,10 @@ class Replica:
         self._reset = False
         self._state_came = False
         self._chunk: tuple[Entry, ...] = ()
+        self._writes_behind = True
+        """Where the view allows it; not any more when the node is about to end."""
+        self._write_due_ms: int | None = None
+        """When ops that are held back go to the disk."""
         self._proposed: tuple[int, int] = (0, 0)
         self._next_tick_ms = 0
         self._samples: deque[tuple[int, int]] = deque()
@@ -348,6 +361,8 @@ class Replica:
                 # Of another epoch it means nothing: the leader asks again.
                 if master is not None and event.epoch == self.ring.epoch:
                     master.yielded_epoch = event.epoch
+            case WriteAll():
+                self._writes_behind = False
             case Tick():
                 if now_ms >= self._next_tick_ms:
                     self._next_tick_ms = now_ms + self._config.heartbeat_ms
@@ -567,14 +582,20 @@ class Replica:
         return True
 
     def _count_in(self, now_ms: int, out: ReplicaEffects) -> None:
-        """R8: only the master proposes, and it waits for the member from here on."""
+        """R8: only the master proposes, and it waits for the member from here on.
+
+        It also ends a settling view. A member counted in by the same proposal has on its disk
+        what the others have there, for R8 asks it of this epoch's whole history too.
+        """
         ring = self.ring
         slow = {member: t for member, t in self._slow_until_ms.items() if now_ms < t}
         if any(member in slow for member in ring.joiners):
             # Nothing else would look again in a queue that is idle by then.
             out.wake_at_ms = earliest(out.wake_at_ms, min(slow.values()))
-        gates = ring.countable(slow)
-        if not gates or ring.view is None or self.master is None or not self.master.active:
+        gates, settled = ring.countable(slow), ring.is_settled
+        if not (gates or settled) or ring.view is None:
+            return
+        if self.master is None or not self.master.active:
             return
         epoch, asked_ms = self._proposed
         if epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS:
@@ -584,7 +605,7 @@ class Replica:
         counted = tuple(Member(m.id, m.in_sync or m.id in gates) for m in ring.view.members)
         in_sync = tuple(member for member in counted if member.in_sync)
         joining = tuple(member for member in counted if not member.in_sync)
-        out.propose = ChangeView(self.queue_id, ring.epoch, in_sync + joining)
+        out.propose = ChangeView(self.queue_id, ring.epoch, in_sync + joining, settled=settled)
         out.wake_at_ms = earliest(out.wake_at_ms, now_ms + PROPOSE_AGAIN_MS)
 
     def _sample(self, now_ms: int) -> None:
@@ -606,7 +627,7 @@ class Replica:
         if (
             now_ms - sampled_ms < self._config.lag_ms_max
             or ring.stable >= old
-            or ring.durable < old
+            or ring.assured < old
         ):
             return
         behind = [m.id for m in ring.view.members if ring.reported.get(m.id, old) < old]
@@ -624,6 +645,9 @@ class Replica:
 
     def _make_write(self, now_ms: int, out: ReplicaEffects) -> None:
         ring = self.ring
+        if self._holds_back(now_ms):
+            ring.trim(self.state.applied)
+            return
         cut, entries = ring.take_write()
         checkpoint = self._state_came or self._checkpoint_due(now_ms)
         number = 0
@@ -651,6 +675,24 @@ class Replica:
         self._chunk = ()
         self._reset = self._state_came = False
         ring.trim(self.state.applied)
+
+    def _holds_back(self, now_ms: int) -> bool:
+        """Whether what this step wants on disk waits: confirms do not rest on it.
+
+        What changes the past of the copy goes at once, and all that waits with it.
+        """
+        ring = self.ring
+        is_urgent = bool(self._chunk) or self._reset or self._state_came or ring.has_cut
+        is_behind = ring.is_at_receipt and self._writes_behind and ring.has_append
+        if not is_behind or is_urgent or self.transfer.lacking_changed:
+            self._write_due_ms = None
+            return False
+        if self._write_due_ms is None:
+            self._write_due_ms = now_ms + WRITE_BEHIND_MS - now_ms % WRITE_BEHIND_MS
+        if now_ms < self._write_due_ms and ring.append_cost < WRITE_BEHIND_COST:
+            return True
+        self._write_due_ms = None
+        return False
 
     def _checkpoint_due(self, now_ms: int) -> bool:
         if not self._ops_since:
@@ -688,6 +730,7 @@ class Replica:
     def _wake_at_ms(self, now_ms: int, wake: int | None) -> int | None:
         if self.ring.needs_tick:
             wake = earliest(wake, max(self._next_tick_ms, now_ms + 1))
+        wake = earliest(wake, self._write_due_ms)
         if self._ops_since:
             wake = earliest(wake, self._applied_ms + IDLE_CHECKPOINT_MS)
         if self.master is not None:
@@ -734,6 +777,7 @@ __all__ = [
     "Tick",
     "Undelivered",
     "ViewInstalled",
+    "WriteAll",
     "YieldAsked",
     "earliest",
 ]

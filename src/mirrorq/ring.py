@@ -28,6 +28,10 @@ Lemma 4. Whatever an old master calls stable, whenever, is in its successor's lo
 one needs the mark of every member in sync of its view, and a member that has installed the
 successor's view sends none, while what it sent before covers ops that it has on disk.
 
+With `durability: replicated` the view says so, and a mark says what a member has received
+(`assured`), for as long as its disk is not too far behind. Then "on the disk" above reads "in
+the memory of this life": such views judge members in sync by incarnation.
+
 Invariants:
 1. log entries are base + 1 … received, without a gap.
 2. durable <= received; neither grows past what repair has found to agree.
@@ -57,7 +61,7 @@ from mirrorq.messages import (
     Watermark,
 )
 from mirrorq.queue_state import extend_history
-from mirrorq.room import Room
+from mirrorq.room import Room, cost
 
 MESSAGE_BYTES = 1 << 20
 """A resend is cut into messages of about this size, so that none delays the next round."""
@@ -65,6 +69,8 @@ RESEND_BYTES = 16 << 20
 """What one resend sends at most; the receiver's next mark or request brings the rest."""
 REPEAT_COUNT = 4
 """Ticks after the last change in which marks are repeated: what a reconnect swallowed."""
+BEHIND_BYTES_MAX = 16 << 20
+"""`durability: replicated`: with more than this not on its disk a member's marks wait for it."""
 
 
 def common_lsn(mine: list[tuple[int, int]], theirs: Iterable[tuple[int, int]]) -> int:
@@ -104,6 +110,11 @@ class Ring:
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) of everything up to received."""
         self.durable = 0
+        """What is on disk of it."""
+        self.is_at_receipt = False
+        """The view says `replicated`: marks say what is received."""
+        self.behind_bytes = 0
+        """Then: bytes of the log beyond `durable`."""
         self.stable = 0
         """Known stable; may run ahead of received in a joining member only."""
         self.stable_bytes = 0
@@ -118,6 +129,8 @@ class Ring:
         self.joiners: dict[MemberId, int] = {}
         self._w_left = 0
         self._w_sent = 0
+        self._round_mark = 0
+        """At the master: what came round in this epoch."""
         self._joiner_sent = -1
         self._right_received = -1
         """What the right has been sent; -1 until it says that it is repaired."""
@@ -131,6 +144,8 @@ class Ring:
         self._room = room or Room()
         self._joiner_bytes_max = joiner_bytes_max
         self._append: list[Entry] = []
+        self.append_cost = 0
+        """Room that messages not yet given to the store will take there."""
         self._truncate_to: int | None = None
         self._writes: deque[tuple[int, int]] = deque()
         self._write_number = 0
@@ -151,7 +166,9 @@ class Ring:
         self.epoch = view.epoch
         self._standing = views.standing(view, self.me)
         self.repaired = False
-        self._w_left = self._w_sent = 0
+        self._w_left = self._w_sent = self._round_mark = 0
+        self.is_at_receipt = view.durability == "replicated"
+        self._recount_behind()
         self._joiner_sent = -1
         self._right_received = -1
         self._left_heard = False
@@ -185,6 +202,47 @@ class Ring:
     @property
     def in_sync(self) -> bool:
         return self._standing.in_sync
+
+    @property
+    def assured(self) -> int:
+        """What this member's marks say: on its disk, or received where the view says so."""
+        if self.is_at_receipt and self.behind_bytes <= BEHIND_BYTES_MAX:
+            return self.received
+        return self.durable
+
+    @property
+    def is_settling(self) -> bool:
+        return self.view is not None and self.view.durability == "settling"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was confirmed in memory before this settling epoch is on the disks of
+        all in sync: the history with which it began holds it (see R8), and this epoch's marks,
+        which began at nothing and tell of disks, have passed that."""
+        return self.is_settling and self.is_master and self._round_mark >= self.start_last
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether a cut waits for this step's write."""
+        return self._truncate_to is not None
+
+    @property
+    def has_append(self) -> bool:
+        """Whether entries wait to be given to the store."""
+        return bool(self._append)
+
+    def behind(self, first: int, last: int) -> list[Entry]:
+        """Entries that hold messages of a range and are not known to be on this disk."""
+        found = []
+        for index in range(max(self.durable - self.base, 0), len(self.log)):
+            entry = self.log[index]
+            if entry.payload is not None:
+                continue
+            if entry.header.first_sequence > last:
+                break
+            if entry.header.last_sequence >= first:
+                found.append(entry)
+        return found
 
     def entry(self, lsn: int) -> Entry | None:
         """The entry at `lsn` if it is kept in memory."""
@@ -288,8 +346,12 @@ class Ring:
             self.gates[sender] = self.joiners[sender]
 
     def on_persisted(self, number: int) -> None:
+        before = self.durable
         while self._writes and self._writes[0][0] <= number:
             self.durable = max(self.durable, min(self._writes.popleft()[1], self.received))
+        if self.is_at_receipt:
+            first, end = max(before - self.base, 0), self.durable - self.base
+            self.behind_bytes -= sum(len(self.log[i].frame) for i in range(first, end))
 
     def on_link_lost(self, node: str) -> None:
         """What was on the way to or from `node` may be gone: say everything again."""
@@ -356,6 +418,7 @@ class Ring:
         """What of the log this step wants on disk: (truncate to, appended entries)."""
         cut, entries = self._truncate_to, tuple(self._append)
         self._truncate_to = None
+        self.append_cost = 0
         self._append.clear()
         return cut, entries
 
@@ -381,12 +444,14 @@ class Ring:
         self.log.clear()
         self.log_bytes = 0
         self._append.clear()
+        self.append_cost = 0
         self._truncate_to = None
         self.base = self.received = lsn
         self.history = list(history)
         self.durable = 0
         self._writes.clear()
         self._recount_unstable()
+        self._recount_behind()
 
     # --- Inside -------------------------------------------------------------------------
 
@@ -424,11 +489,15 @@ class Ring:
         self.received = entry.lsn
         if entry.lsn > self.stable:
             self.unstable_bytes += size
+        if self.is_at_receipt:
+            self.behind_bytes += size
         extend_history(self.history, entry.epoch, entry.lsn)
 
     def _accept(self, entry: Entry) -> None:
         self._keep(entry)
         self._append.append(entry)
+        if entry.payload is None:
+            self.append_cost += cost(len(entry.frame))
         self._ticks_left = REPEAT_COUNT
 
     def _cut(self, lsn: int) -> None:
@@ -443,10 +512,13 @@ class Ring:
         # Two epochs may cut in one step: what the first one cut is still on disk.
         self._truncate_to = lsn if self._truncate_to is None else min(self._truncate_to, lsn)
         self._append = [entry for entry in self._append if entry.lsn <= lsn]
+        kept = (len(entry.frame) for entry in self._append if entry.payload is None)
+        self.append_cost = sum(cost(size) for size in kept)
         # It falls with a truncation: what is appended in place of the cut is not on disk.
         self.durable = min(self.durable, lsn)
         self._writes = deque((number, min(end, lsn)) for number, end in self._writes)
         self._recount_unstable()
+        self._recount_behind()
 
     def _forget_lost_marks(self) -> None:
         """After an unclean promotion other ops come at lsns that were stable once: what is
@@ -455,6 +527,10 @@ class Ring:
 
     def _recount_unstable(self) -> None:
         self.unstable_bytes = sum(len(e.frame) for e in self.log if e.lsn > self.stable)
+
+    def _recount_behind(self) -> None:
+        behind = (len(e.frame) for e in self.log if e.lsn > self.durable)
+        self.behind_bytes = sum(behind) if self.is_at_receipt else 0
 
     def _learn_stable(self, stable: int) -> None:
         if stable <= self.stable:
@@ -505,7 +581,7 @@ class Ring:
         """R2: the running minimum goes right; the last in sync member closes the ring."""
         if not self.in_sync or self.view is None:
             return
-        lowest = self.durable if self.is_master else min(self._w_left, self.durable)
+        lowest = self.assured if self.is_master else min(self._w_left, self.assured)
         if lowest <= self._w_sent:
             return
         standing = self._standing
@@ -517,10 +593,11 @@ class Ring:
             self._send(to, Watermark(self.queue_id, self.epoch, lowest))
 
     def _advance_stable(self) -> None:
-        """R2 at the master: what every disk has that it waits for."""
+        """R2 at the master: what every disk (or memory) has that it waits for."""
         assert self.view is not None
         alone = self._standing.is_last_in_sync
-        lowest = self.durable if alone else min(self._w_left, self.durable)
+        lowest = self.assured if alone else min(self._w_left, self.assured)
+        self._round_mark = max(self._round_mark, lowest)
         for durable in self.gates.values():
             lowest = min(lowest, durable)
         self._learn_stable(lowest)
@@ -529,14 +606,14 @@ class Ring:
         """R7: a joiner tells the master what it has, only while its copy is complete."""
         if self.in_sync or not (self.has_state and self.complete) or self.view is None:
             return
-        if self.durable > self._joiner_sent:
-            self._joiner_sent = self.durable
+        if self.assured > self._joiner_sent:
+            self._joiner_sent = self.assured
             self._report_durable()
 
     def _report_durable(self) -> None:
         master = self._standing.master
         if master is not None and self.repaired:
-            self._send(master, JoinerDurable(self.queue_id, self.epoch, self.durable))
+            self._send(master, JoinerDurable(self.queue_id, self.epoch, self.assured))
 
     def _mark_right(self) -> None:
         right = self._right()

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from mirrorq.policy import Policy
+from mirrorq.replica import WRITE_BEHIND_MS
+from mirrorq.ring import BEHIND_BYTES_MAX
 from mirrorq.shortfall import shortfall
-from mirrorq.view import in_sync_ids
+from mirrorq.view import counts_lives, in_sync_ids
 
 if TYPE_CHECKING:
     from mirrorq.catalog import QueueRecord
@@ -124,6 +126,9 @@ def _warnings(engine: Engine, record: QueueRecord) -> Iterator[str]:
     dead = engine.catalog.definition_of(record.name).dead_letter_queue
     if dead is not None and engine.catalog.queue_named(dead) is None:
         yield f"dead-letter-queue {dead!r} does not exist: what ends goes nowhere. Declare it"
+    text = _durability_text(engine, record)
+    if text:
+        yield text
     report = engine.reports.get(record.id)
     lost = max(
         replica.state.lost if replica is not None else 0,
@@ -136,6 +141,24 @@ def _warnings(engine: Engine, record: QueueRecord) -> Iterator[str]:
         )
 
 
+def _durability_text(engine: Engine, record: QueueRecord) -> str:
+    """What a confirm rests on, where that is not the disks of all in sync."""
+    told, found = engine.catalog.definition_of(record.name).durability, record.view.durability
+    if found == told == "fsync":
+        return ""
+    before = "fsync" if found == "fsync" else "replicated"
+    text = f"durability is changing from {before} to {told}"
+    if found == told:
+        text = f"durability {told}"
+    if found == "fsync":
+        return text
+    return (
+        f"{text}: when the power of all members in sync fails at once, what was confirmed or acked "
+        f"in the last {WRITE_BEHIND_MS} ms and one commit is lost (up to {BEHIND_BYTES_MAX >> 20} "
+        "MiB where the disk is slower than that)"
+    )
+
+
 def down_text(engine: Engine, queue_id: int) -> str:
     """Why a queue has no master, and which node must come back; "" when it has one."""
     record = engine.catalog.queue(queue_id)
@@ -145,6 +168,12 @@ def down_text(engine: Engine, queue_id: int) -> str:
         f"{one.node} ({'shut down' if engine.catalog.was_stopped(one) else 'failed'})"
         for one in in_sync_ids(record.view)
     ]
+    if counts_lives(record.view):
+        return (
+            f"no member in sync is running: {', '.join(named)}. With durability replicated it goes "
+            "on, by an unclean promotion, when one of these has started again and all others have "
+            "started or are known to have ended; forget the node of one that does not come back"
+        )
     return (
         f"no member in sync is running: start {' or '.join(named)}, or allow the loss of what "
         "only they have with ha-promote-on-failure and ha-promote-on-shutdown: always"
@@ -221,9 +250,7 @@ class PolicyStatus:
 
     @classmethod
     def of(cls, policy: Policy) -> PolicyStatus:
-        return cls(
-            policy.name, policy.pattern, policy.given(), policy.priority, policy.apply_to
-        )
+        return cls(policy.name, policy.pattern, policy.given(), policy.priority, policy.apply_to)
 
     @classmethod
     def all_of(cls, engine: Engine) -> list[PolicyStatus]:

@@ -71,6 +71,7 @@ from mirrorq.placement import Loads, Seat, levelled, loads_of, wanted_members
 from mirrorq.policy import from_text
 from mirrorq.view import (
     arrange,
+    counts_lives,
     find,
     find_store,
     in_sync_ids,
@@ -79,6 +80,7 @@ from mirrorq.view import (
     links,
     make_view,
     member_ids,
+    next_durability,
     order_error,
     promotable,
 )
@@ -493,7 +495,8 @@ class Supervisor:
         master = queue.view.members[0].id
         if (master.node, master.store) != (store.node, store.store):
             return False
-        can_follow = any(self._present(one) is not None for one in promotable(queue.view))
+        view = queue.view
+        can_follow = any(self._candidate(view, one) is not None for one in promotable(view))
         return can_follow or not self._may_replace(self._now_ms, master)
 
     # --- Moving masters -----------------------------------------------------------------
@@ -673,6 +676,8 @@ class Supervisor:
             members = self._ring(view, head, wanted).members
             # A master that gave this epoch up hands out again in the next one only.
             same = members == view.members and not self._handovers.has_yielded(queue.id, view)
+            told = self._catalog.definition_of(queue.name).durability
+            same = same and next_durability(view, told) == view.durability
             return (None if same else ChangeView(queue.id, view.epoch, members)), False
         if head is not None and not queue.exclusive and self._is_serving(master):
             return self._move(now_ms, queue, self._ring(view, head, wanted)), False
@@ -688,7 +693,8 @@ class Supervisor:
         if not self._may_replace(now_ms, master):
             self._wait(self._grantor.free_at_ms(master))
             return None, True
-        if how == "cold" and not queue.durable:
+        is_restarted = how == "cold" or (how == "unclean" and head not in member_ids(view))
+        if is_restarted and not queue.durable:
             return DeleteQueue(queue.id), True
         return ChangeView(queue.id, view.epoch, self._ring(view, head, wanted).members, how), True
 
@@ -747,7 +753,7 @@ class Supervisor:
         """
         best: tuple[tuple[bool, bool, bool, bool, int], MemberId] | None = None
         for place, known in enumerate(promotable(view)):
-            member = self._present(known)
+            member = self._candidate(view, known)
             if member is None:
                 continue
             unwanted = (self._is_leaving(member), member not in wanted, member != known)
@@ -758,15 +764,30 @@ class Supervisor:
 
     def _unclean_head(self, queue: QueueRecord) -> MemberId | None:
         """Choose the oldest mirror that runs, where the policy in force lets one that is not
-        in sync become master (DESIGN 4.4). The catalog checks that again."""
-        if not self._catalog.may_lose(queue):
-            return None
-        for known in joining_ids(queue.view):
+        in sync become master (DESIGN 4.4). The catalog checks that again.
+
+        With `durability: replicated` restarted members are not in sync any more, and come back
+        so under every policy, as soon as it is certain that no life in sync goes on.
+        """
+        may_lose = self._catalog.may_lose(queue)
+        joining = joining_ids(queue.view) if may_lose else ()
+        for known in (*self._restarted(queue.view, may_lose), *joining):
             member = self._present(known)
-            is_same = member == known or queue.durable
+            is_same = member == known or queue.durable or known not in joining
             if member is not None and is_same and not self._is_leaving(member):
                 return member
         return None
+
+    def _restarted(self, view: View, may_lose: bool) -> tuple[MemberId, ...]:
+        """Return who was in sync in a life that has ended, where lives count."""
+        former = promotable(view)
+        ended = may_lose or all(self.status(one) is Status.DEAD for one in former)
+        return former if counts_lives(view) and ended else ()
+
+    def _candidate(self, view: View, known: MemberId) -> MemberId | None:
+        """Return the life in which this member in sync may become master, if it runs (R5)."""
+        member = self._present(known)
+        return None if counts_lives(view) and member != known else member
 
     def _is_leaving(self, member: MemberId) -> bool:
         return member in self._leaving or self._catalog.was_stopped(member)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import Literal
 
 from attrs import frozen
 
@@ -21,6 +22,7 @@ __all__ = [
     "NOWHERE",
     "Standing",
     "arrange",
+    "counts_lives",
     "find",
     "find_store",
     "in_sync_ids",
@@ -34,6 +36,7 @@ __all__ = [
     "make_view",
     "master",
     "member_ids",
+    "next_durability",
     "order_error",
     "promotable",
     "right",
@@ -174,10 +177,32 @@ def links(view: View) -> tuple[tuple[str, str], ...]:
 def promotable(view: View) -> tuple[MemberId, ...]:
     """Return who may become master after this view is committed, the first choice first.
 
-    R5: every member in sync, oldest first: each has every stable op on its disk. Whether
-    it runs, and in which incarnation, is for the asker to judge.
+    R5: every member in sync, oldest first: each has every stable op on its disk, or in this
+    life's memory where `counts_lives`. Whether it runs, and in which incarnation, is for the
+    asker to judge.
     """
     return in_sync_ids(view)
+
+
+def counts_lives(view: View) -> bool:
+    """Say whether members in sync are judged by incarnation: a restarted one has lost what it
+    had in memory only. Else by store."""
+    return view.durability != "fsync"
+
+
+def next_durability(
+    view: View, wanted: Literal["fsync", "replicated"], *, settled: bool = False
+) -> Literal["fsync", "settling", "replicated"]:
+    """Return the durability of the view that follows this one, under a policy that says `wanted`.
+
+    To replicated in one step: who is judged more strictly has all that it is to have. Back in
+    two: from a settling view only, when its master says that all is on disk.
+    """
+    if wanted == "replicated":
+        return "replicated"
+    if view.durability == "fsync" or (view.durability == "settling" and settled):
+        return "fsync"
+    return "settling"
 
 
 def order_error(members: tuple[Member, ...]) -> str:

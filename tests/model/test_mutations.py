@@ -15,7 +15,7 @@ from mirrorq.testing.explore import Found, begin
 from mirrorq.testing.explore_search import PLANS, attempt, search
 from mirrorq.testing.explore_world import Violation
 from mirrorq.testing.mutations import MUTATIONS, mutation
-from simulation import test_dead_letters
+from simulation import test_dead_letters, test_replicated
 from supervisor import test_handover
 
 from . import scenarios
@@ -98,9 +98,17 @@ SCENARIOS = {
 """Mutations that take too many steps for a trace: the scenario, and its checker."""
 
 
+SIMULATED = {
+    "restarted replicated member counted as in sync": (
+        test_replicated.test_mutation_a_restarted_member_counted_as_in_sync_is_noticed
+    ),
+}
+"""Mutations that the simulator's checkers notice: the test that switches it on and says so."""
+
+
 def test_each_mutation_is_accounted_for() -> None:
     """No mutation is without a trace or a test, and none is named that is not there."""
-    assert set(MUTATIONS) == set(TRACES) | set(TESTS) | set(SCENARIOS)
+    assert set(MUTATIONS) == set(TRACES) | set(TESTS) | set(SCENARIOS) | set(SIMULATED)
     assert not set(TRACES) & set(TESTS)
 
 

@@ -250,6 +250,20 @@ def test_resend_number_sends_from_there() -> None:
     assert firsts == [3, 5]
 
 
+def test_a_confirmed_number_that_the_master_misses_is_called_settled() -> None:
+    """An unclean promotion has lost it: what is open goes on after it."""
+    script = Scripted()
+    script.attach()
+    for token in ("one", "two"):
+        script.session.put(put_of(token, [b"1", b"2"]))
+    script.step()
+    script.reply(ProducerOpened(9))
+    script.reply(Confirmed(9, ((1, 2, 1),)))
+    script.reply(ResendNumber(9, 2))
+    headers = [frames.header(publish.frame) for publish in bodies_of(script.sent)]
+    assert [(header.first_number, header.settled) for header in headers] == [(3, 2)]
+
+
 def test_an_expired_producer_leaves_what_was_sent_unknown_and_what_waits_goes_on() -> None:
     """ProducerUnknown ends what is open under the id; later puts get a new id, from 1."""
     script = Scripted()

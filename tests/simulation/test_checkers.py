@@ -250,7 +250,7 @@ def test_a_wrong_order_of_hand_outs_is_seen() -> None:
         pieces = (HandOut(reign, number, place, place, 1),)
         reply = SessionReply(world.queue_id, reign, session, 1, number, Deliver(1, pieces))
         assert onlooker.misordered() == []
-        onlooker.on_reply("a", reply, replica, world.cluster._disk_of)
+        onlooker.on_reply("a", reply, replica, world.cluster._disk_of, world.cluster._copy_of)
     assert len(onlooker.misordered()) == 1
 
 
@@ -265,8 +265,8 @@ def test_two_masters_and_an_early_confirm_are_seen() -> None:
     reply = SessionReply(
         world.queue_id, replica.ring.view.epoch, session, 1, 1, Confirmed(1, ((1, 1, 99),))
     )
-    onlooker.on_reply("a", reply, replica, world.cluster._disk_of)
+    onlooker.on_reply("a", reply, replica, world.cluster._disk_of, world.cluster._copy_of)
     assert onlooker.wrong[0].startswith("confirmed too early")
     onlooker.wrong.clear()
-    onlooker.on_reply("c", reply, replica, world.cluster._disk_of)
+    onlooker.on_reply("c", reply, replica, world.cluster._disk_of, world.cluster._copy_of)
     assert onlooker.wrong[0].startswith("two masters")

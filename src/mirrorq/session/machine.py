@@ -405,6 +405,16 @@ class Session:
             else:
                 self._output.append(Failed(put.token, index, count, reason, unknown))
 
+    def _resend_from(self, number: int) -> None:
+        """The master misses this number. If it was confirmed, an unclean promotion has lost it:
+        the frames say anew what is settled, or the master would wait for it for ever."""
+        if number <= self._settled:
+            for batch in self._batches:
+                batch.frame = batch.put.pack(self._producer, batch.first, self._settled)
+        for batch in self._batches:
+            if batch.first + batch.put.count > number:
+                self._send(Publish(batch.frame, batch.put.whole))
+
     def _lose_producer(self, producer: int) -> None:
         """The id has expired: what is open under it is of unknown outcome."""
         if producer != self._producer:
@@ -467,9 +477,7 @@ class Session:
                 self._lose_producer(reply.producer)
             case ResendNumber():
                 if reply.producer == self._producer:
-                    for batch in self._batches:
-                        if batch.first + batch.put.count > reply.number:
-                            self._send(Publish(batch.frame, batch.put.whole))
+                    self._resend_from(reply.number)
             case Browsed() | Purged() | Counts():
                 query = self._queries.pop(reply.request, None)
                 if query is not None:

@@ -38,6 +38,7 @@ from mirrorq.messages import (
     CatalogCommand,
     DeclareQueue,
     Deliver,
+    Entry,
     FetchFrames,
     FrameChunk,
     MemberId,
@@ -47,6 +48,7 @@ from mirrorq.messages import (
     View,
 )
 from mirrorq.outgoing import packed
+from mirrorq.replica import Replica
 from mirrorq.room import PLENTY
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.testing.network import Link, Network
@@ -488,7 +490,7 @@ class SimulatedCluster:
         if effects.send:
             self._send(node, effects.send)
         for peer, fetch in effects.reads:
-            self._send(node, [(peer, _chunk(node.disk, fetch))])
+            self._send(node, [(peer, _chunk(node, fetch))])
         for load in effects.loads:
             self._tell(node, packed(load, self._reader(node, load.queue_id)))
         for answer in effects.answers:
@@ -499,9 +501,9 @@ class SimulatedCluster:
             self._probe(node, peer)
 
     def _reader(self, node: SimulatedNode, queue_id: int) -> Callable[..., list[bytes]]:
-        """Frames of a queue on this node's disk, as the store gives them."""
+        """Frames of a queue on this node, as `shelf.Shelf` gives them."""
         return lambda first, last, _: [
-            entry.frame for entry in node.disk.read(queue_id, first, last)
+            entry.frame for entry in _frames(node, queue_id, first, last)
         ]
 
     def _send(self, node: SimulatedNode, messages: list[tuple[str, object]]) -> None:
@@ -577,7 +579,7 @@ class SimulatedCluster:
         replica = engine.replicas.get(reply.queue_id)
         master = replica.master if replica is not None else None
         if replica is not None and master is not None and master.reign == reply.epoch:
-            self.onlooker.on_reply(node.name, reply, replica, self._disk_of)
+            self.onlooker.on_reply(node.name, reply, replica, self._disk_of, self._copy_of)
         if reply.session.node != node.name:
             self._send(node, [(reply.session.node, reply)])
             return
@@ -588,6 +590,13 @@ class SimulatedCluster:
     def _disk_of(self, name: str) -> SimulatedDisk:
         return self.nodes[name].disk
 
+    def _copy_of(self, member: MemberId, queue_id: int) -> Replica | None:
+        """The copy of one life of a node, while that goes on."""
+        engine = self.nodes[member.node].engine if member.node in self.nodes else None
+        if engine is None or engine.me != member:
+            return None
+        return engine.replicas.get(queue_id)
+
     def _filled(self, node: SimulatedNode, reply: SessionReply) -> SessionReply:
         """Put the bodies in, as the real driver does from its store."""
         deliver = reply.reply
@@ -595,7 +604,7 @@ class SimulatedCluster:
         found: list[bytes] = []
         for piece in deliver.handouts:
             self.handed_ms[reply.queue_id, piece.epoch, piece.number] = self.now_ms
-            for entry in node.disk.read(reply.queue_id, piece.first, piece.last):
+            for entry in _frames(node, reply.queue_id, piece.first, piece.last):
                 header = entry.header
                 start = max(piece.first - header.first_sequence, 0)
                 stop = min(piece.last + 1 - header.first_sequence, header.count)
@@ -670,9 +679,20 @@ class SimulatedCluster:
         return tuple(member.id.node for member in newest.members if member.in_sync)
 
 
-def _chunk(disk: SimulatedDisk, fetch: FetchFrames) -> FrameChunk:
-    """What a disk answers to a transfer's question: a few frames at a time."""
-    entries = disk.read(fetch.queue_id, fetch.after_sequence + 1, fetch.upto_sequence)
+def _frames(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[Entry]:
+    """Publish ops on the disk, and those that are written behind, as `shelf.Shelf` gives them."""
+    found = node.disk.read(queue_id, first, last)
+    replica = node.engine.replicas.get(queue_id) if node.engine is not None else None
+    behind = replica.ring.behind(first, last) if replica is not None else []
+    if behind:
+        edge = behind[0].header.first_sequence
+        found = [entry for entry in found if entry.header.first_sequence < edge]
+    return found + behind
+
+
+def _chunk(node: SimulatedNode, fetch: FetchFrames) -> FrameChunk:
+    """What a node answers to a transfer's question: a few frames at a time."""
+    entries = _frames(node, fetch.queue_id, fetch.after_sequence + 1, fetch.upto_sequence)
     if fetch.is_continued:
         entries = [e for e in entries if e.header.first_sequence > fetch.after_sequence]
     taken = tuple(entries[:CHUNK_FRAMES])

@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import evolve
 
-from mirrorq import catalog, ring, view
+from mirrorq import catalog, ring, supervisor, view
 from mirrorq.catalog import Catalog
 from mirrorq.delivery import Delivery
 from mirrorq.handover import HandOvers
@@ -442,6 +442,14 @@ def _wiped_store() -> Sequence[Patch]:
         return next((one for one in found.members if one.id.node == node), None)
 
     return [(catalog, "find_store", find_store)]
+
+
+@_named("restarted replicated member counted as in sync")
+def _lives_do_not_count() -> Sequence[Patch]:
+    def counts_lives(found: View) -> bool:
+        return False
+
+    return [(module, "counts_lives", counts_lives) for module in (catalog, supervisor)]
 
 
 @_named("proposal without compare-and-set")

@@ -22,6 +22,7 @@ from mirrorq.messages import (
     DropHeadOp,
     Entry,
     ExpiryOp,
+    MemberId,
     Payload,
     PromotedOp,
     PurgeOp,
@@ -124,9 +125,12 @@ class Onlooker:
                 continue
             for lsn in range(copy.applied + 1, replica.state.applied + 1):
                 place = (replica.queue_id, replica.state.generation, lsn)
-                if self._on_applied(node, place, copy.digests.get(lsn)):
-                    self._note_end(queue_id, copy.payloads.get(lsn), now_ms)
-                copy.payloads.pop(lsn, None)
+                digest, op = copy.digests.get(lsn), copy.payloads.pop(lsn, None)
+                entry = replica.ring.entry(lsn)
+                if entry is not None:  # it may be written behind
+                    digest, op = crc32(entry.frame), entry.payload
+                if self._on_applied(node, place, digest):
+                    self._note_end(queue_id, op, now_ms)
             copy.applied = replica.state.applied
 
     def _copy(self, node: str, queue_id: int) -> _Copy:
@@ -161,6 +165,7 @@ class Onlooker:
         reply: SessionReply,
         replica: Replica,
         disk_of: Callable[[str], SimulatedDisk],
+        copy_of: Callable[[MemberId, int], Replica | None],
     ) -> None:
         """The master sends a reply: a confirm must be true now."""
         if isinstance(reply.reply, Deliver):
@@ -175,6 +180,9 @@ class Onlooker:
         for _, count, sequence in confirmed.runs:
             self.confirms += count
             last = sequence + count - 1
+            if view.durability == "replicated":
+                self._check_memories(reply.queue_id, view, sequence, last, copy_of)
+                continue
             self._check_disks(reply.queue_id, view, sequence, last, disk_of)
 
     def misordered(self) -> list[str]:
@@ -205,6 +213,25 @@ class Onlooker:
                 places = (piece.number, run.first + run.shift, run.last + run.shift)
                 self._handed.setdefault(key, []).append(places)
 
+    def _check_memories(
+        self,
+        queue_id: int,
+        view: View,
+        first: int,
+        last: int,
+        copy_of: Callable[[MemberId, int], Replica | None],
+    ) -> None:
+        """`durability: replicated`: every life in sync that goes on has the message."""
+        if queue_id in self._deleted:
+            return
+        for member in view.members:
+            copy = copy_of(member.id, queue_id) if member.in_sync else None
+            if copy is not None and not _has_received(copy, last):
+                self.wrong.append(
+                    f"confirmed too early: {first} to {last} did not all come to "
+                    f"{member.id.node}, in sync in epoch {view.epoch}"
+                )
+
     def _check_disks(
         self,
         queue_id: int,
@@ -228,6 +255,14 @@ class Onlooker:
                     f"confirmed too early: sequence {missing[0]} is not on the disk of "
                     f"{member.id.node}, in sync in epoch {view.epoch}"
                 )
+
+
+def _has_received(copy: Replica, last: int) -> bool:
+    """Whether a copy has the op that publishes this message; sequences come in order."""
+    for entry in reversed(copy.ring.log):
+        if entry.payload is None:
+            return entry.header.last_sequence >= last or copy.state.next_sequence > last
+    return copy.state.next_sequence > last
 
 
 def _missing(disk: SimulatedDisk, queue_id: int, first: int, last: int) -> list[int]:
