@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from mirrorq.view import (
     links,
     make_view,
     master,
+    next_durability,
     order_error,
     right,
 )
@@ -137,3 +139,19 @@ def test_any_broken_links_leave_a_view_without_them(
     assert set(joining) <= set(members)
     if not bad:
         assert (in_sync + joining) == tuple(members)
+
+
+def test_durability_changes_at_once_to_memory_and_in_two_steps_back() -> None:
+    """Only a settling view whose master says that all is on disk is followed by fsync."""
+    made = {
+        name: evolve(make_view(1, ()), durability=name)
+        for name in ("fsync", "settling", "replicated")
+    }
+    assert [next_durability(one, "replicated") for one in made.values()] == ["replicated"] * 3
+    assert [next_durability(one, "fsync") for one in made.values()] == [
+        "fsync",
+        "settling",
+        "settling",
+    ]
+    settled = [next_durability(one, "fsync", settled=True) for one in made.values()]
+    assert settled == ["fsync", "fsync", "settling"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
+from attrs import evolve
 
 from mirrorq.effects import QueueWrite
 from mirrorq.messages import (
@@ -15,9 +18,10 @@ from mirrorq.messages import (
     Repaired,
     ResendFrom,
     TooOld,
+    View,
     Watermark,
 )
-from mirrorq.ring import Ring, common_lsn, cut_history
+from mirrorq.ring import BEHIND_BYTES_MAX, Ring, common_lsn, cut_history
 from mirrorq.testing.disk import QueueFiles
 
 from .entries import QUEUE, A, B, C, op, persist, publish, ring_of, sent, view
@@ -366,3 +370,71 @@ def test_a_left_that_learns_of_a_break_too_late_is_asked_again() -> None:
     assert asked == [ResendFrom(QUEUE, 2, 1)]
     left.on_resend(B, asked[0])
     assert ("b", Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),))) in sent(left)
+
+
+# --- durability: replicated -----------------------------------------------------------
+
+
+def _in_memory(epoch: int, durability: Literal["settling", "replicated"]) -> View:
+    return evolve(view(epoch, "ab"), durability=durability)
+
+
+def test_a_mark_says_what_is_received_where_the_view_says_so() -> None:
+    ring = ring_of(B, [])
+    ring.install(_in_memory(2, "replicated"))
+    _repaired(ring, 2)
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2), publish(2, 2, epoch=2))))
+    ring.on_watermark(A, Watermark(QUEUE, 2, 2))
+    ring.settle()
+    assert ("a", Watermark(QUEUE, 2, 2)) in sent(ring)
+    assert (ring.received, ring.durable) == (2, 0)
+
+
+def test_a_disk_far_behind_is_waited_for() -> None:
+    ring = ring_of(B, [])
+    ring.install(_in_memory(2, "replicated"))
+    _repaired(ring, 2)
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),)))
+    assert ring.assured == 1
+    ring.behind_bytes += BEHIND_BYTES_MAX
+    assert ring.assured == 0
+    ring.take_write()
+    ring.on_persisted(ring.note_write())
+    assert ring.assured == 1
+    assert ring.behind_bytes == BEHIND_BYTES_MAX, "what was added here is still taken for there"
+
+
+def test_what_is_not_on_disk_is_found_in_memory() -> None:
+    ring = ring_of(B, [publish(1, 1)])
+    ring.install(_in_memory(2, "replicated"))
+    _repaired(ring, 2, ((1, 1),))
+    new = (publish(2, 2, epoch=2), op(3, HorizonOp(9), epoch=2), publish(4, 3, epoch=2))
+    ring.on_data(A, Data(QUEUE, 2, 0, new))
+    assert ring.behind(1, 9) == [new[0], new[2]]
+    assert ring.behind(3, 3) == [new[2]]
+    ring.take_write()
+    ring.on_persisted(ring.note_write())
+    assert ring.behind(1, 9) == []
+
+
+def test_a_settling_master_waits_for_the_disks_of_this_epoch() -> None:
+    """What was stable in memory is not taken for what is on the disks."""
+    ring = ring_of(A, [])
+    ring.install(_in_memory(2, "replicated"))
+    ring.append(publish(1, 1, epoch=2))
+    ring.on_watermark(B, Watermark(QUEUE, 2, 1))
+    ring.settle()
+    assert (ring.stable, ring.durable) == (1, 0)
+    ring.install(_in_memory(3, "settling"))
+    ring.settle()
+    assert not ring.is_settled
+    ring.take_write()
+    ring.on_persisted(ring.note_write())
+    ring.settle()
+    assert not ring.is_settled, "B's disk is not known yet"
+    ring.on_watermark(B, Watermark(QUEUE, 2, 1))
+    ring.settle()
+    assert not ring.is_settled, "that mark is of another epoch"
+    ring.on_watermark(B, Watermark(QUEUE, 3, 1))
+    ring.settle()
+    assert ring.is_settled
