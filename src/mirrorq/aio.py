@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from mirrorq.consumer import Consumer
     from mirrorq.node import Node as BlockingNode
     from mirrorq.status import QueueStatus
+    from mirrorq.steps import AsyncTransaction
 
 __all__ = ["Client", "MirroredQueue", "Node", "connect", "wait"]
 
@@ -348,6 +349,17 @@ class MirroredQueue:
     async def purge(self) -> int:
         """End all ready and delayed messages; returns how many."""
         return await _in_thread(self.handle.purge)
+
+    async def redrive(self, count_max: int | None = None) -> int:
+        """Move dead letters back to the queues in which they ended; returns how many."""
+        return await _in_thread(partial(self.handle.redrive, count_max))
+
+    def transaction(self) -> AsyncTransaction:
+        """Puts and acks on this queue that are one op; see `steps.AsyncTransaction`."""
+        from mirrorq.steps import AsyncTransaction
+
+        self.handle._check_open_for_puts()
+        return AsyncTransaction(self.handle)
 
     async def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:
         """Delete the queue with everything in it."""

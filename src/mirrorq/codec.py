@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mirrorq.messages import Entry, Header, Payload
+from mirrorq.messages import Entry, Header, Payload, Step
 
 
 class OpCodec(Protocol):
@@ -21,6 +21,10 @@ class OpCodec(Protocol):
 
     def offsets(self, frame: bytes) -> bytes:
         """Where each body of a publish frame ends, as int32 after a 0; b"" when not known."""
+        ...
+
+    def step(self, frame: bytes) -> Step | None:
+        """What comes with the messages of a publish frame. Raises ProtocolError: it is unsound."""
         ...
 
     def publish(

@@ -19,7 +19,7 @@ from attrs import define, field
 from mirrorq.lanes import ReadyLanes
 from mirrorq.limits import Depth, oldest
 from mirrorq.messages import Deliver, HandOut, Range, SessionId
-from mirrorq.queue_state import QueueState
+from mirrorq.queue_state import QueueState, Run
 from mirrorq.ranges import RangeSet
 
 ConsumerKey = tuple[SessionId, int]
@@ -280,6 +280,17 @@ class Delivery:
             del self.open[piece.number]
         return found
 
+    def may_take(self, session: SessionId, piece: HandOut) -> bool:
+        """Whether `take` would close all of this piece; nothing changes."""
+        if piece.epoch != self._epoch:
+            found = len(list(self._inherited(piece)))
+        else:
+            handout = self.open.get(piece.number)
+            if handout is None or handout.key[0] != session or handout.count != piece.count:
+                return False
+            found = sum(b - a + 1 for a, b in handout.left.within(piece.first, piece.last))
+        return found == piece.last - piece.first + 1
+
     def _remember(self, session: SessionId, number: int, first: int, last: int) -> None:
         _, taken = self._taken.setdefault(number, (session, RangeSet()))
         taken.add(first, last)
@@ -313,19 +324,25 @@ class Delivery:
 
         Taken when the message is ready, last raised by a promotion, with the ack's count + 1.
         """
-        state = self._state
         taken: list[Range] = []
+        for run, sequence in list(self._inherited(piece)):
+            place = sequence + run.shift
+            self.ready.lane(run.priority).remove(place, place)
+            taken.append((sequence, sequence))
+        return taken
+
+    def _inherited(self, piece: HandOut) -> Iterator[tuple[Run, int]]:
+        """What `_take_inherited` would take: each sequence, with where it stands."""
+        state = self._state
         if piece.epoch < state.fence:
-            return taken  # counts of a past that was lost say nothing here
+            return  # counts of a past that was lost say nothing here
         for run in state.runs(piece.first, piece.last):
             lane, shift = self.ready.lane(run.priority), run.shift
             for low, high in lane.within(run.first + shift, run.last + shift):
                 for sequence in range(low - shift, high - shift + 1):
                     same = state.delivery_count(sequence) == piece.count + 1
                     if same and state.raised_by_promotion(sequence):
-                        lane.remove(sequence + shift, sequence + shift)
-                        taken.append((sequence, sequence))
-        return taken
+                        yield run, sequence
 
     def already_ended(self, piece: HandOut) -> list[Range]:
         """What of a piece of an earlier reign has been settled since: its ack was applied

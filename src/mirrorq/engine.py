@@ -1057,9 +1057,9 @@ class Engine:
                 report, _ = self.reports[queue_id]
                 replica.reported = report.ready + report.unacknowledged
             self._queue(queue_id, Defined(self.catalog.definition_of(record.name)))
-            if record.auto_delete or record.is_ending:
-                declared = Declared(record.auto_delete, record.was_consumed, record.is_ending)
-                self._queue(queue_id, declared)
+            if record.auto_delete or record.has_outbox:
+                known = (record.was_consumed, record.is_ending, record.has_outbox)
+                self._queue(queue_id, Declared(record.auto_delete, *known))
             self._queue(queue_id, Fetching(self.me in self.catalog.synchronising(queue_id)))
             self._queue(queue_id, ViewInstalled(record.view))
             if record.view.members[0].id == self.me and not was_master:

@@ -56,6 +56,7 @@ from mirrorq.session import (
     inquire_request,
 )
 from mirrorq.settles import Settle
+from mirrorq.steps import StepPut, step_put
 
 if TYPE_CHECKING:
     from mirrorq.consumer import Consumer
@@ -166,6 +167,11 @@ class Handle:
             kind = type(item)
             if kind is SinglePut or kind is ManyPut:
                 puts.append(item)
+            elif kind is StepPut:
+                # In the order of calls: what was put before it is stored before it.
+                self._publisher.offer(session, puts)
+                puts = []
+                self._offer_step(session, item)
             elif kind is Settle:
                 settled.append(item)
             else:
@@ -176,6 +182,19 @@ class Handle:
             self._offer_settles(session, settled)
         for function in functions:
             function()
+
+    def _offer_step(self, session: Session, item: StepPut) -> None:
+        item.messages = self._settled_now(session, item.messages)
+        session.put(step_put(item))
+
+    def _settled_now(self, session: Session, messages: Sequence[Message]) -> list[Message]:
+        """The deliveries by which these are settled; their consumers may be given others."""
+        newest = [self._newest(session, message) for message in messages]
+        for message in newest if self._consumers else ():
+            consumer = self._consumers.get(message._chunk.consumer)
+            if consumer is not None:
+                consumer._release(message)
+        return newest
 
     def _offer_settles(self, session: Session, settled: list[Settle]) -> None:
         for item in settled:
@@ -279,7 +298,7 @@ class Handle:
             self._publisher.count = self._publisher.size = 0
             while self._inbox:
                 item = self._inbox.popleft()
-                if isinstance(item, SinglePut | ManyPut):
+                if isinstance(item, SinglePut | ManyPut | StepPut):
                     item.confirmation._finish(None, ConfirmUnknown(why))
                 elif isinstance(item, Settle):
                     settles.refuse([item], why)
@@ -403,11 +422,13 @@ class Handle:
         assert isinstance(reply, Counts)
         return reply
 
-    def _settle(self, kind: str, messages: Sequence[Message], delay_ms: int = 0) -> Settlement:
+    def _settle(
+        self, kind: str, messages: Sequence[Message], delay_ms: int = 0, target: int = 0
+    ) -> Settlement:
         if os.getpid() != self._pid:
             self._check()
         settlement = Settlement(self._outcomes)
-        item = Settle(kind, messages, settlement, delay_ms)
+        item = Settle(kind, messages, settlement, delay_ms, target)
         if not item.messages:
             with self._outcomes.lock:
                 settlement._finish(None, settles.error_of(item, SettleDone(None, (), "")))

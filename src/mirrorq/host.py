@@ -61,6 +61,19 @@ class Host(Protocol):
         """What it knows of a queue, without asking anybody."""
         ...
 
+    def declare(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        passive: bool,
+        timeout: float | None,
+    ) -> Declared:
+        """Declare a queue."""
+        ...
+
     def delete(
         self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
     ) -> None:

@@ -27,12 +27,14 @@ from mirrorq.courier import Couriers, NoTargets, Targets, is_courier
 from mirrorq.delays import Delays
 from mirrorq.delivery import ConsumerKey, ConsumerSeat, Delivery
 from mirrorq.disuse import Disuse
+from mirrorq.errors import ProtocolError
 from mirrorq.expiry import Expiry
 from mirrorq.flow import Told
 from mirrorq.lanes import Horizons
 from mirrorq.limits import Depth, InLog, Verdict, full_text, judge, limit_of
 from mirrorq.messages import (
     FLAG_PRIORITY,
+    FLAG_STEP,
     AckOp,
     Attach,
     Attached,
@@ -57,6 +59,7 @@ from mirrorq.messages import (
     HorizonsOp,
     Inquire,
     LaneOp,
+    NoteOutbox,
     OpenProducer,
     OpKind,
     OutboxOp,
@@ -86,6 +89,7 @@ from mirrorq.messages import (
     SessionRequest,
     Settle,
     Settled,
+    Step,
     Subscribe,
     Unsubscribe,
 )
@@ -105,6 +109,8 @@ LEASE_IDLE_MS = 2000
 a round trip to the catalog's leader."""
 EXPIRY_LOOK_MS = 60_000
 """Deadlines of messages are compared with the wall clock at least so often."""
+NOT_TAKEN = "an ack was not taken"
+"""How the refusal of a step begins whose acks are to blame."""
 HELD_MS = 50
 """Publishes that wait for room are looked at again after this."""
 BROWSE_COUNT_MAX = 10_000
@@ -199,6 +205,12 @@ class Master:
         self.disuse = Disuse(ring.queue_id, reign)
         self._targets = targets or NoTargets()
         self.couriers = Couriers(ring.me, ring.queue_id, state, config, self._targets)
+        self.has_outbox = False
+        """The catalog knows that the queue may send to others."""
+        self._has_asked = False
+        self._held_moves: list[tuple[SessionId, Settle]] = []
+        self._moves: dict[int, list[Range]] = {}
+        """Target -> messages that are to go there in this step's op."""
         self._is_deleted = False
         self._outbox_lsn = 0
         """Last op in the log that put something into the outbox."""
@@ -282,6 +294,8 @@ class Master:
         elif isinstance(entry.payload, LaneOp):
             self._next_sequence = entry.payload.next_place
         elif isinstance(entry.payload, OutboxOp):
+            self._outbox_lsn = header.lsn
+        if entry.step is not None and entry.step.target:
             self._outbox_lsn = header.lsn
 
     # --- Requests -----------------------------------------------------------------------
@@ -625,8 +639,73 @@ class Master:
         if body.whole and header.first_number < expected:
             self._reply(session, Detached())
             return
+        if header.flags & FLAG_STEP:
+            self._take_step(now_ms, (session, attachment.number, body), header)
+            return
         frame = self._codec.cut(body.frame, expected - header.first_number, header.count)
         self._take_in(now_ms, (session, attachment.number, Publish(frame, body.whole)))
+
+    def _take_step(
+        self, now_ms: int, item: tuple[SessionId, int, Publish], header: Header
+    ) -> None:
+        """Acks and puts in one op: all of it, a refusal of all of it, or it waits."""
+        session, _, body = item
+        try:
+            step = self._codec.step(body.frame)
+        except ProtocolError:
+            step = None
+        why = self._step_error(session, body, step)
+        if step is None or why:
+            self.refuse(now_ms, header, why)
+            return
+        if step.target and not self.has_outbox:
+            # The catalog must know first: the queue is not to be deleted over it.
+            self._hold_for_outbox()
+            self._held_publishes.appendleft(item)
+            return
+        if self._limit is not None and not step.target and header.count > 1:
+            depth = self._depth()
+            sizes = sizes_of(self._codec.offsets(body.frame), header.count)[1:]
+            verdict = judge(self._limit, depth, sizes, True)
+            if verdict.action == "hold":
+                self._held_by_limit = verdict.reason
+                self._held_publishes.appendleft(item)
+                return
+            if verdict.action == "refuse":
+                self.refuse(now_ms, header, verdict.reason)
+                return
+            if self._limit.overflow == "drop-head":
+                need = Depth(depth.count + verdict.room.count, depth.size + verdict.room.size)
+                self._drop_head(now_ms, self._limit.exceeded_by(need))
+                self._is_enforcing = True
+        for piece in body.handouts:
+            self.delivery.take(session, piece)
+        self._store(body.frame)
+
+    def _step_error(self, session: SessionId, body: Publish, step: Step | None) -> str:
+        """Why nothing of a step can be done, "" when all can."""
+        if step is None or not body.whole or is_courier(session):
+            return "it is no step"
+        acked = RangeSet((piece.first, piece.last) for piece in body.handouts)
+        if acked != RangeSet(step.ranges):
+            return "the deliveries that it acks are not those of its op"
+        if sum(piece.last - piece.first + 1 for piece in body.handouts) != acked.count:
+            return f"{NOT_TAKEN}: one was to be acked twice"
+        for piece in body.handouts:
+            if not self.delivery.may_take(session, piece):
+                return (
+                    f"{NOT_TAKEN}: message {piece.first} went back to the queue or was settled "
+                    "by somebody else"
+                )
+        if step.target and (self.is_ending or self._targets.serving(step.target) is None):
+            return f"queue {step.target}, or this one, is deleted"
+        return ""
+
+    def _hold_for_outbox(self) -> None:
+        self._held_by_limit = "the catalog is to know first that the queue sends to another"
+        if not self._has_asked:
+            self._has_asked = True
+            self.commands.append(NoteOutbox(self._ring.queue_id))
 
     def _take_in(self, now_ms: int, item: tuple[SessionId, int, Publish]) -> None:
         """Store, refuse or hold a producer's new messages, as the queue's limit has it."""
@@ -824,6 +903,16 @@ class Master:
     # --- Settling -----------------------------------------------------------------------
 
     def _settle(self, session: SessionId, body: Settle) -> None:
+        if body.kind == "move" and not self.has_outbox:
+            self._hold_for_outbox()
+            self._held_moves.append((session, body))
+            return
+        if body.kind == "move" and (
+            self.is_ending or self._targets.serving(body.target) is None or not body.target
+        ):
+            why = f"queue {body.target}, to which it was to be moved, is deleted"
+            self._settles.append(PendingSettle(session, body.request, body.handouts, why))
+            return
         refused: list[HandOut] = []
         for piece in body.handouts:
             before = self.delivery.taken_before(session, piece)
@@ -836,6 +925,8 @@ class Master:
                 self.delays.give_back(list(taken), due_us)
             else:
                 ways = {"ack": self._acks, "reject": self._rejects}
+                if body.kind == "move":
+                    ways["move"] = self._moves.setdefault(body.target, [])
                 ways.get(body.kind, self._returns).extend(taken)
             done = taken.copy()
             for first, last in before:
@@ -854,6 +945,10 @@ class Master:
         if self._acks:
             self._propose(now_ms, AckOp(tuple(RangeSet(self._acks))))
             self._acks = []
+        for target, ranges in self._moves.items():
+            if ranges:
+                self._propose(now_ms, OutboxOp(tuple(RangeSet(ranges)), target, "moved"))
+        self._moves = {}
         if self._rejects:
             self._ended(now_ms, self._rejects, "rejected")
             self._rejects = []
@@ -892,6 +987,9 @@ class Master:
         payload = entry.payload
         if payload is None:
             first, last = self._in_log.on_applied(header.first_sequence, header.last_sequence)
+            if entry.step is not None:
+                first = max(first, header.first_sequence + 1)
+                last = 0 if entry.step.target else last
             priority = header.priority if header.flags & FLAG_PRIORITY else 0
             if header.delay_ms:
                 for low, high, due_us in self._state.delayed.within(first, last):
@@ -964,6 +1062,10 @@ class Master:
         self._expire(now_ms)
         if self._is_enforcing:
             self._enforce(now_ms)
+        if self.has_outbox and self._held_moves:
+            held, self._held_moves = self._held_moves, []
+            for session, body in held:
+                self._settle(session, body)
         self._admit_held(now_ms)
         self._flush_settles(now_ms)
         self._end_purges(now_ms)

@@ -169,6 +169,52 @@ class Message:
             raise ConfigError(f"nack(requeue=False, delay={delay}): what ends does not come again")
         return self._chunk.handle._settle("nack" if requeue else "reject", (self,), delay_ms)
 
+    def ack_and_put(
+        self,
+        queue: str | Handle,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        key: str | bytes | None = None,
+        persistent: bool = True,
+    ) -> Settlement:
+        """Ack this message and put another one into another queue: exactly once, if and only if
+        the ack takes effect.
+
+        The other message is stored with the ack, in this queue's outbox, and arrives soon after,
+        whoever dies meanwhile; if its queue is deleted before, it goes nowhere.
+
+        Args:
+            queue: a handle, or a name.
+            others: as in `MirroredQueue.put`.
+
+        Returns:
+            The settlement: it ends when both are certain; with AckRefused when neither happens.
+
+        Raises:
+            QueueNotFound: there is no queue of this name.
+            ValueError, TypeError, ConfigError: as `put`; or the message is settled already.
+        """
+        from mirrorq.confirmation import Settlement
+        from mirrorq.queue import MirroredQueue
+        from mirrorq.terms import terms_of
+
+        handle = self._chunk.handle
+        assert isinstance(handle, MirroredQueue)
+        if self._is_settled:
+            raise ValueError(f"{self!r} is settled already, or was only browsed")
+        terms = terms_of(persistent, priority, delay, ttl)
+        data = handle._publisher.body(body)
+        properties = pack_properties(headers, message_id, key)
+        target = handle._id_of(queue)
+        settlement = Settlement(handle._outcomes)
+        handle._step([data], [properties], terms, (self,), target, settlement)
+        return settlement
+
     def __enter__(self) -> Message:
         return self
 

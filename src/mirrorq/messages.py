@@ -98,6 +98,8 @@ FLAG_TRANSIENT = 2
 """The messages of this frame are not persistent."""
 FLAG_TERMS = 4
 """The frame ends with a delay and a ttl of its messages."""
+FLAG_STEP = 8
+"""The first body of this frame is no message but a `Step`."""
 PRIORITY_SHIFT = 8
 PRIORITY_MAX = 31
 FLAG_PRIORITY = PRIORITY_MAX << PRIORITY_SHIFT
@@ -255,7 +257,7 @@ class OutboxOp:
     target: int
     """Id of the other queue."""
     reason: str
-    """expired, maxlen, rejected or delivery_limit; moved: somebody asked for it."""
+    """expired, maxlen, rejected or delivery_limit; moved: somebody asked for it (`redrive`)."""
 
 
 @frozen
@@ -305,6 +307,16 @@ Payload = (
 )
 
 
+@frozen
+class Step:
+    """What the messages of a publish frame come with: all of it in one op, or nothing."""
+
+    ranges: tuple[Range, ...]
+    """Messages of this queue that are acked."""
+    target: int = 0
+    """The queue that the frame's messages are for; 0: this one."""
+
+
 @frozen(eq=False)
 class Entry:
     """One op in a log. Publish entries have payload None: bodies stay in the frame."""
@@ -316,6 +328,8 @@ class Entry:
     offsets: bytes = b""
     """Publish: where each body ends, counted from the first, as int32 after a 0: the frame's
     own column, for who counts bytes."""
+    step: Step | None = None
+    """Publish with FLAG_STEP: what its first body says."""
 
     @property
     def lsn(self) -> int:
@@ -584,6 +598,8 @@ class Publish:
 
     frame: bytes
     whole: bool
+    handouts: tuple[HandOut, ...] = ()
+    """With FLAG_STEP: the deliveries that it acks. It is stored when all of them are taken."""
 
 
 @frozen
@@ -612,8 +628,8 @@ class Credit:
 
 @frozen
 class Settle:
-    """Acks and returns. `kind`: ack, nack (counted), reject (ends without an ack) or giveback
-    (seen by nobody).
+    """Acks and returns. `kind`: ack, nack (counted), reject (ends without an ack), move (ends
+    here and goes to `target`) or giveback (seen by nobody).
 
     Answered by Settled with the same `request` when the outcome is stable (giveback: never).
     """
@@ -623,6 +639,8 @@ class Settle:
     handouts: tuple[HandOut, ...]
     delay_ms: int = 0
     """nack: the messages come again after this, at the earliest."""
+    target: int = 0
+    """move: the id of another queue."""
 
 
 @frozen

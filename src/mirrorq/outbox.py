@@ -24,11 +24,13 @@ from attrs import define, evolve, field, frozen
 from mirrorq.messages import Range
 from mirrorq.ranges import RangeSet
 
-__all__ = ["Outbox", "Outlet", "Parcel", "is_outbox", "producer_of"]
+__all__ = ["PUT", "Outbox", "Outlet", "Parcel", "is_outbox", "producer_of"]
 
 OUTBOX_BIT = 1 << 62
 """Of producer ids and of session numbers: no op gives such an id, no handle has such a number."""
 GENERATION_SHIFT = 40
+PUT = "put"
+"""Reason of a parcel that was published for its target: it did not end, it begins."""
 
 Image = list[tuple[int, int, list[tuple[int, int, int, str, int]]]]
 """(target, next number, parcels) of each outlet."""

@@ -3,7 +3,7 @@
 The driver's half of `courier`: it reads the frames that hold a batch's first messages, and makes
 one publish frame of as many as go under one header. Each message keeps its body, its headers, its
 message_id and its key, and gets the headers of `DEATH_HEADERS`; its ttl and delay are left behind,
-or it would die again of the same.
+or it would die again of the same. What was put for the target comes as it was put.
 
 *Circles.* A message that would come, by itself, into a queue in which it has died before goes
 nowhere, as in RabbitMQ; it would go round for ever. Where a consumer rejected it on the way, or
@@ -20,7 +20,7 @@ from mirrorq.courier import OutboxLoad, OutboxLoaded
 from mirrorq.errors import MALFORMED
 from mirrorq.message import Properties
 from mirrorq.messages import FLAG_PRIORITY, FLAG_TRANSIENT, Header
-from mirrorq.outbox import Parcel
+from mirrorq.outbox import PUT, Parcel
 from mirrorq.wire import frames
 
 __all__ = ["DEATH_HEADERS", "packed"]
@@ -56,10 +56,10 @@ def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
     bodies: list[bytes] = []
     properties: list[bytes] = []
     cycled = size = 0
-    terms: int | None = None
+    terms = (0, 0, 0)
     for parcel, header, chosen in _messages(load, read):
-        flags = header.flags & (FLAG_TRANSIENT | FLAG_PRIORITY)
-        if bodies and (flags != terms or size >= load.bytes_max):
+        own = _terms(parcel, header)
+        if bodies and (own != terms or size >= load.bytes_max):
             break
         is_cut = False
         for sequence, body, old in chosen:
@@ -70,7 +70,7 @@ def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
             if new is None:
                 cycled += 1
                 continue
-            terms = flags
+            terms = own
             bodies.append(body)
             properties.append(new)
             size += len(body) + len(new)
@@ -85,9 +85,17 @@ def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
             producer=load.producer,
             first_number=first_number,
             settled=first_number - 1,
-            flags=terms or 0,
+            flags=terms[0],
+            delay_ms=terms[1],
+            ttl_ms=terms[2],
         )
     return OutboxLoaded(load.queue_id, load.target, load.number, cycled, len(bodies), frame)
+
+
+def _terms(parcel: Parcel, header: Header) -> tuple[int, int, int]:
+    """(flags, delay, ttl) of a frame for the target."""
+    flags = header.flags & (FLAG_TRANSIENT | FLAG_PRIORITY)
+    return (flags, header.delay_ms, header.ttl_ms) if parcel.reason == PUT else (flags, 0, 0)
 
 
 def _messages(
@@ -123,6 +131,8 @@ def _messages(
 
 def _properties(load: OutboxLoad, parcel: Parcel, sequence: int, old: bytes) -> bytes | None:
     """The message's properties with why it comes; None: it would go in a circle."""
+    if parcel.reason == PUT:
+        return old
     try:
         known = _DECODER.decode(old) if old else Properties()
     except MALFORMED:

@@ -18,6 +18,7 @@ from mirrorq.session import Failed, PutCredit, Session, Stored
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
+    from mirrorq.steps import StepPut
 
 __all__ = ["MessageTooLarge", "Publisher", "checked_body"]
 
@@ -149,7 +150,7 @@ class Publisher:
 
     def accept(
         self,
-        item: SinglePut | ManyPut,
+        item: SinglePut | ManyPut | StepPut,
         count: int,
         size: int,
         body_bytes: int,
@@ -189,6 +190,26 @@ class Publisher:
                 handle._inbox.append(item)
             break
         handle._wake()
+
+    def accept_free(self, item: StepPut) -> None:
+        """As `accept`, of what puts nothing into this queue: only the handle's bounds hold."""
+        handle = self._handle
+
+        def may_go_on() -> bool:
+            return self.has_room(item.count, item.size) or handle._is_shut or handle._is_closed
+
+        while True:
+            self._outcomes.wait_for(may_go_on, None)
+            handle._check_open_for_puts()
+            with self._outcomes.lock:
+                if handle._is_closed or not self.has_room(item.count, item.size):
+                    continue
+                self.count += item.count
+                self.size += item.size
+                self._put_count += item.count
+                handle._inbox.append(item)
+            handle._wake()
+            return
 
     def wait_for_room(
         self, count: int, size: int, body_bytes: int, block: bool, timeout: float | None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Protocol, runtime_checkable
 
 from attrs import define, field
 
@@ -54,6 +55,15 @@ class ManyPut:
     refused: list[range] = field(factory=list)
     reason: str = ""
     is_unknown: bool = False
+
+
+@runtime_checkable
+class Ending(Protocol):
+    """A token that knows by itself what its outcome ends (`steps`)."""
+
+    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+        """With the handle's lock held."""
+        ...
 
 
 @define(eq=False)
@@ -148,6 +158,8 @@ def _parts(item: ManyPut, frame_bytes_max: int) -> Iterator[tuple[int, int]]:
 def finish(outcome: Stored | Failed) -> list[Confirmation]:
     """Note an outcome; return the confirmations that it ends. With the handle's lock held."""
     token = outcome.token
+    if isinstance(token, Ending):
+        return token.end(outcome)
     assert isinstance(token, PutToken)
     if token.singles is not None:
         return _finish_singles(token.singles, outcome)

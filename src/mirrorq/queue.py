@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mirrorq.host import Declared, Host
     from mirrorq.node import Node
     from mirrorq.status import QueueStatus
+    from mirrorq.steps import Transaction
+    from mirrorq.terms import Terms
 
 __all__ = ["MessageTooLarge", "MirroredQueue"]
 
@@ -425,6 +427,84 @@ class MirroredQueue(Handle):
         """
         self._check()
         self._host.delete(self._queue_id, if_empty=if_empty, if_unused=if_unused, timeout=DELETE_S)
+
+    def redrive(self, count_max: int | None = None) -> int:
+        """Move messages of a dead-letter queue back to the queues in which they ended.
+
+        Each exactly once, the oldest first: those that are ready now, at most `count_max`. What
+        has no header `x-death-queue`, or came from a queue that is no more, stays.
+
+        Returns:
+            How many were moved: they are out of this queue for good, and arrive soon.
+
+        Raises:
+            NoQuorum, QueueDown: there is no master; what was moved before is moved.
+        """
+        from mirrorq.redrive import redrive
+
+        self._check_open_for_gets()
+        return redrive(self, count_max)
+
+    def transaction(self) -> Transaction:
+        """Puts and acks on this queue that are one op: all of them, or none; see `Transaction`."""
+        from mirrorq.steps import Transaction
+
+        self._check_open_for_puts()
+        return Transaction(self)
+
+    def _step(
+        self,
+        bodies: Sequence[bytes],
+        properties: Sequence[bytes],
+        terms: Terms,
+        messages: Sequence[Message],
+        target: int = 0,
+        outcome: Settlement | None = None,
+    ) -> Confirmation | Settlement:
+        """Send acks and puts that are one op."""
+        from mirrorq.steps import StepPut
+
+        self._check_open_for_puts()
+        confirmation = Confirmation(self._outcomes) if outcome is None else outcome
+        item = StepPut(confirmation, bodies, properties, terms, messages, target)
+        if not bodies and not messages:
+            with self._outcomes.lock:
+                confirmation._finish(range(0), None)
+            return confirmation
+        if item.frame_bytes > self._config.frame_bytes_max:
+            raise ValueError(
+                f"{len(bodies)} puts and {len(messages)} acks need {item.frame_bytes} bytes, one "
+                f"op has at most frame_bytes_max {self._config.frame_bytes_max}: do less at once"
+            )
+        if any(message._is_settled for message in messages):
+            raise ValueError("a message is settled already, or was only browsed")
+        for message in messages:
+            message._is_settled = True
+        try:
+            if target or not bodies:
+                self._publisher.accept_free(item)
+            else:
+                size = item.own_bytes
+                self._publisher.accept(item, item.count, item.size, size, True, None)
+        except BaseException:
+            for message in messages:
+                message._is_settled = False
+            raise
+        return confirmation
+
+    def _id_of(self, queue: str | Handle) -> int:
+        """The id of another queue, by a handle or by its name.
+
+        Raises:
+            QueueNotFound: there is none of this name.
+        """
+        if isinstance(queue, Handle):
+            return queue._queue_id
+        if not isinstance(queue, str):
+            raise TypeError(f"a queue is named by a str or a handle, not {queue!r}")
+        return self._host.declare(
+            queue, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=ASK_S
+        ).queue_id
 
     def as_queue(self) -> QueueAdapter:
         """A drop-in `queue.Queue` on this handle."""

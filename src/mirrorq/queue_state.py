@@ -58,8 +58,9 @@ from mirrorq.messages import (
     Range,
     ReturnLaterOp,
     ReturnOp,
+    Step,
 )
-from mirrorq.outbox import Image, Outbox, is_outbox
+from mirrorq.outbox import PUT, Image, Outbox, is_outbox
 from mirrorq.ranges import RangeSet
 from mirrorq.spans import Places, Spans
 
@@ -339,6 +340,12 @@ class QueueState:
         payload = entry.payload
         if payload is None:
             self._publish(entry)
+            if entry.step is not None:
+                return self._take_step(entry, entry.step)
+        elif isinstance(payload, DropHeadOp) and self.outbox.kept:
+            # It was judged on the whole log: some may have been on their way to other queues.
+            live = (piece for one in payload.ranges for piece in self.live.within(*one))
+            return self._end(tuple(live))
         elif isinstance(payload, AckOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
             return self._end(payload.ranges)
         elif isinstance(payload, OutboxOp):
@@ -391,6 +398,18 @@ class QueueState:
         if known is None and is_outbox(number):
             known = self.producers[number] = Producer()
         return known
+
+    def _take_step(self, entry: Entry, step: Step) -> tuple[Range, ...]:
+        """The acks and the puts of one op; its first body was no message."""
+        header = entry.header
+        first, last = header.first_sequence, header.last_sequence
+        acked = tuple(piece for one in step.ranges for piece in self.live.within(*one))
+        if step.target:
+            self._end((*acked, (first, last)))
+            put = ((first + 1, last),)
+            self.outbox.add(step.target, put, PUT, header.timestamp_us)
+            return (*acked, (first, first))
+        return self._end((*acked, (first, first)))
 
     def _send_off(self, payload: OutboxOp, stamp_us: int) -> None:
         ending = [piece for one in payload.ranges for piece in self.live.within(*one)]

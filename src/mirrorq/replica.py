@@ -92,6 +92,8 @@ class Declared:
     was_consumed: bool
     is_ending: bool = False
     """It is being deleted."""
+    has_outbox: bool = False
+    """It may send messages to other queues."""
 
 
 @frozen
@@ -444,6 +446,7 @@ class Replica:
         if self.master is not None:
             known = self._declared
             self.master.is_ending = known.is_ending
+            self.master.has_outbox = known.has_outbox
             self.master.vacancy.declare(
                 auto_delete=known.auto_delete, was_consumed=known.was_consumed
             )

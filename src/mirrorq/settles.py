@@ -20,13 +20,19 @@ __all__ = ["Settle", "error_of", "finish", "offer", "refuse"]
 class Settle:
     """One call of a user, in the inbox."""
 
-    __slots__ = ("again", "delay_ms", "kind", "messages", "settlement")
+    __slots__ = ("again", "delay_ms", "kind", "messages", "settlement", "target")
 
     def __init__(
-        self, kind: str, messages: Sequence[Message], settlement: Settlement, delay_ms: int = 0
+        self,
+        kind: str,
+        messages: Sequence[Message],
+        settlement: Settlement,
+        delay_ms: int = 0,
+        target: int = 0,
     ) -> None:
         self.kind = kind
         self.delay_ms = delay_ms
+        self.target = target
         self.again = [message for message in messages if message._is_settled]
         """What this handle had settled before: it is refused here, and the master, to whom it
         would look like a request that comes twice, is not asked."""
@@ -38,12 +44,12 @@ class Settle:
 
 def offer(session: Session, items: Sequence[Settle]) -> None:
     """Hand calls to the session: all acks as one, all nacks of one delay as one."""
-    alike: dict[tuple[str, int], list[Settle]] = {}
+    alike: dict[tuple[str, int, int], list[Settle]] = {}
     for item in items:
-        alike.setdefault((item.kind, item.delay_ms), []).append(item)
-    for (kind, delay_ms), chosen in sorted(alike.items(), key=lambda pair: pair[0]):
+        alike.setdefault((item.kind, item.delay_ms, item.target), []).append(item)
+    for (kind, *terms), chosen in sorted(alike.items(), key=lambda pair: pair[0]):
         messages = [message for item in chosen for message in item.messages]
-        session.settle(SettleCall(chosen, kind, tuple(pieces_of(messages)), delay_ms))
+        session.settle(SettleCall(chosen, kind, tuple(pieces_of(messages)), *terms))
 
 
 def refuse(items: Sequence[Settle], why: str) -> None:

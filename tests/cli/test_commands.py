@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import mirrorq
 from mirrorq.demo.ports import free_ports
 
 from .running import COMMAND, COMMAND_S, Run, run_alone, start_node
@@ -64,7 +65,24 @@ def test_queues_are_purged_and_deleted(run: Run) -> None:
     assert "doomed" not in names
 
 
-@pytest.mark.parametrize("command", ["get", "purge-queue", "delete-queue"])
+def test_dead_letters_are_moved_back(run: Run, endpoint: str) -> None:
+    """`redrive` says how many went back to where they had ended."""
+    definition = json.dumps({"dead-letter-queue": "letters"})
+    assert run("set-policy", "letters", "^tried$", definition).returncode == 0
+    run("publish", "letters", given=b"")
+    run("publish", "tried", given=b"a\nb\n")
+    with mirrorq.connect(endpoint) as client, client.queue("letters") as letters:
+        with client.queue("tried") as tried:
+            for message in tried.get_many(2, 20):
+                message.nack(requeue=False).result(20)
+        found = [letters.get(timeout=20).body for _ in range(2)]
+        assert sorted(found) == [b"a", b"b"]
+    assert run("redrive", "letters", "--count", "1").stdout == b"moved: 1\n"
+    assert run("redrive", "letters").stdout == b"moved: 1\n"
+    assert run("get", "tried").stdout.strip() in (b"a", b"b")
+
+
+@pytest.mark.parametrize("command", ["get", "purge-queue", "delete-queue", "redrive"])
 def test_unknown_queues_are_refused_in_one_line(run: Run, command: str) -> None:
     """A queue that is not there: exit status 1 and one line on standard error."""
     done = run(command, "nowhere")

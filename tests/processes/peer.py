@@ -368,6 +368,9 @@ class Peer:
     def do_ack(self, message: int, timeout: float = WAIT_S) -> None:
         self._messages.pop(message).ack().result(timeout)
 
+    def do_ack_and_put(self, message: int, name: str, body: str) -> None:
+        self._messages.pop(message).ack_and_put(name, body.encode()).result(WAIT_S)
+
     def do_ack_many(self, queue: int, messages: list[int]) -> None:
         taken = [self._messages.pop(number) for number in messages]
         self._queues[queue].ack_many(taken).result(WAIT_S)

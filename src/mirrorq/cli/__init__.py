@@ -17,7 +17,15 @@ from mirrorq.cli.policies import (
     set_policy,
     transfer_master,
 )
-from mirrorq.cli.queues import delete_queue, get, list_queues, publish, purge_queue, status
+from mirrorq.cli.queues import (
+    delete_queue,
+    get,
+    list_queues,
+    publish,
+    purge_queue,
+    redrive,
+    status,
+)
 from mirrorq.cli.synchronise import cancel_sync_queue, sync_queue
 
 __all__ = ["main"]
@@ -45,6 +53,7 @@ for command in (
     publish,
     get,
     purge_queue,
+    redrive,
     delete_queue,
     bench,
 ):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mirrorq.confirmation import Confirmation
     from mirrorq.message import Message
 
-__all__ = ["delete_queue", "get", "list_queues", "publish", "purge_queue", "status"]
+__all__ = ["delete_queue", "get", "list_queues", "publish", "purge_queue", "redrive", "status"]
 
 COLUMNS = (
     "name",
@@ -171,6 +171,16 @@ def purge_queue(client: Client, name: str) -> None:
     """End all ready messages of QUEUE."""
     with client.queue(name, passive=True) as queue:
         click.echo(f"purged: {queue.purge()}")
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("--count", "count_max", type=click.IntRange(min=0), help="At most so many.")
+@connecting
+def redrive(client: Client, name: str, count_max: int | None) -> None:
+    """Move the dead letters in QUEUE back to the queues in which they ended."""
+    with client.queue(name, passive=True) as queue:
+        click.echo(f"moved: {queue.redrive(count_max)}")
 
 
 @click.command()

@@ -61,6 +61,8 @@ class Put:
     whole: bool
     body_bytes: int = 0
     """Bytes of the bodies alone: what a queue's limit counts."""
+    handouts: tuple[HandOut, ...] = ()
+    """Deliveries that it acks in the same op."""
 
 
 @frozen
@@ -71,6 +73,8 @@ class SettleCall:
     kind: str
     handouts: tuple[HandOut, ...]
     delay_ms: int = 0
+    target: int = 0
+    """move: the queue to which the messages go."""
     """nack: the messages come again after this, at the earliest."""
 
 

@@ -94,6 +94,11 @@ class _OpenSettle:
     request: int
 
 
+def _request_of(settle: _OpenSettle) -> Settle:
+    call = settle.call
+    return Settle(settle.request, call.kind, call.handouts, call.delay_ms, call.target)
+
+
 class Session:
     """The pure half of a handle."""
 
@@ -164,7 +169,7 @@ class Session:
         settle = _OpenSettle(call, self._call_number)
         self._settles[self._call_number] = settle
         if self._attached:
-            self._send(Settle(settle.request, call.kind, call.handouts, call.delay_ms))
+            self._send(_request_of(settle))
 
     def give_back(self, handouts: tuple[HandOut, ...]) -> None:
         """Return what no call has taken."""
@@ -323,13 +328,12 @@ class Session:
             consumer.total = consumer.received = 0
             self._send(Subscribe(number, consumer.prefetch, consumer.exclusive, consumer.auto_ack))
         for settle in self._settles.values():
-            call = settle.call
-            self._send(Settle(settle.request, call.kind, call.handouts, call.delay_ms))
+            self._send(_request_of(settle))
         for request, query in self._queries.items():
             self._send(query.request(request))
         self._opening = False
         for batch in self._batches:
-            self._send(Publish(batch.frame, batch.put.whole))
+            self._send(Publish(batch.frame, batch.put.whole, batch.put.handouts))
 
     def _send(self, request: Request) -> None:
         self._request += 1
@@ -370,7 +374,7 @@ class Session:
             self._batches.append(batch)
             self._count_sent += put.count
             self._size_sent += put.body_bytes
-            self._send(Publish(frame, put.whole))
+            self._send(Publish(frame, put.whole, put.handouts))
 
     @property
     def _settled(self) -> int:
@@ -401,6 +405,8 @@ class Session:
             if not batch.open:
                 self.unconfirmed_bytes -= put.size
             if sequence:
+                # Only now, as with an ack: until then the master must hear that it was seen.
+                self.drop(put.handouts)
                 self._output.append(Stored(put.token, index, count, sequence + low - first))
             else:
                 self._output.append(Failed(put.token, index, count, reason, unknown))
@@ -413,7 +419,7 @@ class Session:
                 batch.frame = batch.put.pack(self._producer, batch.first, self._settled)
         for batch in self._batches:
             if batch.first + batch.put.count > number:
-                self._send(Publish(batch.frame, batch.put.whole))
+                self._send(Publish(batch.frame, batch.put.whole, batch.put.handouts))
 
     def _lose_producer(self, producer: int) -> None:
         """The id has expired: what is open under it is of unknown outcome."""

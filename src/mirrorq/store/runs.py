@@ -149,4 +149,5 @@ def piece(entry: Entry, first: int, last: int) -> Entry:
     """The entry of messages [first, last] of a publish entry."""
     start = entry.header.first_sequence
     frame = frames.cut(entry.frame, first - start, last - start + 1)
-    return entry if frame is entry.frame else make_entry(frame)
+    # A piece only fills a hole: its op was applied elsewhere, with the step in its first body.
+    return entry if frame is entry.frame else Entry(frames.header(frame), None, frame)

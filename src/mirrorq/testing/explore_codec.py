@@ -26,6 +26,7 @@ from mirrorq.messages import (
     RefusalOp,
     ReturnLaterOp,
     ReturnOp,
+    Step,
 )
 
 _KINDS: dict[type, OpKind] = {
@@ -101,6 +102,9 @@ class ModelCodec:
 
     def offsets(self, frame: bytes) -> bytes:
         return b""
+
+    def step(self, frame: bytes) -> Step | None:
+        return None
 
     def publish(
         self,

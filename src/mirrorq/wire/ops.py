@@ -17,6 +17,7 @@ from attrs import fields, frozen
 
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.messages import (
+    FLAG_STEP,
     PRIORITY_MAX,
     AckOp,
     DiscardOp,
@@ -38,11 +39,19 @@ from mirrorq.messages import (
     RefusalOp,
     ReturnLaterOp,
     ReturnOp,
+    Step,
     UnknownOp,
 )
 from mirrorq.wire import frames
 
-__all__ = ["FrameCodec", "decode_payload", "encode_payload", "make_entry"]
+__all__ = [
+    "FrameCodec",
+    "decode_payload",
+    "encode_payload",
+    "encode_step",
+    "make_entry",
+    "step_of",
+]
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """What fits a frame's header, the store's keys and Arrow's int64."""
@@ -154,9 +163,36 @@ def _check_ranges(ranges: Iterable[Range]) -> None:
             raise ProtocolError(f"a range of an op ends before it begins: ({first}, {last})")
 
 
+_STEP = msgspec.msgpack.Decoder(tuple[_Ranges, _Number])
+
+
+def encode_step(step: Step) -> bytes:
+    """The first body of a frame that carries this step."""
+    return _encoder.encode((step.ranges, step.target))
+
+
+def step_of(header: Header, frame: bytes) -> Step | None:
+    """What comes with the messages of a checked publish frame.
+
+    Raises:
+        ProtocolError: its first body is no step, or there is nothing but a step for elsewhere.
+    """
+    if not header.flags & FLAG_STEP:
+        return None
+    (body,) = frames.split(frames.cut(frame, 0, 1))
+    try:
+        ranges, target = _STEP.decode(body)
+    except MALFORMED as error:
+        raise ProtocolError(f"a step of {len(body)} bytes is malformed: {error}") from None
+    _check_ranges(ranges)
+    if target and header.count == 1:
+        raise ProtocolError(f"a step has no message for queue {target}")
+    return Step(ranges, target)
+
+
 def _read(header: Header, frame: bytes) -> Entry:
     if header.kind == OpKind.PUBLISH:
-        return Entry(header, None, frame, frames.offsets(frame))
+        return Entry(header, None, frame, frames.offsets(frame), step_of(header, frame))
     return Entry(header, decode_payload(header.kind, frames.payload(frame)), frame)
 
 
@@ -185,6 +221,10 @@ class FrameCodec:
         """Return the offsets of a checked publish frame's bodies, as they stand in it."""
         return frames.offsets(frame)
 
+    def step(self, frame: bytes) -> Step | None:
+        """Return what comes with the messages of a checked publish frame."""
+        return step_of(frames.header(frame), frame)
+
     def publish(
         self,
         frame: bytes,
@@ -204,7 +244,8 @@ class FrameCodec:
             first_sequence=first_sequence,
             timestamp_us=timestamp_us,
         )
-        return Entry(frames.header(stamped), None, stamped, frames.offsets(stamped))
+        header = frames.header(stamped)
+        return Entry(header, None, stamped, frames.offsets(stamped), step_of(header, stamped))
 
     def op(
         self,

@@ -1,0 +1,248 @@
+"""Acks and puts that are one op: `queue.transaction()` and `message.ack_and_put(…)`.
+
+The op is a publish frame whose first body says what comes with its messages: which others it acks,
+and whether its own are for another queue (`messages.Step`). It has numbers of the producer like any
+batch, the first body one too, so that its outcome is known across failovers: all of it, or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from mirrorq.confirmation import Confirmation, Settlement
+from mirrorq.errors import AckRefused, MirrorQError
+from mirrorq.message import HeaderValue, Message, pack_properties, pieces_of
+from mirrorq.messages import FLAG_STEP, Step
+from mirrorq.puts import FRAME_OVERHEAD, MESSAGE_OVERHEAD, error_of
+from mirrorq.ranges import RangeSet
+from mirrorq.session import Failed, Put, Stored
+from mirrorq.terms import PLAIN, Terms, terms_of
+from mirrorq.wire.frames import pack_publish
+from mirrorq.wire.ops import encode_step
+
+if TYPE_CHECKING:
+    from mirrorq.queue import MirroredQueue
+
+__all__ = ["NOT_TAKEN", "AsyncTransaction", "StepPut", "Transaction", "step_put"]
+
+NOT_TAKEN = "an ack was not taken"
+"""How a master's refusal begins when acks are to blame (`master`)."""
+STEP_BYTES = 64
+RANGE_BYTES = 24
+"""Of the first body, and of each ack in it, at most."""
+
+
+@define(eq=False)
+class StepPut:
+    """One transaction or ack_and_put, in the inbox, and the token of its batch."""
+
+    confirmation: Confirmation | Settlement
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
+    terms: Terms
+    messages: Sequence[Message]
+    target: int = 0
+    stored: int = 0
+    """First sequence of the op."""
+
+    @property
+    def count(self) -> int:
+        """Numbers that it uses."""
+        return len(self.bodies) + 1
+
+    @property
+    def body_bytes(self) -> int:
+        return sum(map(len, self.bodies))
+
+    @property
+    def own_bytes(self) -> int:
+        """Of bodies that are put into this queue."""
+        return 0 if self.target else self.body_bytes
+
+    @property
+    def size(self) -> int:
+        return self.body_bytes + sum(map(len, self.properties)) + len(self.messages) * RANGE_BYTES
+
+    @property
+    def frame_bytes(self) -> int:
+        """At most so many."""
+        overhead = FRAME_OVERHEAD + STEP_BYTES + MESSAGE_OVERHEAD * self.count
+        return self.size + overhead
+
+    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+        """Note the outcome. With the handle's lock held."""
+        if isinstance(outcome, Stored):
+            first = outcome.first_sequence - outcome.index + 1
+            value = None if self.target else range(first, first + len(self.bodies))
+            return self._finish(value, None)
+        if not outcome.unknown:
+            for message in self.messages:
+                message._is_settled = False  # It is still the user's to settle.
+        return self._finish(None, _error_of(outcome, self.messages))
+
+    def _finish(self, value: object, error: MirrorQError | None) -> list[Confirmation]:
+        confirmation = self.confirmation
+        if confirmation.done():
+            return []
+        confirmation._finish(value, error)
+        return [confirmation] if isinstance(confirmation, Confirmation) else []
+
+
+def _error_of(outcome: Failed, messages: Sequence[Message]) -> MirrorQError:
+    if outcome.unknown or NOT_TAKEN not in outcome.reason:
+        return error_of(outcome)
+    return AckRefused(
+        f"nothing was done: {outcome.reason}. Of {len(messages)} message(s) of queue "
+        f"{messages[0].queue!r} at least one is no longer held here"
+    )
+
+
+def step_put(item: StepPut) -> Put:
+    """The batch of a step: whole, with the deliveries that it acks."""
+    pieces = tuple(pieces_of(sorted(item.messages, key=lambda message: message.sequence)))
+    ranges = tuple(RangeSet((piece.first, piece.last) for piece in pieces))
+    bodies = [encode_step(Step(ranges, item.target)), *item.bodies]
+    properties = [b"", *item.properties] if any(item.properties) else None
+
+    def pack(producer: int, first_number: int, settled: int) -> bytes:
+        return pack_publish(
+            bodies,
+            properties,
+            producer=producer,
+            first_number=first_number,
+            settled=settled,
+            flags=item.terms.flags | FLAG_STEP,
+            delay_ms=item.terms.delay_ms,
+            ttl_ms=item.terms.ttl_ms,
+        )
+
+    return Put(item, item.count, item.size, pack, True, item.own_bytes, pieces)
+
+
+class Transaction:
+    """Puts and acks of one queue that take effect together, or not at all.
+
+        with queue.transaction() as t:
+            t.ack(message)
+            t.put(b"next")
+        t.result(5)
+
+    Nothing is sent before the end of the block; when an exception leaves it, nothing happens, and
+    the messages are still the caller's to settle. Not for several threads at once.
+    """
+
+    def __init__(self, queue: MirroredQueue) -> None:
+        self._queue = queue
+        self._bodies: list[bytes] = []
+        self._properties: list[bytes] = []
+        self._terms = PLAIN
+        self._messages: list[Message] = []
+        self._is_over = False
+        self._confirmation: Confirmation | None = None
+
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        key: str | bytes | None = None,
+        persistent: bool = True,
+    ) -> None:
+        """Publish a message with the rest; arguments and errors as in `MirroredQueue.put`.
+
+        Raises:
+            ValueError: ttl, priority, delay or persistent is another one than in a put before:
+                they are one for all puts of a transaction.
+        """
+        self._check()
+        terms = terms_of(persistent, priority, delay, ttl)
+        if self._bodies and terms != self._terms:
+            raise ValueError(
+                f"all puts of a transaction have the same terms: {terms} is not {self._terms}. "
+                "Use a transaction for each"
+            )
+        data = self._queue._publisher.body(body)
+        properties = pack_properties(headers, message_id, key)
+        self._terms = terms
+        self._bodies.append(data)
+        self._properties.append(properties)
+
+    def ack(self, message: Message) -> None:
+        """Ack a message of this queue with the rest.
+
+        Raises:
+            ValueError: it came from another handle, was settled, or is acked here already.
+        """
+        self._check()
+        if message._chunk.handle is not self._queue:
+            raise ValueError(f"{message!r} did not come from this handle on {self._queue.name!r}")
+        if message._is_settled or any(message is other for other in self._messages):
+            raise ValueError(f"{message!r} is settled already, or was only browsed")
+        self._messages.append(message)
+
+    @property
+    def confirmation(self) -> Confirmation:
+        """Ends with the `range` of sequences of what was put; with AckRefused or NotConfirmed when
+        nothing took effect, with ConfirmUnknown when that is not known. After the block only."""
+        if self._confirmation is None:
+            raise ValueError("the transaction has no outcome: its block has not ended well")
+        return self._confirmation
+
+    def result(self, timeout: float | None = None) -> range:
+        """Wait for the outcome; as `confirmation.result`."""
+        found: range = self.confirmation.result(timeout)
+        return found
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise ValueError("the transaction is over: begin another one")
+
+    def _end(self) -> None:
+        """The block has ended well: send what was gathered."""
+        found = self._queue._step(self._bodies, self._properties, self._terms, self._messages)
+        assert isinstance(found, Confirmation)
+        self._confirmation = found
+
+    def __enter__(self) -> Transaction:
+        self._check()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over = True
+        if kind is None:
+            self._end()
+
+
+class AsyncTransaction(Transaction):
+    """The same for asyncio: `async with queue.transaction() as t: …`, `await t.confirmation`."""
+
+    async def __aenter__(self) -> AsyncTransaction:
+        self._check()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over = True
+        if kind is None:
+            # It may wait for room.
+            await asyncio.get_running_loop().run_in_executor(None, self._end)
+
+
