@@ -19,7 +19,7 @@ import itertools
 import os
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -29,6 +29,7 @@ from mirrorq.administration import Administration
 from mirrorq.catalog import declaration_error
 from mirrorq.client_driver import Call, ClientDriver, SessionPort
 from mirrorq.config import Config
+from mirrorq.engine_events import Notice
 from mirrorq.errors import (
     ConfigError,
     MirrorQError,
@@ -51,6 +52,7 @@ from mirrorq.messages import (
     ClientWatch,
     SessionId,
 )
+from mirrorq.outcomes import Outcomes
 from mirrorq.routing import ExchangeRecord
 from mirrorq.security import is_loopback
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
@@ -144,6 +146,7 @@ class Client(Administration):
         insecure: bool,
         timeout: float | None,
     ) -> None:
+        self._listeners: list[Callable[[Notice], None]] = []
         self.config = config
         self.endpoints = tuple(endpoints)
         self._insecure = insecure
@@ -159,6 +162,8 @@ class Client(Administration):
         self._watches: dict[str, ExchangeWatch] = {}
         self._watch_lock = threading.Lock()
         self._driver = ClientDriver(self.name, self.endpoints, self.config)
+        self._callbacks = Outcomes()
+        self._driver.on_notice = self._on_notice
         self._driver.thread.start()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -189,6 +194,16 @@ class Client(Administration):
         if os.getpid() != self._pid:
             return
         self._driver.stop(CLOSE_S)
+        self._callbacks.close(1.0)
+
+    def add_listener(self, on_event: Callable[[Notice], None]) -> None:
+        """Have a function called with what happens to this client, on a thread of its own:
+        connected, disconnected, paused, resumed, new master."""
+        self._listeners.append(on_event)
+
+    def _on_notice(self, notice: Notice) -> None:
+        for listener in self._listeners:
+            self._callbacks.call_back(listener, notice)
 
     def is_paused(self) -> bool:
         """No contact with a majority: no entry node, or one that is cut off."""

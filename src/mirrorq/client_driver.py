@@ -18,6 +18,7 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.config import Config
+from mirrorq.engine_events import Notice
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
     ClientAnswer,
@@ -91,6 +92,10 @@ class Call:
     """Called on the client's thread."""
 
 
+def _ignore(notice: Notice) -> None:
+    """Nobody listens."""
+
+
 class ClientDriver:
     """Runs one client on one thread.
 
@@ -131,6 +136,8 @@ class ClientDriver:
         self._heard_ms = 0
         self._ping_ms = 0
         self._pinged_ms = 0
+        self.on_notice: Callable[[Notice], None] = _ignore
+        """Called on the thread: short."""
         self.thread = threading.Thread(target=self._run, name="mirrorq-client", daemon=True)
 
     # --- From other threads ---------------------------------------------------------------
@@ -302,6 +309,9 @@ class ClientDriver:
             case ClientMaster():
                 known = self._ports.get(message.session)
                 if known is not None:
+                    if known.epoch and message.epoch > known.epoch:
+                        text = f"a queue has a new master at epoch {message.epoch}"
+                        self.on_notice(Notice("new master", text, known.queue_id))
                     known.epoch = max(known.epoch, message.epoch)
                     known.events.append(MasterChanged(message.epoch, message.available))
             case ClientLinkLost():
@@ -345,8 +355,13 @@ class ClientDriver:
         self._send(ClientPing())
         self.welcomed.set()
         log.info("client %s is served by node %s", self._name, message.node)
+        self.on_notice(Notice("connected", f"served by node {message.node}"))
 
     def _on_pong(self, message: ClientPong) -> None:
+        if message.paused != self.entry_paused:
+            kind = "paused" if message.paused else "resumed"
+            text = f"{kind}: contact of node {self.entry_node} with a majority"
+            self.on_notice(Notice(kind, text))
         self.entry_paused = message.paused
         if not message.paused:
             self._paused_ms = None
@@ -390,6 +405,7 @@ class ClientDriver:
         if not self.welcomed.is_set():
             return
         self.welcomed.clear()
+        self.on_notice(Notice("disconnected", why))
         for known in self._ports.values():
             # First the loss, while the handle still takes its master for there: it drops
             # what no call has returned (P3). Then it waits for the next entry node.

@@ -40,6 +40,8 @@ def test_the_entry_node_is_gone(
     declarer.queue("orders").status()
     declarer.close()
     client = connecting(peers["a"], peers["b"], peers["c"])
+    events: list[str] = []
+    client.add_listener(lambda notice: events.append(notice.kind))
     orders = client.queue("orders")
     until(lambda: orders.status().synchronised_mirrors)
     assert orders.status().master == master
@@ -50,6 +52,9 @@ def test_the_entry_node_is_gone(
     sequences = [put.result(30) for put in puts]
     assert sequences == sorted(set(sequences))
     assert client.entry_node in ("b", "c")
+    until(lambda: {"disconnected", "connected"} <= set(events))
+    if master == "a":
+        until(lambda: "new master" in events)
     messages = drained(orders, COUNT)
     assert sorted(int(message.body) for message in messages) == list(range(COUNT))
     assert sorted(message.sequence for message in messages) == sequences
