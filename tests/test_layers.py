@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "mirrorq"
 
 PURE = (
+    "admission",
     "askers",
     "catalog",
     "codec",
@@ -57,10 +58,13 @@ PURE = (
     "shortfall",
     "spans",
     "supervisor",
+    "supervisor_events",
     "timetable",
     "transfer",
     "vacancy",
     "meter",
+    "moves",
+    "outlook",
     "sync_reports",
     "kept_places",
     "view",

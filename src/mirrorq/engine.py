@@ -132,11 +132,12 @@ from mirrorq.replica import (
 )
 from mirrorq.replica import WriteAll as WriteAllOf
 from mirrorq.room import Room
-from mirrorq.supervisor import CatalogChanged, CatalogReplaced, Heard, Supervisor
-from mirrorq.supervisor import Event as SupervisorEvent
-from mirrorq.supervisor import LinkDown as SupervisorLinkDown
-from mirrorq.supervisor import ProbeRefused as SupervisorProbeRefused
-from mirrorq.supervisor import Tick as SupervisorTick
+from mirrorq.supervisor import Supervisor
+from mirrorq.supervisor_events import CatalogChanged, CatalogReplaced, Heard
+from mirrorq.supervisor_events import Event as SupervisorEvent
+from mirrorq.supervisor_events import LinkDown as SupervisorLinkDown
+from mirrorq.supervisor_events import ProbeRefused as SupervisorProbeRefused
+from mirrorq.supervisor_events import Tick as SupervisorTick
 from mirrorq.sync_reports import SyncReports
 from mirrorq.view import find_store, in_sync_ids
 

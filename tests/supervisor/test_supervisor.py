@@ -27,14 +27,14 @@ from mirrorq.messages import (
     SetPolicy,
 )
 from mirrorq.policy import parse, to_text
-from mirrorq.supervisor import (
+from mirrorq.supervisor import Supervisor
+from mirrorq.supervisor_events import (
     CatalogChanged,
     CatalogReplaced,
     Event,
     Heard,
     LinkDown,
     ProbeRefused,
-    Supervisor,
     SupervisorEffects,
     Tick,
 )

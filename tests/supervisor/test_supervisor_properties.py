@@ -23,12 +23,12 @@ from mirrorq.messages import (
     RemoveNode,
     View,
 )
-from mirrorq.supervisor import (
+from mirrorq.supervisor import Supervisor
+from mirrorq.supervisor_events import (
     CatalogChanged,
     Heard,
     LinkDown,
     ProbeRefused,
-    Supervisor,
     Tick,
 )
 from mirrorq.view import find, in_sync_ids, links, make_view, order_error

@@ -29,13 +29,13 @@ from mirrorq.messages import (
     MemberId,
     RegisterNode,
 )
-from mirrorq.supervisor import (
+from mirrorq.supervisor import Supervisor
+from mirrorq.supervisor_events import (
     CatalogChanged,
     Event,
     Heard,
     LinkDown,
     ProbeRefused,
-    Supervisor,
     Tick,
 )
 from mirrorq.view import in_sync_ids, is_master, joining_ids

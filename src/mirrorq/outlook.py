@@ -1,0 +1,115 @@
+"""How the catalog's leader sees nodes: who lives, who is about to stop, who could lead what. Pure.
+
+Questions only, answered from the catalog and from what was heard. `supervisor` keeps it up to
+date; what it does about the answers, and what `admission` and `moves` let others do, is theirs.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from mirrorq.catalog import Catalog, QueueRecord
+from mirrorq.kept_places import KeptPlaces
+from mirrorq.lease import LeaseGrantor
+from mirrorq.liveness import Liveness, Status
+from mirrorq.messages import MemberId, View
+from mirrorq.placement import Loads, loads_of, wanted_members
+from mirrorq.view import counts_lives
+
+__all__ = ["Leave", "Outlook", "Situation"]
+
+
+@frozen
+class Leave:
+    """A member gave its lease up, and with it its masters."""
+
+    number: int
+    """Its newest request then."""
+    ends_ms: int
+
+
+@frozen
+class Situation:
+    """What holds for all queues in one round of judgements."""
+
+    running: tuple[MemberId, ...]
+    """Nodes that hold queues, are alive and are not about to leave."""
+    loads: Loads
+
+
+class Outlook:
+    """What one node knows of the others, of use while it leads the catalog."""
+
+    def __init__(
+        self,
+        own: MemberId,
+        catalog: Catalog,
+        liveness: Liveness,
+        grantor: LeaseGrantor,
+        kept: KeptPlaces,
+        now_ms: int,
+    ) -> None:
+        self.catalog = catalog
+        self.liveness = liveness
+        self.kept = kept
+        self.own = own
+        self.leaving: dict[MemberId, Leave] = {}
+        self.now_ms = now_ms
+        self._grantor = grantor
+
+    def status(self, member: MemberId) -> Status:
+        """Judge one incarnation; what the catalog knows counts too."""
+        if member != self.own and self.catalog.is_superseded(member):
+            return Status.DEAD
+        return self.liveness.status(member)
+
+    def situation(self) -> Situation:
+        """Return what holds for all queues now."""
+        running = tuple(
+            node.member
+            for node in self.catalog.nodes()
+            if not node.witness
+            and self.status(node.member) is Status.ALIVE
+            and not self.is_leaving(node.member)
+        )
+        return Situation(running, loads_of(self.catalog.queues()))
+
+    def wanted(self, queue: QueueRecord, situation: Situation) -> tuple[MemberId, ...]:
+        """Return the members that the queue should have by the policy in force."""
+        definition = self.catalog.definition_of(queue.name)
+        lost = self.kept.lost(self.now_ms, queue.id)
+        return wanted_members(queue, definition, situation.running, situation.loads, lost)
+
+    def is_alive(self, member: MemberId) -> bool:
+        """Say whether this incarnation is heard."""
+        return self.status(member) is Status.ALIVE
+
+    def stays(self, member: MemberId) -> bool:
+        """Say whether a mirror may stay: alive, or not yet judged by a new leader."""
+        return self.status(member) in (Status.ALIVE, Status.UNKNOWN)
+
+    def is_leaving(self, member: MemberId) -> bool:
+        """Say whether it has given its lease up, or was closed by its user."""
+        return member in self.leaving or self.catalog.was_stopped(member)
+
+    def is_serving(self, master: MemberId) -> bool:
+        """Whether it can be asked to give a queue up: one that is leaving has given all up."""
+        return self.is_alive(master) and not self.is_leaving(master)
+
+    def present(self, known: MemberId) -> MemberId | None:
+        """Return the living incarnation of a member's store, if it may be a master."""
+        if self.status(known) is Status.ALIVE:
+            return known
+        node = self.catalog.node(known.node)
+        if node is None or node.store != known.store or node.witness:
+            return None
+        return node.member if self.status(node.member) is Status.ALIVE else None
+
+    def candidate(self, view: View, known: MemberId) -> MemberId | None:
+        """Return the life in which this member in sync may become master, if it runs (R5)."""
+        member = self.present(known)
+        return None if counts_lives(view) and member != known else member
+
+    def may_replace(self, master: MemberId) -> bool:
+        """Say whether no lease of this master can still run, or it is known dead."""
+        return self.status(master) is Status.DEAD or self.now_ms >= self._grantor.free_at_ms(master)

@@ -1,0 +1,105 @@
+"""What goes into a supervisor and what it wants done. Pure data."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from mirrorq.catalog import Catalog
+from mirrorq.liveness import Probe
+from mirrorq.messages import (
+    CatalogCommand,
+    LeaseAnswer,
+    LeaseRelease,
+    LeaseRequest,
+    MemberId,
+    Yield,
+    Yielded,
+)
+
+__all__ = [
+    "CatalogChanged",
+    "CatalogReplaced",
+    "Event",
+    "Heard",
+    "LinkDown",
+    "ProbeRefused",
+    "SupervisorEffects",
+    "Tick",
+]
+
+
+@frozen
+class Tick:
+    """Time has passed, or what `Leading` says has changed."""
+
+
+@frozen
+class Heard:
+    """A sign of life (Hello) came from this incarnation."""
+
+    member: MemberId
+    unheard: tuple[str, ...] = ()
+
+
+@frozen
+class LinkDown:
+    """The open control connection to this node ended."""
+
+    node: str
+
+
+@frozen
+class ProbeRefused:
+    """The endpoint of this node refused the probe of this number."""
+
+    node: str
+    number: int
+
+
+@frozen
+class CatalogChanged:
+    """The catalog has applied commands: what their `CatalogResult` says was changed."""
+
+    queues: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+@frozen(eq=False)
+class CatalogReplaced:
+    """A snapshot took the place of the whole catalog."""
+
+    catalog: Catalog
+
+
+Event = (
+    Tick
+    | Heard
+    | LinkDown
+    | ProbeRefused
+    | CatalogChanged
+    | CatalogReplaced
+    | LeaseRequest
+    | LeaseRelease
+    | Yielded
+)
+
+
+@frozen
+class SupervisorEffects:
+    """What a step wants done. Only `propose` and `send` need that this node leads."""
+
+    propose: tuple[CatalogCommand, ...] = ()
+    """To be put into Raft's log now. What is lost is proposed again."""
+    send: tuple[tuple[str, LeaseAnswer], ...] = ()
+    """(node name, message); the own name: to this node's own lease holder."""
+    yields: tuple[tuple[str, Yield], ...] = ()
+    """(node name, message); the own name: to this node's own queue."""
+    wants_round: bool = False
+    """A lease request waits for an answer of the majority: let Raft send a round now."""
+    probe: tuple[Probe, ...] = ()
+    """Try a TCP connection; tell `ProbeRefused` when it is refused, else nothing."""
+    known_dead: tuple[MemberId, ...] = ()
+    """Incarnations that have become known dead in this step: Raft need not wait for them."""
+    wake_at_ms: int | None = None
+    is_news: bool = False
+    """Who is alive, or which links work, is judged differently from now on."""
