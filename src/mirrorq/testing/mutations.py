@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import evolve
 
-from mirrorq import catalog, ring, supervisor, view
+from mirrorq import catalog, outlook, ring, supervisor, view
 from mirrorq.catalog import Catalog
 from mirrorq.delivery import Delivery
 from mirrorq.handover import HandOvers
@@ -449,7 +449,7 @@ def _lives_do_not_count() -> Sequence[Patch]:
     def counts_lives(found: View) -> bool:
         return False
 
-    return [(module, "counts_lives", counts_lives) for module in (catalog, supervisor)]
+    return [(module, "counts_lives", counts_lives) for module in (catalog, outlook, supervisor)]
 
 
 @_named("proposal without compare-and-set")
