@@ -12,7 +12,7 @@ from random import Random
 from attrs import define, field
 
 from mirrorq.engine_events import Ask
-from mirrorq.messages import CatalogCommand, DeclareQueue, DeleteQueue
+from mirrorq.messages import CatalogCommand, DeclareQueue, DeleteQueue, View
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.workload import Consumer, Getter, Journal, Producer, Purger, SimulatedHandle
 
@@ -43,6 +43,7 @@ class Load:
         counts: Counter[str],
         *,
         pace: int,
+        durable: bool = True,
     ) -> None:
         self.cluster = cluster
         self.random = random
@@ -57,6 +58,11 @@ class Load:
         self._consumer_count = random.randint(1, 3)
         self._purge_share = random.choice((0.0, 0.0, 0.01))
         self._delete_share = random.choice((0.0, 0.0, 0.003))
+        self._durable = durable
+        self._view: View | None = None
+        """The newest of a queue that is not durable, at the last look."""
+        self.wrong: list[str] = []
+        """A queue that is not durable and ended though a copy in sync ran on."""
         self._handles = 0
         self._asked: tuple[int, str, int] | None = None
         """(token, node, when) of the catalog request that is open."""
@@ -128,7 +134,7 @@ class Load:
                 self._add_producer(node)
             self._change()
             self.cluster.after(self.random.randint(1, 60 * self._pace), self._tick_producers)
-        elif self.is_changing or any(p.sent < p.count for p in alive):
+        elif self.is_changing or not self._durable or any(p.sent < p.count for p in alive):
             self._change()
             self.cluster.after(20, self._tick_producers)
         for producer in alive:
@@ -190,7 +196,24 @@ class Load:
 
     # --- Purge, delete, declare again -----------------------------------------------------
 
+    def _look_for_end(self) -> None:
+        """A queue that is not durable ends by itself when all its copies in sync were down."""
+        cluster, queue_id = self.cluster, self.life.queue_id
+        if not any(cluster.engine(name).catalog.is_deleted(queue_id) for name in cluster.running):
+            self._view = cluster.view(queue_id) or self._view
+            return
+        self._counts["queue without durability ends"] += 1
+        self.life.is_ending = self.life.journal.is_deleted = True
+        for member in self._view.members if self._view is not None else ():
+            name = member.id.node
+            if member.in_sync and name in cluster.running and cluster.engine(name).me == member.id:
+                self.wrong.append(
+                    f"ended: queue {queue_id}, though {member.id} is in sync and runs"
+                )
+
     def _change(self) -> None:
+        if not self._durable and not self.is_changing:
+            self._look_for_end()
         if self.is_changing:
             self._pursue()
             return
@@ -230,7 +253,7 @@ class Load:
         if known is not None:
             command = DeleteQueue(self.life.queue_id)
         else:
-            command = DeclareQueue(self.name, True, False, False, node, None, ())
+            command = DeclareQueue(self.name, self._durable, False, False, node, None, ())
         token = self.cluster.new_token()
         self._asked = (token, node, self.cluster.now_ms)
         self.cluster.tell(node, Ask(token, command))

@@ -151,8 +151,11 @@ class Swarm:
         pace = max(queues * len(cluster.nodes) // 3, 1)
         for number in range(queues):
             name = f"q{number}"
-            queue_id = cluster.declare(self.random.choice(self.data_nodes), name)
-            load = Load(cluster, self.random, name, queue_id, self.faults.counts, pace=pace)
+            durable = not self._has_transient or self.random.random() < 0.5
+            declarer = self.random.choice(self.data_nodes)
+            queue_id = cluster.declare(declarer, name, durable=durable)
+            counts = self.faults.counts
+            load = Load(cluster, self.random, name, queue_id, counts, pace=pace, durable=durable)
             load.priorities = self.priorities or self.random.choice(PRIORITIES)
             load.delays_ms = self.delays_ms
             load.transient_share = 0.5 if self._has_transient else 0.0
@@ -198,7 +201,7 @@ class Swarm:
         return wrong + self._check(), healed_ms
 
     def _check(self) -> list[str]:
-        wrong: list[str] = [*self.limits.wrong]
+        wrong = [*self.limits.wrong, *(text for load in self.loads for text in load.wrong)]
         for life in self._lives():
             self._note_endings(life)
             found = checkers.all_of_journal(life.journal)
