@@ -140,6 +140,22 @@ def test_only_an_op_excuses_a_loss_where_ops_were_seen() -> None:
     assert checkers.lost(made) == []
 
 
+def test_dead_letters_that_are_missing_or_from_nowhere_are_seen() -> None:
+    """What stands in the queue for them is exactly what ended to be sent on."""
+    world = World()
+    bodies = world.put("b", 3)
+    made = Journal(ended={1: ("sent on", 5), 2: ("sent on", 5), 3: ("sent on", 5)})
+    for sequence, body in enumerate(bodies, 1):
+        made.attempts[body] = Attempt(body, "acknowledged", sequence)
+    assert checkers.unsent([made], world.cluster, world.queue_id) == []
+    made.ended = {1: ("acked", 5), 2: ("sent on", 5), 3: ("sent on", 5)}
+    assert len(checkers.unsent([made], world.cluster, world.queue_id)) == 1
+    made.attempts.pop(bodies[0])
+    made.attempts[b"p/9"] = Attempt(b"p/9", "acknowledged", 9)
+    made.ended[9] = ("sent on", 5)
+    assert len(checkers.unsent([made], world.cluster, world.queue_id)) == 2
+
+
 def test_a_cold_promotion_excuses_transient_messages_put_before_it() -> None:
     made = journal()
     drop(made)

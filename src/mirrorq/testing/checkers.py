@@ -278,6 +278,27 @@ def misrouted(
     return wrong + [f"misrouted: {body!r} from nowhere" for body in strangers]
 
 
+def unsent(journals: Sequence[Journal], cluster: SimulatedCluster, queue_id: int) -> list[str]:
+    """29: what ended to be sent on stands once in the queue that dead letters go to, and nothing
+    else does. Of queues whose ops were seen."""
+    counts = Counter(body for body, _ in standing(cluster, queue_id))
+    wrong = [f"unsent: {body!r} stands {n} times" for body, n in counts.items() if n > 1]
+    attempts = {body: attempt for journal in journals for body, attempt in journal.attempts.items()}
+    for journal in journals:
+        for attempt in journal.attempts.values():
+            if attempt.state == "acknowledged":
+                word = (journal.ended or {}).get(attempt.sequence, ("",))[0]
+                if (word == "sent on") != (attempt.body in counts):
+                    wrong.append(
+                        f"unsent: {attempt.body!r}, sequence {attempt.sequence}, is "
+                        f"{word or 'live'} and stands {counts[attempt.body]} times"
+                    )
+    for body in counts:
+        if body not in attempts or attempts[body].state == "refused":
+            wrong.append(f"unsent: {body!r} from nowhere")
+    return wrong
+
+
 def overfull(cluster: SimulatedCluster, queue_id: int) -> list[str]:
     """28: no master has more ready messages than its limit, at any moment of a run.
 

@@ -109,7 +109,8 @@ class Load:
         master = self.cluster.master(self.life.queue_id)
         if master is None:
             return False
-        return not self.cluster.engine(master).replicas[self.life.queue_id].state.live
+        state = self.cluster.engine(master).replicas[self.life.queue_id].state
+        return not state.live and not state.outbox.count
 
     # --- Handles ------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from mirrorq.messages import (
     Entry,
     ExpiryOp,
     MemberId,
+    OutboxOp,
     Payload,
     PromotedOp,
     PurgeOp,
@@ -42,6 +43,7 @@ ENDINGS = {
     DropHeadOp: "dropped",
     ExpiryOp: "expired",
     DiscardOp: "discarded",
+    OutboxOp: "sent on",
 }
 """Ops that end messages, and what is said of these then."""
 

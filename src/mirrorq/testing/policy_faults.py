@@ -44,6 +44,7 @@ class PolicyFaults:
         queues: Callable[[], Sequence[str]],
         *,
         with_limits: bool = False,
+        dead: str = "",
     ) -> None:
         """Begin with no policy.
 
@@ -51,6 +52,7 @@ class PolicyFaults:
             queues: the names of the queues that there are.
             with_limits: policies also limit how many messages there are, and how long and how
                 often they are there to be had.
+            dead: a queue, matched by no policy, to which messages may go that end so.
         """
         self.counts: Counter[str] = Counter()
         """What was asked for -> how often."""
@@ -60,6 +62,7 @@ class PolicyFaults:
         self._random = random
         self._queues = queues
         self._with_limits = with_limits
+        self._dead = dead
 
     @property
     def changes(self) -> int:
@@ -90,7 +93,8 @@ class PolicyFaults:
         return Rebalance()
 
     def _pattern(self) -> str:
-        return self._random.choice(("", *self._queues()))
+        every = "^q" if self._dead else ""
+        return self._random.choice((every, *self._queues()))
 
     def _definition(self) -> dict[str, Any]:
         definition = self._copies()
@@ -100,6 +104,9 @@ class PolicyFaults:
         for group in groups:
             if self._random.random() < SHARE:
                 definition |= group()
+        if self._dead and self._random.random() < 0.6:
+            definition["dead-letter-queue"] = self._dead
+            self.endings["sent on"] = None
         return definition
 
     def _copies(self) -> dict[str, Any]:

@@ -33,11 +33,14 @@ LIMIT_SHARE = 0.5
 """Of the runs with policies: those in which these limit messages."""
 MEMBER_SHARE = 0.35
 TRANSIENT_SHARE = 0.25
+DEAD_SHARE = 0.6
+"""Of the runs with limits: those with a queue for dead letters."""
 """How many runs have these."""
 LOOK_MS = 7
 """Between two looks at limits."""
 PRESS_MS = 2000
 """At the end it is asked so often that nodes that are gone be forgotten."""
+DEAD = "dead"
 QUIET_MS = 3000
 """After the drain checkpoints are written and marks have gone round within this."""
 
@@ -85,17 +88,21 @@ class Swarm:
         self.loads: list[Load] = []
         self.policies: PolicyFaults | None = None
         self.members: MembershipFaults | None = None
-        chances = [self.random.random() for _ in range(4)]
+        self.dead_id = 0
+        """The queue for dead letters; 0: there is none. Nobody consumes it."""
+        chances = [self.random.random() for _ in range(5)]
+        self._has_dead = chances[1] < LIMIT_SHARE * DEAD_SHARE
         if chances[0] < POLICY_SHARE if policies is None else policies:
             self.policies = PolicyFaults(
                 self.cluster,
                 self.random,
                 lambda: [load.name for load in self.loads],
                 with_limits=chances[1] < LIMIT_SHARE,
+                dead=DEAD if self._has_dead else "",
             )
-        if chances[2] < MEMBER_SHARE if members is None else members:
+        if chances[3] < MEMBER_SHARE if members is None else members:
             self.members = MembershipFaults(self.cluster, self.random)
-        self._has_transient = chances[3] < TRANSIENT_SHARE
+        self._has_transient = chances[4] < TRANSIENT_SHARE
         self.faults = Faults(
             self.cluster,
             self.random,
@@ -111,7 +118,8 @@ class Swarm:
         return tuple(name for name, node in self.faults.present.items() if not node.witness)
 
     def _queue_ids(self) -> list[int]:
-        return [load.life.queue_id for load in self.loads]
+        dead = [self.dead_id] if self.dead_id else []
+        return [load.life.queue_id for load in self.loads] + dead
 
     def run(self) -> Report:
         cluster = self.cluster
@@ -160,6 +168,8 @@ class Swarm:
             load.delays_ms = self.delays_ms
             load.transient_share = 0.5 if self._has_transient else 0.0
             self.loads.append(load)
+        if self.policies is not None and self._has_dead:
+            self.dead_id = cluster.declare(self.random.choice(self.data_nodes), DEAD)
         for node in cluster.nodes.values():
             node.commit_ms = self.random.choice((0, 1, 2, 5))
         for load in self.loads:
@@ -212,6 +222,10 @@ class Swarm:
                 found += checkers.undrained(self.cluster, life.queue_id)
             wrong += [f"queue {life.queue_id}: {text}" for text in found]
         wrong += self._unwanted_endings()
+        if self.dead_id:
+            wrong += checkers.unequal(self.cluster, self.dead_id)
+            journals = [life.journal for life in self._lives()]
+            wrong += checkers.unsent(journals, self.cluster, self.dead_id)
         return wrong + self.cluster.onlooker.wrong + self.cluster.onlooker.misordered()
 
     def _note_endings(self, life: Life) -> None:
@@ -232,10 +246,9 @@ class Swarm:
     def _is_drained(self) -> bool:
         if self.members is not None and not self.members.is_settled():
             return False
-        return all(
-            load.is_drained
-            and len(self.cluster.in_sync(load.life.queue_id)) == len(self.data_nodes)
-            for load in self.loads
+        count = len(self.data_nodes)
+        return all(load.is_drained for load in self.loads) and all(
+            len(self.cluster.in_sync(queue_id)) == count for queue_id in self._queue_ids()
         )
 
     def _situation(self) -> str:
