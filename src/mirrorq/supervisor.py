@@ -235,7 +235,7 @@ class Supervisor:
 
     def _wake_at_ms(self, leading: Leading | None) -> int | None:
         wake_at_ms = self._liveness.wake_at_ms()
-        if leading is None or self._judge_at_ms is None:
+        if leading is None or not leading.own_term_applied or self._judge_at_ms is None:
             return wake_at_ms
         return self._judge_at_ms if wake_at_ms is None else min(wake_at_ms, self._judge_at_ms)
 
@@ -332,7 +332,8 @@ class Supervisor:
             return None, True
         is_restarted = how == "cold" or (how == "unclean" and head not in member_ids(view))
         if is_restarted and not queue.durable:
-            return DeleteQueue(queue.id), True
+            # No copy that counts is left, and so no outbox that anybody could empty.
+            return DeleteQueue(queue.id, is_drained=True), True
         return ChangeView(queue.id, view.epoch, self._ring(view, head, wanted).members, how), True
 
     def _wanted(

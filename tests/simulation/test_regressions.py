@@ -12,8 +12,11 @@ from mirrorq.messages import (
     HandOut,
     SessionId,
     SessionReply,
+    SetPolicy,
 )
+from mirrorq.policy import parse, to_text
 from mirrorq.session import MasterChanged, ReplyArrived, Session, SettleCall
+from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World
 
@@ -150,3 +153,21 @@ def test_a_wiped_store_does_not_vote_for_the_one_before_it() -> None:
     assert not world.cluster.engine(wiped).is_founded
     assert world.cluster.engine(other).leader is None
     world.check()
+
+
+def test_a_queue_without_durability_goes_though_it_had_dead_letters_to_send() -> None:
+    """All its copies were down, so it was to be deleted; but as it may have had an outbox it was
+    only marked, for its master to empty that first, and it had no master any more."""
+    cluster = SimulatedCluster(seed=1)
+    cluster.start()
+    queue_id = cluster.declare("a", "orders", durable=False)
+    cluster.declare("b", "dead")
+    policy = parse("p", "^orders$", {"dead-letter-queue": "dead", "message-ttl": 1000})
+    cluster.ask("a", SetPolicy("p", to_text(policy)))
+    cluster.run(2000)
+    for name in "abc":
+        cluster.kill(name)
+    cluster.start()
+    assert cluster.run_until(
+        lambda: all(cluster.engine(name).catalog.is_deleted(queue_id) for name in "abc"), 20_000
+    )

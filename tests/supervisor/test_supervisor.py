@@ -245,6 +245,18 @@ def test_nothing_is_proposed_or_granted_before_an_entry_of_the_own_term() -> Non
     assert [name for name, _ in leader.granted] == ["b"]
 
 
+def test_a_new_leader_that_cannot_commit_does_not_spin() -> None:
+    """A judgement that was due, and may not be made before an entry of the own term is applied,
+    had it step without a pause for as long as its disk, or a majority, let it wait."""
+    leader = Leader(A, B)
+    leader.declare(A, B)
+    leader.supervisor._judge_at_ms = leader.now_ms
+    leader.own_term_applied, leader.term = False, 2
+    leader.step(Tick())
+    assert leader.last.wake_at_ms is not None
+    assert leader.last.wake_at_ms > leader.now_ms
+
+
 def test_a_node_that_does_not_lead_judges_and_is_silent_about_it() -> None:
     """It listens, probes and learns of deaths, so that it knows when it comes to lead."""
     leader = Leader(A, B)
@@ -558,7 +570,7 @@ def test_a_queue_that_is_not_durable_survives_its_master_and_not_a_full_stop() -
     leader.kill(A)
     assert leader.members() == in_sync(B)
     leader.start(again(B))
-    assert leader.proposed[1:] == [DeleteQueue(1)]
+    assert leader.proposed[1:] == [DeleteQueue(1, is_drained=True)]
 
 
 # --- Requests of others -------------------------------------------------------------------
