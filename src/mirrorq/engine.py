@@ -263,6 +263,8 @@ class Engine:
         self._owners: dict[SessionId, None] = {}
         """Handles on this node that own an exclusive queue, or are to."""
         self._leftovers = Leftovers(LEFTOVER_FACTOR * config.failure_ms)
+        self._endings: list[tuple[int, int, _PendingAsk, Answer]] = []
+        """(queue, until, ask, answer) of deletions that wait for an outbox."""
         self._targets = _Targets(self)
         self._told: dict[int, tuple[int, bool]] = {}
         self._early: list[SessionRequest] = []
@@ -404,6 +406,7 @@ class Engine:
         for event in events:
             self._on_event(now_ms, event)
         self._run_timers(now_ms)
+        self._tell_endings(now_ms)
         self._ask(now_ms)
         self._hold_lease(now_ms)
         if self._run_replicas(now_ms, wall_us):
@@ -740,6 +743,7 @@ class Engine:
             times.append(self._founding_wake)
         if self._needs_lease(now_ms):
             times.append(self._holder.wake_at_ms(now_ms, True))
+        times += [until_ms for _, until_ms, _, _ in self._endings]
         if self._asks and self._raft.leader is not None:
             times.append(min(a.sent_ms for a in self._asks.values()) + ASK_AGAIN_MS)
         return min([time for time in times if time is not None], default=None)
@@ -842,8 +846,27 @@ class Engine:
             self._supervise(now_ms, CatalogChanged(result.queues, result.nodes))
         is_mine = (proposal.node, proposal.incarnation) == (self.me.node, self.me.incarnation)
         ask = self._asks.pop(proposal.number, None) if is_mine else None
-        if ask is not None:
-            self._answer(ask, Answer(ask.token, result.value, result.error, result.text))
+        if ask is None:
+            return
+        answer = Answer(ask.token, result.value, result.error, result.text)
+        if isinstance(command, DeleteQueue) and ask.token != NOBODY and not result.error:
+            # As a rule its outbox is empty in a moment, and its name free when that is told.
+            record = self.catalog.queue(command.queue_id)
+            if record is not None and record.is_ending:
+                until_ms = now_ms + self.config.failure_ms
+                self._endings.append((command.queue_id, until_ms, ask, answer))
+                return
+        self._answer(ask, answer)
+
+    def _tell_endings(self, now_ms: int) -> None:
+        """Deletions that have ended, or that take long: their outbox is not empty."""
+        waiting, self._endings = self._endings, []
+        for ending in waiting:
+            queue_id, until_ms, ask, answer = ending
+            if now_ms < until_ms and self.catalog.queue(queue_id) is not None:
+                self._endings.append(ending)
+            else:
+                self._answer(ask, answer)
 
     def _answer(self, ask: _PendingAsk, answer: Answer) -> None:
         self._end_ask(ask, answer.error)

@@ -207,3 +207,15 @@ def test_redrive(node: mirrorq.Node) -> None:
         assert [m.body for m in dead.browse()] == [b"stranger"]
         with pytest.raises(ValueError, match="count_max"):
             dead.redrive(-1)
+
+
+def test_a_deleted_queue_with_an_outbox_is_gone_when_delete_returns(node: mirrorq.Node) -> None:
+    """Its name is free again, as that of any queue."""
+    node.set_policy("letters", "^orders$", {"dead-letter-queue": "dead"})
+    dead = node.queue("dead")
+    for turn in range(1, 4):
+        queue = node.queue("orders")
+        queue.put(b"one").result(10)
+        queue.get(timeout=10).nack(requeue=False).result(10)
+        queue.delete()
+        wait_until(lambda turn=turn: dead.qsize() == turn)
