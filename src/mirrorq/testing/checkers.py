@@ -288,6 +288,8 @@ def unsent(journals: Sequence[Journal], cluster: SimulatedCluster, queue_id: int
         for attempt in journal.attempts.values():
             if attempt.state == "acknowledged":
                 word = (journal.ended or {}).get(attempt.sequence, ("",))[0]
+                if journal.is_deleted and attempt.body not in counts:
+                    continue  # a queue without durability takes its outbox along
                 if (word == "sent on") != (attempt.body in counts):
                     wrong.append(
                         f"unsent: {attempt.body!r}, sequence {attempt.sequence}, is "
