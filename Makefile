@@ -30,7 +30,7 @@ PYTEST := $(BIN)/python -m pytest
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit simulation processes sim explore soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types unit simulation processes sim explore mutants soak crashpoints fuzz chaos \
 	bench ceiling sanitize clean
 
 help:  ## this list
@@ -74,6 +74,9 @@ soak: $(STAMP)  ## seeds that nobody has run before: make soak SOAK_SEEDS=9000
 
 explore: $(STAMP)  ## every interleaving of small rings over the real modules: minutes
 	$(BIN)/python -m mirrorq.testing.explore --long
+
+mutants: $(STAMP)  ## every deliberate bug against the checker that should notice it: the table
+	cd tests && ../$(BIN)/python -m model
 
 crashpoints: $(STAMP)  ## a crash at every point of a store's writing: make crashpoints CRASH_SEEDS=100
 	cd tests && ../$(BIN)/python -m store.crash_points --seeds $(CRASH_SEEDS)

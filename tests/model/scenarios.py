@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from core import test_master
+from mirrorq.messages import DeclareQueue
 from mirrorq.ring import Ring
 from mirrorq.testing.explore import begin
 from mirrorq.testing.explore_search import PLANS
 from mirrorq.testing.explore_world import Action
+from supervisor import test_supervisor_world
 
 STEPS_MAX = 60
 
@@ -68,3 +71,102 @@ def predecessor_confirmed_more() -> None:
     assert play.ring(d).durable == known
     if play.state.proposals:
         play.do(("commit", 0))
+
+
+# --- Leases ---------------------------------------------------------------------------------
+
+
+class Leased:
+    """Five nodes, one queue whose master is e; the test plays the faults."""
+
+    def __init__(self) -> None:
+        self.world = test_supervisor_world.World(1, "abcde")
+        self.let(lambda: self.world.leader() is not None)
+        self.world.run(500, 0)
+        command = DeclareQueue("q", True, False, False, "e", None, ())
+        self.world.request(self.world.live["e"], command)
+        self.let(lambda: self.is_leased("e"))
+        if self.leader == "e":
+            self.elect("a")
+            self.let(lambda: self.is_leased("e"))
+
+    @property
+    def leader(self) -> str:
+        leader = self.world.leader()
+        return "" if leader is None else str(leader.member.node)
+
+    @property
+    def master(self) -> str:
+        (queue,) = self.world.truth.queues()
+        return str(queue.view.members[0].id.node)
+
+    def is_leased(self, name: str) -> bool:
+        process = self.world.live[name]
+        until_ms = process.holder.valid_until_ms(process.applied)
+        queues = self.world.truth.queues()
+        is_master = queues and self.world.masters(process, queues[0].id)
+        return bool(is_master and self.world.now_ms < until_ms)
+
+    def let(self, done: Callable[[], bool], limit_ms: int = 20_000) -> None:
+        """Let time pass until something is so; the world checks leases all the time."""
+        end_ms = self.world.now_ms + limit_ms
+        while not done():
+            assert self.world.now_ms < end_ms, "not so after all"
+            self.world.run(test_supervisor_world.STEP_MS, 0)
+
+    def elect(self, name: str) -> None:
+        """This node is elected, whoever else could be."""
+        world = self.world
+        able = world.reaches_majority
+        world.reaches_majority = lambda process: process.member.node == name
+        world.elect()
+        world.reaches_majority = able
+        for process in world.live.values():
+            if process.member.node != name:
+                process.term = process.doomed_ms = 0
+
+
+def stale_leader_grants() -> None:
+    """A leader that has applied nothing of late, elected while nothing can be committed.
+
+    e and d stop applying; e is not heard and is replaced. d is elected: it would find the
+    commit index of its catalog good enough, and e's is as old. e must not get a lease.
+    """
+    play = Leased()
+    world = play.world
+    for name in "de":
+        world.live[name].slow = True
+    world.live["e"].mute = True
+    play.let(lambda: play.master != "e")
+    heir = play.master
+    play.let(lambda: play.is_leased(heir))
+    if heir == "d":
+        return
+    world.stalled_ms = world.now_ms + 2000
+    play.elect("d")
+    world.run(2000, 0)
+
+
+def late_refusal() -> None:
+    """A probe of a connection that ended long ago is answered now, and its node lives."""
+    play = Leased()
+    world = play.world
+    world.post("e", play.leader, test_supervisor_world.LinkDown("e"))
+    world.run(1000, 0)
+    assert play.is_leased("e")
+    for _ in range(3):
+        world.post(play.leader, play.leader, test_supervisor_world.ProbeRefused("e", 1))
+        world.run(300, 0)
+        assert play.master == "e", "a living master was replaced"
+
+
+# --- One master -----------------------------------------------------------------------------
+
+
+def refusal_stays() -> None:
+    """The unit test of one master: a refusal is told from a stable op, and told again alike."""
+    queue = test_master.Queue()
+    queue.sync()
+    queue.attach(test_master.ONE)
+    queue.heard()
+    test_master.test_a_refusal_is_told_from_a_stable_op_and_stays(queue)

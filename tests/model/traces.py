@@ -11,6 +11,16 @@ from mirrorq.testing.explore_world import Action
 
 HEAR_AB = ("hear", 0, 1)
 
+EXPIRED = (
+    ("slow", ("link", 2, 0)),
+    ("publish", 0),
+    ("expire", 0),
+    ("publish", 0),
+    ("publish", 0),
+    *[("hear", 2, 0)] * 3,
+)
+"""The id ends with its first message unconfirmed, and the handle sends that again."""
+
 TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
     "confirm before the own disk": (
         "views",
@@ -369,4 +379,17 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
         ),
     ),
     "confirm of an op that is not stable": ("views", "confirm", (("publish", 0),)),
+    "producer gap accepted": ("producers", "duplicate", (("miss", 0), ("publish", 0))),
+    "unknown producer taken as new": ("producers", "duplicate", EXPIRED),
+    "expired producer goes on": ("producers", "duplicate", EXPIRED),
+    "ack by epoch and sequence only": (
+        "late acks",
+        "acked",
+        (("publish", 0), ("unseen", 0, 0), ("end", 0), ("ack late", 0, 1)),
+    ),
+    "give-back without hand-out number": (
+        "late acks",
+        "handout",
+        (("publish", 0), ("unseen", 0, 0), ("again", 0, 0)),
+    ),
 }

@@ -114,11 +114,15 @@ class World:
         rng = self.rng
         name, other = rng.sample(self.names, 2)
         process = self.live.get(name)
-        faults = ["kill", "pause", "cut", "end", "close", "mute", "mute", "slow", "stall"]
+        faults = ["kill", "bounce", "pause", "cut", "end", "close", "mute", "mute", "slow", "stall"]
         cures = ["start", "wake", "wake", "mend"]
         match rng.choice(faults + 2 * cures):
             case "kill" if process is not None and len(self.live) > 1:
                 self.kill(name)
+            case "bounce" if process is not None and len(self.live) > 1:
+                # Back before a probe of its last life has been answered: that answer comes late.
+                self.kill(name)
+                self.start(name)
             case "start" if process is None:
                 self.start(name)
             case "pause" if process is not None:
@@ -381,6 +385,9 @@ def test_no_two_masters_hand_out_and_all_is_well_after_healing(names: str, seed:
     nodes are back the queue has a living master, and every node is in sync."""
     world = World(seed, names)
     world.run(1000, 0)
+    while world.leader() is None:
+        world.run(STEP_MS, 0)
+    world.run(500, 0)
     for name in ("q", "r"):
         declarer = world.live[names[-1]]
         world.request(declarer, DeclareQueue(name, True, False, False, names[-1], None, ()))

@@ -88,6 +88,10 @@ SCOPES: dict[str, Plan] = {
     "failover": Plan(Bounds(publishes=1, acks=1, views=1, crashes=1, restarts=1, ticks=1), USED),
     # A living master is moved, and keeps its lease.
     "move": Plan(Bounds(publishes=1, views=2, counts=0, yields=1, ticks=0), USED),
+    "producers": Plan(Bounds(publishes=2, views=1, counts=0, misses=1, expiries=1, ticks=0)),
+    "late acks": Plan(
+        Bounds(publishes=1, acks=1, ends=1, unseen=1, repeats=1, views=1, counts=0, ticks=0), USED
+    ),
     # An unclean promotion: at each moment of the joining member's transfer, too.
     "loss": Plan(
         Bounds(publishes=1, views=2, ticks=0, is_lossy=True), PLAIN, ("a",), 2, 1, 2

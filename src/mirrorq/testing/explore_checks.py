@@ -66,6 +66,8 @@ class Witness(NamedTuple):
     """What it has and has not settled."""
     settling: tuple[tuple[int, int, HandOut], ...] = ()
     """Acks that are not answered: (reign in which it was sent, request, what)."""
+    gone: tuple[tuple[str, HandOut], ...] = ()
+    """What went back, and how a settlement of it may come late: "again" or "ack late"."""
     settled: tuple[int, ...] = ()
     """Sequences whose ack has been told to be done, sorted."""
     past: int = 0
@@ -207,6 +209,8 @@ class Checkers:
         witness = witness._replace(settling=rest)
         if reply.refused:
             return witness
+        if ("ack late", piece) in witness.gone and reign == piece.epoch:
+            raise Violation("acked", f"{piece} went back, and a late ack of it is taken")
         settled = sorted({*witness.settled, *range(piece.first, piece.last + 1)})
         for sequence in range(piece.first, piece.last + 1):
             if sequence in self.state_at(witness.stable).live:

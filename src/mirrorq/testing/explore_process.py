@@ -59,6 +59,7 @@ NOW_MS = 1_000_000
 LATER_MS = 10_000_000
 """The hour of a tick: everything that waits for time is due."""
 FAR_MS = 1 << 60
+FAR_US = 1 << 60
 PRODUCER_SESSION = SessionId("user", 1, 1)
 CONSUMER_SESSION = SessionId("user", 1, 2)
 
@@ -101,6 +102,11 @@ class Ticks:
 @frozen
 class OpensProducer:
     """A handle asks for its producer id."""
+
+
+@frozen
+class Expires:
+    """The producer's id has been idle for longer than ids live."""
 
 
 @frozen
@@ -163,6 +169,7 @@ ProcessEvent = (
     | Loses
     | Ticks
     | OpensProducer
+    | Expires
     | Publishes
     | Settles
     | ConsumerEnds
@@ -333,6 +340,9 @@ class _Work:
             case OpensProducer():
                 self._raw(PRODUCER_SESSION, 1, 1, Attach((), 0))
                 self._request(PRODUCER_SESSION, OpenProducer())
+            case Expires():
+                process.master._expire_at_ms = 0
+                self._events(Tick(), wall_us=FAR_US)
             case Publishes():
                 self._publish(event)
             case Settles():
@@ -424,14 +434,14 @@ class _Work:
 
     # --- The replica --------------------------------------------------------------------
 
-    def _events(self, *events: ReplicaEvent, now_ms: int = NOW_MS) -> None:
+    def _events(self, *events: ReplicaEvent, now_ms: int = NOW_MS, wall_us: int = 0) -> None:
         replica = self._process.replica
         if replica is None:
             return
         ring = replica.ring
         before = {entry.lsn: entry for entry in ring.log}
         stable = ring.stable
-        effects = replica.step(now_ms, 0, *events)
+        effects = replica.step(now_ms, wall_us, *events)
         still(replica)
         if now_ms == LATER_MS:
             _set_back(replica)
@@ -527,6 +537,7 @@ __all__ = [
     "ConsumerEnds",
     "Crashes",
     "Done",
+    "Expires",
     "Hears",
     "Installs",
     "LeaseEnds",

@@ -55,6 +55,10 @@ PLANS: dict[str, Plan] = {
         Bounds(publishes=2, acks=1, views=2, crashes=1, restarts=1, ticks=2, slow=3),
         Scope(consumes=True, is_late=True),
     ),
+    "producers": Plan(Bounds(publishes=2, views=1, misses=1, expiries=1, ticks=1, slow=2)),
+    "late acks": Plan(
+        Bounds(publishes=1, acks=1, ends=1, unseen=1, repeats=1, views=1, ticks=1, slow=1), USED
+    ),
     "careless": Plan(
         Bounds(
             publishes=2,

@@ -44,6 +44,7 @@ from mirrorq.testing.explore_process import (
     ConsumerEnds,
     Crashes,
     Done,
+    Expires,
     Hears,
     Installs,
     LeaseEnds,
@@ -69,6 +70,8 @@ Task = tuple[str, int, int]
 """What can be slow: ("link", sender, receiver), ("disk", node, 0) or ("catalog", node, 0)."""
 HEAL_ROUNDS = 60
 """Cures and ticks after which everything must be well: a dozen are enough."""
+LATE_REQUESTS = 1000
+"""Requests with acks that come late are numbered from here."""
 BREAK = -1
 """In a link: here it broke and came back."""
 
@@ -94,6 +97,14 @@ class Bounds:
     """Whether the supervisor also just re-orders mirrors."""
     wipes: int = 0
     """Stopped nodes whose disk is replaced by an empty one."""
+    misses: int = 0
+    """Publishes that are lost on their way to the master."""
+    expiries: int = 0
+    """Times at which the producer's id has been idle for too long."""
+    unseen: int = 0
+    """What the consumer gives back because no call has taken it."""
+    repeats: int = 0
+    """Settlements that come late: the message went back meanwhile."""
     is_careless: bool = False
     """Whether the supervisor also proposes masters that only the catalog can refuse."""
     is_lossy: bool = False
@@ -120,6 +131,10 @@ class Left(NamedTuple):
     wipes: int
     slow: int
     yields: int
+    misses: int
+    expiries: int
+    unseen: int
+    repeats: int
 
 
 class State(NamedTuple):
@@ -175,6 +190,10 @@ class World:
             bounds.wipes,
             bounds.slow or 0,
             bounds.yields,
+            bounds.misses,
+            bounds.expiries,
+            bounds.unseen,
+            bounds.repeats,
         )
         links: tuple[tuple[int, ...], ...] = ((),) * (self.count * self.count)
         state = State(nodes, links, 1, (self._intern(view),), (), Witness(), left)
@@ -294,8 +313,17 @@ class World:
                 yield ("ack", place, index)
             if left.returns and piece.epoch == reign:
                 yield ("return", place, index)
+            if left.unseen and piece.epoch == reign:
+                yield ("unseen", place, index)
         if left.ends and witness.held:
             yield ("end", place)
+        if left.misses and witness.sent_in(reign) < self.bounds.publishes:
+            yield ("miss", place)
+        if left.expiries:
+            yield ("expire", place)
+        for index, (kind, piece) in enumerate(witness.gone):
+            if left.repeats and piece.epoch == reign:
+                yield (kind, place, index)
 
     def _supervisor_actions(self, state: State) -> Iterator[Action]:
         view = self.view(state)
@@ -420,11 +448,43 @@ class World:
                 state = state._replace(left=left._replace(returns=left.returns - 1))
                 return self._step(state, place, Settles(0, "nack", piece))
             case ("end", place):
+                gone = (*witness.gone, *(("ack late", piece) for piece in witness.held))
                 state = state._replace(
                     left=left._replace(ends=left.ends - 1),
-                    witness=witness._replace(held=(), settling=()),
+                    witness=witness._replace(held=(), settling=(), gone=gone),
                 )
                 return self._step(state, place, ConsumerEnds())
+            case ("miss", place):
+                sent = dict(witness.sent) | {reign: witness.sent_in(reign) + 1}
+                witness = witness._replace(sent=tuple(sorted(sent.items())))
+                left = left._replace(misses=left.misses - 1)
+                return state._replace(witness=witness, left=left)
+            case ("expire", place):
+                state = state._replace(left=left._replace(expiries=left.expiries - 1))
+                return self._step(state, place, Expires())
+            case ("unseen", place, index):
+                piece = witness.held[index]
+                state = self._let_go(state, index)
+                witness = state.witness
+                gone = (*witness.gone, ("again", piece))
+                if piece.count == 1:
+                    seen = set(witness.handed) - set(range(piece.first, piece.last + 1))
+                    witness = witness._replace(handed=tuple(sorted(seen)))
+                left = left._replace(unseen=left.unseen - 1)
+                state = state._replace(witness=witness._replace(gone=gone), left=left)
+                return self._step(state, place, Settles(0, "giveback", piece))
+            case ("again", place, index):
+                state = state._replace(left=left._replace(repeats=left.repeats - 1))
+                return self._step(state, place, Settles(0, "giveback", witness.gone[index][1]))
+            case ("ack late", place, index):
+                piece = witness.gone[index][1]
+                request = LATE_REQUESTS + left.repeats
+                settling = (*witness.settling, (reign, request, piece))
+                state = state._replace(
+                    left=left._replace(repeats=left.repeats - 1),
+                    witness=witness._replace(settling=settling),
+                )
+                return self._step(state, place, Settles(request, "ack", piece))
         raise ValueError(f"no such action: {action}")
 
     def _let_go(self, state: State, index: int) -> State:

@@ -1,0 +1,41 @@
+"""Deliberate bugs, each one rule left out: does a checker notice?
+
+    with mutation("watermark is received"):
+        ...
+
+Each entry of `MUTATIONS` patches the real module for as long as its `with` block lasts. What each
+stands for, and what notices it, is in docs/reliability.md; nothing but the tests switches one on.
+"""
+
+from __future__ import annotations
+
+from mirrorq.testing.mutations import (
+    consumers,
+    joining,
+    leases,
+    limits,
+    moves,
+    outbox,
+    producers,
+    raft,
+    ring,
+    store,
+    views,
+)
+from mirrorq.testing.mutations.registry import MUTATIONS, mutation
+
+__all__ = [
+    "MUTATIONS",
+    "consumers",
+    "joining",
+    "leases",
+    "limits",
+    "moves",
+    "mutation",
+    "outbox",
+    "producers",
+    "raft",
+    "ring",
+    "store",
+    "views",
+]

@@ -1,0 +1,114 @@
+"""Rules of hand-out, acks and returns that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mirrorq.delivery import Delivery
+from mirrorq.master import Master
+from mirrorq.messages import HandOut, PromotedOp
+from mirrorq.queue_state import QueueState
+from mirrorq.testing.mutations.registry import Patch, named
+
+
+@named("hand-out without lease")
+def _no_lease() -> Sequence[Patch]:
+    real = Master.settle
+
+    def settle(self: Master, now_ms: int) -> None:
+        kept, self._lease.until_ms = self._lease.until_ms, now_ms + 1
+        real(self, now_ms)
+        self._lease.until_ms = kept
+
+    return [(Master, "settle", settle)]
+
+
+@named("hand-out before the promotion is applied")
+def _serve_early() -> Sequence[Patch]:
+    """The new master ignores what it inherited, acks too."""
+    real = Master.begin
+
+    def begin(self: Master, now_ms: int, promoted: PromotedOp) -> None:
+        real(self, now_ms, promoted)
+        self.active = True
+
+    def on_applied(self: Master, now_ms: int, entry: Any) -> None:
+        if not isinstance(entry.payload, PromotedOp):
+            real_applied(self, now_ms, entry)
+
+    real_applied = Master.on_applied
+    return [(Master, "begin", begin), (Master, "on_applied", on_applied)]
+
+
+@named("hand-out above the horizon")
+def _no_horizon() -> Sequence[Patch]:
+    def horizon(self: Delivery, priority: int) -> int:
+        return 1 << 62
+
+    return [(Delivery, "_horizon", horizon)]
+
+
+@named("ack by epoch and sequence only")
+def _ack_by_sequence() -> Sequence[Patch]:
+    def take(self: Delivery, session: Any, piece: HandOut) -> Any:
+        found: list[tuple[int, int]] = []
+        for number, known in list(self.open.items()):
+            for first, last in known.left.within(piece.first, piece.last):
+                self.unacknowledged -= known.left.remove(first, last)
+                found.append((first, last))
+            if not known.left:
+                del self.open[number]
+        for priority in self.ready.priorities:
+            lane = self.ready.lane(priority)
+            for first, last in lane.within(piece.first, piece.last):
+                lane.remove(first, last)
+                found.append((first, last))
+        return found
+
+    return [(Delivery, "take", take)]
+
+
+@named("give-back without hand-out number")
+def _giveback_by_sequence() -> Sequence[Patch]:
+    real = Delivery.take
+
+    def take(self: Delivery, session: Any, piece: HandOut) -> Any:
+        for number, known in list(self.open.items()):
+            if known.left.within(piece.first, piece.last):
+                piece = HandOut(piece.epoch, number, piece.first, piece.last, known.count)
+                return real(self, known.key[0], piece)
+        return real(self, session, piece)
+
+    return [(Delivery, "take", take)]
+
+
+@named("return not counted")
+def _return_uncounted() -> Sequence[Patch]:
+    def forget(self: QueueState, ranges: Any, lsn: int) -> None:
+        return None
+
+    return [(QueueState, "_return", forget)]
+
+
+@named("promotion not counted")
+def _promotion_uncounted() -> Sequence[Patch]:
+    real = QueueState._promote
+
+    def promote(self: QueueState, payload: Any, lsn: int) -> Any:
+        ended = real(self, payload, lsn)
+        self.marks = []
+        return ended
+
+    return [(QueueState, "_promote", promote)]
+
+
+@named("ack told before it is stable")
+def _ack_early() -> Sequence[Patch]:
+    real = Master._flush_settles
+
+    def flush(self: Master, now_ms: int) -> None:
+        real(self, now_ms)
+        self._discharge(self._ring.received)
+
+    return [(Master, "_flush_settles", flush)]

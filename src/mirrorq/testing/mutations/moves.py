@@ -1,0 +1,43 @@
+"""Rules of moving a living master that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from mirrorq.handover import HandOvers
+from mirrorq.master import Master
+from mirrorq.messages import View, Yielded
+from mirrorq.testing.mutations.registry import Patch, named
+
+
+@named("moved without its promise")
+def _move_unpromised() -> Sequence[Patch]:
+    def has_yielded(self: HandOvers, queue_id: int, found: View) -> bool:
+        return True
+
+    return [(HandOvers, "has_yielded", has_yielded)]
+
+
+@named("promise of another epoch")
+def _promise_epoch() -> Sequence[Patch]:
+    real = HandOvers.on_yielded
+
+    def on_yielded(self: HandOvers, promise: Yielded, found: View) -> None:
+        real(self, evolve(promise, epoch=found.epoch), found)
+
+    return [(HandOvers, "on_yielded", on_yielded)]
+
+
+@named("promise not honoured")
+def _promise_broken() -> Sequence[Patch]:
+    """The master promises, and goes on handing out."""
+    real = Master.settle
+
+    def settle(self: Master, now_ms: int) -> None:
+        kept, self.yielded_epoch = self.yielded_epoch, 0
+        real(self, now_ms)
+        self.yielded_epoch = kept
+
+    return [(Master, "settle", settle)]

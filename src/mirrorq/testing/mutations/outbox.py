@@ -1,0 +1,54 @@
+"""Rules of the outbox that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import evolve
+
+from mirrorq.catalog import Catalog
+from mirrorq.master import Master
+from mirrorq.messages import OutboxDoneOp, OutboxOp
+from mirrorq.outbox import Outbox
+from mirrorq.queue_state import NUMBER_MAX
+from mirrorq.testing.mutations.registry import Patch, named
+
+
+@named("outbox published from an unstable op")
+def _outbox_unstable() -> Sequence[Patch]:
+    real = Master._run_couriers
+
+    def run(self: Master, now_ms: int) -> None:
+        state = self._state
+        applied, shadow = state.outbox, Outbox.restore(state.outbox.image(), NUMBER_MAX)
+        for lsn in range(state.applied + 1, self._ring.received + 1):
+            entry = self._ring.entry(lsn)
+            payload = entry.payload if entry is not None else None
+            if isinstance(payload, OutboxOp):
+                shadow.add(payload.target, payload.ranges, payload.reason, 0)
+            elif isinstance(payload, OutboxDoneOp):
+                shadow.done(payload.target, payload.number)
+        state.outbox = shadow
+        real(self, now_ms)
+        state.outbox = applied
+
+    return [(Master, "_run_couriers", run)]
+
+
+@named("outbox lost with its queue")
+def _outbox_lost() -> Sequence[Patch]:
+    real = Catalog._on_delete_queue
+
+    def delete(self: Catalog, command: Any) -> Any:
+        return real(self, evolve(command, is_drained=True))
+
+    return [(Catalog, "_on_delete_queue", delete)]
+
+
+@named("outbox's id expires")
+def _outbox_id_expires() -> Sequence[Patch]:
+    def may_expire(self: Master, producer: int) -> bool:
+        return producer in self._highest
+
+    return [(Master, "_may_expire", may_expire)]

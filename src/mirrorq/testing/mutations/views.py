@@ -1,0 +1,71 @@
+"""Rules of views that are left out: who may become master, and of what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import evolve
+
+from mirrorq import catalog, outlook, supervisor, view
+from mirrorq.messages import MemberId, View
+from mirrorq.testing.mutations.registry import Patch, named
+
+
+@named("promotion of one not in sync")
+def _promote_joiner() -> Sequence[Patch]:
+    def no_error(found: View, command: Any) -> str:
+        return ""
+
+    return [(catalog, "_promotion_error", no_error)]
+
+
+@named("unclean promotion although when-synced")
+def _lose_anyway() -> Sequence[Patch]:
+    def may_lose(self: catalog.Catalog, queue: Any) -> bool:
+        return True
+
+    return [(catalog.Catalog, "may_lose", may_lose)]
+
+
+@named("wiped store taken for the old member")
+def _wiped_store() -> Sequence[Patch]:
+    def find_store(found: View, node: str, store: int) -> Any:
+        return next((one for one in found.members if one.id.node == node), None)
+
+    return [(catalog, "find_store", find_store)]
+
+
+@named("proposal without compare-and-set")
+def _no_compare() -> Sequence[Patch]:
+    real = catalog.Catalog._on_change_view
+
+    def on_change(self: catalog.Catalog, command: Any) -> catalog.CatalogResult:
+        known = self.queue(command.queue_id)
+        if known is not None:
+            command = evolve(command, replaces=known.view.epoch)
+        return real(self, command)
+
+    return [(catalog.Catalog, "_on_change_view", on_change)]
+
+
+@named("restarted master acts in its old epoch")
+def _old_incarnation() -> Sequence[Patch]:
+    def place_of(found: View, member_id: MemberId) -> int | None:
+        for place, member in enumerate(found.members):
+            if (member.id.node, member.id.store) == (member_id.node, member_id.store):
+                return place
+        return None
+
+    def is_master(found: View, member_id: MemberId) -> bool:
+        return place_of(found, member_id) == 0
+
+    return [(view, "index", place_of), (view, "is_master", is_master)]
+
+
+@named("restarted replicated member counted as in sync")
+def _lives_do_not_count() -> Sequence[Patch]:
+    def counts_lives(found: View) -> bool:
+        return False
+
+    return [(module, "counts_lives", counts_lives) for module in (catalog, outlook, supervisor)]

@@ -1,0 +1,186 @@
+"""Which checker notices each mutation, and what it takes.
+
+`TRACES` (in `traces`) are steps of the exploration. Here are scenarios of simulated clusters, of
+one queue or of leases, and seeds of simulators. No mutation is without one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from attrs import frozen
+
+from mirrorq.testing.explore import Found, begin
+from mirrorq.testing.explore_search import PLANS, attempt, search
+from mirrorq.testing.mutations import MUTATIONS, mutation
+from simulation import (
+    test_dead_letters,
+    test_lanes,
+    test_limits,
+    test_promotion,
+    test_replicated,
+)
+from supervisor import test_handover
+
+from . import runs, scenarios
+from .traces import TRACES
+
+WALKS = 300
+"""Tried where a trace no longer fits: minutes, and only then."""
+
+
+@frozen
+class Seeds:
+    """A simulator that complains under the mutation."""
+
+    run: Callable[[int], str]
+    checker: str
+    """In its complaint."""
+    seed: int
+    """The first one that did, when last looked at."""
+    within: int
+    """One of so many, from 0 on, has to."""
+
+
+@frozen
+class Scenario:
+    """Steps that somebody has thought out."""
+
+    play: Callable[[], object]
+    checker: str
+
+
+@frozen
+class Caught:
+    """One mutation, one checker."""
+
+    name: str
+    checker: str
+    how: str
+    """exploration, scenario or seeds."""
+    effort: str
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "counted in by the known stable mark only": Scenario(
+        scenarios.predecessor_confirmed_more, "disk"
+    ),
+    "lease before an entry of the own term": Scenario(
+        scenarios.stale_leader_grants, "check_leases"
+    ),
+    "dead on a refused probe alone": Scenario(scenarios.late_refusal, "check_eviction"),
+    "refusal that is no op": Scenario(scenarios.refusal_stays, "refusal"),
+    "expired message handed out": Scenario(test_limits.test_29_a_new_master_knows_each_ttl, "29"),
+    "end by time that is no op": Scenario(
+        test_limits.test_29_messages_end_on_all_copies_alike_though_clocks_differ, "29"
+    ),
+    "lane order by sequence only": Scenario(
+        test_lanes.test_each_lane_keeps_its_order_and_its_counts_across_a_failover, "order"
+    ),
+    "delay ended by each reader's clock": Scenario(
+        test_lanes.test_a_delayed_message_is_ended_by_the_next_master, "delayed"
+    ),
+    "promise of another epoch": Scenario(
+        test_handover.test_promises_of_others_and_of_other_epochs_are_none, "promises"
+    ),
+    "outbox published from an unstable op": Scenario(
+        test_dead_letters.test_what_is_not_stable_is_published_nowhere, ""
+    ),
+    "outbox lost with its queue": Scenario(
+        test_dead_letters.test_29_a_queue_goes_only_when_its_outbox_is_empty, "outbox"
+    ),
+    "outbox's id expires": Scenario(
+        test_dead_letters.test_an_outbox_is_known_however_late_it_comes_back, ""
+    ),
+    "min-in-sync ignored": Scenario(
+        test_promotion.test_min_in_sync_withholds_confirms_until_members_are_back, "min_in_sync"
+    ),
+    "unclean promotion keeps the next sequence": Scenario(
+        test_promotion.test_sequences_after_an_unclean_promotion_are_new, "sequences"
+    ),
+    "ack of a lost past taken": Scenario(
+        test_promotion.test_what_was_delivered_before_an_unclean_promotion_cannot_be_acked_after_it,
+        "cannot_be_acked",
+    ),
+}
+
+TESTED: dict[str, Scenario] = {
+    "restarted replicated member counted as in sync": Scenario(
+        test_replicated.test_mutation_a_restarted_member_counted_as_in_sync_is_noticed, "two orders"
+    ),
+}
+"""The test switches the mutation on by itself, and passes when its checker has objected."""
+
+SEEDS: dict[str, Seeds] = {
+    "lease without the commit index": Seeds(runs.leases, "check_leases", 25, 60),
+    "lease from the grant's receipt": Seeds(runs.leases, "check_", 17, 60),
+    "lease without the new leader's wait": Seeds(runs.leases, "check_", 0, 60),
+    "limit judged on the applied state only": Seeds(runs.lengths, "28", 0, 12),
+    "drop-head of the newest": Seeds(runs.lengths, "28", 1, 12),
+    "message of a lane handed out of its order": Seeds(runs.lanes, "order", 0, 10),
+    "cut that keeps publishes on disk": Seeds(runs.store, "StoreCorrupt", 0, 3),
+    "release of runs that are partly live": Seeds(runs.store, "messages_are_there", 0, 3),
+    "checkpoint without its state": Seeds(runs.store, "log_is_equal", 0, 3),
+    "deleted queue's runs come back": Seeds(runs.store, "", 0, 3),
+    "fetched frames not written": Seeds(runs.store, "messages_are_there", 0, 3),
+    "term not written": Seeds(runs.storm, "two leaders of term", 0, 300),
+    "half the voters are a majority": Seeds(runs.storm, "two leaders of term", 0, 300),
+    "vote for a log that is behind": Seeds(runs.storm, "leader completeness", 0, 300),
+    "conflicting entries are kept": Seeds(runs.storm, "state machine safety", 1, 300),
+}
+
+
+def catch(name: str, *, is_quick: bool) -> Caught | None:
+    """Switch a mutation on and let its checker object; None when it does not.
+
+    Args:
+        is_quick: of seeds only the one that did before, then all; else all from 0 on.
+    """
+    if name in TESTED:
+        found = runs.complaint(TESTED[name].play)
+        effort = TESTED[name].play.__name__
+        return None if found else Caught(name, TESTED[name].checker, "scenario", effort)
+    with mutation(name):
+        if name in TRACES:
+            return _by_trace(name)
+        if name in SCENARIOS:
+            scenario = SCENARIOS[name]
+            found = runs.complaint(scenario.play)
+            effort = scenario.play.__name__
+            if found and scenario.checker in found:
+                return Caught(name, scenario.checker, "scenario", effort)
+            return None
+        seeds = SEEDS[name]
+        for seed in _order(seeds) if is_quick else range(seeds.within):
+            found = seeds.run(seed)
+            if found and seeds.checker in found:
+                said = found.split(":")[0]
+                effort = f"{seed + 1} of {seeds.within} seeds of {seeds.run.__name__}"
+                return Caught(name, said, "seeds", effort)
+    return None
+
+
+def _order(seeds: Seeds) -> Iterator[int]:
+    yield seeds.seed
+    yield from (seed for seed in range(seeds.within) if seed != seeds.seed)
+
+
+def _by_trace(name: str) -> Caught | None:
+    plan, checker, trace = TRACES[name]
+    try:
+        found = attempt(*begin(PLANS[plan]), trace)
+    except Found as at_once:
+        found = at_once
+    if found is None:
+        found = search(PLANS[plan], range(WALKS))
+    if found is None or found.checker != checker:
+        return None
+    steps = len(found.trace)
+    return Caught(name, checker, "exploration", f"{steps} steps" if steps else "the start")
+
+
+def unaccounted() -> set[str]:
+    """Mutations without a catch, and catches of mutations that are not there."""
+    known = [*TRACES, *SCENARIOS, *TESTED, *SEEDS]
+    twice = {name for name in known if known.count(name) > 1}
+    return (set(MUTATIONS) ^ set(known)) | twice

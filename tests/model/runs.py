@@ -1,0 +1,108 @@
+"""Seeds as checkers of mutations: one run of a simulator each, and what it complains of.
+
+Every function here takes a seed and returns "" or the complaint, which begins with the name of
+the checker. The same runs, without any mutation, are tests of their own elsewhere.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed as hypothesis_seed
+from hypothesis.stateful import run_state_machine_as_test
+
+from mirrorq.testing.swarm import Swarm
+from raft import storm as raft_storm
+from raft import test_simulation as raft_runs
+from simulation import test_limits
+from store import test_model
+from supervisor import test_supervisor_world
+
+SIZES = ("ab", "abc", "abcde")
+
+
+def leases(seed: int) -> str:
+    """Supervisors, leases and catalogs of 2, 3 or 5 nodes."""
+    names = SIZES[seed % len(SIZES)]
+    run = test_supervisor_world.test_no_two_masters_hand_out_and_all_is_well_after_healing
+    return complaint(lambda: run(names, seed // len(SIZES)))
+
+
+def raft(seed: int) -> str:
+    """Cores of Raft, 3 or 5 of them."""
+
+    def run() -> None:
+        one = raft_runs.Run(seed // 2, 3 + seed % 2 * 2)
+        one.faults()
+        one.heal()
+        one.check_progress()
+
+    return complaint(run)
+
+
+def swarm(seed: int) -> str:
+    """Whole clusters."""
+    return _of_swarm(Swarm(seed))
+
+
+def _of_swarm(one: Swarm) -> str:
+    wrong: list[str] = []
+
+    def run() -> None:
+        wrong.extend(one.run().wrong)
+
+    return complaint(run) or "; ".join(wrong[:3])
+
+
+def complaint(run: Callable[[], object]) -> str:
+    """What a run's own checkers raise: the innermost function of a test that did, and its words."""
+    try:
+        run()
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        inside = [frame for frame in frames if "/tests/" in frame.filename]
+        where = frames[-1] if not isinstance(error, AssertionError) or not inside else inside[-1]
+        return f"{where.name}: {type(error).__name__} {error}".split("\n")[0][:300]
+    return ""
+
+
+def storm(seed: int) -> str:
+    """Cores of Raft, 3 or 5 of them, in one election after the other."""
+    return complaint(lambda: raft_storm.Storm(seed // 2, 3 + seed % 2 * 2).run())
+
+
+def lengths(seed: int) -> str:
+    """A queue with a limit of length, its master killed under load: each overflow in turn."""
+    tests = (
+        test_limits.test_28_refused_messages_are_not_confirmed_and_never_show_up,
+        test_limits.test_28_drop_head_keeps_the_newest,
+        test_limits.test_28_block_makes_puts_wait,
+    )
+    return complaint(lambda: tests[seed % 3](seed // 3))
+
+
+def lanes(seed: int) -> str:
+    """Whole clusters whose messages have priorities."""
+    return _of_swarm(Swarm(seed, priorities=(0, 0, 3, 31)))
+
+
+def delays(seed: int) -> str:
+    """Whole clusters whose messages have priorities and delays."""
+    return _of_swarm(Swarm(seed, priorities=(0, 0, 7), delays_ms=(0, 0, 5, 300, 4000)))
+
+
+def store(seed: int) -> str:
+    """The store against a model made of dicts: random writes, restarts and deletions."""
+    machine = type("Seeded", (test_model.StoreMachine,), {})
+    found = settings(
+        max_examples=60,
+        stateful_step_count=25,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    run = hypothesis_seed(seed)(machine)
+    return complaint(lambda: run_state_machine_as_test(run, settings=found))  # type: ignore[no-untyped-call]
