@@ -31,9 +31,7 @@ What it does not do: it never starts over by itself, and it does not judge who i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 from attrs import frozen
 
@@ -252,7 +250,7 @@ class Founding:
 
     def step(self, now_ms: int, event: FoundingEvent) -> FoundingEffects:
         """Take one event and return what it wants done."""
-        _HANDLERS[type(event)](self, event)
+        getattr(self, _HANDLERS[type(event)])(event)
         self._propose()
         if now_ms >= self._repeat_at_ms:
             self._repeat(now_ms)
@@ -303,7 +301,7 @@ class Founding:
     def _on_received(self, event: FoundingReceived) -> None:
         handler = _MESSAGE_HANDLERS.get(type(event.message))
         if handler is not None and event.sender != self.store:
-            handler(self, event.sender, event.message)
+            getattr(self, handler)(event.sender, event.message)
 
     # --- As coordinator -------------------------------------------------------------------
 
@@ -463,17 +461,17 @@ def _is_founding(members: Members) -> bool:
     return bool(members) and all(a < b for a, b in pairwise(names))
 
 
-_HANDLERS: dict[type, Callable[[Founding, Any], None]] = {
-    FoundingTick: Founding._on_tick,
-    PeerHello: Founding._on_hello,
-    FoundingReceived: Founding._on_received,
-    Founded: Founding._on_founded,
+_HANDLERS: dict[type, str] = {
+    FoundingTick: "_on_tick",
+    PeerHello: "_on_hello",
+    FoundingReceived: "_on_received",
+    Founded: "_on_founded",
 }
 
-_MESSAGE_HANDLERS: dict[type, Callable[[Founding, StoreId, Any], None]] = {
-    FoundingProposal: Founding._on_proposal,
-    FoundingPromise: Founding._on_promise,
-    FoundingDone: Founding._on_done,
-    FoundingRefused: Founding._on_refused,
-    AdmissionRequest: Founding._on_admission_request,
+_MESSAGE_HANDLERS: dict[type, str] = {
+    FoundingProposal: "_on_proposal",
+    FoundingPromise: "_on_promise",
+    FoundingDone: "_on_done",
+    FoundingRefused: "_on_refused",
+    AdmissionRequest: "_on_admission_request",
 }

@@ -447,6 +447,19 @@ def test_a_committed_entry_is_never_cut() -> None:
     assert effects.send == ()
 
 
+def test_an_older_request_that_comes_late_cuts_nothing() -> None:
+    """What agrees stays, though the request ends before it, or carries nothing at all."""
+    raft = make(A, image(command(2, 1), command(3, 1), command(4, 1)))
+    late = AppendRequest(1, 1, 1, (command(2, 1), command(3, 1)), 1, 0)
+    for request in (late, heartbeat(1), heartbeat(1, 2)):
+        raft.step(0, Received(B, request))
+        assert raft.last_index == 4
+    effects = raft.step(1, Received(B, AppendRequest(1, 4, 1, (command(5, 1),), 5, 1)))
+    assert raft.last_index == 5
+    assert effects.persist is not None
+    assert effects.persist.truncate_from is None
+
+
 def test_followers_learn_of_a_commit_at_once() -> None:
     """They need not wait for the next heartbeat to apply."""
     raft = make(A, image())
@@ -622,6 +635,16 @@ def test_a_snapshot_has_the_voters_of_its_index() -> None:
     assert effects.persist.snapshot is not None
     assert effects.persist.snapshot.voters == MEMBERS
     assert raft.voters == (A, B)
+
+
+def test_a_snapshot_has_the_change_of_voters_below_it() -> None:
+    change = RaftEntry(2, 1, KIND_VOTERS, encode_voters((A, B)))
+    raft = make(A, image(change, command(3, 1)))
+    raft.step(0, Received(B, AppendRequest(2, 3, 1, (), 3, 0)))
+    effects = raft.step(0, Compact(3, b"state"))
+    assert effects.persist is not None
+    assert effects.persist.snapshot is not None
+    assert effects.persist.snapshot.voters == (A, B)
 
 
 # --- Voters -------------------------------------------------------------------------------
