@@ -409,6 +409,8 @@ class Faults:
             self._lose_store(name, "store of yesterday", self._backups[name])
 
     def _lose_store(self, name: str, text: str, backup: SimulatedDisk | None) -> None:
+        if self._policies is not None:
+            return  # one that wants a single copy may be under way: that copy would be lost
         if len(self.present) < 3 or name not in self.present or not self._is_well():
             return
         self.counts[text] += 1
