@@ -97,12 +97,11 @@ def test_an_interrupted_run_leaves_nothing_and_goes_on_later(tmp_path: Path) -> 
     )
     try:
         until_s = time.monotonic() + DEADLINE_S
-        while not list(place.glob("*/w0-producer.history")):
+        # A fault may keep some of them down at any one moment: wait for three nodes and two users.
+        while len(children := children_of(running.pid)) < 5:
             assert time.monotonic() < until_s
             assert running.poll() is None
             time.sleep(0.05)
-        children = children_of(running.pid)
-        assert len(children) >= 5
         running.send_signal(signal.SIGINT)
         _, error = running.communicate(timeout=DEADLINE_S)
     finally:
