@@ -1,0 +1,184 @@
+"""Between a client and its entry node.
+
+A client is a process that is no node. It numbers its sessions itself; its entry node opens
+a session of its own for each, puts that one's id into requests, and the client's into replies.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from mirrorq.messages.commands import Administrative
+
+
+@frozen
+class ClientHello:
+    """First message of a connection, and again when the node says that it knows nothing of
+    this client: what the node held of it ends. Its messages count from here on."""
+
+    number: int
+    """Grows with each hello of this client; the welcome repeats it."""
+    name: str
+
+
+@frozen
+class ClientWelcome:
+    number: int
+    node: str
+    session_expiry_ms: int
+    """The client is gone for the node when it is silent for so long."""
+
+
+@frozen
+class ClientUnknown:
+    """The node does not know this client (any more): say hello again."""
+
+
+@frozen
+class ClientRefused:
+    """The node does not serve this client: go to another."""
+
+    why: str
+
+
+@frozen
+class ClientOpen:
+    """Open session `session` (the client's own number) on the queue with this id."""
+
+    session: int
+    queue: int
+
+
+@frozen
+class ClientClose:
+    """The session ends: what it holds goes back."""
+
+    session: int
+
+
+@frozen
+class ClientMaster:
+    """Who serves the queue of this session: see session.MasterChanged."""
+
+    session: int
+    epoch: int
+    available: bool
+
+
+@frozen
+class ClientLinkLost:
+    """Between the node and the master something may be gone."""
+
+    session: int
+
+
+@frozen
+class ClientClosed:
+    """The session is no more; the queue is deleted."""
+
+    session: int
+    reason: str
+
+
+@frozen
+class ClientDeclare:
+    name: str
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    passive: bool
+    session: int = 0
+    """Exclusive: the client's own number of the session that is to own the queue."""
+
+
+@frozen
+class ClientDelete:
+    queue: int
+    if_empty: bool
+    if_unused: bool
+
+
+@frozen
+class ClientLook:
+    """`what`: status (of `queue`), queues, nodes or policies; the answer's `data` is JSON."""
+
+    what: str
+    queue: int = 0
+
+
+@frozen
+class ClientWatch:
+    """Answered when the exchange's version is not this one and the node's catalog has come to
+    this index at least: `exchange_watch.Seen` as JSON."""
+
+    exchange: str
+    version: int
+    index: int
+
+
+@frozen
+class ClientAdminister:
+    command: Administrative
+
+
+@frozen
+class ClientCall:
+    """Answered by ClientAnswer with the same number; sent again to the next entry node."""
+
+    number: int
+    call: ClientDeclare | ClientDelete | ClientLook | ClientAdminister | ClientWatch
+
+
+@frozen
+class ClientForget:
+    """Nobody waits for the answer to this call any more."""
+
+    number: int
+
+
+@frozen
+class ClientAnswer:
+    """`error`: "" or the name of an exception class of mirrorq.errors; `text` its message."""
+
+    number: int
+    value: int
+    error: str
+    text: str
+    data: bytes
+
+
+@frozen
+class ClientPing:
+    pass
+
+
+@frozen
+class ClientPong:
+    paused: bool
+    """The node has no contact with a majority."""
+    lost: bool
+    """Messages to this client were dropped since the last pong."""
+
+
+@frozen
+class ClientBye:
+    """The client is closed."""
+
+
+ClientMessage = (
+    ClientHello
+    | ClientOpen
+    | ClientClose
+    | ClientCall
+    | ClientForget
+    | ClientPing
+    | ClientBye
+    | ClientWelcome
+    | ClientUnknown
+    | ClientRefused
+    | ClientMaster
+    | ClientLinkLost
+    | ClientClosed
+    | ClientAnswer
+    | ClientPong
+)

@@ -1,0 +1,187 @@
+"""Ring messages, between members of one queue: all name the current epoch."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from mirrorq.messages.ops import Entry
+
+
+@frozen
+class Data:
+    """R1: new ops go right. `stable` rides along."""
+
+    queue_id: int
+    epoch: int
+    stable: int
+    entries: tuple[Entry, ...]
+
+
+@frozen
+class Mark:
+    """R2, master to the right when idle: what is stable, and the sender's received lsn.
+
+    A receiver that has less than `received` has lost something and asks for it.
+    """
+
+    queue_id: int
+    epoch: int
+    stable: int
+    received: int
+
+
+@frozen
+class Watermark:
+    """R2: the running minimum of `durable`, passed right; the last in sync to the master."""
+
+    queue_id: int
+    epoch: int
+    lsn: int
+
+
+@frozen
+class JoinerDurable:
+    """A member's own durable, told to the master: a joining one's while its copy is complete
+    (R8); one in sync tells it while ops wait, so that the master sees who is slow (R9)."""
+
+    queue_id: int
+    epoch: int
+    lsn: int
+
+
+@frozen
+class History:
+    """R6: (epoch, last lsn) of the master's log as it was when this epoch began."""
+
+    queue_id: int
+    epoch: int
+    history: tuple[tuple[int, int], ...]
+
+
+@frozen
+class HistoryRequest:
+    """An unrepaired member to its left, when the history has not come."""
+
+    queue_id: int
+    epoch: int
+
+
+@frozen
+class Repaired:
+    """R6: a repaired member to its left: send what follows `received`."""
+
+    queue_id: int
+    epoch: int
+    received: int
+
+
+@frozen
+class ResendFrom:
+    """R1: a gap was seen; send again from `lsn` on."""
+
+    queue_id: int
+    epoch: int
+    lsn: int
+
+
+@frozen
+class TooOld:
+    """To a joiner that asked for an op no longer kept: take a new state."""
+
+    queue_id: int
+    epoch: int
+
+
+@frozen
+class TransferRequest:
+    """R7: a joiner asks one in-sync member for its applied state, under its own number."""
+
+    queue_id: int
+    epoch: int
+    number: int
+
+
+@frozen
+class TransferState:
+    """R7: the applied state at `lsn`. Replaces, never merges."""
+
+    queue_id: int
+    epoch: int
+    number: int
+    lsn: int
+    state: bytes
+
+
+@frozen
+class FetchFrames:
+    """R7: send frames of live messages after `after_sequence`, up to `upto_sequence`."""
+
+    queue_id: int
+    epoch: int
+    number: int
+    after_sequence: int
+    upto_sequence: int
+    bytes_max: int
+    is_continued: bool = False
+    """Another request is for what lies before: leave a frame out that begins there."""
+
+
+@frozen
+class FrameChunk:
+    """R7: frames of live messages with after_sequence < sequence <= upto_sequence.
+
+    Whatever is not among them in that span is not live at the sender.
+    """
+
+    queue_id: int
+    epoch: int
+    number: int
+    after_sequence: int
+    upto_sequence: int
+    entries: tuple[Entry, ...]
+
+
+@frozen
+class PackedChunk:
+    """A FrameChunk as it travels: its frames end to end, as they lie on the donor's disk. The
+    joiner's driver checks and splits them."""
+
+    queue_id: int
+    epoch: int
+    number: int
+    after_sequence: int
+    upto_sequence: int
+    run: bytes
+
+
+RingMessage = (
+    Data
+    | Mark
+    | Watermark
+    | JoinerDurable
+    | History
+    | HistoryRequest
+    | Repaired
+    | ResendFrom
+    | TooOld
+    | TransferRequest
+    | TransferState
+    | FetchFrames
+    | FrameChunk
+)
+RingWireMessage = (
+    Data
+    | Mark
+    | Watermark
+    | JoinerDurable
+    | History
+    | HistoryRequest
+    | Repaired
+    | ResendFrom
+    | TooOld
+    | TransferRequest
+    | TransferState
+    | FetchFrames
+    | PackedChunk
+)
+"""Of these what is on the wire."""

@@ -1,0 +1,327 @@
+"""Requests of a handle to its queue's master, and the replies."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from mirrorq.messages.identities import SessionId
+
+
+@frozen
+class HandOut:
+    """One contiguous piece of a delivery: all of one count, handed to one consumer.
+
+    A delivery is named by (epoch, sequence, delivery count, hand-out number); `number` is
+    given by the master and unique in its epoch.
+    """
+
+    epoch: int
+    number: int
+    first: int
+    last: int
+    count: int
+    """The delivery count of every message in it: 1 at the first delivery."""
+
+
+@frozen
+class Attach:
+    """First request of an attachment. `held`: what users of this handle have taken and
+    not settled. What the master had handed to this session and is not in `held` was seen by
+    nobody and goes back uncounted. `producer`: 0 = none yet."""
+
+    held: tuple[HandOut, ...]
+    producer: int
+
+
+@frozen
+class OpenProducer:
+    """Ask for a producer id; answered by ProducerOpened when the op is stable."""
+
+
+@frozen
+class Publish:
+    """A batch in a frame that names producer, first_number, settled; not yet stamped.
+
+    `whole`: a put_many: never cut inside, all or none.
+    """
+
+    frame: bytes
+    whole: bool
+    handouts: tuple[HandOut, ...] = ()
+    """With FLAG_STEP: the deliveries that it acks. It is stored when all of them are taken."""
+
+
+@frozen
+class Subscribe:
+    """Start a consumer, or change it. `number` is the session's own; 0 is get()'s."""
+
+    number: int
+    prefetch: int
+    exclusive: bool = False
+    auto_ack: bool = False
+
+
+@frozen
+class Unsubscribe:
+    number: int
+
+
+@frozen
+class Credit:
+    """The consumer may be sent messages until `total` have been handed to it in all,
+    counted from the attachment's beginning. It only grows within an attachment."""
+
+    number: int
+    total: int
+
+
+@frozen
+class Settle:
+    """Acks and returns. `kind`: ack, nack (counted), reject (ends without an ack), move (ends
+    here and goes to `target`) or giveback (seen by nobody).
+
+    Answered by Settled with the same `request` when the outcome is stable (giveback: never).
+    """
+
+    request: int
+    kind: str
+    handouts: tuple[HandOut, ...]
+    delay_ms: int = 0
+    """nack: the messages come again after this, at the earliest."""
+    target: int = 0
+    """move: the id of another queue."""
+
+
+@frozen
+class Browse:
+    request: int
+    start: int
+    count_max: int
+
+
+@frozen
+class Purge:
+    request: int
+
+
+@frozen
+class Recalled:
+    """What no call had returned at this recall is given back."""
+
+    number: int
+
+
+@frozen
+class Inquire:
+    """Ask for Counts."""
+
+    request: int
+
+
+@frozen
+class Detach:
+    """The handle is closed. Everything it holds goes back (what users took: counted)."""
+
+
+@frozen
+class Ping:
+    """Nothing but a sign of life; answered by Pong."""
+
+
+Request = (
+    Attach
+    | OpenProducer
+    | Publish
+    | Subscribe
+    | Unsubscribe
+    | Credit
+    | Settle
+    | Browse
+    | Purge
+    | Recalled
+    | Inquire
+    | Detach
+    | Ping
+)
+
+
+@frozen
+class Attached:
+    """Answer to Attach: requests of this attachment are served."""
+
+
+@frozen
+class Detached:
+    """The master does not know this attachment (or saw a gap): attach again."""
+
+
+@frozen
+class ProducerOpened:
+    producer: int
+
+
+@frozen
+class ProducerUnknown:
+    """The id has expired: what is open under it is of unknown outcome."""
+
+    producer: int
+
+
+@frozen
+class Confirmed:
+    """Stable. Each: (first number, count, first sequence)."""
+
+    producer: int
+    runs: tuple[tuple[int, int, int], ...]
+
+
+@frozen
+class Refused:
+    """Certainly not stored, told from a stable op."""
+
+    producer: int
+    first_number: int
+    count: int
+    reason: str
+
+
+@frozen
+class ResendNumber:
+    """A gap in a producer's numbers: send again from `number` on."""
+
+    producer: int
+    number: int
+
+
+@frozen
+class Deliver:
+    """Messages for one consumer. `frames`: pieces that hold the bodies, in order of
+    sequence within each hand-out; filled in by the driver of the master's node."""
+
+    consumer: int
+    handouts: tuple[HandOut, ...]
+    frames: tuple[bytes, ...] = ()
+
+
+@frozen
+class Settled:
+    """`refused`: what was not taken, with the reason in `why`."""
+
+    request: int
+    refused: tuple[HandOut, ...]
+    why: str = ""
+
+
+@frozen
+class Browsed:
+    """`counts`: (first, last, delivery count) of what was found; `frames` hold the bodies."""
+
+    request: int
+    ranges: tuple[tuple[int, int, int], ...]
+    frames: tuple[bytes, ...] = ()
+
+
+@frozen
+class Purged:
+    request: int
+    count: int
+
+
+@frozen
+class Counts:
+    request: int
+    ready: int
+    unacknowledged: int
+    consumers: int
+    next_sequence: int
+    store_bytes: int
+    delayed: int = 0
+    """Live, and ready only at a later time."""
+
+
+@frozen
+class Flow:
+    """What the queue takes before a put waits (overflow: block): so much more than what the
+    master has, which is this producer's messages up to number `highest`.
+
+    Sent before Attached, and when it changes so that the handle should know. It decides
+    nothing: what comes all the same waits at the master.
+    """
+
+    is_bounded: bool
+    producer: int = 0
+    highest: int = 0
+    count: int = 0
+    size: int = 0
+    """Bytes of bodies."""
+    count_max: int = 0
+    size_max: int = 0
+    """The limits: what is above them never fits, and is refused."""
+    why: str = ""
+
+
+@frozen
+class Recall:
+    """Another consumer waits for messages: give back what no call has returned."""
+
+    consumer: int
+    number: int = 0
+    """Of a purge that waits for it: say `Recalled` when that is done. 0: none does."""
+
+
+@frozen
+class ConsumerRefused:
+    """The queue does not take the consumer, or does not keep it; `why` says it in words."""
+
+    number: int
+    why: str
+
+
+@frozen
+class Pong:
+    pass
+
+
+Reply = (
+    Attached
+    | Detached
+    | ProducerOpened
+    | ProducerUnknown
+    | Confirmed
+    | Refused
+    | ResendNumber
+    | Deliver
+    | Settled
+    | Browsed
+    | Purged
+    | Counts
+    | Flow
+    | Recall
+    | ConsumerRefused
+    | Pong
+)
+
+
+@frozen
+class SessionRequest:
+    """Envelope, session to master. `number` counts 1, 2, 3, … within the attachment; a gap
+    means loss: the master answers Detached and the session attaches again."""
+
+    queue_id: int
+    epoch: int
+    session: SessionId
+    attachment: int
+    number: int
+    request: Request
+
+
+@frozen
+class SessionReply:
+    """Envelope, master to session. Numbered like requests, and a gap has the same cure."""
+
+    queue_id: int
+    epoch: int
+    session: SessionId
+    attachment: int
+    number: int
+    reply: Reply
