@@ -115,6 +115,17 @@ int ftruncate(int fd, off_t size) {
 
 int ftruncate64(int fd, off_t size) { return ftruncate(fd, size); }
 
+int posix_fallocate(int fd, off_t offset, off_t length) {
+    int result = REAL(posix_fallocate)(fd, offset, length);
+    struct stat file;
+    if (result == 0 && is_recorded(fd) && fstat(fd, &file) == 0) note(TRUNCATE, 0, file.st_size, 0);
+    return result;
+}
+
+int posix_fallocate64(int fd, off_t offset, off_t length) {
+    return posix_fallocate(fd, offset, length);
+}
+
 int truncate(const char *path, off_t size) {
     int result = REAL(truncate)(path, size);
     int fd = result == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;

@@ -25,6 +25,7 @@ from attrs import frozen
 from lmdb import verify as lmdb_verify
 
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
+from mirrorq.store.extent import Extent
 from mirrorq.store.pathlock import PathLock
 from mirrorq.store.records import Damaged
 
@@ -161,6 +162,7 @@ class Environment:
         )
         try:
             self._bytes_limit = max(self._bytes_max, self._file_bytes()) + RESERVE_BYTES
+            self._extent = Extent(self.path / DATA_FILE, self._file_bytes())
             with self._lmdb.begin(write=True, buffers=True) as txn:
                 self._refuse_foreign(txn)
                 self.tables = Tables.open(self._lmdb, txn)
@@ -220,7 +222,9 @@ class Environment:
             while True:
                 before = self._lmdb.info()["last_txnid"]
                 try:
-                    return self._write_once(work, message_bytes)
+                    result = self._write_once(work, message_bytes)
+                    self._extent.cover(self._file_bytes())
+                    return result
                 except lmdb.MapFullError:
                     self._grow()
                 except lmdb.Error as error:
