@@ -68,12 +68,10 @@ from mirrorq.view import (
 )
 
 __all__ = [
-    "NAME_CHARS_MAX",
     "Catalog",
     "CatalogResult",
     "NodeRecord",
     "QueueRecord",
-    "declaration_error",
     "decode_command",
     "encode_command",
     "exclusive_text",
@@ -81,8 +79,6 @@ __all__ = [
     "past_text",
 ]
 
-NAME_CHARS_MAX = 255
-"""Of a queue."""
 SNAPSHOT_VERSION = 1
 """Raised when a snapshot can no longer be read by the version before."""
 
@@ -794,22 +790,6 @@ class Catalog:
         catalog._past = dict.fromkeys(image.past)
         catalog._askers = Askers(image.askers)
         return catalog
-
-
-def declaration_error(name: object, exclusive: object, auto_delete: object) -> str:
-    """Return what is wrong with a declaration before it is proposed, "" when nothing is."""
-    if not isinstance(name, str):
-        return f"a queue's name is a string, not {name!r}"
-    if not 0 < len(name) <= NAME_CHARS_MAX:
-        return f"a queue's name has 1 to {NAME_CHARS_MAX} characters, not {len(name)}"
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        return f"the queue's name {name!r} cannot be written as UTF-8: {error.reason}"
-    for word, value in (("exclusive", exclusive), ("auto_delete", auto_delete)):
-        if not isinstance(value, bool):
-            return f"{word} is True or False, not {value!r}"
-    return ""
 
 
 def past_text(node: str) -> str:

@@ -26,10 +26,9 @@ import msgspec
 
 from mirrorq import clock, errors
 from mirrorq.administration import Administration
-from mirrorq.catalog import declaration_error
 from mirrorq.client_driver import Call, ClientDriver, SessionPort
 from mirrorq.config import Config
-from mirrorq.engine_events import Notice
+from mirrorq.declaration import declaration_error
 from mirrorq.errors import (
     ConfigError,
     MirrorQError,
@@ -52,6 +51,7 @@ from mirrorq.messages import (
     ClientWatch,
     SessionId,
 )
+from mirrorq.notice import Notice
 from mirrorq.outcomes import Outcomes
 from mirrorq.routing import ExchangeRecord
 from mirrorq.security import is_loopback

@@ -18,7 +18,6 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.config import Config
-from mirrorq.engine_events import Notice
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
     ClientAnswer,
@@ -39,6 +38,7 @@ from mirrorq.messages import (
     SessionReply,
     SessionRequest,
 )
+from mirrorq.notice import Notice
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.transport import (
     ClientInbound,

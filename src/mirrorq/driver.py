@@ -36,7 +36,6 @@ from mirrorq.engine_events import (
     LinkUp,
     MasterChange,
     MasterLinkLost,
-    Notice,
     NotSent,
     Probed,
     SessionClosed,
@@ -53,6 +52,7 @@ from mirrorq.messages import (
     SessionReply,
     SessionRequest,
 )
+from mirrorq.notice import Notice
 from mirrorq.outgoing import packed
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.shelf import Shelf

@@ -6,9 +6,10 @@ each queue and one `RaftWrite` make up a round's single transaction.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attrs import define, field, frozen
 
-from mirrorq.courier import OutboxLoad
 from mirrorq.messages import (
     CatalogCommand,
     ChangeView,
@@ -21,6 +22,9 @@ from mirrorq.messages import (
     SessionRequest,
     StoreId,
 )
+
+if TYPE_CHECKING:
+    from mirrorq.courier import OutboxLoad
 
 
 @frozen(eq=False)

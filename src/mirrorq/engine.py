@@ -38,7 +38,6 @@ from mirrorq.engine_events import (
     LinkUp,
     MasterChange,
     MasterLinkLost,
-    Notice,
     NotSent,
     Probed,
     Release,
@@ -90,6 +89,7 @@ from mirrorq.messages import (
     Yield,
     Yielded,
 )
+from mirrorq.notice import Notice
 from mirrorq.peers import Peers
 from mirrorq.proposals import pack, recorded_endpoints, unpack
 from mirrorq.raft import (

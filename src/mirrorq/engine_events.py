@@ -16,6 +16,7 @@ from mirrorq.messages import (
     SessionReply,
     SessionRequest,
 )
+from mirrorq.notice import Notice
 
 # --- Events ------------------------------------------------------------------------------
 
@@ -147,15 +148,6 @@ class MasterLinkLost:
     """For handles on this node: what was on the way to the master may be gone."""
 
     queue_id: int
-
-
-@frozen
-class Notice:
-    """Something that listeners and the log are told."""
-
-    kind: str
-    text: str
-    queue_id: int = 0
 
 
 @define

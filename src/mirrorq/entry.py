@@ -23,8 +23,9 @@ import msgspec
 from attrs import define, field
 
 from mirrorq import clock
-from mirrorq.catalog import NAME_CHARS_MAX, declaration_error, exclusive_text
+from mirrorq.catalog import exclusive_text
 from mirrorq.config import Config
+from mirrorq.declaration import NAME_CHARS_MAX, declaration_error
 from mirrorq.driver import check_publish
 from mirrorq.engine import Engine
 from mirrorq.engine_events import (

@@ -37,6 +37,16 @@ from attrs import frozen
 
 from mirrorq.config import Config
 from mirrorq.messages import StoreId
+from mirrorq.messages.founding import (
+    FOUNDING_MESSAGES,
+    AdmissionRequest,
+    FoundingDone,
+    FoundingMessage,
+    FoundingPromise,
+    FoundingProposal,
+    FoundingRefused,
+    Members,
+)
 from mirrorq.raft.messages import decode_voters, encode_voters
 
 __all__ = [
@@ -57,58 +67,6 @@ __all__ = [
     "joining",
     "joins_through",
 ]
-
-Members = tuple[StoreId, ...]
-
-# --- Between nodes ------------------------------------------------------------------------
-
-
-@frozen
-class FoundingProposal:
-    """Coordinator to all others. Sorted by name."""
-
-    members: Members
-
-
-@frozen
-class FoundingPromise:
-    """The sender's promise is on its disk."""
-
-    members: Members
-
-
-@frozen
-class FoundingDone:
-    """The cluster is founded with these; said by any founded store that knows it."""
-
-    members: Members
-
-
-@frozen
-class FoundingRefused:
-    """The sender cannot promise what was proposed; for the operator."""
-
-    text: str
-
-
-@frozen
-class AdmissionRequest:
-    """The sender's store is empty, has promised nothing, and wants to be a voter."""
-
-    joins: bool = False
-    """It was told to join; else it is one of the peers that its cluster was founded with."""
-
-
-FoundingMessage = (
-    FoundingProposal | FoundingPromise | FoundingDone | FoundingRefused | AdmissionRequest
-)
-FOUNDING_MESSAGES = (
-    FoundingProposal,
-    FoundingPromise,
-    FoundingDone,
-    FoundingRefused,
-    AdmissionRequest,
-)
 
 # --- Events and effects -------------------------------------------------------------------
 

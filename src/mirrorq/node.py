@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mirrorq import clock, errors, termination
 from mirrorq.administration import Administration
-from mirrorq.catalog import declaration_error, exclusive_text
+from mirrorq.catalog import exclusive_text
 from mirrorq.config import Config
 from mirrorq.contacts import MARK
+from mirrorq.declaration import declaration_error
 from mirrorq.driver import Driver, SessionPort
 from mirrorq.engine import Engine
 from mirrorq.engine_events import (
     Answer,
     Ask,
-    Notice,
     Release,
     SessionClosed,
 )
@@ -49,6 +49,7 @@ from mirrorq.messages import (
     MemberId,
     SessionId,
 )
+from mirrorq.notice import Notice
 from mirrorq.outcomes import Outcomes
 from mirrorq.proposals import recorded_endpoints
 from mirrorq.routing import ExchangeRecord

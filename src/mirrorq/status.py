@@ -1,4 +1,8 @@
-"""What `status()` and `nodes()` tell: frozen values, made on the node thread."""
+"""What `status()` and `nodes()` tell: frozen values, made on the node thread.
+
+Clients load this module too, and get such values as JSON: what only a node needs to make them is
+imported where it is used.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from mirrorq.policy import Policy
-from mirrorq.replica import WRITE_BEHIND_MS
-from mirrorq.ring import BEHIND_BYTES_MAX
-from mirrorq.shortfall import shortfall
 from mirrorq.view import counts_lives, in_sync_ids
 
 if TYPE_CHECKING:
     from mirrorq.catalog import QueueRecord
     from mirrorq.engine import Engine
+    from mirrorq.policy import Policy
 
 __all__ = ["NodeStatus", "PolicyStatus", "QueueStatus"]
 
@@ -152,6 +153,9 @@ def _durability_text(engine: Engine, record: QueueRecord) -> str:
         text = f"durability {told}"
     if found == "fsync":
         return text
+    from mirrorq.replica import WRITE_BEHIND_MS
+    from mirrorq.ring import BEHIND_BYTES_MAX
+
     return (
         f"{text}: when the power of all members in sync fails at once, what was confirmed or acked "
         f"in the last {WRITE_BEHIND_MS} ms and one commit is lost (up to {BEHIND_BYTES_MAX >> 20} "
@@ -181,6 +185,8 @@ def down_text(engine: Engine, queue_id: int) -> str:
 
 
 def _shortfall(engine: Engine, record: QueueRecord) -> str:
+    from mirrorq.shortfall import shortfall
+
     definition = engine.catalog.definition_of(record.name)
     holders = {node.name: node.member for node in engine.catalog.nodes() if not node.witness}
     return shortfall(record, definition, holders, engine.is_alive)

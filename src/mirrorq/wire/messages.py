@@ -26,9 +26,9 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import attrs
 import msgspec
 
-from mirrorq import founding
 from mirrorq import messages as m
 from mirrorq.errors import MALFORMED, ProtocolError
+from mirrorq.messages import founding
 from mirrorq.raft import messages as raft
 from mirrorq.wire.ops import make_entry
 
