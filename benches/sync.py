@@ -6,7 +6,7 @@
 Three nodes on loopback, each a process: the master, a witness, and a mirror that starts with
 an empty store. The queue is filled by put_many of --batch messages (so large are the frames on
 disk), with ha-sync-mode manual. Traffic is a client in a process of its own that publishes and
-another that takes and acks, as fast as they go; --traffic 0 leaves it out, N > 0 bounds both
+another that takes and acks, some acks ahead of their outcome, as fast as they go; --traffic 0 leaves it out, N > 0 bounds both
 to N messages a second. Its rate is measured for --window seconds, then the mirror is told to
 synchronise, and it is measured until the mirror is in sync.
 
@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -33,12 +34,14 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from mirrorq import AckRefused, Node, NoQuorum, connect
+from mirrorq import AckRefused, Node, NoQuorum, Settlement, connect
 
 WAIT_S = 120.0
 NAME = "orders"
 FLIGHT = 64
 """put_many calls of the filling that are not confirmed yet."""
+ACK_FLIGHT = 16
+"""ack_many calls of the traffic whose outcome is not known yet."""
 
 
 def free_port() -> int:
@@ -109,13 +112,18 @@ def run_traffic(
                     pace.wait(1)
         else:
 
+            acks: deque[tuple[Settlement, int]] = deque()
+
             def work() -> None:
                 while not ended.is_set():
                     # A machine that is too busy for its heartbeats costs the rate, not the run.
                     with contextlib.suppress(NoQuorum, AckRefused):
                         messages = queue.get_many(100, timeout=1)
-                        queue.ack_many(messages).result(WAIT_S)
-                        count.value += len(messages)
+                        acks.append((queue.ack_many(messages), len(messages)))
+                        while len(acks) > ACK_FLIGHT:
+                            settlement, acked = acks.popleft()
+                            settlement.result(WAIT_S)
+                            count.value += acked
                         pace.wait(len(messages))
 
         worker = threading.Thread(target=work)
