@@ -174,7 +174,8 @@ class Administration(ABC):
 
         Args:
             force: even if it has the last copy in sync of a queue, which is then deleted with
-                its messages.
+                its messages; unless its policy says `ha-promote-on-failure: always` and another
+                copy runs, which becomes the master first.
             timeout: seconds to wait for a majority, and for a silent master's lease to end.
 
         Raises:

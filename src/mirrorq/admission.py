@@ -7,6 +7,8 @@ it is applied (`catalog`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import evolve
 
 from mirrorq.catalog import QueueRecord, last_copy_text
@@ -87,7 +89,7 @@ class Admission:
             case ChangeView():
                 wrong = self._change_error(request.member, command)
             case RemoveNode():
-                return self._admit_removal(request.number, command)
+                return self._admit_removal(request.number, command, leading.voters)
             case RegisterNode() | NodeStopped():
                 wrong = _registration_error(request.member, command)
             case SetPolicy():
@@ -178,16 +180,27 @@ class Admission:
             )
         return ""
 
-    def _admit_removal(self, number: int, command: RemoveNode) -> CatalogCommand | CatalogAnswer:
-        """Forget a node that does not run, when no lease of it can still run either."""
+    def _admit_removal(
+        self, number: int, command: RemoveNode, voters: Sequence[StoreId]
+    ) -> CatalogCommand | CatalogAnswer:
+        """Forget a node that does not run, when no lease of it can still run either.
+
+        One that was admitted and ended before it registered is known by its vote alone.
+        """
         record = self._outlook.catalog.node(command.node)
-        if record is None or command.store not in (0, record.store):
+        stores = [voter.store for voter in voters if voter.node == command.node]
+        if record is not None:
+            stores = [record.store, *(store for store in stores if store != record.store)]
+        if not stores or command.store not in (0, stores[0]):
             names = ", ".join(node.name for node in self._outlook.catalog.nodes())
             text = f"the cluster has no node {command.node!r}: its nodes are {names}"
             return CatalogAnswer(number, 0, "PreconditionFailed", text)
-        if record.name == self._outlook.own.node or self._outlook.liveness.is_heard(record.name):
-            text = f"node {record.name} is alive: stop it before it is forgotten"
+        name = command.node
+        if name == self._outlook.own.node or self._outlook.liveness.is_heard(name):
+            text = f"node {name} is alive: stop it before it is forgotten"
             return CatalogAnswer(number, 0, "PreconditionFailed", text)
+        if record is None:
+            return evolve(command, store=0, voters=tuple(stores))
         store = StoreId(record.name, record.store)
         last = self._outlook.catalog.held_last_by(store)
         if last and not command.force:
@@ -197,7 +210,7 @@ class Admission:
         queues = self._outlook.catalog.queues()
         if is_unjudged or any(self._waits_for(queue, store) for queue in queues):
             return CatalogAnswer(number, 0, retry=True)
-        return evolve(command, store=record.store)
+        return evolve(command, store=record.store, voters=tuple(stores[1:]))
 
     def _waits_for(self, queue: QueueRecord, store: StoreId) -> bool:
         """Whether a queue's master is on this store and will be replaced soon, or may yet act."""
@@ -206,6 +219,7 @@ class Admission:
             return False
         view = queue.view
         can_follow = any(self._outlook.candidate(view, one) is not None for one in promotable(view))
+        can_follow = can_follow or self._outlook.unclean_head(queue) is not None
         return can_follow or not self._outlook.may_replace(master)
 
 

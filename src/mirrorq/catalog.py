@@ -390,8 +390,13 @@ class Catalog:
 
     def _on_remove_node(self, command: RemoveNode) -> CatalogResult:
         known = self._nodes.get(command.node)
+        if known is not None and known.store in command.voters:
+            text = f"node {command.node} is alive: stop it before it is forgotten"
+            return CatalogResult(error="PreconditionFailed", text=text)
+        unregistered = {StoreId(command.node, store): None for store in command.voters}
         if known is None or known.store != command.store:
-            return CatalogResult()
+            self._past.update(unregistered)
+            return CatalogResult(nodes=(command.node,) if unregistered else ())
         store = StoreId(known.name, known.store)
         last = self.held_last_by(store)
         if last and not command.force:
@@ -399,7 +404,7 @@ class Catalog:
                 error="PreconditionFailed", text=last_copy_text(command.node, last)
             )
         del self._nodes[command.node]
-        self._past[store] = None
+        self._past.update({store: None, **unregistered})
         self._askers.forget(store)
         changed = self._end_owned(command.node)
         for queue in last:

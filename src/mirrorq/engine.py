@@ -905,6 +905,7 @@ class Engine:
             raft.own_term_applied,
             raft.commit_index,
             -1 if contact_ms is None else contact_ms,
+            raft.voters,
         )
 
     def _supervise(self, now_ms: int, event: SupervisorEvent) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from mirrorq.messages import LeaseAnswer, LeaseRelease, LeaseRequest, MemberId
+from mirrorq.messages import LeaseAnswer, LeaseRelease, LeaseRequest, MemberId, StoreId
 
 __all__ = ["Leading", "LeaseGrantor", "LeaseHolder", "outlast_ms"]
 
@@ -42,6 +42,7 @@ class Leading:
     commit_index: int
     majority_contact_ms: int
     """Send time of the last round that a majority, with this node, has answered."""
+    voters: tuple[StoreId, ...] = ()
 
 
 class LeaseHolder:

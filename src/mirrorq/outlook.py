@@ -14,7 +14,7 @@ from mirrorq.lease import LeaseGrantor
 from mirrorq.liveness import Liveness, Status
 from mirrorq.messages import MemberId, View
 from mirrorq.placement import Loads, loads_of, wanted_members
-from mirrorq.view import counts_lives
+from mirrorq.view import counts_lives, joining_ids, promotable
 
 __all__ = ["Leave", "Outlook", "Situation"]
 
@@ -109,6 +109,28 @@ class Outlook:
         """Return the life in which this member in sync may become master, if it runs (R5)."""
         member = self.present(known)
         return None if counts_lives(view) and member != known else member
+
+    def unclean_head(self, queue: QueueRecord) -> MemberId | None:
+        """Choose the oldest mirror that runs, where the policy in force lets one that is not
+        in sync become master (DESIGN 4.4). The catalog checks that again.
+
+        With `durability: replicated` restarted members are not in sync any more, and come back
+        so under every policy, as soon as it is certain that no life in sync goes on.
+        """
+        may_lose = self.catalog.may_lose(queue)
+        joining = joining_ids(queue.view) if may_lose else ()
+        for known in (*self._restarted(queue.view, may_lose), *joining):
+            member = self.present(known)
+            is_same = member == known or queue.durable or known not in joining
+            if member is not None and is_same and not self.is_leaving(member):
+                return member
+        return None
+
+    def _restarted(self, view: View, may_lose: bool) -> tuple[MemberId, ...]:
+        """Return who was in sync in a life that has ended, where lives count."""
+        former = promotable(view)
+        ended = may_lose or all(self.status(one) is Status.DEAD for one in former)
+        return former if counts_lives(view) and ended else ()
 
     def may_replace(self, master: MemberId) -> bool:
         """Say whether no lease of this master can still run, or it is known dead."""

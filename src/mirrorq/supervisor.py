@@ -63,7 +63,6 @@ from mirrorq.supervisor_events import (
 )
 from mirrorq.view import (
     arrange,
-    counts_lives,
     in_sync_ids,
     is_in_sync,
     joining_ids,
@@ -302,7 +301,8 @@ class Supervisor:
         view = queue.view
         master = view.members[0].id
         if queue.owner_life is not None and self._outlook.status(queue.owner_life) is Status.DEAD:
-            return DeleteQueue(queue.id), False
+            # Its only copy was on that node, and so nobody is left to empty an outbox.
+            return DeleteQueue(queue.id, is_drained=True), False
         if self._outlook.status(master) is Status.UNKNOWN:
             return None, False
         self._kept.note(now_ms, queue, situation.running)
@@ -322,7 +322,7 @@ class Supervisor:
         cold = Status.ALIVE not in runs
         how = "cold" if cold else "clean"
         if head is None:
-            head, how = self._unclean_head(queue), "unclean"
+            head, how = self._outlook.unclean_head(queue), "unclean"
             if head is None:
                 return None, False
         if cold and Status.UNKNOWN in runs:
@@ -390,28 +390,6 @@ class Supervisor:
             if best is None or key < best[0]:
                 best = (key, member)
         return None if best is None else best[1]
-
-    def _unclean_head(self, queue: QueueRecord) -> MemberId | None:
-        """Choose the oldest mirror that runs, where the policy in force lets one that is not
-        in sync become master (DESIGN 4.4). The catalog checks that again.
-
-        With `durability: replicated` restarted members are not in sync any more, and come back
-        so under every policy, as soon as it is certain that no life in sync goes on.
-        """
-        may_lose = self._outlook.catalog.may_lose(queue)
-        joining = joining_ids(queue.view) if may_lose else ()
-        for known in (*self._restarted(queue.view, may_lose), *joining):
-            member = self._outlook.present(known)
-            is_same = member == known or queue.durable or known not in joining
-            if member is not None and is_same and not self._outlook.is_leaving(member):
-                return member
-        return None
-
-    def _restarted(self, view: View, may_lose: bool) -> tuple[MemberId, ...]:
-        """Return who was in sync in a life that has ended, where lives count."""
-        former = promotable(view)
-        ended = may_lose or all(self._outlook.status(one) is Status.DEAD for one in former)
-        return former if counts_lives(view) and ended else ()
 
     def _ring(self, view: View, head: MemberId, wanted: tuple[MemberId, ...]) -> View:
         """Return the members that should stand beside this master, in order."""

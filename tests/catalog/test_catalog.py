@@ -103,6 +103,17 @@ def test_removing_a_node_names_its_store() -> None:
     assert catalog.node("a") is None
 
 
+def test_stores_that_never_registered_are_forgotten_by_their_votes() -> None:
+    """None of them may register any more; one that has registered meanwhile is no such store."""
+    catalog, _ = applied(register(A))
+    assert catalog.apply(2, RemoveNode("x", voters=(40,))).nodes == ("x",)
+    assert catalog.apply(3, register(MemberId("x", 40, 1))).error == "PreconditionFailed"
+    assert "alive" in catalog.apply(4, RemoveNode("a", voters=(A.store,))).text
+    assert catalog.apply(5, RemoveNode("a", A.store, voters=(41,))).nodes == ("a",)
+    assert catalog.is_past(StoreId("a", A.store))
+    assert catalog.is_past(StoreId("a", 41))
+
+
 def test_a_forgotten_store_is_in_no_view_and_never_comes_back() -> None:
     """The next in sync stands first, in a new epoch and reign; kept over snapshots."""
     catalog, _ = applied(

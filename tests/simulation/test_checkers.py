@@ -156,6 +156,23 @@ def test_dead_letters_that_are_missing_or_from_nowhere_are_seen() -> None:
     assert len(checkers.unsent([made], world.cluster, world.queue_id)) == 2
 
 
+def test_dead_letters_are_missed_of_deleted_queues_too() -> None:
+    """Deleting waits for the outbox. Not where all copies of a queue without durability were
+    down, nor for a transient message that came before all copies of the target were down."""
+    world = World()
+    made = Journal(ended={1: ("sent on", 5)}, is_deleted=True)
+    attempt = made.attempts[b"p/1"] = Attempt(b"p/1", "acknowledged", 1)
+    assert len(checkers.unsent([made], world.cluster, world.queue_id)) == 1
+    made.durable = False
+    assert checkers.unsent([made], world.cluster, world.queue_id) == []
+    made.durable, attempt.persistent = True, False
+    assert len(checkers.unsent([made], world.cluster, world.queue_id)) == 1
+    world.cluster.onlooker.colds[world.queue_id] = 4
+    assert len(checkers.unsent([made], world.cluster, world.queue_id)) == 1
+    world.cluster.onlooker.colds[world.queue_id] = 5
+    assert checkers.unsent([made], world.cluster, world.queue_id) == []
+
+
 def test_a_cold_promotion_excuses_transient_messages_put_before_it() -> None:
     made = journal()
     drop(made)

@@ -10,9 +10,11 @@ from mirrorq.messages import (
     Deliver,
     Detach,
     HandOut,
+    RemoveNode,
     SessionId,
     SessionReply,
     SetPolicy,
+    StoreId,
 )
 from mirrorq.policy import parse, to_text
 from mirrorq.session import MasterChanged, ReplyArrived, Session, SettleCall
@@ -170,4 +172,59 @@ def test_a_queue_without_durability_goes_though_it_had_dead_letters_to_send() ->
     cluster.start()
     assert cluster.run_until(
         lambda: all(cluster.engine(name).catalog.is_deleted(queue_id) for name in "abc"), 20_000
+    )
+
+
+def test_a_voter_that_died_before_it_registered_can_be_forgotten() -> None:
+    """A node that was admitted and died before it was in the node list stayed a voter for ever:
+    nobody could name it, and a majority had to be found without it."""
+    world = World()
+    cluster = world.cluster
+    cluster.add("d", "b")
+    cluster.start("d")
+    store = StoreId("d", cluster.nodes["d"].disk.store)
+    world.until(lambda: all(store in cluster.engine(name).voters for name in "abc"))
+    assert cluster.engine("a").catalog.node("d") is None
+    cluster.kill("d")
+    cluster.run(3000)
+    assert cluster.ask("b", RemoveNode("d")).error == ""
+    world.until(lambda: not any(store in cluster.engine(name).voters for name in "abc"), 5000)
+    cluster.start("d")
+    cluster.run(3000)
+    assert cluster.engine("a").catalog.node("d") is None
+    assert cluster.ask("b", RemoveNode("d")).error == "PreconditionFailed"
+    world.check()
+
+
+def test_a_node_is_forgotten_with_the_store_that_died_before_it_registered() -> None:
+    """It was wiped, admitted anew, and died: its old record and its new vote go together."""
+    world = World()
+    cluster = world.cluster
+    cluster.kill("c")
+    cluster.wipe("c")
+    cluster.start("c")
+    store = StoreId("c", cluster.nodes["c"].disk.store)
+    world.until(lambda: all(store in cluster.engine(name).voters for name in "ab"))
+    record = cluster.engine("a").catalog.node("c")
+    assert record is not None
+    assert record.store != store.store
+    cluster.kill("c")
+    cluster.run(3000)
+    assert cluster.ask("b", RemoveNode("c")).error == ""
+    world.until(lambda: len(cluster.engine("a").voters) == 2, 5000)
+    assert cluster.engine("a").catalog.node("c") is None
+
+
+def test_an_exclusive_queue_goes_with_its_node_though_it_had_dead_letters_to_send() -> None:
+    """It was marked for its master to empty the outbox; the master had died with the owner, so
+    its name stayed taken until that node came back."""
+    cluster = SimulatedCluster(seed=1)
+    cluster.start()
+    cluster.declare("b", "dead")
+    policy = parse("p", "^replies$", {"dead-letter-queue": "dead"})
+    cluster.ask("a", SetPolicy("p", to_text(policy)))
+    queue_id = cluster.declare("a", "replies", owner=cluster.new_session("a"))
+    cluster.kill("a")
+    assert cluster.run_until(
+        lambda: all(cluster.engine(name).catalog.is_deleted(queue_id) for name in "bc"), 20_000
     )

@@ -25,6 +25,7 @@ from mirrorq.messages import (
     RemoveNode,
     SessionId,
     SetPolicy,
+    StoreId,
 )
 from mirrorq.policy import parse, to_text
 from mirrorq.supervisor import Supervisor
@@ -546,7 +547,7 @@ def test_an_exclusive_queue_goes_with_its_owner() -> None:
             leader.start(again(A))
         else:
             leader.kill(A)
-            assert leader.proposed == [DeleteQueue(1)]
+            assert leader.proposed == [DeleteQueue(1, is_drained=True)]
         leader.run(1500)
         assert leader.catalog.queues() == ()
 
@@ -576,9 +577,11 @@ def test_a_queue_that_is_not_durable_survives_its_master_and_not_a_full_stop() -
 # --- Requests of others -------------------------------------------------------------------
 
 
-def admitted(leader: Leader, asker: MemberId, command: CatalogCommand) -> object:
+def admitted(
+    leader: Leader, asker: MemberId, command: CatalogCommand, voters: tuple[StoreId, ...] = ()
+) -> object:
     """Return the command admitted, or the error's text."""
-    leading = Leading(leader.term, leader.own_term_applied, 1, leader.now_ms)
+    leading = Leading(leader.term, leader.own_term_applied, 1, leader.now_ms, voters)
     answer = leader.supervisor.admit(CatalogRequest(1, asker, command), leading)
     return answer.text if isinstance(answer, CatalogAnswer) else answer
 
@@ -680,6 +683,33 @@ def test_the_last_copy_in_sync_is_not_forgotten() -> None:
     assert "last copy in sync of 'q'" in str(admitted(leader, B, RemoveNode("a")))
     forced = RemoveNode("a", A.store, force=True)
     assert admitted(leader, B, RemoveNode("a", force=True)) == forced
+
+
+def test_forgetting_by_force_waits_for_an_unclean_promotion() -> None:
+    """Where the policy lets a copy that is not in sync go on, and one runs, the queue is not
+    deleted with its only copy in sync: that copy is made master first."""
+    leader = Leader(A, B, commits=False)
+    leader.commit(DeclareQueue("q", True, False, False, "a", None, (A,)))
+    leader.commit(ChangeView(1, 1, in_sync(A) + joining(B)))
+    policy = parse("p", "", {"ha-promote-on-failure": "always"})
+    leader.commit(SetPolicy("p", to_text(policy)))
+    leader.kill(A)
+    promotion = ChangeView(1, 2, in_sync(B), "unclean")
+    assert leader.proposed[-1] == promotion
+    assert admitted(leader, B, RemoveNode("a", force=True)) == ""  # tried again
+    leader.commit(promotion)
+    assert admitted(leader, B, RemoveNode("a", force=True)) == RemoveNode("a", A.store, True)
+
+
+def test_a_store_that_voted_and_never_registered_is_forgotten() -> None:
+    """Known by its vote only; with a record of an older store both go."""
+    leader = Leader(A, B)
+    votes = (StoreId("w", 1), StoreId("a", 2), StoreId("b", 30), StoreId("x", 40))
+    assert admitted(leader, A, RemoveNode("x"), votes) == RemoveNode("x", voters=(40,))
+    assert "no node 'x'" in str(admitted(leader, A, RemoveNode("x")))
+    assert "node b is alive" in str(admitted(leader, A, RemoveNode("b"), votes))
+    leader.kill(B)
+    assert admitted(leader, A, RemoveNode("b"), votes) == RemoveNode("b", B.store, voters=(30,))
 
 
 def test_a_node_that_may_run_is_not_forgotten() -> None:

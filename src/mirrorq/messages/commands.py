@@ -88,6 +88,8 @@ class RemoveNode:
     """0 in a request: the leader puts in the one that is registered."""
     force: bool = False
     """Though it has the last copy in sync of a queue: that queue is deleted."""
+    voters: tuple[int, ...] = ()
+    """Other stores of that name, which vote and have not registered: the leader puts them in."""
 
 
 @frozen

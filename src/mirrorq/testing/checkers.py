@@ -280,21 +280,25 @@ def misrouted(
 
 def unsent(journals: Sequence[Journal], cluster: SimulatedCluster, queue_id: int) -> list[str]:
     """29: what ended to be sent on stands once in the queue that dead letters go to, and nothing
-    else does. Of queues whose ops were seen."""
+    else does. Of queues whose ops were seen; also when they were deleted since."""
     counts = Counter(body for body, _ in standing(cluster, queue_id))
+    cold_ms = cluster.onlooker.colds.get(queue_id, -1)
     wrong = [f"unsent: {body!r} stands {n} times" for body, n in counts.items() if n > 1]
     attempts = {body: attempt for journal in journals for body, attempt in journal.attempts.items()}
     for journal in journals:
         for attempt in journal.attempts.values():
-            if attempt.state == "acknowledged":
-                word = (journal.ended or {}).get(attempt.sequence, ("",))[0]
-                if journal.is_deleted and attempt.body not in counts:
-                    continue  # a queue without durability takes its outbox along
-                if (word == "sent on") != (attempt.body in counts):
-                    wrong.append(
-                        f"unsent: {attempt.body!r}, sequence {attempt.sequence}, is "
-                        f"{word or 'live'} and stands {counts[attempt.body]} times"
-                    )
+            word, ended_ms = (journal.ended or {}).get(attempt.sequence, ("", NEVER_MS))
+            is_there = attempt.body in counts
+            if attempt.state != "acknowledged" or (word == "sent on") == is_there:
+                continue
+            if not is_there and journal.is_deleted and not journal.durable:
+                continue  # all copies were down: the queue took its outbox along
+            if not is_there and not attempt.persistent and ended_ms <= cold_ms:
+                continue  # it arrived, and ended when all copies of that queue were down
+            wrong.append(
+                f"unsent: {attempt.body!r}, sequence {attempt.sequence}, is "
+                f"{word or 'live'} and stands {counts[attempt.body]} times"
+            )
     for body in counts:
         if body not in attempts or attempts[body].state == "refused":
             wrong.append(f"unsent: {body!r} from nowhere")

@@ -48,7 +48,7 @@ class Load:
         self.cluster = cluster
         self.random = random
         self.name = name
-        self.lives = [Life(queue_id)]
+        self.lives = [Life(queue_id, Journal(durable=durable))]
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self._counts = counts
@@ -240,7 +240,7 @@ class Load:
             answer = self.cluster.nodes[name].answers.pop(token, None)
             if answer is not None and not answer.error and answer.value > self.life.queue_id:
                 self._asked = None
-                self.lives.append(Life(answer.value))
+                self.lives.append(Life(answer.value, Journal(durable=self._durable)))
                 return
             if answer is None and self.cluster.now_ms < asked_ms + ASK_AGAIN_MS:
                 return

@@ -104,6 +104,8 @@ class Journal:
     """When the last cold promotion was applied, which ends transient messages."""
     is_deleted: bool = False
     """The queue was deleted, with the messages that it had."""
+    durable: bool = True
+    """The queue outlives the end of all its nodes."""
 
 
 class SimulatedHandle:

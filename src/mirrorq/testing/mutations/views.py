@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
-from mirrorq import catalog, outlook, supervisor, view
+from mirrorq import catalog, outlook, view
 from mirrorq.messages import MemberId, View
 from mirrorq.testing.mutations.registry import Patch, named
 
@@ -68,4 +68,4 @@ def _lives_do_not_count() -> Sequence[Patch]:
     def counts_lives(found: View) -> bool:
         return False
 
-    return [(module, "counts_lives", counts_lives) for module in (catalog, outlook, supervisor)]
+    return [(module, "counts_lives", counts_lives) for module in (catalog, outlook)]
