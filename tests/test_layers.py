@@ -22,6 +22,7 @@ PURE = (
     "codec",
     "columns",
     "contacts",
+    "copy_page",
     "declaration",
     "courier",
     "delays",

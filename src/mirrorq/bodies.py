@@ -42,13 +42,13 @@ def fill(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, SessionReply 
     body = reply.reply
     if isinstance(body, Deliver) and not body.frames:
         ranges = [(piece.first, piece.last) for piece in body.handouts]
-        found, whole, end = _frames(shelf, reply.queue_id, ranges)
+        found, whole, end = frames_of(shelf, reply.queue_id, ranges)
         sent, rest = _split_at(body.handouts, whole, end)
         filled = evolve(reply, reply=Deliver(body.consumer, sent, found))
         return filled, evolve(reply, reply=Deliver(body.consumer, rest)) if rest else None
     if isinstance(body, Browsed) and not body.frames:
         ranges = [(first, last) for first, last, _ in body.ranges]
-        found, whole, end = _frames(shelf, reply.queue_id, ranges)
+        found, whole, end = frames_of(shelf, reply.queue_id, ranges)
         shown = body.ranges[:whole]
         if whole < len(ranges) and end >= ranges[whole][0]:
             shown += ((ranges[whole][0], end, body.ranges[whole][2]),)
@@ -56,10 +56,10 @@ def fill(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, SessionReply 
     return reply, None
 
 
-def _frames(
-    shelf: Shelf, queue_id: int, ranges: Sequence[Range]
+def frames_of(
+    shelf: Shelf, queue_id: int, ranges: Sequence[Range], bytes_max: int = DELIVER_BYTES
 ) -> tuple[tuple[bytes, ...], int, int]:
-    """Frames of the ranges, in their order, up to about DELIVER_BYTES.
+    """Frames of the ranges, in their order, up to about `bytes_max`.
 
     Returns:
         The frames, how many ranges they hold whole, and the last sequence that they hold of the
@@ -69,7 +69,7 @@ def _frames(
     size = 0
     for whole, (first, last) in enumerate(ranges):
         while first <= last:
-            read = size < DELIVER_BYTES and shelf.read(queue_id, first, last, DELIVER_BYTES - size)
+            read = size < bytes_max and shelf.read(queue_id, first, last, bytes_max - size)
             if not read:
                 return tuple(found), whole, first - 1
             for frame in read:

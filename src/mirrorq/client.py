@@ -28,6 +28,7 @@ from mirrorq import clock, errors
 from mirrorq.administration import Administration
 from mirrorq.client_driver import Call, ClientDriver, SessionPort
 from mirrorq.config import Config
+from mirrorq.copy_page import CopyPage, unpack_page
 from mirrorq.declaration import declaration_error
 from mirrorq.errors import (
     ConfigError,
@@ -48,6 +49,8 @@ from mirrorq.messages import (
     ClientDeclare,
     ClientDelete,
     ClientLook,
+    ClientRead,
+    ClientSeek,
     ClientWatch,
     SessionId,
 )
@@ -70,6 +73,17 @@ CHECK_S = 0.1
 """How often who waits for an answer looks whether the client has been closed."""
 STATUS_S = 1.0
 """status() waits no longer for the entry node."""
+COPY_S = 30.0
+"""A copy that lags behind its master, or a node that has just been left, gets this long."""
+AnyCall = (
+    ClientDeclare
+    | ClientDelete
+    | ClientLook
+    | ClientAdminister
+    | ClientWatch
+    | ClientRead
+    | ClientSeek
+)
 Seen = TypeVar("Seen")
 
 
@@ -387,10 +401,25 @@ class Client(Administration):
                 f"node {self._driver.entry_node} answered what is no {what}: {error}"
             ) from None
 
-    def _numbered(
-        self,
-        call: ClientDeclare | ClientDelete | ClientLook | ClientAdminister | ClientWatch,
-    ) -> ClientCall:
+    def read_copy(
+        self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
+    ) -> CopyPage:
+        """What lives from `first` to `last` in the copy of the node that serves this client.
+
+        Raises:
+            QueueDown: that node has no copy in sync.
+            NoQuorum: it did not come as far as `applied` in time.
+        """
+        call = Call(self._numbered(ClientRead(queue_id, first, last, bytes_max, applied)))
+        answer = self._ask(call, COPY_S)
+        return unpack_page(answer.value, answer.data, answer.frames)
+
+    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
+        """The first sequence of that copy published at `stamp_ms` or later."""
+        call = Call(self._numbered(ClientSeek(queue_id, stamp_ms, applied)))
+        return self._ask(call, COPY_S).value
+
+    def _numbered(self, call: AnyCall) -> ClientCall:
         return ClientCall(next(self._numbers), call)
 
     def _ask(self, call: Call, timeout: float | None) -> ClientAnswer:

@@ -22,6 +22,8 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.bodies import chunk_of, fill, unpacked
+from mirrorq.copy_page import CopyPage
+from mirrorq.copy_reader import read_copy
 from mirrorq.courier import OutboxLoad, OutboxLoaded
 from mirrorq.engine import Engine
 from mirrorq.engine_events import (
@@ -179,6 +181,12 @@ class Driver:
             self.thread.join(timeout)
 
     # --- On the node thread -------------------------------------------------------------
+
+    def read_copy(
+        self, queue_id: int, span: tuple[int, int], bytes_max: int, applied: int
+    ) -> CopyPage | None:
+        """What lives in this node's copy: see `copy_reader`."""
+        return read_copy(self.engine, self._shelf, queue_id, span, bytes_max, applied)
 
     def post(self, event: EngineEvent) -> None:
         """Give the engine an event in the next round."""

@@ -25,6 +25,8 @@ from attrs import define, field
 from mirrorq import clock
 from mirrorq.catalog import exclusive_text
 from mirrorq.config import Config
+from mirrorq.copy_page import pack_pieces
+from mirrorq.copy_reader import seek_copy
 from mirrorq.declaration import NAME_CHARS_MAX, declaration_error
 from mirrorq.driver import check_publish
 from mirrorq.engine import Engine
@@ -34,7 +36,7 @@ from mirrorq.engine_events import (
     FromSession,
     SessionClosed,
 )
-from mirrorq.errors import ProtocolError
+from mirrorq.errors import MirrorQError, ProtocolError
 from mirrorq.exchange_watch import Seen
 from mirrorq.messages import (
     ClientAdminister,
@@ -53,7 +55,9 @@ from mirrorq.messages import (
     ClientOpen,
     ClientPing,
     ClientPong,
+    ClientRead,
     ClientRefused,
+    ClientSeek,
     ClientUnknown,
     ClientWatch,
     ClientWelcome,
@@ -465,6 +469,8 @@ class Entry:
             case ClientWatch():
                 client.watches[number] = call
                 self._tell_watchers(client)
+            case ClientRead() | ClientSeek():
+                self._wait_for(client, number, lambda: self._read(number, call))
 
     def after_step(self) -> None:
         """The engine may have applied commands to the catalog: tell who waits for that."""
@@ -575,6 +581,21 @@ class Entry:
 
         ask = Ask(next(self._tokens), DeleteQueue(call.queue))
         self._ask(client, number, ask, answered)
+
+    def _read(self, number: int, call: ClientRead | ClientSeek) -> ClientAnswer | None:
+        """From this node's copy; None while it has not come so far."""
+        try:
+            if isinstance(call, ClientSeek):
+                found = seek_copy(self._engine, call.queue, call.stamp_ms, call.applied)
+                return None if found is None else ClientAnswer(number, found, "", "", b"")
+            span = (call.first, call.last)
+            page = self._driver.read_copy(call.queue, span, call.bytes_max, call.applied)
+        except MirrorQError as error:
+            return ClientAnswer(number, 0, type(error).__name__, str(error), b"")
+        if page is None:
+            return None
+        data = pack_pieces(page.pieces)
+        return ClientAnswer(number, page.next, "", "", data, page.frames)
 
     def _administer(self, client: _Client, number: int, call: ClientAdminister) -> None:
         def answered(answer: Answer) -> None:

@@ -8,6 +8,7 @@ from attrs import frozen
 
 if TYPE_CHECKING:
     from mirrorq.config import Config
+    from mirrorq.copy_page import CopyPage
     from mirrorq.driver import SessionPort
     from mirrorq.messages import SessionId
     from mirrorq.status import QueueStatus
@@ -78,4 +79,15 @@ class Host(Protocol):
         self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
     ) -> None:
         """Delete a queue."""
+        ...
+
+    def read_copy(
+        self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
+    ) -> CopyPage:
+        """What lives from `first` to `last` in the copy at hand, as far as it fits `bytes_max`;
+        `applied` is what that copy has come to at least."""
+        ...
+
+    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
+        """The first sequence in the copy at hand that was published at `stamp_ms` or later."""
         ...

@@ -488,6 +488,7 @@ class Master:
                 self._state.next_sequence,
                 self.store_bytes,
                 self.delays.count,
+                self._state.applied,
             ),
         )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mirrorq.confirmation import Settlement
     from mirrorq.handle import Handle
 
-__all__ = ["HeaderValue", "Message", "pack_properties"]
+__all__ = ["HeaderValue", "Message", "Properties", "pack_properties", "unpack_properties"]
 
 HeaderValue = str | bytes | int | float | bool
 
@@ -57,6 +57,21 @@ def pack_properties(
         return _ENCODER.encode(Properties(checked, message_id, key))
     except OverflowError as error:
         raise ConfigError(f"a header's integer does not fit 64 bits: {error}") from error
+
+
+def unpack_properties(packed: bytes) -> Properties:
+    """What `pack_properties` made.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
+    try:
+        return _DECODER.decode(packed) if packed else Properties()
+    except MALFORMED as error:
+        raise ProtocolError(
+            f"properties of {len(packed)} bytes cannot be read ({error}): their producer is of "
+            "another version"
+        ) from None
 
 
 class Chunk:

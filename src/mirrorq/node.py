@@ -22,6 +22,8 @@ from mirrorq.administration import Administration
 from mirrorq.catalog import exclusive_text
 from mirrorq.config import Config
 from mirrorq.contacts import MARK
+from mirrorq.copy_page import CopyPage
+from mirrorq.copy_reader import seek_copy
 from mirrorq.declaration import declaration_error
 from mirrorq.driver import Driver, SessionPort
 from mirrorq.engine import Engine
@@ -37,6 +39,7 @@ from mirrorq.errors import (
     MirrorQError,
     NoQuorum,
     PreconditionFailed,
+    QueueDown,
     QueueNotFound,
     ShutDown,
 )
@@ -73,6 +76,8 @@ LOSSES = ("loss", "copy dropped")
 """Kinds of notices that are warnings in the log."""
 CLOSE_S = 5.0
 """close() ends within this, with or without a majority."""
+COPY_MS = 30_000
+"""A copy that lags behind its master gets this long."""
 Result = TypeVar("Result")
 
 
@@ -547,6 +552,50 @@ class Node(Administration):
     def is_paused(self) -> bool:
         """No contact with a majority."""
         return self._driver.engine.lease.paused
+
+    def read_copy(
+        self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
+    ) -> CopyPage:
+        """What lives from `first` to `last` in this node's copy.
+
+        Raises:
+            QueueDown: it has none in sync, or it did not come as far as `applied` in time.
+        """
+        span = (first, last)
+        return self._from_copy(
+            lambda: self._driver.read_copy(queue_id, span, bytes_max, applied), queue_id
+        )
+
+    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
+        """The first sequence of this copy published at `stamp_ms` or later."""
+        engine = self._driver.engine
+        return self._from_copy(lambda: seek_copy(engine, queue_id, stamp_ms, applied), queue_id)
+
+    def _from_copy(self, look: Callable[[], Result | None], queue_id: int) -> Result:
+        """Look on the node thread until the copy has come far enough."""
+        self._check_open()
+
+        def look_safely() -> Result | MirrorQError | None:
+            try:
+                return look()
+            except MirrorQError as error:
+                return error
+
+        pause = threading.Event()
+        deadline = clock.now_ms() + COPY_MS
+        while True:
+            found = self._on_thread(look_safely, 5.0, None)
+            if isinstance(found, MirrorQError):
+                raise found
+            if found is not None:
+                return found
+            self._check_open()
+            if clock.now_ms() >= deadline:
+                raise QueueDown(
+                    f"the copy of queue {queue_id} on node {self.name} has not come as far as its "
+                    f"master for {COPY_MS} ms: read from another node"
+                )
+            pause.wait(0.002)
 
     # --- Status and administration ------------------------------------------------------
 

@@ -22,6 +22,7 @@ from mirrorq.message import HeaderValue, Message, pack_properties
 from mirrorq.messages import Browsed, HandOut, Purged
 from mirrorq.publisher import MessageTooLarge
 from mirrorq.puts import ManyPut, SinglePut
+from mirrorq.reading import ReadingHandle
 from mirrorq.receiver import messages_of
 from mirrorq.session import browse_request, purge_request
 from mirrorq.terms import terms_of
@@ -48,7 +49,7 @@ def _nothing() -> None:
     """What a handle on somebody else's host releases."""
 
 
-class MirroredQueue(Handle):
+class MirroredQueue(ReadingHandle):
     """A replicated work queue: `put` with confirmation, `get` with ack.
 
     Made here, it brings its node with it (a cluster of one without `peers`, no sockets); two

@@ -122,11 +122,42 @@ class ClientAdminister:
 
 
 @frozen
+class ClientRead:
+    """What lives from `first` to `last` in the node's own copy, once that has applied the op
+    `applied`. Answered with (first, last, delivery count) as `data`, their frames, and as
+    `value` the sequence to go on from; with the ranges alone where `bytes_max` is 0."""
+
+    queue: int
+    first: int
+    last: int
+    bytes_max: int
+    applied: int
+
+
+@frozen
+class ClientSeek:
+    """The first sequence that lives and was published at `stamp_ms` or later, as `value`; where
+    there is none, the next that will be given. From the node's own copy, as ClientRead."""
+
+    queue: int
+    stamp_ms: int
+    applied: int
+
+
+@frozen
 class ClientCall:
     """Answered by ClientAnswer with the same number; sent again to the next entry node."""
 
     number: int
-    call: ClientDeclare | ClientDelete | ClientLook | ClientAdminister | ClientWatch
+    call: (
+        ClientDeclare
+        | ClientDelete
+        | ClientLook
+        | ClientAdminister
+        | ClientWatch
+        | ClientRead
+        | ClientSeek
+    )
 
 
 @frozen
@@ -145,6 +176,7 @@ class ClientAnswer:
     error: str
     text: str
     data: bytes
+    frames: tuple[bytes, ...] = ()
 
 
 @frozen

@@ -237,6 +237,9 @@ class Counts:
     store_bytes: int
     delayed: int = 0
     """Live, and ready only at a later time."""
+    applied: int = 0
+    """The lsn up to which the master has applied its ops: a copy that has come so far shows
+    all this."""
 
 
 @frozen

@@ -37,6 +37,7 @@ __all__ = [
     "HEADER_SIZE",
     "Frame",
     "check",
+    "columns",
     "crc32c",
     "cut",
     "header",
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 Frame = bytes | bytearray | memoryview
+TwoBuffers = tuple[memoryview, memoryview]
 
 MAGIC = b"mqf1"
 VERSION = 1
@@ -342,6 +344,20 @@ def offsets(frame: Frame) -> bytes:
     """Return the first column's offsets of a checked frame: int32, one more than values."""
     count, _ = _shape(frame)
     return bytes(frame[HEADER_SIZE : HEADER_SIZE + 4 * (count + 1)])
+
+
+def columns(frame: bytes) -> tuple[TwoBuffers, TwoBuffers | None]:
+    """Return the bodies of a checked publish frame, and its properties if it has any, as they
+    stand: each (int32 offsets, values), views of the frame. That is an Arrow binary array."""
+    count, flags = _shape(frame)
+    view = memoryview(frame)
+    at, end = _column(frame, HEADER_SIZE, count)
+    bodies = view[HEADER_SIZE:at], view[at:end]
+    if not flags & FLAG_PROPERTIES:
+        return bodies, None
+    start = end + (-end & 3)
+    at, end = _column(frame, start, count)
+    return bodies, (view[start:at], view[at:end])
 
 
 def payload(frame: Frame) -> bytes:

@@ -163,6 +163,8 @@ _TAGS: dict[type, int] = {
     m.ClientLook: 127,
     m.ClientAdminister: 128,
     m.ClientWatch: 140,
+    m.ClientRead: 240,
+    m.ClientSeek: 241,
 }
 """Tags are on the wire and never change meaning; a class without one cannot be sent."""
 

@@ -1,0 +1,188 @@
+"""Reading without taking: extents, live ranges, and batches of messages as they stand in frames.
+
+For who reads whole stretches of a queue, as Spark does: a `Batch` is the two columns of one
+frame (docs/disk-format.md), which are Arrow binary arrays as they stand, so nothing is made for
+a message. All of it comes from the copy at hand, which spares the master; only `extent` asks it.
+
+Not looked at: priorities and delays. Reading goes by sequence, in the order of publishing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from mirrorq.errors import ProtocolError
+from mirrorq.handle import Handle
+from mirrorq.message import Properties, unpack_properties
+from mirrorq.wire import frames
+
+if TYPE_CHECKING:
+    from mirrorq.copy_page import CopyPage
+    from mirrorq.messages import Range
+    from mirrorq.wire.frames import TwoBuffers
+
+__all__ = ["BATCH_BYTES", "Batch", "Extent", "ReadingHandle"]
+
+BATCH_BYTES = 4 << 20
+"""About so many bytes of frames are asked for at once."""
+
+
+@frozen
+class Extent:
+    """How far a queue went at one moment, by its master."""
+
+    next_sequence: int
+    """All that was confirmed before has a lesser sequence."""
+    ready: int
+    unacknowledged: int
+    delayed: int
+    applied: int
+    """A copy that has come so far shows all of this; an older one is waited for."""
+
+    @property
+    def messages(self) -> int:
+        return self.ready + self.unacknowledged + self.delayed
+
+
+@frozen(slots=False)
+class Batch:
+    """Neighbouring messages out of one frame, as columns."""
+
+    frame: bytes
+    """Checked, all of its bytes."""
+    first: int
+    """Sequence of its first message; the others follow without a gap."""
+    count: int
+    delivery_count: int
+    """Of the next delivery of each: 1, unless it came back before."""
+    timestamp_us: int
+    """When the master took them, in microseconds since 1970-01-01 UTC."""
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    @cached_property
+    def columns(self) -> tuple[TwoBuffers, TwoBuffers | None]:
+        """(int32 offsets, bytes) of the bodies, and of the properties or None: views of the
+        frame. Offsets are one more than messages, from 0."""
+        return frames.columns(self.frame)
+
+    def bodies(self) -> list[bytes]:
+        """The bodies as Python objects."""
+        return frames.split(self.frame)
+
+    def properties(self) -> list[Properties] | None:
+        """Headers, message id and key of each message; None where none has any.
+
+        Raises:
+            ProtocolError: their producer is of another version.
+        """
+        packed = frames.split_properties(self.frame)
+        return None if packed is None else [unpack_properties(one) for one in packed]
+
+
+class ReadingHandle(Handle):
+    """The calls of a handle that read and take nothing."""
+
+    def extent(self, timeout: float = 5.0) -> Extent:
+        """Ask the master how far the queue goes.
+
+        Raises:
+            NoQuorum, QueueDown: it did not answer within `timeout` seconds, and why.
+        """
+        self._check()
+        counts = self._counts(timeout)
+        return Extent(
+            counts.next_sequence,
+            counts.ready,
+            counts.unacknowledged,
+            counts.delayed,
+            counts.applied,
+        )
+
+    def live_ranges(self, first: int, last: int, extent: Extent | None = None) -> list[Range]:
+        """Tell which sequences from `first` to `last` live, ready or not, in the copy at hand.
+
+        Args:
+            extent: that copy has to have come so far; None: however far it is.
+
+        Raises:
+            QueueDown: the node at hand has no copy in sync; another may.
+        """
+        self._check()
+        found: list[Range] = []
+        while first <= last:
+            page = self._page(first, last, 0, extent)
+            for low, high, _ in page.pieces:
+                if found and found[-1][1] + 1 == low:
+                    found[-1] = (found[-1][0], high)
+                else:
+                    found.append((low, high))
+            first = page.next
+        return found
+
+    def read(
+        self,
+        first: int,
+        last: int,
+        *,
+        extent: Extent | None = None,
+        bytes_max: int = BATCH_BYTES,
+    ) -> Iterator[Batch]:
+        """Read what lives from sequence `first` to `last` without taking it, in order.
+
+        What is not there any more is left out: `first` and `count` of the batches tell. May be
+        left early; each step asks for about `bytes_max` bytes.
+
+        Raises:
+            QueueDown: the node at hand has no copy in sync; another may.
+            ProtocolError: what came is damaged.
+        """
+        self._check()
+        while first <= last:
+            page = self._page(first, last, bytes_max, extent)
+            yield from _batches(page)
+            first = page.next
+
+    def sequence_at(self, timestamp: float, extent: Extent | None = None) -> int:
+        """Find the first message that lives and was published at a time or later.
+
+        Args:
+            timestamp: seconds since 1970-01-01 UTC, by the clocks of the masters.
+
+        Returns:
+            Its sequence; the next that will be given when there is none.
+        """
+        self._check()
+        stamp_ms = max(int(timestamp * 1000), 0)
+        return self._host.seek_copy(self._queue_id, stamp_ms, extent.applied if extent else 0)
+
+    def _page(self, first: int, last: int, bytes_max: int, extent: Extent | None) -> CopyPage:
+        applied = extent.applied if extent else 0
+        page = self._host.read_copy(self._queue_id, first, last, bytes_max, applied)
+        if page.next <= first:
+            raise ProtocolError(
+                f"a page of queue {self.name!r} from {first} goes on at {page.next}: its node is "
+                "of another version"
+            )
+        return page
+
+
+def _batches(page: CopyPage) -> Iterator[Batch]:
+    pieces = iter(page.pieces)
+    first, last, count = next(pieces, (0, 0, 0))
+    for frame in page.frames:
+        header = frames.check(frame)
+        while last < header.first_sequence:
+            first, last, count = next(pieces, (0, 1 << 63, 0))
+        if not first <= header.first_sequence <= header.last_sequence <= last:
+            raise ProtocolError(
+                f"a frame of messages {header.first_sequence} to {header.last_sequence} came, "
+                f"which is of no piece that was named with it"
+            )
+        yield Batch(frame, header.first_sequence, header.count, count, header.timestamp_us)
