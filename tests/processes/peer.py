@@ -375,8 +375,8 @@ class Peer:
         taken = [self._messages.pop(number) for number in messages]
         self._queues[queue].ack_many(taken).result(WAIT_S)
 
-    def do_nack(self, message: int, requeue: bool = True) -> None:
-        self._messages.pop(message).nack(requeue).result(WAIT_S)
+    def do_nack(self, message: int, requeue: bool = True, delay: float | None = None) -> None:
+        self._messages.pop(message).nack(requeue, delay=delay).result(WAIT_S)
 
     def do_browse(self, queue: int, count_max: int = 1000) -> list[list[Any]]:
         found = self._queues[queue].browse(count_max=count_max)

@@ -149,3 +149,15 @@ def test_the_delay_of_a_failing_callback_grows_to_a_bound() -> None:
         PAUSE_FIRST_S, 2 * PAUSE_FIRST_S, 4 * PAUSE_FIRST_S,
     ]  # fmt: skip
     assert pause_s(10_000) == PAUSE_MAX_S
+
+
+@pytest.mark.parametrize(("ttl", "comes"), [(SHORT_S, False), (LONG_S, True)])
+def test_a_ttl_runs_from_the_put_on_through_the_delay(ttl: float, comes: bool) -> None:
+    """What expires while it is delayed is never ready; what does not has the rest of its time."""
+    with FakeHost() as host, host.queue() as queue:
+        queue.put(b"first", delay=2 * SHORT_S, ttl=ttl).result(10)
+        queue.put(b"second", delay=3 * SHORT_S).result(10)
+        bodies = [b"first", b"second"] if comes else [b"second"]
+        assert [queue.get(timeout=10).body for _ in bodies] == bodies
+        counts = queue._counts()
+        assert (counts.ready, counts.delayed) == (0, 0)
