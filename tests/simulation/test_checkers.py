@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from attrs import evolve
 
-from mirrorq.messages import Confirmed, Deliver, HandOut, SessionReply, SetPolicy
+from mirrorq.messages import ClearPolicy, Confirmed, Deliver, HandOut, SessionReply, SetPolicy
 from mirrorq.policy import parse, to_text
 from mirrorq.testing import checkers
 from mirrorq.testing.workload import Attempt, Delivery, Journal, PurgeCall
@@ -199,6 +199,21 @@ def test_a_queue_that_leaves_its_limit_is_seen() -> None:
     master.delivery.ready.add(0, 100, 120)
     watch.look([world.queue_id])
     assert watch.wrong[0].startswith("overfull: 26 messages")
+
+
+def test_a_limit_that_went_and_came_back_is_a_new_one() -> None:
+    """The queue has grown while it had none."""
+    world = World()
+    watch = checkers.LimitWatch(world.cluster)
+    limit(world, 3)
+    watch.look([world.queue_id])
+    world.cluster.ask("a", ClearPolicy("p"))
+    world.cluster.run(100)
+    world.put("b", 5)
+    watch.look([world.queue_id])
+    limit(world, 3)
+    watch.look([world.queue_id])
+    assert watch.wrong == []
 
 
 def limit(world: World, length: int) -> None:

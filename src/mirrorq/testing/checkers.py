@@ -364,6 +364,8 @@ class LimitWatch:
     def _look_at(self, queue_id: int, name: str) -> None:
         found = _limit(self.cluster, queue_id, name)
         if found is None:
+            # Without a limit it may grow: the same one may come back later.
+            self._kept = {key: one for key, one in self._kept.items() if key[:2] != (queue_id, name)}
             return
         replica, limit = found
         assert replica.master is not None

@@ -12,11 +12,13 @@ from random import Random
 from attrs import define, field
 
 from mirrorq.engine_events import Ask
-from mirrorq.messages import CatalogCommand, DeclareQueue, DeleteQueue, View
+from mirrorq.messages import CatalogCommand, DeclareQueue, DeleteQueue, MemberId, View
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.workload import Consumer, Getter, Journal, Producer, Purger, SimulatedHandle
 
 ASK_AGAIN_MS = 2000
+SILENT_MS = 2000
+"""Who was silent so recently need not have been counted among those that run."""
 BATCHES = (1, 4, 16)
 """Messages in one put of a producer, at most."""
 
@@ -59,6 +61,8 @@ class Load:
         self._purge_share = random.choice((0.0, 0.0, 0.01))
         self._delete_share = random.choice((0.0, 0.0, 0.003))
         self._durable = durable
+        self._silent_ms: dict[MemberId, int] = {}
+        """Members of that view that a leader took for silent -> when it last did."""
         self._view: View | None = None
         """The newest of a queue that is not durable, at the last look."""
         self.wrong: list[str] = []
@@ -200,6 +204,9 @@ class Load:
     def _look_for_end(self) -> None:
         """A queue that is not durable ends by itself when all its copies in sync were down."""
         cluster, queue_id = self.cluster, self.life.queue_id
+        for member in self._view.members if self._view is not None else ():
+            if self._is_silent(member.id):
+                self._silent_ms[member.id] = cluster.now_ms
         if not any(cluster.engine(name).catalog.is_deleted(queue_id) for name in cluster.running):
             self._view = cluster.view(queue_id) or self._view
             return
@@ -207,10 +214,19 @@ class Load:
         self.life.is_ending = self.life.journal.is_deleted = True
         for member in self._view.members if self._view is not None else ():
             name = member.id.node
-            if member.in_sync and name in cluster.running and cluster.engine(name).me == member.id:
+            was_silent = cluster.now_ms - self._silent_ms.get(member.id, -SILENT_MS) < SILENT_MS
+            is_running = name in cluster.running and cluster.engine(name).me == member.id
+            if member.in_sync and is_running and not was_silent:
                 self.wrong.append(
                     f"ended: queue {queue_id}, though {member.id} is in sync and runs"
                 )
+
+    def _is_silent(self, member: MemberId) -> bool:
+        """Whether a leader of the catalog has not heard this member for too long: then it is one
+        of those that are down, though its process may go on later."""
+        cluster = self.cluster
+        leaders = [cluster.engine(n) for n in cluster.running if cluster.engine(n).leader == n]
+        return not all(engine.is_alive(member) for engine in leaders)
 
     def _change(self) -> None:
         if not self._durable and not self.is_changing:
