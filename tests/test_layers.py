@@ -23,6 +23,7 @@ PURE = (
     "columns",
     "contacts",
     "copy_page",
+    "deadlines",
     "declaration",
     "courier",
     "delays",

@@ -24,6 +24,7 @@ from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.contacts import MARK, Contacts
 from mirrorq.courier import OutboxLoaded, courier_number, is_courier, source_of
+from mirrorq.deadlines import Deadlines
 from mirrorq.effects import Persisted, QueueImage, QueueWrite, RaftEntry, RaftImage
 from mirrorq.engine_events import (
     Answer,
@@ -129,6 +130,7 @@ from mirrorq.replica import (
     Undelivered,
     ViewInstalled,
     YieldAsked,
+    earliest,
 )
 from mirrorq.replica import WriteAll as WriteAllOf
 from mirrorq.room import Room
@@ -157,6 +159,9 @@ STRANGER_FACTOR = 10
 LEFTOVER_FACTOR = 5
 """A copy that no view names any more stays for so many failure_ms: who was out for a moment, by a
 policy or a break, is sent a delta."""
+NEVER_MS = -(1 << 62)
+"""Before every time."""
+TICK = Tick()
 NOBODY = 0
 """Token of an Ask whose answer nobody waits for."""
 
@@ -274,7 +279,9 @@ class Engine:
         self._was_registered = False
         """What `is_registered` said when the catalog was last applied."""
         self._inbox: dict[int, list[ReplicaEvent]] = {}
-        self._due: dict[int, int] = {}
+        self._due = Deadlines()
+        self._handing_until_ms = NEVER_MS
+        """Until then some queue here wants the lease, if none of them does anything."""
         self._holding: dict[int, None] = {}
         """Queues that hold messages back from the store (`durability: replicated`)."""
         self._rounds: deque[tuple[int, list[tuple[int, int]], int]] = deque()
@@ -319,9 +326,10 @@ class Engine:
 
     def _take_contacts(self) -> None:
         contacts, out = self._contacts, self._out
-        out.connects += contacts.connects
-        out.disconnects += contacts.disconnects
-        contacts.connects, contacts.disconnects = [], []
+        if contacts.connects or contacts.disconnects:
+            out.connects += contacts.connects
+            out.disconnects += contacts.disconnects
+            contacts.connects, contacts.disconnects = [], []
 
     # --- Queries ------------------------------------------------------------------------
 
@@ -406,14 +414,17 @@ class Engine:
         for event in events:
             self._on_event(now_ms, event)
         self._run_timers(now_ms)
-        self._tell_endings(now_ms)
+        if self._endings:
+            self._tell_endings(now_ms)
         self._ask(now_ms)
         self._hold_lease(now_ms)
         if self._run_replicas(now_ms, wall_us):
             self._hold_lease(now_ms)
-        self._tell_masters()
+        if self._may_have_news:
+            self._tell_masters()
         self._take_contacts()
-        self._close_round(out)
+        if out.writes or out.raft is not None:
+            self._close_round(out)
         self._next_out = EngineEffects()
         out.wake_at_ms = self._wanted_ms = self._wake_at_ms(now_ms)
         return out
@@ -736,17 +747,18 @@ class Engine:
     def _wake_at_ms(self, now_ms: int) -> int | None:
         if self._inbox:
             return now_ms
-        times = [self._raft_wake, self._supervisor_wake, *self._due.values()]
-        if self._peers.all() or self._contacts.seeds:
-            times.append(self._hello_ms + self.config.heartbeat_ms)
+        wake = earliest(earliest(self._raft_wake, self._supervisor_wake), self._due.next_ms)
+        if self._peers or self._contacts.seeds:
+            wake = earliest(wake, self._hello_ms + self.config.heartbeat_ms)
         if not self._raft.is_founded:
-            times.append(self._founding_wake)
+            wake = earliest(wake, self._founding_wake)
         if self._needs_lease(now_ms):
-            times.append(self._holder.wake_at_ms(now_ms, True))
-        times += [until_ms for _, until_ms, _, _ in self._endings]
+            wake = earliest(wake, self._holder.wake_at_ms(now_ms, True))
+        for _, until_ms, _, _ in self._endings:
+            wake = earliest(wake, until_ms)
         if self._asks and self._raft.leader is not None:
-            times.append(min(a.sent_ms for a in self._asks.values()) + ASK_AGAIN_MS)
-        return min([time for time in times if time is not None], default=None)
+            wake = earliest(wake, min(a.sent_ms for a in self._asks.values()) + ASK_AGAIN_MS)
+        return wake
 
     # --- Founding, Raft, admission ------------------------------------------------------
 
@@ -1027,17 +1039,19 @@ class Engine:
     # --- The lease ----------------------------------------------------------------------
 
     def _needs_lease(self, now_ms: int) -> bool:
-        if self._is_released:
-            return False
-        for replica in self.replicas.values():
-            if replica.master is not None and replica.master.needs_lease(now_ms):
-                return True
-        return False
+        return now_ms < self._handing_until_ms and not self._is_released
+
+    def _count_handing(self) -> None:
+        """A master is no more: until when do the others want the lease?"""
+        masters = (replica.master for replica in self.replicas.values())
+        wanted = (master.lease_wanted_until_ms for master in masters if master is not None)
+        self._handing_until_ms = max(wanted, default=NEVER_MS)
 
     def _hold_lease(self, now_ms: int) -> None:
-        request = self._holder.poll(now_ms, self._needs_lease(now_ms))
-        if request is not None:
-            self._to_leader(now_ms, request)
+        if self._needs_lease(now_ms):
+            request = self._holder.poll(now_ms, True)
+            if request is not None:
+                self._to_leader(now_ms, request)
         lease = self.lease
         was_held, was_paused = now_ms < lease.until_ms, lease.paused
         lease.until_ms = self._holder.valid_until_ms(self._raft.applied_index)
@@ -1134,9 +1148,10 @@ class Engine:
         self._leftovers.note(queue_id, False)
         self._images.pop(queue_id, None)
         self._inbox.pop(queue_id, None)
-        self._due.pop(queue_id, None)
+        self._due.set(queue_id, None)
         self._reported.pop(queue_id, None)
-        self.replicas.pop(queue_id, None)
+        if self.replicas.pop(queue_id, None) is not None:
+            self._count_handing()
         self._holding.pop(queue_id, None)
         # A later copy counts its writes from 1 again: it must not take these for its own.
         self._round_writes = _without(self._round_writes, queue_id)
@@ -1165,9 +1180,8 @@ class Engine:
 
     def _run_replicas(self, now_ms: int, wall_us: int) -> bool:
         """Step the queues that something came for; say whether there was one."""
-        for queue_id, due_ms in self._due.items():
-            if due_ms <= now_ms:
-                self._inbox.setdefault(queue_id, []).append(Tick())
+        for queue_id in self._due.take_due(now_ms):
+            self._inbox.setdefault(queue_id, []).append(TICK)
         if not self._inbox:
             return False
         inbox, self._inbox = self._inbox, {}
@@ -1186,7 +1200,13 @@ class Engine:
         events: list[ReplicaEvent],
     ) -> None:
         out = self._out
+        was_master = replica.master
         effects = replica.step(now_ms, wall_us, *events)
+        master = replica.master
+        if master is not was_master:
+            self._count_handing()
+        elif master is not None and master.lease_wanted_until_ms > self._handing_until_ms:
+            self._handing_until_ms = master.lease_wanted_until_ms
         if any(isinstance(event, YieldAsked) for event in events):
             self._promise(now_ms, replica)
         out.send_first.extend((member.node, message) for member, message in effects.send)
@@ -1219,10 +1239,7 @@ class Engine:
             self._holding[queue_id] = None
         else:
             self._holding.pop(queue_id, None)
-        if effects.wake_at_ms is None:
-            self._due.pop(queue_id, None)
-        else:
-            self._due[queue_id] = effects.wake_at_ms
+        self._due.set(queue_id, effects.wake_at_ms)
 
     def _promise(self, now_ms: int, replica: Replica) -> None:
         """Tell the leader, until the view changes, that nothing more is handed out in it."""
@@ -1231,8 +1248,6 @@ class Engine:
             self._to_leader(now_ms, Yielded(replica.queue_id, epoch, self.me))
 
     def _close_round(self, out: EngineEffects) -> None:
-        if not out.writes and out.raft is None:
-            return
         self._round += 1
         out.round = self._round
         self._rounds.append((self._round, self._round_writes, self._round_raft))
@@ -1298,8 +1313,6 @@ class Engine:
 
     def _tell_masters(self) -> None:
         """Tell handles on this node who serves their queue, when that has changed."""
-        if not self._may_have_news:
-            return
         self._may_have_news = False
         for queue_id, replica in self.replicas.items():
             if replica.is_master and replica.state.outbox.outlets:

@@ -169,6 +169,11 @@ class LeaseGrantor:
         """Drop what a barred member has asked for; it asks again by itself."""
         self._pending.pop(member, None)
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether some member waits for an answer."""
+        return bool(self._pending)
+
     def pending(self) -> tuple[MemberId, ...]:
         """Return the members that wait for an answer."""
         return tuple(self._pending)

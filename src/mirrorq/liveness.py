@@ -106,6 +106,12 @@ class _Peer:
     probe_gap_ms: int = PROBE_GAP_MS
 
 
+def _is_calm(peer: _Peer) -> bool:
+    """Whether only silence could change what is thought of it."""
+    is_well = peer.status is Status.ALIVE and peer.ended_ms is None and not peer.unheard
+    return is_well and not peer.calm.shaky and not peer.calm.breaks
+
+
 class Liveness:
     """The judgement of one node about all others. `advance` first, then the input."""
 
@@ -124,6 +130,9 @@ class Liveness:
         self._probe_number = 0
         self._deaths: list[MemberId] = []
         self._changed = True
+        self._calm_until_ms = now_ms
+        """Before this `refresh` would find nothing new: all is well. Input that is more than a
+        sign of life sets it back."""
 
     # --- Questions --------------------------------------------------------------------
 
@@ -187,9 +196,11 @@ class Liveness:
     def advance(self, now_ms: int) -> None:
         """Take note of the time. A pause of this node is not the silence of the others."""
         pause_ms = now_ms - self._last_ms - self._pace_ms
-        self._last_ms = max(now_ms, self._last_ms)
+        if now_ms > self._last_ms:
+            self._last_ms = now_ms
         if pause_ms <= self._pace_ms:
             return
+        self._calm_until_ms = self._last_ms
         if self._known_ms:
             self._known_ms += pause_ms
         for peer in self._peers.values():
@@ -209,6 +220,9 @@ class Liveness:
             return
         self._named[member.node] = store
         peer.heard_ms = self._last_ms
+        if not unheard and not peer.unheard:
+            return
+        self._calm_until_ms = self._last_ms
         known = [n for n in unheard if n == self._own.node or n in self._named]
         peer.unheard = {name: peer.unheard.get(name, self._last_ms) for name in known}
 
@@ -217,6 +231,7 @@ class Liveness:
         if old is not None and old.status is not Status.DEAD:
             self._deaths.append(old.member)
         peer = self._peers[store] = _Peer(member, self._last_ms)
+        self._calm_until_ms = self._last_ms
         for pair in [pair for pair in self._links if member.node in pair]:
             del self._links[pair]
         self._changed = True
@@ -225,6 +240,9 @@ class Liveness:
     def _is_sign(self, peer: _Peer) -> bool:
         """Count a sign of the life that is known; False: it was sent before its death."""
         now_ms = self._last_ms
+        if peer.dead_ms is None and peer.ended_ms is None:
+            return True
+        self._calm_until_ms = now_ms
         if peer.dead_ms is not None:
             if now_ms < peer.dead_ms + self._failure_ms:
                 return False
@@ -237,6 +255,7 @@ class Liveness:
 
     def on_link_down(self, node: str) -> None:
         """An open connection to this node ended."""
+        self._calm_until_ms = self._last_ms
         for peer in self._peers.values():
             if peer.member.node == node and peer.ended_ms is None and peer.dead_ms is None:
                 peer.ended_ms = peer.probe_due_ms = self._last_ms
@@ -245,6 +264,7 @@ class Liveness:
 
     def on_probe_refused(self, node: str, number: int) -> None:
         """The node's endpoint refused the probe of this number."""
+        self._calm_until_ms = self._last_ms
         for peer in self._peers.values():
             asked = peer.member.node == node and 0 < peer.first_probe <= number
             if asked and peer.ended_ms is not None:
@@ -255,6 +275,8 @@ class Liveness:
 
     def probes(self) -> tuple[Probe, ...]:
         """Return the probes to send now."""
+        if self._last_ms < self._calm_until_ms:
+            return ()
         due = []
         for peer in self._peers.values():
             if peer.ended_ms is not None and self._last_ms >= peer.probe_due_ms:
@@ -267,12 +289,16 @@ class Liveness:
 
     def deaths(self) -> tuple[MemberId, ...]:
         """Return, once, the incarnations that have become known dead."""
+        if not self._deaths:
+            return ()
         deaths = tuple(self._deaths)
         self._deaths.clear()
         return deaths
 
     def refresh(self) -> bool:
         """Judge everything anew; return whether any answer has changed since the last time."""
+        if self._last_ms < self._calm_until_ms:
+            return False
         if self._last_ms >= self._known_ms > 0:
             self._known_ms = 0
             self._changed = True
@@ -280,6 +306,9 @@ class Liveness:
             self._judge(peer)
         self._judge_links()
         changed, self._changed = self._changed, False
+        if not self._known_ms and not self._links and all(map(_is_calm, self._peers.values())):
+            heard_ms = min((peer.heard_ms for peer in self._peers.values()), default=self._last_ms)
+            self._calm_until_ms = heard_ms + self._failure_ms
         return changed
 
     def _judge(self, peer: _Peer) -> None:

@@ -1168,9 +1168,10 @@ class Master:
     def has_yielded(self) -> bool:
         return self.yielded_epoch == self._ring.epoch
 
-    def needs_lease(self, now_ms: int) -> bool:
-        """Whether something is to be handed out, or was lately: an idle queue asks for none."""
-        return now_ms - self._wanted_ms < LEASE_IDLE_MS
+    @property
+    def lease_wanted_until_ms(self) -> int:
+        """Something is to be handed out, or was lately: an idle queue asks for no lease."""
+        return self._wanted_ms + LEASE_IDLE_MS
 
     def wake_at_ms(self, now_ms: int) -> int | None:
         """When a handle whose link broke is given up, a held publish is looked at again, or a

@@ -38,6 +38,9 @@ class Peers:
     def remove(self, name: str) -> None:
         self._peers.pop(name, None)
 
+    def __len__(self) -> int:
+        return len(self._peers)
+
     def all(self) -> tuple[Peer, ...]:
         return tuple(self._peers.values())
 

@@ -143,7 +143,8 @@ class Supervisor:
         self._liveness.advance(now_ms)
         self._on_leading(now_ms, leading)
         self._on_event(now_ms, event)
-        self._end_leaves(now_ms)
+        if self._outlook.leaving:
+            self._end_leaves(now_ms)
         probe = self._liveness.probes()
         is_news = self._liveness.refresh()
         self._all_dirty |= is_news
@@ -154,7 +155,7 @@ class Supervisor:
             if leading.own_term_applied:
                 propose = self._judge(now_ms)
             send = self._grant(now_ms, leading)
-            wants_round = isinstance(event, LeaseRequest) and bool(self._grantor.pending())
+            wants_round = type(event) is LeaseRequest and self._grantor.is_asked
         return SupervisorEffects(
             propose,
             send,
@@ -227,6 +228,8 @@ class Supervisor:
                 self._all_dirty = True
 
     def _grant(self, now_ms: int, leading: Leading) -> tuple[tuple[str, LeaseAnswer], ...]:
+        if not self._grantor.is_asked:
+            return ()
         for member in self._evicting.values():
             self._grantor.refuse(member)
         granted = self._grantor.answers(now_ms, leading)
@@ -242,6 +245,8 @@ class Supervisor:
 
     def _judge(self, now_ms: int) -> tuple[CatalogCommand, ...]:
         """Judge what may have changed; return what to propose."""
+        if not self._all_dirty and not self._dirty and self._judge_at_ms is None:
+            return ()
         if self._judge_at_ms is not None and now_ms >= self._judge_at_ms:
             self._all_dirty = True
         if self._all_dirty:

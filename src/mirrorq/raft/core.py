@@ -117,6 +117,8 @@ class Raft:
         self._late_ms = 0
         """For so long this node did not run since it heard its leader, or a majority."""
         # As leader:
+        self._own_applied = -1
+        """A term of which an entry has been applied here."""
         self._elected_ms = 0
         self._changed_ms = 0
         """When the voters last changed: a new one has not answered any round yet."""
@@ -159,7 +161,11 @@ class Raft:
     @property
     def own_term_applied(self) -> bool:
         """Whether this leader has handed out an entry of its own term for applying."""
-        return self.is_leader and self._log.term_at(self.applied_index) == self.term
+        if self.role is not Role.LEADER:
+            return False
+        if self._own_applied != self.term and self._log.term_at(self.applied_index) == self.term:
+            self._own_applied = self.term
+        return self._own_applied == self.term
 
     @property
     def majority_contact_ms(self) -> int | None:
@@ -175,16 +181,17 @@ class Raft:
     @property
     def heard_ms(self) -> int:
         """When this node last heard its leader or, leading, a majority."""
-        if not self.is_leader:
+        if self.role is not Role.LEADER:
             return self._heard_ms
-        heard_ms = self._replication.majority_heard_ms(self.voters, self._now_ms)
+        heard_ms = self._replication.majority_heard_ms(self._log.voters, self._now_ms)
         return max(self._elected_ms, self._changed_ms, heard_ms or 0)
 
     # --- Stepping -------------------------------------------------------------------------
 
     def step(self, now_ms: int, event: RaftEvent) -> RaftEffects:
         """Take one event and return what it wants done."""
-        self._now_ms = max(self._now_ms, now_ms)
+        if now_ms > self._now_ms:
+            self._now_ms = now_ms
         if self._election.at_ms is None:
             self._restart_election_timer()
         getattr(self, _HANDLERS[type(event)])(event)
@@ -194,7 +201,9 @@ class Raft:
 
     def _take_effects(self) -> RaftEffects:
         persist = self._take_write()
-        applied = self._log.entries_from(self.applied_index + 1, self.commit_index)
+        applied: tuple[RaftEntry, ...] = ()
+        if self.applied_index < self.commit_index:
+            applied = self._log.entries_from(self.applied_index + 1, self.commit_index)
         self.applied_index = self.commit_index
         effects = RaftEffects(
             persist=persist,
@@ -213,12 +222,16 @@ class Raft:
         return effects
 
     def _take_write(self) -> RaftWrite | None:
-        state = RaftState(self.term, self.vote, self.founding)
-        snapshot, truncate_from, append = self._log.take_changes()
-        is_new_state = state != self._written_state
-        if not is_new_state and snapshot is None and truncate_from is None and not append:
+        written = self._written_state
+        is_new_state = (
+            self.term != written.term
+            or self.vote != written.vote
+            or self.founding != written.founding
+        )
+        if not is_new_state and not self._log.has_changes:
             return None
-        self._written_state = state
+        snapshot, truncate_from, append = self._log.take_changes()
+        self._written_state = state = RaftState(self.term, self.vote, self.founding)
         self._write_number += 1
         self._log.writing(self._write_number)
         return RaftWrite(state if is_new_state else None, snapshot, truncate_from, append)

@@ -169,6 +169,11 @@ class RaftLog:
 
     # --- Disk -------------------------------------------------------------------------
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether `take_changes` has anything to give."""
+        return bool(self._appended or self._new_snapshot is not None or self._cut_from is not None)
+
     def take_changes(self) -> tuple[RaftSnapshot | None, int | None, tuple[RaftEntry, ...]]:
         """Return and forget (snapshot, truncate_from, append) since the last call."""
         changes = (self._new_snapshot, self._cut_from, tuple(self._appended))

@@ -36,8 +36,8 @@ class Replication:
         self._send = send
         self._progress: dict[StoreId, Progress] = {}
         self._term = 0
-        self._majority: tuple[tuple[StoreId, ...], int | None] | None = None
-        """(voters, what `_others_contact_ms` says of them) until an answer comes."""
+        self._majority: tuple[tuple[StoreId, ...], int | None, int | None] | None = None
+        """(voters, contact, heard): what `_others_ms` says of them, until an answer comes."""
 
     # --- Who ------------------------------------------------------------------------------
 
@@ -70,25 +70,29 @@ class Replication:
 
     def majority_contact_ms(self, voters: tuple[StoreId, ...], now_ms: int) -> int | None:
         """Return the send time of the last round that a majority has answered."""
-        if self._majority is None or self._majority[0] != voters:
-            self._majority = (voters, self._others_contact_ms(voters))
-        contact_ms = self._majority[1]
+        contact_ms = self._others_ms(voters)[1]
         return now_ms if contact_ms == ALWAYS_MS else contact_ms
 
     def majority_heard_ms(self, voters: tuple[StoreId, ...], now_ms: int) -> int | None:
         """Return when a majority had last answered anything, this store answering always."""
-        heard = [
-            now_ms if voter == self._store else self._progress[voter].heard_ms for voter in voters
-        ]
-        return _of_majority(heard, len(voters))
+        heard_ms = self._others_ms(voters)[2]
+        return now_ms if heard_ms == ALWAYS_MS else heard_ms
 
-    def _others_contact_ms(self, voters: tuple[StoreId, ...]) -> int | None:
+    def _others_ms(
+        self, voters: tuple[StoreId, ...]
+    ) -> tuple[tuple[StoreId, ...], int | None, int | None]:
         """The same without the time, this store answering always."""
-        contacts = [
-            ALWAYS_MS if voter == self._store else self._progress[voter].contact_ms
-            for voter in voters
-        ]
-        return _of_majority(contacts, len(voters))
+        known = self._majority
+        if known is None or known[0] is not voters:
+            contacts, heard = [], []
+            for voter in voters:
+                progress = None if voter == self._store else self._progress[voter]
+                contacts.append(ALWAYS_MS if progress is None else progress.contact_ms)
+                heard.append(ALWAYS_MS if progress is None else progress.heard_ms)
+            count = len(voters)
+            known = (voters, _of_majority(contacts, count), _of_majority(heard, count))
+            self._majority = known
+        return known
 
     # --- Sending --------------------------------------------------------------------------
 

@@ -1,0 +1,61 @@
+"""When each of many queues wants to be stepped next. Pure.
+
+A node with a thousand idle queues asks at each step for the next time, and a busy queue moves its
+own at each of its steps, mostly to later. So the time that stands in the heap may be earlier than
+the one that holds: it is put right when it comes to the top.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush, heapreplace
+
+__all__ = ["Deadlines"]
+
+
+class Deadlines:
+    """A time in milliseconds for each key, or none."""
+
+    def __init__(self) -> None:
+        self._at: dict[int, int] = {}
+        """What holds."""
+        self._entries: dict[int, int] = {}
+        """Key -> its earliest time in the heap: never later than what holds."""
+        self._heap: list[tuple[int, int]] = []
+
+    def set(self, key: int, at_ms: int | None) -> None:
+        """Step this one at that time; None: not at any."""
+        if at_ms is None:
+            self._at.pop(key, None)
+            return
+        self._at[key] = at_ms
+        known = self._entries.get(key)
+        if known is None or at_ms < known:
+            self._entries[key] = at_ms
+            heappush(self._heap, (at_ms, key))
+
+    @property
+    def next_ms(self) -> int | None:
+        """The earliest time of all; None: there is none."""
+        heap, at, entries = self._heap, self._at, self._entries
+        while heap:
+            entry_ms, key = heap[0]
+            at_ms = at.get(key)
+            if at_ms == entry_ms:
+                return at_ms
+            if at_ms is None or entries[key] != entry_ms:
+                heappop(heap)  # gone, or an older entry beside an earlier one
+                if entries.get(key) == entry_ms:
+                    del entries[key]
+            else:
+                entries[key] = at_ms
+                heapreplace(heap, (at_ms, key))
+        return None
+
+    def take_due(self, now_ms: int) -> list[int]:
+        """The keys whose time has come, the earliest first. Each has none until set anew."""
+        found: list[int] = []
+        while (next_ms := self.next_ms) is not None and next_ms <= now_ms:
+            _, key = heappop(self._heap)
+            del self._at[key], self._entries[key]
+            found.append(key)
+        return found
