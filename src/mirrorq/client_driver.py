@@ -17,9 +17,11 @@ from typing import Protocol
 from attrs import define, field
 
 from mirrorq import clock
+from mirrorq.client_flow import Outflow, Parts, Window
 from mirrorq.config import Config
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
+    Attach,
     ClientAnswer,
     ClientBye,
     ClientCall,
@@ -41,6 +43,8 @@ from mirrorq.messages import (
 from mirrorq.notice import Notice
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.transport import (
+    CONTROL,
+    DATA,
     ClientInbound,
     ClientSocket,
     Garbage,
@@ -72,6 +76,7 @@ class SessionPort(Protocol):
 
 @define(eq=False)
 class _Port:
+    number: int
     port: SessionPort
     queue_id: int
     epoch: int = 0
@@ -133,6 +138,8 @@ class ClientDriver:
         """Number of the last hello on the present connection, 0 without one."""
         self._paused_ms: int | None = None
         """Since when the entry node is cut off."""
+        self._window = Window(config.client_window_bytes)
+        self._outflow = Outflow(self._window, self._send_data)
         self._heard_ms = 0
         self._ping_ms = 0
         self._pinged_ms = 0
@@ -161,7 +168,7 @@ class ClientDriver:
     # --- On the thread --------------------------------------------------------------------
 
     def open_port(self, number: int, queue_id: int, port: SessionPort) -> None:
-        self._ports[number] = _Port(port, queue_id, wake_ms=0)
+        self._ports[number] = _Port(number, port, queue_id, wake_ms=0)
         if self.welcomed.is_set():
             self._send(ClientOpen(number, queue_id))
 
@@ -173,7 +180,7 @@ class ClientDriver:
         self._step_port(clock.now_ms(), known)
         del self._ports[number]
         if self.welcomed.is_set():
-            self._send(ClientClose(number))
+            self._outflow.offer(number, encode(ClientClose(number)))
 
     def start_call(self, call: Call) -> None:
         self._calls[call.message.number] = call
@@ -209,6 +216,7 @@ class ClientDriver:
     def _round(self) -> None:
         for inbound in self._socket.poll(self._timeout_ms()):
             self._on_inbound(inbound)
+        self._outflow.go_on()
         while self._inbox:
             self._inbox.popleft()()
         self._keep_alive(clock.now_ms())
@@ -263,20 +271,36 @@ class ClientDriver:
         if self.welcomed.is_set():
             try:
                 for request in requests:
-                    self._send(request)
+                    if isinstance(request.request, Attach):
+                        self._outflow.forget(known.number)
+                    self._outflow.offer(known.number, encode(request))
             except ProtocolError as error:
                 known.events.append(Closed(str(error)))
 
     def _send(self, message: WireMessage) -> None:
+        """Small, and not to wait behind requests."""
+        self._send_data(encode(message))
+
+    def _send_data(self, parts: Parts) -> None:
         """What does not reach the node shows as SendLost or LinkDown."""
-        self._socket.send(encode(message))
+        if self._socket.send(parts):
+            self._window.on_sent(sum(map(len, parts)))
+
+    def _ping(self) -> None:
+        """A sign of life, and how much has come."""
+        self._pinged_ms = clock.now_ms()
+        self._socket.send(encode(ClientPing(self._window.report())), CONTROL)
 
     # --- The entry node -----------------------------------------------------------------
 
     def _on_inbound(self, inbound: ClientInbound) -> None:
         match inbound:
             case ServerMessage():
+                if inbound.channel == DATA:
+                    self._window.on_received(sum(map(len, inbound.parts)))
                 self._on_parts(inbound.parts)
+                if self._window.is_report_due and self.welcomed.is_set():
+                    self._ping()
             case LinkUp():
                 self._heard_ms = clock.now_ms()
                 self._say_hello()
@@ -284,7 +308,9 @@ class ClientDriver:
                 if self._hello:
                     self._on_left(f"the connection to {inbound.peer} ended")
             case SendLost():
-                self._lose_link()
+                if inbound.channel == DATA:
+                    self._window.on_lost(inbound.size)
+                    self._lose_link()
             case Garbage():
                 self._note(f"garbage from {inbound.source}: {inbound.why}")
 
@@ -336,12 +362,13 @@ class ClientDriver:
     def _say_hello(self) -> None:
         self._hello = next(self._hello_numbers)
         self._send(ClientHello(self._hello, self._name))
+        self._window.begin()
 
     def _on_welcome(self, message: ClientWelcome) -> None:
         if message.number != self._hello:
             return
-        now_ms = clock.now_ms()
-        self._heard_ms = self._pinged_ms = now_ms
+        self._window.begin()
+        self._heard_ms = clock.now_ms()
         expiry_ms = message.session_expiry_ms // PINGS_PER_EXPIRY
         self._ping_ms = max(min(self._config.heartbeat_ms, expiry_ms), 1)
         self.entry_node = message.node
@@ -352,7 +379,7 @@ class ClientDriver:
             self._send(ClientOpen(number, known.queue_id))
         for call in self._calls.values():
             self._send_call(call)
-        self._send(ClientPing())
+        self._ping()
         self.welcomed.set()
         log.info("client %s is served by node %s", self._name, message.node)
         self.on_notice(Notice("connected", f"served by node {message.node}"))
@@ -362,6 +389,7 @@ class ClientDriver:
             kind = "paused" if message.paused else "resumed"
             text = f"{kind}: contact of node {self.entry_node} with a majority"
             self.on_notice(Notice(kind, text))
+        self._window.on_told(message.received)
         self.entry_paused = message.paused
         if not message.paused:
             self._paused_ms = None
@@ -390,8 +418,7 @@ class ClientDriver:
         if is_useless and self._endpoint_count > 1:
             self._leave(f"node {self.entry_node} has no contact with a majority")
         elif now_ms - self._pinged_ms >= self._ping_ms:
-            self._pinged_ms = now_ms
-            self._send(ClientPing())
+            self._ping()
 
     def _leave(self, why: str) -> None:
         """Go on to the next endpoint."""
@@ -401,6 +428,7 @@ class ClientDriver:
     def _on_left(self, why: str) -> None:
         """No node serves this client now."""
         self._hello = 0
+        self._outflow.clear()
         self._note(why)
         if not self.welcomed.is_set():
             return

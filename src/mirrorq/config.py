@@ -66,6 +66,10 @@ class Config:
     session_expiry_ms: int = _int(1000, 1)
     """A client that is silent this long is gone; what it held goes back."""
 
+    client_window_bytes: int = _int(16 * MIB, 64 * KIB)
+    """Bytes between a client and its entry node that have not come in, each way. At the bound the
+    client's requests wait in their handles' turn, and masters hand out no more to it."""
+
     consumer_timeout_ms: int = _int(30 * 60 * 1000, 1000)
     """A message that is held unacknowledged for this long goes back, counted, and the consumer
     that held it is cancelled: it hangs, or lost the message."""

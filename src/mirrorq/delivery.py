@@ -41,9 +41,13 @@ class ConsumerSeat:
     total: int = 0
     """Credit: how many may be handed to it in all in this attachment."""
     handed: int = 0
+    size_left: int | None = None
+    """Bytes of bodies that may still be handed to it; None: no bound."""
 
     @property
     def wants(self) -> int:
+        if self.size_left is not None and self.size_left <= 0:
+            return 0
         return self.total - self.handed
 
 
@@ -102,10 +106,12 @@ class Delivery:
         for key in [key for key in self.consumers if key[0] == session]:
             self.unsubscribe(key)
 
-    def credit(self, key: ConsumerKey, total: int) -> None:
+    def credit(self, key: ConsumerKey, total: int, size: int = 0) -> None:
         seat = self.consumers.get(key)
         if seat is not None:
             seat.total = max(seat.total, total)
+            if size > 0:
+                seat.size_left = size
 
     def active_seat(self) -> ConsumerSeat | None:
         """single-active-consumer: the one that is served.
@@ -254,6 +260,9 @@ class Delivery:
         if self._state.places:
             last, shift = self._state.places.at(first, last)
         count, last = self._state.count_run(first - shift, last - shift)
+        if seat.size_left is not None:
+            last, _ = oldest(self._state.sizes, first - shift, last, Depth(0, seat.size_left))
+            seat.size_left -= self._state.sizes.total(first - shift, last)
         lane.remove(first, last + shift)
         first -= shift
         self._number += 1
@@ -307,7 +316,10 @@ class Delivery:
             gone = handout.left.remove(first, last)
             self.unacknowledged -= gone
             if key in self.consumers:
-                self.consumers[key].handed -= gone
+                seat = self.consumers[key]
+                seat.handed -= gone
+                if seat.size_left is not None:
+                    seat.size_left += self._state.sizes.total(first, last)
         if not handout.left:
             del self.open[piece.number]
         self.give_back(back)

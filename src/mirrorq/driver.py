@@ -101,7 +101,7 @@ class ClientSide(Protocol):
 
     def on_message(self, inbound: ClientMessage) -> None: ...
 
-    def on_reply_lost(self, identity: bytes, gone: bool) -> None: ...
+    def on_reply_lost(self, identity: bytes, gone: bool, size: int) -> None: ...
 
     def step(self, now_ms: int) -> None:
         """Called once a round, after its input."""
@@ -323,7 +323,7 @@ class Driver:
                     self.entry.on_message(inbound)
             case ReplyLost():
                 if self.entry is not None:
-                    self.entry.on_reply_lost(inbound.identity, inbound.gone)
+                    self.entry.on_reply_lost(inbound.identity, inbound.gone, inbound.size)
             case Garbage():
                 log.warning("garbage from %s: %s", inbound.source, inbound.why)
 

@@ -6,7 +6,8 @@ need not know that clients exist: requests go in under that id, events come out 
 
 Everything runs on the node thread, and nothing that a client sends raises: what is wrong is
 dropped with a log line. Clients, their sessions and their calls are bounded in number; what they
-publish is bounded by R10 and their window, what they are sent by their credit.
+publish is bounded by R10 and their window, what they are sent by their credit and another window
+(`client_flow`): masters hand out no more to a client than it reads.
 
 A client is gone when it says so, when its connection refuses a reply, or when it is silent for
 `session_expiry_ms`. Then each of its sessions ends with a Detach in its name, because the master
@@ -24,6 +25,7 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.catalog import exclusive_text
+from mirrorq.client_flow import Seat, Window
 from mirrorq.config import Config
 from mirrorq.copy_page import pack_pieces
 from mirrorq.copy_reader import seek_copy
@@ -61,16 +63,22 @@ from mirrorq.messages import (
     ClientUnknown,
     ClientWatch,
     ClientWelcome,
+    Credit,
     DeclareQueue,
     DeleteQueue,
+    Deliver,
     Detach,
     Detached,
+    Request,
     SessionId,
     SessionReply,
     SessionRequest,
+    Subscribe,
+    Unsubscribe,
 )
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.transport import CONTROL, DATA
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 if TYPE_CHECKING:
@@ -86,6 +94,8 @@ CLIENTS_MAX = 4096
 """Clients of one node. Each costs a connection and some KB."""
 SESSIONS_MAX = 4096
 """Handles of one client."""
+SEATS_MAX = 1024
+"""Consumers of one handle."""
 CALLS_MAX = 256
 """Declarations and questions of one client under way."""
 SERVED_POLL_MS = 5
@@ -99,6 +109,7 @@ class _Client:
     identity: bytes
     name: str
     heard_ms: int
+    window: Window
     sessions: dict[int, _Session] = field(factory=dict)
     """By the client's own number."""
     owners: dict[int, SessionId] = field(factory=dict)
@@ -109,6 +120,8 @@ class _Client:
     """Calls that wait for something to come true on this node."""
     watches: dict[int, ClientWatch] = field(factory=dict)
     """Calls that wait for an exchange to change."""
+    channel: int = DATA
+    """On which it gives signs of life."""
     is_lossy: bool = False
     """Messages to it were dropped; its next pong says so."""
 
@@ -125,7 +138,11 @@ class _Session:
     epoch: int = 0
     attachment: int = 0
     requests: int = 0
-    """Of the last request that was passed on."""
+    """The client's number of the last request that was passed on."""
+    sent: int = 0
+    """The number under which it was: credits are passed on when there is room, and repeated."""
+    seats: dict[int, Seat] = field(factory=dict)
+    """Consumers of this attachment."""
 
     def step(
         self, now_ms: int, events: Sequence[SessionEvent]
@@ -147,28 +164,19 @@ class _Session:
             return request.number > self.requests + 1
         return request.attachment > self.attachment
 
-    def request_in_own_name(self, request: SessionRequest) -> SessionRequest:
-        """The client's request as that of this node's session."""
+    def take(self, request: SessionRequest) -> None:
+        """Note the client's next request."""
+        if request.attachment != self.attachment:
+            self.sent = 0
+            self.seats.clear()
         self.epoch, self.attachment = request.epoch, request.attachment
         self.requests = request.number
-        return SessionRequest(
-            self.queue_id,
-            request.epoch,
-            self.session,
-            request.attachment,
-            request.number,
-            request.request,
-        )
 
-    def detach(self) -> SessionRequest:
-        """What ends the attachment at the master, wherever that is."""
+    def in_own_name(self, request: Request) -> SessionRequest:
+        """A request as that of this node's session."""
+        self.sent += 1
         return SessionRequest(
-            self.queue_id,
-            self.epoch,
-            self.session,
-            self.attachment,
-            self.requests + 1,
-            Detach(),
+            self.queue_id, self.epoch, self.session, self.attachment, self.sent, request
         )
 
 
@@ -242,7 +250,17 @@ class Entry:
                 self._send(identity, ClientUnknown())
         else:
             client.heard_ms = clock.now_ms()
-            self._on_known(client, message)
+            if inbound.channel == DATA:
+                client.window.on_received(sum(map(len, inbound.parts)))
+                self._on_known(client, message)
+                if client.window.is_report_due:
+                    self._pong(client)
+            elif isinstance(message, ClientPing):
+                client.channel = CONTROL
+                self._on_ping(client, message)
+            else:
+                kind = type(message).__name__
+                log.warning("dropped a %s of client %s: it is data", kind, client.name)
 
     def _on_known(self, client: _Client, message: WireMessage) -> None:
         match message:
@@ -260,20 +278,45 @@ class Entry:
             case ClientForget():
                 self._forget(client, message.number)
             case ClientPing():
-                paused = self._engine.is_paused(clock.now_ms())
-                lost, client.is_lossy = client.is_lossy, False
-                self._send(client.identity, ClientPong(paused, lost))
+                self._on_ping(client, message)
             case ClientBye():
                 self._end(client, "said goodbye")
             case _:
                 kind = type(message).__name__
                 log.warning("dropped a %s of client %s: not from clients", kind, client.name)
 
-    def on_reply_lost(self, identity: bytes, gone: bool) -> None:
+    def _on_ping(self, client: _Client, ping: ClientPing) -> None:
+        client.window.on_told(ping.received)
+        self._pong(client)
+        for session in client.sessions.values():
+            self._pass_credits(session)
+
+    def _pong(self, client: _Client) -> None:
+        paused = self._engine.is_paused(clock.now_ms())
+        lost, client.is_lossy = client.is_lossy, False
+        pong = ClientPong(paused, lost, client.window.report())
+        if client.channel == CONTROL:
+            self._transport.reply(client.identity, encode(pong), CONTROL)
+        else:
+            self._send(client.identity, pong)
+
+    def _pass_credits(self, session: _Session) -> None:
+        """Let masters hand out what there is room for on the way to this client."""
+        due = [seat for seat in session.seats.values() if seat.is_due]
+        client = session.client
+        room = client.window.size - client.window.on_way
+        if not due or room <= 0:
+            return
+        seats = sum(len(other.seats) for other in client.sessions.values())
+        for seat in due:
+            self._driver.post(FromSession(session.in_own_name(seat.credit(room, seats))))
+
+    def on_reply_lost(self, identity: bytes, gone: bool, size: int) -> None:
         """Replies were dropped."""
         client = self._clients.get(identity)
         if client is None:
             return
+        client.window.on_lost(size)
         if gone:
             self._end(client, "its connection ended")
         else:
@@ -297,6 +340,11 @@ class Entry:
                         reply.reply,
                     ),
                 )
+                if isinstance(reply.reply, Deliver):
+                    seat = session.seats.get(reply.reply.consumer)
+                    if seat is not None and reply.attachment == session.attachment:
+                        seat.on_deliver(reply.reply)
+                        self._pass_credits(session)
             case MasterChanged():
                 self._send(identity, ClientMaster(number, event.epoch, event.available))
             case LinkLost():
@@ -323,10 +371,11 @@ class Entry:
             self._send(identity, ClientRefused(why))
             return
         name = hello.name[:NAME_CHARS_MAX]
-        self._clients[identity] = _Client(identity, name, clock.now_ms())
-        log.info("client %s came", name)
         expiry_ms = self._config.session_expiry_ms
         self._send(identity, ClientWelcome(hello.number, self._engine.me.node, expiry_ms))
+        window = Window(self._config.client_window_bytes)
+        self._clients[identity] = _Client(identity, name, clock.now_ms(), window)
+        log.info("client %s came", name)
 
     def step(self, now_ms: int) -> None:
         """End clients that are silent, answer calls that waited."""
@@ -363,10 +412,13 @@ class Entry:
         except ProtocolError as error:
             log.error("cannot answer a client: %s", error)
             return
-        if not self._transport.reply(identity, parts):
-            client = self._clients.get(identity)
-            if client is not None:
-                client.is_lossy = True
+        client = self._clients.get(identity)
+        if client is None:
+            self._transport.reply(identity, parts)
+        elif client.window.is_overrun or not self._transport.reply(identity, parts):
+            client.is_lossy = True
+        else:
+            client.window.on_sent(sum(map(len, parts)))
 
     # --- Sessions -----------------------------------------------------------------------
 
@@ -429,9 +481,27 @@ class Entry:
             )
             return
         if session.is_next(request):
-            self._driver.post(FromSession(session.request_in_own_name(request)))
+            self._pass_request(session, request)
         elif session.shows_gap(request):
             self._send_detached(client, request)
+
+    def _pass_request(self, session: _Session, request: SessionRequest) -> None:
+        session.take(request)
+        body = request.request
+        if isinstance(body, Credit):
+            seat = session.seats.get(body.number)
+            if seat is not None:
+                seat.total = max(seat.total, body.total)
+                self._pass_credits(session)
+            return
+        if isinstance(body, Unsubscribe):
+            session.seats.pop(body.number, None)
+        elif isinstance(body, Subscribe) and body.number not in session.seats:
+            if len(session.seats) >= SEATS_MAX:
+                log.warning("dropped consumer %s of client %s", body.number, session.client.name)
+                return
+            session.seats[body.number] = Seat(body.number)
+        self._driver.post(FromSession(session.in_own_name(body)))
 
     def _send_detached(self, client: _Client, request: SessionRequest) -> None:
         """Something of this attachment was lost or dropped: the session attaches again."""
@@ -443,7 +513,7 @@ class Entry:
 
     def _end_session(self, session: _Session) -> None:
         if session.attachment:
-            self._driver.post(FromSession(session.detach()))
+            self._driver.post(FromSession(session.in_own_name(Detach())))
         self._driver.close_port(session.session)
 
     # --- Calls --------------------------------------------------------------------------

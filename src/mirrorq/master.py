@@ -395,7 +395,7 @@ class Master:
                 self._settle(session, body)
             case Credit():
                 self.disuse.use(now_ms)
-                delivery.credit((session, body.number), body.total)
+                delivery.credit((session, body.number), body.total, body.size)
             case Subscribe():
                 self._subscribe(session, body)
             case Unsubscribe():

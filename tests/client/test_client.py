@@ -252,3 +252,45 @@ def test_nobody_answers() -> None:
         silent.close()
     with pytest.raises(NoQuorum, match="tries tcp"):
         mirrorq.connect(silent.endpoint, timeout=0.3)
+
+
+def test_a_small_window_slows_down_and_loses_nothing(
+    tmp_path: Path, connecting: Connecting
+) -> None:
+    """Handles that put and take much more than may be on the way: each in order, all of it, and
+    the connection lasts."""
+    config = Config(client_window_bytes=64 * 1024)
+    with Node("a", path=tmp_path / "a", listen="tcp://127.0.0.1:0", config=config) as node:
+        client = connecting(node.listening, config=config)
+        events: list[str] = []
+        client.add_listener(lambda notice: events.append(notice.kind))
+        waited: list[int] = []
+        flow = client._driver._outflow
+        offer = flow.offer
+        flow.offer = lambda *given: (offer(*given), waited.append(flow.count))[0]  # type: ignore[method-assign]
+        queues = [client.queue(name) for name in ("one", "two", "three")]
+        body = bytes(30_000)
+        puts = [q.put(b"%3d" % i + body) for i in range(50) for q in queues]
+        assert sorted(put.result(60) for put in puts) == sorted([*range(1, 51)] * 3)
+        assert max(waited) > 10, "nothing had to wait"
+        waited.clear()
+        taken: dict[str, list[int]] = {}
+        consumers = []
+        for queue in queues:
+            seen = taken[queue.name] = []
+            if queue.name == "one":
+                continue
+
+            def take(message: mirrorq.Message, seen: list[int] = seen) -> None:
+                seen.append(int(message.body[:3]))
+                message.ack()
+
+            consumers.append(queue.consume(take))
+        while len(taken["one"]) < 50:
+            messages = queues[0].get_many(50, timeout=30)
+            taken["one"] += [int(message.body[:3]) for message in messages]
+            queues[0].ack_many(messages).result(30)
+        until(lambda: all(len(seen) == 50 for seen in taken.values()))
+        assert all(seen == list(range(50)) for seen in taken.values())
+        until(lambda: all(queue.status().messages == 0 for queue in queues))
+        assert "disconnected" not in events

@@ -30,8 +30,12 @@ from mirrorq.messages import (
     ClientRefused,
     ClientUnknown,
     ClientWelcome,
+    Counts,
+    Credit,
+    Deliver,
     Detached,
     Hello,
+    Inquire,
     OpenProducer,
     Ping,
     Pong,
@@ -40,9 +44,10 @@ from mirrorq.messages import (
     SessionId,
     SessionReply,
     SessionRequest,
+    Subscribe,
 )
 from mirrorq.node import Node
-from mirrorq.transport import ClientSocket, ServerMessage
+from mirrorq.transport import CONTROL, ClientSocket, ServerMessage
 from mirrorq.wire import frames
 from mirrorq.wire.messages import WireMessage, decode, encode
 
@@ -83,6 +88,10 @@ class RawClient:
         """Everything said before has been taken when this returns."""
         self.say(ClientPing())
         return self.hear(ClientPong)
+
+    def sign_of_life(self, received: int = 0) -> None:
+        """A ping on the control connection."""
+        self.socket.send(encode(ClientPing(received)), CONTROL)
 
 
 @pytest.fixture
@@ -175,7 +184,8 @@ def test_garbage(node: Node, raw: RawClient, caplog: pytest.LogCaptureFixture) -
     raw.say(request(Attach((), 0), queue_id=99))
     raw.say(request(Publish(b"no frame", False)))
     raw.say(SessionRequest(1, 1, SessionId("a", 1, 99), 1, 1, Attach((), 0)))
-    assert raw.ping() == ClientPong(False, False)
+    pong = raw.ping()
+    assert (pong.paused, pong.lost) == (False, False)
     raw.say(request(Attach((), 0)))
     assert raw.hear(SessionReply).reply == Attached()
     for text in ("cannot be read", "version 99", "Hello", "opened session 7 twice", "queue 99"):
@@ -268,3 +278,98 @@ def test_a_queue_that_is_still_to_come(node: Node, raw: RawClient) -> None:
     assert raw.hear(ClientClosed).session == 7
     raw.say(ClientOpen(8, 1))
     assert raw.hear(ClientClosed) == ClientClosed(8, "the queue was deleted")
+
+
+def test_who_reads_slowly_is_sent_a_window_and_no_more(node: Node, raw: RawClient) -> None:
+    """Whatever credit it asks for, what its entry node sends before it has read is bounded; what
+    it does not get stays ready for others, and comes when it has read."""
+    orders = node.queue("orders")
+    size, count = 1 << 20, 60
+    for _ in range(count):
+        orders.put(bytes(size)).result(30)
+    raw.hello().say(ClientOpen(7, 1))
+    master = raw.hear(ClientMaster)
+    raw.say(request(Attach((), 0)))
+    raw.say(request(Subscribe(0, 256, False), number=2))
+    raw.say(request(Credit(0, 10**9), number=3))
+    taken = 0
+    window = Config().client_window_bytes
+    for number in range(4, 40):
+        # Signs of life that say that nothing has come.
+        raw.say(request(Inquire(number), number=number))
+        raw.sign_of_life()
+        until(lambda: raw.poll() or any(map(_is_answer, raw.heard)))
+        taken += sum(map(_handed, raw.heard))
+        raw.heard.clear()
+    assert 0 < taken * size <= window + (8 << 20) + size
+    assert master.available
+    assert orders.status().messages_ready == count - taken
+    other = orders.get_many(count, timeout=30)
+    assert {message.redelivered for message in other} == {False}
+    orders.ack_many(other).result(30)
+    left = count - taken - len(other)
+    came = 0
+    while came < left:
+        raw.sign_of_life(2**40)
+        until(lambda: raw.poll() or any(map(_handed, raw.heard)))
+        came += sum(map(_handed, raw.heard))
+        raw.heard.clear()
+
+
+def _handed(heard: object) -> int:
+    """Messages in a Deliver."""
+    if not isinstance(heard, SessionReply) or not isinstance(heard.reply, Deliver):
+        return 0
+    return sum(piece.last - piece.first + 1 for piece in heard.reply.handouts)
+
+
+def _is_answer(heard: object) -> bool:
+    return isinstance(heard, SessionReply) and isinstance(heard.reply, Counts)
+
+
+def test_signs_of_life_have_a_connection_of_their_own(node: Node, raw: RawClient) -> None:
+    """What is asked on it is answered on it, with how much data has come; data is not taken."""
+    raw.hello().say(ClientOpen(7, 1))
+    raw.ping()
+    raw.socket.send(encode(ClientOpen(8, 1)), CONTROL)
+    raw.sign_of_life()
+    channels: list[int] = []
+
+    def pong() -> ClientPong | None:
+        for inbound in raw.socket.poll(10):
+            if isinstance(inbound, ServerMessage):
+                channels.append(inbound.channel)
+                message = decode(inbound.parts)
+                assert isinstance(message, ClientPong)
+                return message
+        return None
+
+    found: list[ClientPong] = []
+    until(lambda: found.append(heard) is None if (heard := pong()) else False)
+    assert channels == [CONTROL]
+    sent = sum(sum(map(len, encode(message))) for message in (ClientOpen(7, 1), ClientPing()))
+    assert found[0].received == sent
+    side = node._driver.entry
+    assert isinstance(side, entry.Entry)
+    assert [list(client.sessions) for client in side._clients.values()] == [[7]]
+
+
+def test_credit_of_no_consumer_and_of_too_many(
+    node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither costs the entry node anything."""
+    monkeypatch.setattr(entry, "SEATS_MAX", 2)
+    node.queue("orders")
+    raw.hello().say(ClientOpen(7, 1))
+    raw.hear(ClientMaster)
+    raw.say(request(Attach((), 0)))
+    for number in range(2, 12):
+        raw.say(request(Subscribe(number, 1, False), number=number))
+    for number in range(12, 22):
+        raw.say(request(Credit(number * 1000, 5), number=number))
+    raw.ping()
+    side = node._driver.entry
+    assert isinstance(side, entry.Entry)
+    (client,) = side._clients.values()
+    assert list(client.sessions[7].seats) == [2, 3]
+    assert "dropped consumer 4 of client raw" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mirrorq.columns import Sizes
 from mirrorq.delivery import ConsumerSeat, Delivery
 from mirrorq.messages import AckOp, HandOut, HorizonOp, PromotedOp, ReturnOp, SessionId
 from mirrorq.queue_state import QueueState
@@ -51,6 +52,26 @@ def test_credit_bounds_what_a_consumer_gets() -> None:
     assert _pieces(delivery) == [("a", HandOut(1, 2, 3, 3, 1))]
     delivery.credit((ONE, 0), 1)
     assert _pieces(delivery) == []
+
+
+def test_a_size_bounds_what_a_consumer_gets() -> None:
+    """Bytes in a credit: the message that passes them still goes, what was not sent counts
+    back, and the next credit begins anew."""
+    state = _state(9)
+    state.sizes = Sizes()
+    state.sizes.append(1, 9, 10)
+    delivery = _delivery(state, ONE, credit=0)
+    delivery.credit((ONE, 0), 8, size=25)
+    assert _pieces(delivery) == [("a", HandOut(1, 1, 1, 3, 1))]
+    assert not delivery.hungry
+    delivery.credit((ONE, 0), 8, size=5)
+    assert _pieces(delivery) == [("a", HandOut(1, 2, 4, 4, 1))]
+    delivery.unhand((ONE, 0), HandOut(1, 2, 4, 4, 1))
+    assert _pieces(delivery) == [("a", HandOut(1, 3, 4, 4, 1))]
+    delivery.credit((ONE, 0), 8, size=1000)
+    assert _pieces(delivery) == [("a", HandOut(1, 4, 5, 8, 1))]
+    delivery.credit((ONE, 0), 9)
+    assert _pieces(delivery) == [("a", HandOut(1, 5, 9, 9, 1))], "no size changes nothing"
 
 
 def test_consumers_share() -> None:

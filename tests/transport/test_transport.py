@@ -224,7 +224,7 @@ def test_a_reply_to_nobody_is_told(net: Net) -> None:
     a = net.transport("a")
     assert a.reply(b"Cnobody", [b"x"])
     assert a.reply(b"Cnobody", [b"y"])
-    net.until_in(a, ReplyLost(b"Cnobody", 2, gone=True))
+    net.until_in(a, ReplyLost(b"Cnobody", 2, gone=True, size=2))
     assert a.dropped_count == 2
 
 

@@ -181,7 +181,10 @@ class ClientAnswer:
 
 @frozen
 class ClientPing:
-    pass
+    """A sign of life, on the control connection."""
+
+    received: int = 0
+    """Bytes of data that have come from the node since the Welcome."""
 
 
 @frozen
@@ -190,6 +193,8 @@ class ClientPong:
     """The node has no contact with a majority."""
     lost: bool
     """Messages to this client were dropped since the last pong."""
+    received: int = 0
+    """Bytes of data that have come from this client since its Hello."""
 
 
 @frozen

@@ -73,6 +73,9 @@ class Credit:
 
     number: int
     total: int
+    size: int = 0
+    """Bytes of bodies that may be handed to it from now until the next Credit, and the rest of the
+    message that passes them. 0: no bound, or the one that there is. Entry nodes put it in."""
 
 
 @frozen

@@ -12,6 +12,9 @@ from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ProtocolError, ShutDown
 from mirrorq.transport.endpoint import Endpoint, parse_endpoint
 from mirrorq.transport.inbound import (
+    CLIENT_CONTROL_MARK,
+    CLIENT_MARK,
+    CONTROL,
     DATA,
     ClientInbound,
     Garbage,
@@ -31,7 +34,6 @@ from mirrorq.transport.link import (
 from mirrorq.transport.packing import Part, unpack
 from mirrorq.transport.wake import Waker
 
-CLIENT_MARK = b"C"
 ROUND_COUNT_MAX = 2000
 """zmq messages that one poll returns at most, so that a round ends."""
 LAP_MS = 50
@@ -39,7 +41,10 @@ LAP_MS = 50
 
 
 class ClientSocket:
-    """A connection to one of several nodes at a time; to the next when one is gone.
+    """Connected to one of several nodes at a time; to the next when one is gone.
+
+    There are two connections to that node, as between nodes: a large frame delays no sign of life.
+    The one for data is made first, the one for control when that stands.
 
     Args:
         endpoints: tried in order, beginning again at the end.
@@ -73,6 +78,7 @@ class ClientSocket:
         self._poller = zmq.Poller()
         self._poller.register(self._waker.fd, zmq.POLLIN)
         self._link: Link | None = None
+        self._control: Link | None = None
         self._deadline_ms = 0
         self._connect()
 
@@ -83,27 +89,35 @@ class ClientSocket:
 
     @property
     def is_up(self) -> bool:
-        return self._link is not None and self._link.is_up
+        """Whether both connections stand."""
+        return self._control is not None and self._control.is_up
+
+    @property
+    def _links(self) -> list[Link]:
+        return [link for link in (self._control, self._link) if link is not None]
 
     def _connect(self) -> None:
-        self._link = Link(
+        self._link = self._linked(self.identity)
+
+    def _linked(self, identity: bytes) -> Link:
+        link = Link(
             self._context,
             self._endpoints[self._index],
-            self.identity,
+            identity,
             self._config,
             watch_failures=True,
         )
         self._deadline_ms = _now_ms() + self._config.failure_ms
-        self._poller.register(self._link.socket, zmq.POLLIN)
-        self._poller.register(self._link.monitor, zmq.POLLIN)
+        self._poller.register(link.socket, zmq.POLLIN)
+        self._poller.register(link.monitor, zmq.POLLIN)
+        return link
 
     def _disconnect(self) -> None:
-        link = self._link
-        if link is not None:
-            self._link = None
+        for link in self._links:
             self._poller.unregister(link.socket)
             self._poller.unregister(link.monitor)
             link.close()
+        self._link = self._control = None
 
     def leave(self) -> None:
         """Go to the next endpoint: this node does not answer, or cannot serve now."""
@@ -114,16 +128,16 @@ class ClientSocket:
         self._index = (self._index + 1) % len(self._endpoints)
         self._deadline_ms = _now_ms() + (LAP_MS if self._index == 0 else 0)
 
-    def send(self, parts: Sequence[Part]) -> bool:
+    def send(self, parts: Sequence[Part], channel: int = DATA) -> bool:
         """Give one message to the node; it leaves at the next `flush` or `poll`.
 
         Returns:
             False: dropped, because there is no connection or its queue is full. When the
             queue proves full only later, `poll` returns `SendLost`.
         """
-        link = self._link
+        link = self._link if channel == DATA else self._control
         limit = self._part_bytes_max
-        if link is None or not link.is_up or any(len(part) > limit for part in parts):
+        if link is None or not self.is_up or any(len(part) > limit for part in parts):
             self.dropped_count += 1
             return False
         link.outbox.add(parts)
@@ -132,14 +146,16 @@ class ClientSocket:
     def flush(self) -> None:
         """Hand everything that was sent to the network."""
         self._check_open()
-        if self._link is not None:
-            self._flush_link(self._link)
+        for link in self._links:
+            self._flush_link(link)
 
     def _flush_link(self, link: Link) -> bool:
+        size = link.outbox.bytes
         lost = link.flush()
         if lost:
             self.dropped_count += lost
-            self._lost.append(SendLost(self.endpoint, DATA, lost))
+            channel = DATA if link is self._link else CONTROL
+            self._lost.append(SendLost(self.endpoint, channel, lost, size))
         return lost == 0
 
     def wake(self) -> None:
@@ -154,12 +170,14 @@ class ClientSocket:
         """
         self.flush()
         inbound, self._lost = self._lost, []
-        if inbound or (self._link is not None and is_readable(self._link.socket)):
+        if inbound or any(is_readable(link.socket) for link in self._links):
             timeout_ms = 0
         self._wait(timeout_ms)
-        if self._link is not None:
-            self._read_messages(self._link, inbound)
-            self._read_changes(self._link, inbound)
+        for link in self._links:
+            self._read_messages(link, inbound)
+        for link in self._links:
+            if link in (self._control, self._link):
+                self._read_changes(link, inbound)
         if not self.is_up and _now_ms() >= self._deadline_ms:
             if self._link is None:
                 self._connect()
@@ -180,23 +198,28 @@ class ClientSocket:
 
     def _read_messages(self, link: Link, inbound: list[ClientInbound]) -> None:
         bytes_left = self._part_bytes_max
+        channel = DATA if link is self._link else CONTROL
         for _ in range(ROUND_COUNT_MAX):
             if bytes_left <= 0 or not is_readable(link.socket):
                 return
             parts = receive_parts(link.socket)
             bytes_left -= sum(map(len, parts))
             try:
-                inbound.extend([ServerMessage(message) for message in unpack(parts)])
+                inbound.extend([ServerMessage(message, channel) for message in unpack(parts)])
             except ProtocolError as error:
                 self.garbage_count += 1
                 inbound.append(Garbage(self.endpoint, str(error)))
 
     def _read_changes(self, link: Link, inbound: list[ClientInbound]) -> None:
         for change in link.changes():
+            if change == UP and link is self._link:
+                control = CLIENT_CONTROL_MARK + self.identity[len(CLIENT_MARK) :]
+                self._control = self._linked(control)
+                continue
             if change == UP:
                 inbound.append(LinkUp(self.endpoint))
                 continue
-            if change == DOWN:
+            if change == DOWN and link is self._control:
                 inbound.append(LinkDown(self.endpoint))
             self.leave()
             return
@@ -210,8 +233,8 @@ class ClientSocket:
             return
         self.flush()
         self._is_closed = True
-        if self._link is not None:
-            self._link.close(linger_ms)
+        for link in self._links:
+            link.close(linger_ms)
         self._context.term()
         self._waker.close()
 

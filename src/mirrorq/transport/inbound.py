@@ -8,6 +8,10 @@ CONTROL = 0
 """Signs of life, leases, the catalog: small messages that must not wait."""
 DATA = 1
 """Frames, ring messages and sessions."""
+CLIENT_MARK = b"C"
+CLIENT_CONTROL_MARK = b"c"
+"""First bytes of a client's routing ids, of its data connection and of its control connection; the
+rest is equal."""
 
 Parts = list[bytes]
 """One message as `wire.messages` encodes it."""
@@ -27,6 +31,7 @@ class ClientMessage:
 
     identity: bytes
     parts: Parts
+    channel: int = DATA
 
 
 @frozen
@@ -34,11 +39,12 @@ class ServerMessage:
     """To a `ClientSocket`, from the node that it is connected to."""
 
     parts: Parts
+    channel: int = DATA
 
 
 @frozen
 class LinkUp:
-    """Both connections to the peer stand (a client: the one to this endpoint)."""
+    """Both connections to the peer (a client: to this endpoint) stand."""
 
     peer: str
 
@@ -57,6 +63,8 @@ class SendLost:
     peer: str
     channel: int
     count: int
+    size: int = 0
+    """Bytes of their parts."""
 
 
 @frozen
@@ -66,6 +74,8 @@ class ReplyLost:
     identity: bytes
     count: int
     gone: bool
+    size: int = 0
+    """Bytes of their parts."""
 
 
 @frozen

@@ -21,6 +21,8 @@ from mirrorq.transport.endpoint import (
     resolve_listen,
 )
 from mirrorq.transport.inbound import (
+    CLIENT_CONTROL_MARK,
+    CLIENT_MARK,
     CONTROL,
     DATA,
     ClientMessage,
@@ -203,7 +205,7 @@ class Transport:
         self._dirty[peer, channel] = link
         return True
 
-    def reply(self, identity: bytes, parts: Sequence[Part]) -> bool:
+    def reply(self, identity: bytes, parts: Sequence[Part], channel: int = DATA) -> bool:
         """Give one message to a client; it leaves at the next `flush` or `poll`.
 
         Returns:
@@ -213,6 +215,8 @@ class Transport:
         if not self._fits(parts):
             self.dropped_count += 1
             return False
+        if channel == CONTROL:
+            identity = CLIENT_CONTROL_MARK + identity[len(CLIENT_MARK) :]
         outbox = self._replies.get(identity)
         if outbox is None:
             outbox = self._replies[identity] = Outbox()
@@ -238,12 +242,15 @@ class Transport:
                 self._send_replies(identity, outbox)
 
     def _send_replies(self, identity: bytes, outbox: Outbox) -> None:
-        count = len(outbox)
+        count, size = len(outbox), outbox.bytes
         try:
             send_parts(self._router, [identity, *outbox.take()])
         except zmq.ZMQError as error:
             self.dropped_count += count
-            self._lost.append(ReplyLost(identity, count, gone=error.errno != zmq.EAGAIN))
+            gone = error.errno != zmq.EAGAIN
+            if identity[:1] == CLIENT_CONTROL_MARK:
+                identity, size = CLIENT_MARK + identity[1:], 0
+            self._lost.append(ReplyLost(identity, count, gone, size))
 
     def _fits(self, parts: Sequence[Part]) -> bool:
         """A larger part would make the receiver end the connection."""
@@ -330,6 +337,10 @@ class Transport:
 
     def _unpack(self, identity: bytes, parts: list[bytes], inbound: list[Inbound]) -> None:
         messages = unpack(parts)
+        if identity[:1] == CLIENT_CONTROL_MARK:
+            identity = CLIENT_MARK + identity[len(CLIENT_MARK) :]
+            inbound.extend([ClientMessage(identity, message, CONTROL) for message in messages])
+            return
         if identity[:1] != PEER_MARK:
             inbound.extend([ClientMessage(identity, message) for message in messages])
             return
