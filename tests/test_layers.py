@@ -25,6 +25,7 @@ PURE = (
     "copy_page",
     "deadlines",
     "declaration",
+    "claims",
     "courier",
     "delays",
     "delivery",

@@ -253,6 +253,17 @@ class Liveness:
             peer.ended_ms = None
         return True
 
+    def on_elected(self) -> None:
+        """This node leads from now on: a majority has answered it a moment ago. That others did
+        not hear it before is of the past, and counts when they go on saying so."""
+        own = self._own.node
+        for peer in self._peers.values():
+            if own in peer.unheard:
+                peer.unheard[own] = self._last_ms
+        for pair, link in self._links.items():
+            self._changed |= own in pair and link.shaky
+            link.shaky &= own not in pair
+
     def on_link_down(self, node: str) -> None:
         """An open connection to this node ended."""
         self._calm_until_ms = self._last_ms

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 
 from attrs import define, field
 
+from mirrorq.claims import Claims
 from mirrorq.codec import OpCodec
 from mirrorq.columns import sizes_of
 from mirrorq.config import Config
@@ -237,7 +238,7 @@ class Master:
         self._confirms: dict[tuple[SessionId, int], list[tuple[int, int, int]]] = {}
         """(session, producer) -> runs to confirm at the end of the step."""
         self._openers: dict[int, SessionId] = {}
-        self._owner: dict[int, SessionId] = {}
+        self._claims = Claims()
         self._purges: list[OpenPurge] = []
         self._purge_number = 0
         self._acks: list[Range] = []
@@ -366,7 +367,7 @@ class Master:
         self._sessions[session] = attachment
         if body.producer and is_outbox(body.producer) == is_courier(session):
             attachment.producer = body.producer
-            self._owner[body.producer] = session
+            self._claims.take(body.producer, session)
         self._tell_flow(session, attachment, self._depth())
         self._reply(session, Attached())
 
@@ -495,7 +496,9 @@ class Master:
     def on_session_gone(self, session: SessionId) -> None:
         """A handle was closed or its process is gone: what it held goes back, counted."""
         self._waiting = deque(r for r in self._waiting if r.session != session)
-        self._sessions.pop(session, None)
+        attachment = self._sessions.pop(session, None)
+        if attachment is not None:
+            self._claims.drop(attachment.producer, session)
         for key in [key for key in self._confirms if key[0] == session]:
             del self._confirms[key]
         self.delivery.unsubscribe_session(session)
@@ -532,7 +535,7 @@ class Master:
             self._propose(now_ms, ProducerOp("", old))
             for number in old:
                 del self._highest[number]
-                self._owner.pop(number, None)
+                self._claims.forget(number)
 
     def _may_expire(self, producer: int) -> bool:
         """Another queue's id never does: what that queue sends again must be known here."""
@@ -626,7 +629,7 @@ class Master:
             self._reply(session, ProducerUnknown(producer))
             return
         attachment.producer = producer
-        self._owner[producer] = session
+        self._claims.take(producer, session)
         if last <= header.settled:
             return
         expected = max(self._highest[producer], header.settled) + 1
@@ -998,10 +1001,9 @@ class Master:
             elif first <= last:
                 self.delivery.add_ready(first, last, priority)
                 self._expiry.note(((first, last),))
-            owner = self._owner.get(header.producer)
-            if owner is not None:
-                run = (header.first_number, header.count, header.first_sequence)
-                self._confirms.setdefault((owner, header.producer), []).append(run)
+            run = (header.first_number, header.count, header.first_sequence)
+            for session in self._claims.of(header.producer):
+                self._confirms.setdefault((session, header.producer), []).append(run)
         elif isinstance(payload, ReturnOp):
             self.delivery.give_back(list(payload.ranges))
         elif isinstance(payload, ReturnLaterOp):
@@ -1020,12 +1022,9 @@ class Master:
             if opener is not None:
                 self._reply(opener, ProducerOpened(self._state.producer_id(header.lsn)))
         elif isinstance(payload, RefusalOp):
-            owner = self._owner.get(header.producer)
-            if owner is not None:
-                refused = Refused(
-                    header.producer, header.first_number, header.count, payload.reason
-                )
-                self._reply(owner, refused)
+            refused = Refused(header.producer, header.first_number, header.count, payload.reason)
+            for session in self._claims.of(header.producer):
+                self._reply(session, refused)
         elif isinstance(payload, HorizonOp | HorizonsOp):
             self._horizons.on_applied()
         self._discharge(header.lsn)

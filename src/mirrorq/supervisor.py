@@ -179,6 +179,8 @@ class Supervisor:
         self._kept.clear()
         self._all_dirty = True
         self._grantor.elected(now_ms)
+        if term:
+            self._liveness.on_elected()
 
     def _on_event(self, now_ms: int, event: Event) -> None:
         match event:

@@ -233,6 +233,40 @@ def test_numbers_of_an_unstable_op_are_known(queue: Queue) -> None:
     assert queue.replica.state.next_sequence == 2
 
 
+def test_a_late_publish_of_a_former_session_takes_no_confirm_away() -> None:
+    """Another session goes on under the id and waits for its batch; then the same batch comes as
+    the former one had sent it, and its goodbye. Who goes on was never told, and waited for ever."""
+    queue = Queue()
+    queue.attach(ONE)
+    queue.sync()
+    producer = queue.open_producer()
+    queue.attach(TWO, producer=producer)
+    queue.heard(TWO)
+    queue.ask(TWO, Publish(CODEC.frame(producer, 1, 1, 0), False))
+    queue.publish(producer, 1)
+    queue.step(SessionGone(ONE))
+    queue.sync()
+    assert queue.heard(TWO) == [Confirmed(producer, ((1, 1, 1),))]
+    assert queue.replica.state.next_sequence == 2
+
+
+def test_a_late_publish_of_a_former_session_takes_no_refusal_away(queue: Queue) -> None:
+    """The same where the batch is refused."""
+    producer = queue.open_producer()
+    queue.attach(TWO, producer=producer)
+    queue.heard(TWO)
+    master = queue.replica.master
+    assert master is not None
+    queue.publish(producer, 1)
+    queue.ask(TWO, Publish(CODEC.frame(producer, 1, 2, 0), False))
+    master.refuse(NOW_MS, CODEC.header(CODEC.frame(producer, 3, 1, 0)), "why")
+    queue.step(Tick())
+    queue.publish(producer, 1)
+    queue.step(SessionGone(ONE))
+    queue.sync()
+    assert Refused(producer, 3, 1, "why") in queue.heard(TWO)
+
+
 def test_a_batch_is_cut_at_its_first_new_number(queue: Queue) -> None:
     """What is known is confirmed as it was, and only the rest is stored."""
     producer = queue.open_producer()

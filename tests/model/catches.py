@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from attrs import frozen
 
+from core import test_master
 from mirrorq.testing.explore import Found, begin
 from mirrorq.testing.explore_search import PLANS, attempt, search
 from mirrorq.testing.mutations import MUTATIONS, mutation
@@ -91,6 +92,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "outbox's id expires": Scenario(
         test_dead_letters.test_an_outbox_is_known_however_late_it_comes_back, ""
+    ),
+    "outcome told to the last session only": Scenario(
+        test_master.test_a_late_publish_of_a_former_session_takes_no_confirm_away, "Confirmed"
     ),
     "min-in-sync ignored": Scenario(
         test_promotion.test_min_in_sync_withholds_confirms_until_members_are_back, "min_in_sync"

@@ -574,6 +574,24 @@ def test_a_queue_that_is_not_durable_survives_its_master_and_not_a_full_stop() -
     assert leader.proposed[1:] == [DeleteQueue(1, is_drained=True)]
 
 
+def test_a_new_leader_does_not_give_up_who_did_not_hear_it_before() -> None:
+    """It was cut off, is back, and is elected: that the others had not heard it for a while made
+    it take all of them for down, and delete a queue that was not durable."""
+    leader = Leader(A, B)
+    leader.declare(A, B, durable=False)
+    leader.term = 0
+    leader.up[A] = leader.up[B] = ("w",)
+    leader.run(3000)
+    leader.term = 2
+    leader.run(200)
+    leader.up[A] = leader.up[B] = ()
+    leader.run(3000)
+    assert leader.proposed == []
+    leader.up[A] = ("w",)
+    leader.run(3000)
+    assert leader.members() == in_sync(B)
+
+
 # --- Requests of others -------------------------------------------------------------------
 
 

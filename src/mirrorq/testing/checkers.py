@@ -365,7 +365,8 @@ class LimitWatch:
         found = _limit(self.cluster, queue_id, name)
         if found is None:
             # Without a limit it may grow: the same one may come back later.
-            self._kept = {key: one for key, one in self._kept.items() if key[:2] != (queue_id, name)}
+            for key in [key for key in self._kept if key[:2] == (queue_id, name)]:
+                del self._kept[key]
             return
         replica, limit = found
         assert replica.master is not None

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from mirrorq.claims import Claims
 from mirrorq.columns import Column, Sizes
 from mirrorq.courier import Couriers
 from mirrorq.delays import Delays
@@ -37,6 +38,7 @@ from mirrorq.transfer import Transfer
 from mirrorq.vacancy import Vacancy
 
 PLAIN = (
+    Claims,
     Couriers,
     Delays,
     Delivery,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mirrorq.claims import Claims
 from mirrorq.master import Master
 from mirrorq.messages import Refused
 from mirrorq.testing.mutations.registry import Patch, named
@@ -51,7 +52,8 @@ def _unknown_producer() -> Sequence[Patch]:
 def _refusal_no_op() -> Sequence[Patch]:
     def refuse(self: Master, now_ms: int, header: Any, reason: str) -> None:
         answer = Refused(header.producer, header.first_number, header.count, reason)
-        self._reply(self._owner[header.producer], answer)
+        for session in self._claims.of(header.producer):
+            self._reply(session, answer)
 
     return [(Master, "refuse", refuse)]
 
@@ -63,10 +65,9 @@ def _confirm_unstable() -> Sequence[Patch]:
     def append(self: Master, entry: Any) -> None:
         real(self, entry)
         header = entry.header
-        owner = self._owner.get(header.producer)
-        if entry.payload is None and owner is not None:
-            run = (header.first_number, header.count, header.first_sequence)
-            self._confirms.setdefault((owner, header.producer), []).append(run)
+        run = (header.first_number, header.count, header.first_sequence)
+        for session in self._claims.of(header.producer) if entry.payload is None else ():
+            self._confirms.setdefault((session, header.producer), []).append(run)
 
     return [(Master, "_append", append)]
 
@@ -82,3 +83,11 @@ def _expired_goes_on() -> Sequence[Patch]:
             self._highest.setdefault(number, 0)
 
     return [(Master, "_expire_producers", expire)]
+
+
+@named("outcome told to the last session only")
+def _last_session() -> Sequence[Patch]:
+    def take(self: Claims, producer: int, session: Any) -> None:
+        self._sessions[producer] = (session,)
+
+    return [(Claims, "take", take)]
