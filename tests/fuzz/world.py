@@ -32,7 +32,15 @@ from mirrorq.host import Declared
 from mirrorq.node import Node
 from mirrorq.queue import MirroredQueue
 from mirrorq.raft.messages import AppendRequest, InstallSnapshot
-from mirrorq.transport import ClientMessage, LinkDown, LinkUp, PeerMessage, SendLost, ServerMessage
+from mirrorq.transport import (
+    DATA,
+    ClientMessage,
+    LinkDown,
+    LinkUp,
+    PeerMessage,
+    SendLost,
+    ServerMessage,
+)
 from mirrorq.transport.inbound import ProbeResult
 from mirrorq.wire.messages import WireMessage, decode, encode
 
@@ -97,8 +105,8 @@ class _Line:
         self._board.send(self._name, peer, [bytes(part) for part in parts], channel)
         return True
 
-    def reply(self, identity: bytes, parts: Sequence[Any]) -> bool:
-        self._board.send(self._name, "client", [bytes(part) for part in parts])
+    def reply(self, identity: bytes, parts: Sequence[Any], channel: int = DATA) -> bool:
+        self._board.send(self._name, "client", [bytes(part) for part in parts], channel)
         return True
 
     def probe(self, peer: str) -> None:
@@ -126,8 +134,8 @@ class _ClientLine:
     def poll(self, timeout_ms: int) -> list[Any]:
         return self._board.take("client")
 
-    def send(self, parts: Sequence[Any]) -> bool:
-        self._board.send("client", "a", [bytes(part) for part in parts])
+    def send(self, parts: Sequence[Any], channel: int = DATA) -> bool:
+        self._board.send("client", "a", [bytes(part) for part in parts], channel)
         return True
 
     def leave(self) -> None:
@@ -168,9 +176,9 @@ class Switchboard:
 
     def _deliver(self, source: str, to: str, parts: list[bytes], channel: int) -> None:
         if to == "client":
-            self.give(to, ServerMessage(parts))
+            self.give(to, ServerMessage(parts, channel))
         elif source == "client":
-            self.give(to, ClientMessage(b"Cclient", parts))
+            self.give(to, ClientMessage(b"Cclient", parts, channel))
         else:
             self.give(to, PeerMessage(source, self.incarnations[source], channel, parts))
 
