@@ -55,6 +55,7 @@ PURE = (
     "raft",
     "ranges",
     "replica",
+    "rights",
     "ring",
     "room",
     "routing",

@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from mirrorq.message import Message
     from mirrorq.node import Node
     from mirrorq.queue import MirroredQueue
+    from mirrorq.rights import Key
+    from mirrorq.security import Security
     from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 
 __all__ = [  # noqa: RUF022  (grouped by what they are for)
@@ -85,6 +87,8 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "Client",
     "Exchange",
     "Config",
+    "Security",
+    "Key",
     # what a queue gives
     "Message",
     "Confirmation",
@@ -123,11 +127,13 @@ _HOMES = {
     "Consumer": "mirrorq.consumer",
     "Exchange": "mirrorq.exchange",
     "Message": "mirrorq.message",
+    "Key": "mirrorq.rights",
     "MirroredQueue": "mirrorq.queue",
     "Node": "mirrorq.node",
     "NodeStatus": "mirrorq.status",
     "PolicyStatus": "mirrorq.status",
     "QueueStatus": "mirrorq.status",
+    "Security": "mirrorq.security",
     "Settlement": "mirrorq.confirmation",
     "connect": "mirrorq.client",
     "wait": "mirrorq.confirmation",

@@ -56,10 +56,10 @@ from mirrorq.messages import (
 )
 from mirrorq.notice import Notice
 from mirrorq.outcomes import Outcomes
+from mirrorq.refusals import Refusals
 from mirrorq.routing import ExchangeRecord
-from mirrorq.security import is_loopback
+from mirrorq.security import Security, check_endpoints
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
-from mirrorq.transport import parse_endpoint
 
 if TYPE_CHECKING:
     from mirrorq.exchange import Exchange
@@ -92,7 +92,7 @@ def connect(
     *,
     config: Config | None = None,
     insecure: bool = False,
-    security: None = None,
+    security: Security | None = None,
     timeout: float | None = 30,
 ) -> Client:
     """Connect to a cluster as a process that is no node.
@@ -101,20 +101,24 @@ def connect(
         endpoints: of one or more nodes, as a list or joined by commas; tried in order.
         config: limits and times, equal to those of the nodes.
         insecure: allow other addresses than loopback without keys.
-        security: keys; not supported by this version.
+        security: this client's secret key and the public keys of the nodes; the nodes must
+            have keys too, and list this client's.
         timeout: seconds to wait for the first node that answers. None waits.
 
     Returns:
         A client, connected. It goes on to other endpoints by itself until it is closed.
 
     Raises:
-        ConfigError: an endpoint is malformed, or not on loopback.
+        ConfigError: an endpoint is malformed, or on another machine and there are no keys.
+        AuthenticationError: the nodes do not know this client's key, have other keys than it
+            was given, or only one side has keys.
         NoQuorum: no node answered in time.
     """
-    if security is not None:
-        raise ConfigError("security is not supported by this version: leave it out")
-    texts = _endpoints(endpoints, insecure=insecure)
-    client = Client(texts, config or Config(), insecure=insecure, timeout=timeout)
+    texts = _endpoints(endpoints)
+    check_endpoints(texts, "connect to", insecure=insecure, security=security)
+    client = Client(
+        texts, config or Config(), insecure=insecure, security=security, timeout=timeout
+    )
     try:
         client._wait_connected(timeout)
     except BaseException:
@@ -123,24 +127,22 @@ def connect(
     return client
 
 
-def _endpoints(given: str | Sequence[str], *, insecure: bool) -> tuple[str, ...]:
+def _endpoints(given: str | Sequence[str]) -> tuple[str, ...]:
     listed = given.split(",") if isinstance(given, str) else given
-    texts = tuple(text.strip() if isinstance(text, str) else text for text in listed)
-    for text in texts:
-        if not insecure and not is_loopback(parse_endpoint(text)):
-            raise ConfigError(
-                f"refused to connect to {text} without security: whoever is on the way could "
-                "read and change every message. Use 127.0.0.1 or ipc, or pass insecure=True "
-                "when the network is trusted"
-            )
-    return texts
+    return tuple(text.strip() if isinstance(text, str) else text for text in listed)
 
 
 def _reconnect(
-    endpoints: tuple[str, ...], config: Config, insecure: bool, timeout: float | None
+    endpoints: tuple[str, ...],
+    config: Config,
+    insecure: bool,
+    timeout: float | None,
+    security: Security | None = None,
 ) -> Client:
     """What a pickled client becomes."""
-    return connect(endpoints, config=config, insecure=insecure, timeout=timeout)
+    return connect(
+        endpoints, config=config, insecure=insecure, security=security, timeout=timeout
+    )
 
 
 class Client(Administration):
@@ -159,11 +161,13 @@ class Client(Administration):
         *,
         insecure: bool,
         timeout: float | None,
+        security: Security | None = None,
     ) -> None:
         self._listeners: list[Callable[[Notice], None]] = []
         self.config = config
         self.endpoints = tuple(endpoints)
         self._insecure = insecure
+        self._security = security
         self._timeout = timeout
         self._begin()
 
@@ -175,13 +179,15 @@ class Client(Administration):
         """Of sessions and calls."""
         self._watches: dict[str, ExchangeWatch] = {}
         self._watch_lock = threading.Lock()
-        self._driver = ClientDriver(self.name, self.endpoints, self.config)
+        self._driver = ClientDriver(self.name, self.endpoints, self.config, self._security)
+        self._refusals = Refusals(self.endpoints, self._security)
         self._callbacks = Outcomes()
         self._driver.on_notice = self._on_notice
         self._driver.thread.start()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reconnect, (self.endpoints, self.config, self._insecure, self._timeout)
+        given = (self.endpoints, self.config, self._insecure, self._timeout, self._security)
+        return _reconnect, given
 
     def __enter__(self) -> Client:
         return self
@@ -241,7 +247,11 @@ class Client(Administration):
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         while not self._driver.welcomed.wait(0.05):
             self._check_open()
-            if deadline is not None and clock.now_ms() >= deadline:
+            is_late = deadline is not None and clock.now_ms() >= deadline
+            refused = self._refusals.error(self._driver.refusals, is_late=is_late)
+            if refused is not None:
+                raise refused
+            if is_late:
                 raise NoQuorum(self._no_answer_text(timeout))
 
     def _no_answer_text(self, timeout: float | None) -> str:

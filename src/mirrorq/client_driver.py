@@ -41,6 +41,7 @@ from mirrorq.messages import (
     SessionRequest,
 )
 from mirrorq.notice import Notice
+from mirrorq.security import Security
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.transport import (
     CONTROL,
@@ -50,6 +51,7 @@ from mirrorq.transport import (
     Garbage,
     LinkDown,
     LinkUp,
+    Refused,
     SendLost,
     ServerMessage,
 )
@@ -108,12 +110,19 @@ class ClientDriver:
         name: what nodes call the client in their logs.
         endpoints: tried in order, beginning again at the end.
         config: bounds and times.
+        security: its keys.
 
     Raises:
         ConfigError: an endpoint is malformed, or there is none.
     """
 
-    def __init__(self, name: str, endpoints: Sequence[str], config: Config) -> None:
+    def __init__(
+        self,
+        name: str,
+        endpoints: Sequence[str],
+        config: Config,
+        security: Security | None = None,
+    ) -> None:
         self.welcomed = threading.Event()
         """Set while an entry node serves this client."""
         self.entry_node = ""
@@ -128,7 +137,14 @@ class ClientDriver:
         self._name = name
         self._config = config
         self._endpoint_count = len(endpoints)
-        self._socket = ClientSocket(endpoints, config)
+        self.refusals: dict[str, Refused] = {}
+        """Endpoint -> why no handshake came to an end there. Never changed, but replaced."""
+        self._socket = ClientSocket(
+            endpoints,
+            config,
+            secret_key="" if security is None else security.secret_key,
+            server_keys=() if security is None else security.node_keys(),
+        )
         self._hello_numbers = itertools.count(1)
         self._inbox: deque[Callable[[], None]] = deque()
         self._woken: deque[int] = deque()
@@ -311,6 +327,9 @@ class ClientDriver:
                 if inbound.channel == DATA:
                     self._window.on_lost(inbound.size)
                     self._lose_link()
+            case Refused():
+                self.refusals = {**self.refusals, inbound.who: inbound}
+                self._note(inbound.why)
             case Garbage():
                 self._note(f"garbage from {inbound.source}: {inbound.why}")
 
@@ -375,6 +394,7 @@ class ClientDriver:
         self.entry_paused = False
         self._paused_ms = None
         self.trouble = ""
+        self.refusals = {}
         for number, known in self._ports.items():
             self._send(ClientOpen(number, known.queue_id))
         for call in self._calls.values():

@@ -66,6 +66,7 @@ from mirrorq.transport.inbound import (
     Inbound,
     PeerMessage,
     ProbeResult,
+    Refused,
     ReplyLost,
     SendLost,
 )
@@ -324,6 +325,8 @@ class Driver:
             case ReplyLost():
                 if self.entry is not None:
                     self.entry.on_reply_lost(inbound.identity, inbound.gone, inbound.size)
+            case Refused():
+                log.warning("refused %s: %s", inbound.who, inbound.why)
             case Garbage():
                 log.warning("garbage from %s: %s", inbound.source, inbound.why)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mirrorq import clock, errors, termination
 from mirrorq.administration import Administration
+from mirrorq.authority import Authority
 from mirrorq.catalog import exclusive_text
 from mirrorq.config import Config
 from mirrorq.contacts import MARK
@@ -56,10 +57,10 @@ from mirrorq.notice import Notice
 from mirrorq.outcomes import Outcomes
 from mirrorq.proposals import recorded_endpoints
 from mirrorq.routing import ExchangeRecord
-from mirrorq.security import check_listen, is_loopback
+from mirrorq.security import Security, check_endpoints, check_listen
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
-from mirrorq.transport import Transport, parse_endpoint
+from mirrorq.transport import Transport, parse_listen
 from mirrorq.wire.ops import FrameCodec
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Node(Administration):
             sockets.
         config: limits and times; equal on all nodes.
         witness: votes and holds no queue.
+        security: this node's secret key and the keys of who may connect; every node and client
+            of the cluster must have keys then. None: no keys, and loopback only.
         insecure: allow to listen on other addresses than loopback without keys.
         listen: endpoint to bind, when it differs from the advertised one in `peers`.
         join: endpoint of one or more nodes of a running cluster, as a list or joined by
@@ -119,13 +122,16 @@ class Node(Administration):
         peers: Mapping[str, str] | None = None,
         config: Config | None = None,
         witness: bool = False,
-        security: None = None,
+        security: Security | None = None,
         insecure: bool = False,
         listen: str | None = None,
         join: str | Sequence[str] | None = None,
     ) -> None:
         _check_names(name, peers)
-        joins = _join_endpoints(join, name, peers, insecure=insecure)
+        joins = _join_endpoints(join, name, peers)
+        check_endpoints(joins, "join through", insecure=insecure, security=security)
+        if security is not None:
+            security.check_node(name, (other for other in peers or () if other != name))
         self.name = name
         self.config = config or Config()
         self.path = Path(path)
@@ -140,15 +146,19 @@ class Node(Administration):
         self._transport: Transport | None = None
         address = listen or self.peers.get(name)
         if address is not None:
-            check_listen(address, insecure=insecure)
+            check_listen(address, insecure=insecure, security=security)
+        self.authority = None if security is None else Authority(security)
+        """Who may do what, None without security. The node thread's."""
         self._store = Store(self.path, node=name, config=self.config)
         try:
             if address is None:
                 address = self._recorded_address(joins)
                 if address is not None:
-                    check_listen(address, insecure=insecure)
+                    check_listen(address, insecure=insecure, security=security)
             if address is not None:
-                self._transport = Transport(name, self._store.incarnation, address, self.config)
+                self._transport = Transport(
+                    name, self._store.incarnation, address, self.config, self.authority
+                )
             self._check_advertised(joins)
             self._driver = self._make_driver(witness, joins)
         except BaseException:
@@ -168,7 +178,7 @@ class Node(Administration):
         return recorded
 
     def _check_advertised(self, joins: tuple[str, ...]) -> None:
-        host = parse_endpoint(self.endpoint).host if self.endpoint else ""
+        host = parse_listen(self.endpoint).host if self.endpoint else ""
         if joins and host in ("*", "0.0.0.0", "::"):
             raise ConfigError(
                 f"node {self.name} listens on {self.endpoint}, which leads others nowhere: name "
@@ -666,8 +676,6 @@ def _join_endpoints(
     join: str | Sequence[str] | None,
     name: str,
     peers: Mapping[str, str] | None,
-    *,
-    insecure: bool,
 ) -> tuple[str, ...]:
     if join is None:
         return ()
@@ -678,13 +686,6 @@ def _join_endpoints(
             "this node only, the cluster tells who the others are"
         )
     texts = tuple(text.strip() for text in (join.split(",") if isinstance(join, str) else join))
-    for text in texts:
-        if not insecure and not is_loopback(parse_endpoint(text)):
-            raise ConfigError(
-                f"refused to join through {text} without security: whoever is on the way could "
-                "read and change every message. Use 127.0.0.1, or pass insecure=True when the "
-                "network is trusted"
-            )
     if not texts:
         raise ConfigError("join= names no endpoint: name one of the cluster's nodes")
     return texts

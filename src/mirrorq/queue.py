@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mirrorq.consumer import Consumer
     from mirrorq.host import Declared, Host
     from mirrorq.node import Node
+    from mirrorq.security import Security
     from mirrorq.status import QueueStatus
     from mirrorq.steps import Transaction
     from mirrorq.terms import Terms
@@ -81,7 +82,7 @@ class MirroredQueue(ReadingHandle):
         peers: Mapping[str, str] | None = None,
         config: Config | None = None,
         witness: bool = False,
-        security: None = None,
+        security: Security | None = None,
         insecure: bool = False,
         listen: str | None = None,
         join: str | Sequence[str] | None = None,
@@ -559,7 +560,11 @@ class MirroredQueue(ReadingHandle):
         self._release()
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A handle on a client is pickled as its name: where it is loaded it connects anew."""
+        """A handle on a client is pickled as its name: where it is loaded it connects anew.
+
+        With security it names the file of the secret key if that was loaded from one; else it
+        holds the secret key, and must be kept as one.
+        """
         from mirrorq.client import Client
 
         client = self._host
@@ -576,6 +581,7 @@ class MirroredQueue(ReadingHandle):
             client._insecure,
             client._timeout,
             self.name,
+            client._security,
         )
 
     def __enter__(self) -> MirroredQueue:

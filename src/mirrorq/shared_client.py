@@ -11,10 +11,11 @@ from attrs import define
 from mirrorq.client import Client, connect
 from mirrorq.config import Config
 from mirrorq.queue import MirroredQueue
+from mirrorq.security import Security
 
 __all__ = ["reopen"]
 
-_Key = tuple[int, tuple[str, ...], Config, bool]
+_Key = tuple[int, tuple[str, ...], Config, bool, Security | None]
 
 
 @define
@@ -28,7 +29,12 @@ _CLIENTS: dict[_Key, _Shared] = {}
 
 
 def reopen(
-    endpoints: tuple[str, ...], config: Config, insecure: bool, timeout: float | None, name: str
+    endpoints: tuple[str, ...],
+    config: Config,
+    insecure: bool,
+    timeout: float | None,
+    name: str,
+    security: Security | None = None,
 ) -> MirroredQueue:
     """What a pickled handle becomes: a handle on the same queue, on this process's client.
 
@@ -36,11 +42,13 @@ def reopen(
         NoQuorum: no node answered in time.
         QueueNotFound: the queue has been deleted meanwhile.
     """
-    key = (os.getpid(), endpoints, config, insecure)
+    key = (os.getpid(), endpoints, config, insecure, security)
     with _LOCK:
         shared = _CLIENTS.get(key)
         if shared is None or shared.client.closed():
-            client = connect(endpoints, config=config, insecure=insecure, timeout=timeout)
+            client = connect(
+                endpoints, config=config, insecure=insecure, security=security, timeout=timeout
+            )
             shared = _CLIENTS[key] = _Shared(client)
         shared.users += 1
     try:

@@ -13,6 +13,7 @@ from attrs import define
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError
 from mirrorq.node import Node
+from mirrorq.security import Security
 
 __all__ = ["acquire", "release"]
 
@@ -35,7 +36,7 @@ def acquire(
     peers: Mapping[str, str] | None,
     config: Config | None,
     witness: bool,
-    security: None,
+    security: Security | None,
     insecure: bool,
     listen: str | None,
     join: str | Sequence[str] | None,

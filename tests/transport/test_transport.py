@@ -28,6 +28,7 @@ from mirrorq.transport import (
     LinkUp,
     PeerMessage,
     ProbeResult,
+    Refused,
     ReplyLost,
     SendLost,
     Transport,
@@ -292,10 +293,14 @@ def test_a_probe_of_what_is_no_node(net: Net) -> None:
         def is_answered() -> bool:
             with contextlib.suppress(BlockingIOError):
                 stranger.accept()[0].close()
-            return bool(net.of(a))
+            return any(isinstance(each, ProbeResult) for each in net.of(a))
 
         net.until(is_answered)
-    assert net.of(a) == [ProbeResult("b", refused=False)]
+    # The connection itself is reported too, once: it ends in the handshake each time.
+    assert [each for each in net.of(a) if not isinstance(each, Refused)] == [
+        ProbeResult("b", refused=False)
+    ]
+    assert len(net.of(a)) <= 2
 
 
 def test_probe_by_name_and_by_path(net: Net, tmp_path: Path) -> None:
@@ -321,7 +326,9 @@ def test_probe_of_a_name_without_address(net: Net) -> None:
     a.probe("b")
     a.probe("unknown")
     net.until(lambda: net.of(a))
-    assert net.of(a) == [ProbeResult("b", refused=False)]
+    assert [each for each in net.of(a) if not isinstance(each, Refused)] == [
+        ProbeResult("b", refused=False)
+    ]
 
 
 def test_a_forgotten_peer_is_silent(net: Net) -> None:

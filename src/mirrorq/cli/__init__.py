@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from mirrorq.cli.bench import bench
+from mirrorq.cli.keys import keygen
 from mirrorq.cli.node import demo, node
 from mirrorq.cli.nodes import forget_node
 from mirrorq.cli.policies import (
@@ -55,6 +56,7 @@ for command in (
     purge_queue,
     redrive,
     delete_queue,
+    keygen,
     bench,
 ):
     main.add_command(command)

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,12 +17,24 @@ from mirrorq.errors import MirrorQError
 
 if TYPE_CHECKING:
     from mirrorq.client import Client
+    from mirrorq.security import Security
 
-__all__ = ["Failed", "as_json", "connected", "connecting", "failing", "print_rows"]
+__all__ = [
+    "KEYS",
+    "Failed",
+    "as_json",
+    "connected",
+    "connecting",
+    "failing",
+    "loaded",
+    "print_rows",
+    "with_keys",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 ENDPOINTS = "MIRRORQ_ENDPOINTS"
+KEYS = "MIRRORQ_KEYS"
 
 
 class Failed(click.ClickException):
@@ -61,22 +74,51 @@ def connecting(command: Command) -> Command:
     @click.option(
         "--wait", default=10.0, show_default=True, help="Seconds to wait for a node that answers."
     )
+    @with_keys
     @functools.wraps(command)
     def with_options(
-        *arguments: Any, endpoints: str, insecure: bool, wait: float, **options: Any
+        *arguments: Any,
+        endpoints: str,
+        insecure: bool,
+        wait: float,
+        keys: Path | None,
+        **options: Any,
     ) -> Any:
-        with failing(), connected(endpoints, insecure=insecure, wait=wait) as client:
+        with failing(), connected(endpoints, insecure=insecure, wait=wait, keys=keys) as client:
             return command(*arguments, client=client, **options)
 
     return with_options  # type: ignore[return-value]
 
 
+def with_keys(command: Command) -> Command:
+    """The option --keys; the command gets `keys`."""
+    return click.option(
+        "--keys",
+        envvar=KEYS,
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help=f"Directory of keys.toml and a secret key, or the secret's file. Default: ${KEYS}.",
+    )(command)
+
+
+def loaded(keys: Path | None, name: str | None = None) -> Security | None:
+    """What --keys leads to, None when it was not given."""
+    if keys is None:
+        return None
+    from mirrorq.security import Security
+
+    return Security.load(keys, name)
+
+
 @contextmanager
-def connected(endpoints: str, *, insecure: bool, wait: float) -> Iterator[Client]:
+def connected(
+    endpoints: str, *, insecure: bool, wait: float, keys: Path | None = None
+) -> Iterator[Client]:
     """A client that has contact with a majority, closed at the end."""
     from mirrorq.client import connect
 
-    with connect(endpoints, insecure=insecure, timeout=wait) as client:
+    security = loaded(keys)
+    with connect(endpoints, insecure=insecure, security=security, timeout=wait) as client:
         client.wait_ready(wait)
         yield client
 

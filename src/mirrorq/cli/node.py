@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from mirrorq.cli.connecting import Failed, failing
+from mirrorq.cli.connecting import Failed, failing, loaded, with_keys
 
 __all__ = ["demo", "node"]
 
@@ -50,7 +50,10 @@ def _peers(
     help="Join the running cluster that has nodes at these endpoints, joined by commas.",
 )
 @click.option("--witness", is_flag=True, help="Vote, and hold no queue.")
-@click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback.")
+@with_keys
+@click.option(
+    "--insecure", is_flag=True, help="Listen on other addresses than loopback without keys."
+)
 def node(
     name: str,
     path: Path,
@@ -58,6 +61,7 @@ def node(
     listen: str | None,
     join: str | None,
     witness: bool,
+    keys: Path | None,
     insecure: bool,
 ) -> None:
     """Run the node NAME until SIGTERM or Ctrl-C."""
@@ -73,6 +77,7 @@ def node(
             path=path,
             peers=peers or None,
             witness=witness,
+            security=loaded(keys, name),
             insecure=insecure,
             listen=listen,
             join=join,

@@ -13,7 +13,8 @@ What it guarantees:
 3. Bytes from outside never raise: they come out as messages or as `Garbage`.
 4. No exception of zmq leaves this package.
 
-It authenticates nobody and judges no failure: `LinkDown` says that a connection ended,
+With keys (`Guard`) it authenticates who connects, and names the key with what a client sent;
+what a key may do is decided above. It judges no failure: `LinkDown` says that a connection ended,
 `ProbeResult` whether the peer's endpoint refuses connections, and silence is for the
 machines above to notice.
 
@@ -29,7 +30,9 @@ keeps the GIL, before it receives from it.
 from __future__ import annotations
 
 from mirrorq.transport.client import ClientSocket
+from mirrorq.transport.curve import Guard, new_key_pair, public_key_of
 from mirrorq.transport.endpoint import Endpoint, parse_endpoint, parse_listen
+from mirrorq.transport.greeting import mechanism_of
 from mirrorq.transport.inbound import (
     CONTROL,
     DATA,
@@ -41,6 +44,7 @@ from mirrorq.transport.inbound import (
     LinkUp,
     PeerMessage,
     ProbeResult,
+    Refused,
     ReplyLost,
     SendLost,
     ServerMessage,
@@ -55,15 +59,20 @@ __all__ = [
     "ClientSocket",
     "Endpoint",
     "Garbage",
+    "Guard",
     "Inbound",
     "LinkDown",
     "LinkUp",
     "PeerMessage",
     "ProbeResult",
+    "Refused",
     "ReplyLost",
     "SendLost",
     "ServerMessage",
     "Transport",
+    "mechanism_of",
+    "new_key_pair",
     "parse_endpoint",
     "parse_listen",
+    "public_key_of",
 ]

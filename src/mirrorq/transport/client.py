@@ -10,6 +10,7 @@ import zmq
 
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ProtocolError, ShutDown
+from mirrorq.transport.curve import LinkKeys, public_key_of
 from mirrorq.transport.endpoint import Endpoint, parse_endpoint
 from mirrorq.transport.inbound import (
     CLIENT_CONTROL_MARK,
@@ -20,18 +21,13 @@ from mirrorq.transport.inbound import (
     Garbage,
     LinkDown,
     LinkUp,
+    Refused,
     SendLost,
     ServerMessage,
 )
-from mirrorq.transport.link import (
-    DOWN,
-    UP,
-    Link,
-    is_readable,
-    part_bytes_max,
-    receive_parts,
-)
+from mirrorq.transport.link import DOWN, REFUSED, UNLIKE, UP, Link, part_bytes_max
 from mirrorq.transport.packing import Part, unpack
+from mirrorq.transport.parts import is_readable, receive_parts
 from mirrorq.transport.wake import Waker
 
 ROUND_COUNT_MAX = 2000
@@ -50,6 +46,9 @@ class ClientSocket:
         endpoints: tried in order, beginning again at the end.
         config: bounds and times; an endpoint that has not answered within `failure_ms` is
             left for the next.
+        secret_key: this client's own; "" for connections without security.
+        server_keys: public keys of the nodes. Each endpoint must have one of them; which one
+            is found out by trying, and remembered.
 
     Raises:
         ConfigError: an endpoint is malformed, or there is none.
@@ -57,12 +56,20 @@ class ClientSocket:
     *Threads*: one thread owns it, all methods but `wake` are that thread's.
     """
 
-    def __init__(self, endpoints: Sequence[str], config: Config) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        config: Config,
+        *,
+        secret_key: str = "",
+        server_keys: Sequence[str] = (),
+    ) -> None:
         self._endpoints: list[Endpoint] = [parse_endpoint(text) for text in endpoints]
         if not self._endpoints:
             raise ConfigError("no endpoint to connect to: name at least one")
         self.identity = CLIENT_MARK + os.urandom(16)
-        """What nodes know this socket by."""
+        """What nodes know this socket by. Nobody else learns it, and it cannot be guessed: who
+        has it could take the connection over."""
         self.dropped_count = 0
         """Messages that could not be sent."""
         self.garbage_count = 0
@@ -71,6 +78,11 @@ class ClientSocket:
         self._config = config
         self._part_bytes_max = part_bytes_max(config)
         self._index = 0
+        self._secret_key = secret_key
+        self._server_keys = {text: list(server_keys) for text in self._endpoints}
+        """For each endpoint, the one to be tried first at the front."""
+        self._keys_tried = 0
+        """At the present endpoint, in vain."""
         self._lost: list[ClientInbound] = []
         self._is_closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -100,12 +112,12 @@ class ClientSocket:
         self._link = self._linked(self.identity)
 
     def _linked(self, identity: bytes) -> Link:
+        endpoint = self._endpoints[self._index]
+        keys = None
+        if self._secret_key:
+            keys = LinkKeys(self._secret_key, self._server_keys[endpoint][0])
         link = Link(
-            self._context,
-            self._endpoints[self._index],
-            identity,
-            self._config,
-            watch_failures=True,
+            self._context, endpoint, identity, self._config, keys=keys, watch_failures=True
         )
         self._deadline_ms = _now_ms() + self._config.failure_ms
         self._poller.register(link.socket, zmq.POLLIN)
@@ -125,6 +137,7 @@ class ClientSocket:
         if self.is_up:
             self._lost.append(LinkDown(self.endpoint))
         self._disconnect()
+        self._keys_tried = 0
         self._index = (self._index + 1) % len(self._endpoints)
         self._deadline_ms = _now_ms() + (LAP_MS if self._index == 0 else 0)
 
@@ -221,8 +234,35 @@ class ClientSocket:
                 continue
             if change == DOWN and link is self._control:
                 inbound.append(LinkDown(self.endpoint))
+            elif change == REFUSED:
+                why = f"{self.endpoint} does not know the key {public_key_of(self._secret_key)}"
+                inbound.append(Refused(self.endpoint, why))
+            elif change == UNLIKE:
+                if self._try_next_key():
+                    return
+                inbound.append(Refused(self.endpoint, self._unlike_text(), by_key=False))
             self.leave()
             return
+
+    def _try_next_key(self) -> bool:
+        """The node may have another of the keys. False: all have been tried here."""
+        keys = self._server_keys[self._endpoints[self._index]]
+        self._keys_tried += 1
+        if self._keys_tried >= len(keys):
+            return False
+        keys.append(keys.pop(0))
+        self._disconnect()
+        self._connect()
+        return True
+
+    def _unlike_text(self) -> str:
+        if not self._secret_key:
+            return f"{self.endpoint} ended the connection in the handshake: does it require keys?"
+        return (
+            f"{self.endpoint} ended the connection in the handshake: it has none of the "
+            f"{len(self._server_keys[self._endpoints[self._index]])} nodes' keys that this "
+            "client has, or no keys at all"
+        )
 
     def close(self, linger_ms: int = 0) -> None:
         """Close it; what was sent gets `linger_ms` to leave. Twice is no error.

@@ -32,6 +32,8 @@ class ClientMessage:
     identity: bytes
     parts: Parts
     channel: int = DATA
+    key: str = ""
+    """Public key of the sender, "" without security."""
 
 
 @frozen
@@ -87,6 +89,16 @@ class ProbeResult:
 
 
 @frozen
+class Refused:
+    """A handshake came to nothing. `who`: the peer (a client: the endpoint) that was tried, or
+    the address of who tried. `by_key`: a key was not known; else it is not certain why."""
+
+    who: str
+    why: str
+    by_key: bool = True
+
+
+@frozen
 class Garbage:
     """Bytes that are no message of mirrorq. `source` names the sender as far as known."""
 
@@ -95,6 +107,14 @@ class Garbage:
 
 
 Inbound = (
-    PeerMessage | ClientMessage | LinkUp | LinkDown | SendLost | ReplyLost | ProbeResult | Garbage
+    PeerMessage
+    | ClientMessage
+    | LinkUp
+    | LinkDown
+    | SendLost
+    | ReplyLost
+    | ProbeResult
+    | Refused
+    | Garbage
 )
-ClientInbound = ServerMessage | LinkUp | LinkDown | SendLost | Garbage
+ClientInbound = ServerMessage | LinkUp | LinkDown | SendLost | Refused | Garbage

@@ -1,14 +1,14 @@
-"""One outgoing connection and what its monitor tells, and how parts enter and leave a socket."""
+"""One outgoing connection and what its monitor tells."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import zmq
 
 from mirrorq.config import Config
+from mirrorq.transport.curve import LinkKeys
 from mirrorq.transport.endpoint import Endpoint
-from mirrorq.transport.packing import INDEX_BYTES_MAX, Outbox, Part
+from mirrorq.transport.packing import INDEX_BYTES_MAX, Outbox
+from mirrorq.transport.parts import is_readable, receive_parts, send_parts
 
 RECONNECT_MS = 10
 """A restarted peer is found at once."""
@@ -17,29 +17,35 @@ RECONNECT_MS_MAX = 200
 QUEUE_COUNT_MAX = 1000
 """High-water marks in zmq messages. Bytes are bounded by the protocols above: R10 for the
 ring, credits for sessions."""
-ZERO_COPY_BYTES = 64 * 1024
-"""From here on handing a part to libzmq is cheaper than copying it (100 KB: 13 us, not 57)."""
-PARTS_MAX = 65_536
-"""Parts of one zmq message that are kept. A message with more is garbage."""
 UNACKNOWLEDGED_FAILURES_MAX = 3
 """A connection whose bytes nobody acknowledges for so many failure times is ended, because
 TCP by itself waits up to two minutes between attempts when a cut network is whole again."""
-
-_NOBLOCK = int(zmq.NOBLOCK)
-_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_READABLE = int(zmq.POLLIN)
 
 UP = "up"
 DOWN = "down"
 FAILED = "failed"
 """An attempt to connect failed."""
+REFUSED = "refused"
+"""The other end does not know our key."""
+UNLIKE = "unlike"
+"""The connection ended in the handshake, without a word: as a rule one end has keys and the
+other has none, or the other end's key is not the one expected."""
 
 _CHANGES = {
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): UP,
     int(zmq.EVENT_DISCONNECTED): DOWN,
     int(zmq.EVENT_CONNECT_RETRIED): FAILED,
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): REFUSED,
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): UNLIKE,
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): UNLIKE,
 }
-_WATCHED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+_WATCHED = int(
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 
 
 def part_bytes_max(config: Config) -> int:
@@ -57,34 +63,6 @@ def set_bounds(socket: zmq.Socket[bytes], config: Config) -> None:
     socket.setsockopt(zmq.TCP_MAXRT, UNACKNOWLEDGED_FAILURES_MAX * config.failure_ms)
 
 
-def is_readable(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a receive finds something. Keeps the GIL, which an attempt gives away."""
-    return bool(int(socket.get(zmq.EVENTS)) & _READABLE)
-
-
-def send_parts(socket: zmq.Socket[bytes], parts: Sequence[Part]) -> None:
-    """Send without blocking, all or nothing.
-
-    Raises:
-        zmq.ZMQError: EAGAIN when it would block; EHOSTUNREACH from a ROUTER.
-    """
-    last = len(parts) - 1
-    for position, part in enumerate(parts):
-        # Only bytes never change under libzmq: a memoryview may lie over a page of the store.
-        copy = len(part) < ZERO_COPY_BYTES or not isinstance(part, bytes)
-        socket.send(part, _NOBLOCK if position == last else _MORE, copy=copy)
-
-
-def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
-    """One zmq message from a socket that is readable."""
-    parts = [socket.recv(_NOBLOCK)]
-    while socket.get(zmq.RCVMORE):
-        part = socket.recv(_NOBLOCK)
-        if len(parts) < PARTS_MAX:
-            parts.append(part)
-    return parts
-
-
 class Link:
     """A DEALER connected to one endpoint, its outbox, and the state of its connection."""
 
@@ -95,12 +73,15 @@ class Link:
         routing_id: bytes,
         config: Config,
         *,
+        keys: LinkKeys | None = None,
         watch_failures: bool = False,
     ) -> None:
         self.is_up = False
         self.outbox = Outbox()
         self.socket = context.socket(zmq.DEALER)
         set_bounds(self.socket, config)
+        if keys is not None:
+            keys.apply(self.socket)
         self.socket.setsockopt(zmq.ROUTING_ID, routing_id)
         # Without it messages would queue for a dead peer and reach its next incarnation.
         self.socket.setsockopt(zmq.IMMEDIATE, 1)
@@ -113,7 +94,7 @@ class Link:
         self.socket.connect(endpoint.zmq_text)
 
     def changes(self) -> list[str]:
-        """What happened to the connection since the last call, in order: UP, DOWN, FAILED."""
+        """What happened to the connection since the last call, in order."""
         changes = []
         while is_readable(self.monitor):
             event = int.from_bytes(receive_parts(self.monitor)[0][:2], "little")
@@ -121,7 +102,7 @@ class Link:
             if change == DOWN and not self.is_up:
                 # It ended before its handshake, as when a stranger listens there.
                 change = FAILED
-            if change != FAILED:
+            if change in (UP, DOWN):
                 self.is_up = change == UP
             if change == DOWN:
                 self.outbox.clear()

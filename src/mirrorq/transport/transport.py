@@ -13,6 +13,7 @@ from attrs import define
 
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ProtocolError, ShutDown
+from mirrorq.transport.curve import Guard, LinkKeys, Zap, guard_socket
 from mirrorq.transport.endpoint import (
     Endpoint,
     endpoint_in_use,
@@ -32,20 +33,22 @@ from mirrorq.transport.inbound import (
     LinkUp,
     PeerMessage,
     ProbeResult,
+    Refused,
     ReplyLost,
     SendLost,
 )
 from mirrorq.transport.link import (
     DOWN,
+    RECONNECT_MS_MAX,
+    REFUSED,
+    UNLIKE,
     UP,
     Link,
-    is_readable,
     part_bytes_max,
-    receive_parts,
-    send_parts,
     set_bounds,
 )
 from mirrorq.transport.packing import Outbox, Part, unpack
+from mirrorq.transport.parts import is_readable, receive_parts, receive_with_key, send_parts
 from mirrorq.transport.probe import Probe
 from mirrorq.transport.wake import Waker
 
@@ -67,8 +70,15 @@ _ROUTING_ID = struct.Struct(">cBQ8s")
 @define
 class _Peer:
     endpoint: Endpoint
-    links: tuple[Link, Link]
+    links: tuple[Link, ...]
+    """Two, or none while no key of the peer is known."""
     is_up: bool = False
+    keys: tuple[str, ...] = ()
+    """It may have one of these, the first one is tried now. () without security."""
+    next_key_ms: int | None = None
+    """When the next one is to be tried."""
+    trouble: str = ""
+    """Why there is no connection, as was told: it is tried several times a second."""
 
 
 class Transport:
@@ -80,6 +90,7 @@ class Transport:
         listen: endpoint to bind: `tcp://host:port`, `ipc://path`; port 0 or * takes a free
             one, see `endpoint`.
         config: bounds and times.
+        guard: who may connect, and keys; None: everybody, without keys.
 
     Raises:
         ConfigError: the endpoint is malformed, in use, or no address of this machine.
@@ -87,7 +98,14 @@ class Transport:
     *Threads*: one thread owns it, all methods but `wake` are that thread's.
     """
 
-    def __init__(self, node: str, incarnation: int, listen: str, config: Config) -> None:
+    def __init__(
+        self,
+        node: str,
+        incarnation: int,
+        listen: str,
+        config: Config,
+        guard: Guard | None = None,
+    ) -> None:
         name = node.encode()
         if not 0 < len(name) <= NODE_NAME_BYTES_MAX:
             raise ConfigError(
@@ -102,6 +120,8 @@ class Transport:
         self._part_bytes_max = part_bytes_max(config)
         self._name = name
         self._incarnation = incarnation
+        self._guard = guard
+        self._guard_version = guard.version if guard is not None else 0
         self._known: dict[bytes, tuple[str, int, int]] = {}
         self._peers: dict[str, _Peer] = {}
         self._dirty: dict[tuple[str, int], Link] = {}
@@ -111,17 +131,22 @@ class Transport:
         self._is_closed = False
         endpoint = resolve_listen(parse_listen(listen))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._zap = Zap(self._context, guard) if guard is not None else None
         self._router = self._context.socket(zmq.ROUTER)
         try:
             self.endpoint = self._bind(endpoint)
         except ConfigError:
             self._router.close(linger=0)
+            if self._zap is not None:
+                self._zap.close()
             self._context.term()
             raise
         self._waker = Waker()
         self._poller = zmq.Poller()
         self._poller.register(self._router, zmq.POLLIN)
         self._poller.register(self._waker.fd, zmq.POLLIN)
+        if self._zap is not None:
+            self._poller.register(self._zap.socket, zmq.POLLIN)
 
     def _bind(self, endpoint: Endpoint) -> str:
         router = self._router
@@ -130,6 +155,8 @@ class Transport:
         router.setsockopt(zmq.ROUTER_HANDOVER, 1)
         router.setsockopt(zmq.BACKLOG, BACKLOG)
         router.setsockopt(zmq.IPV6, int(":" in endpoint.host))
+        if self._guard is not None:
+            guard_socket(router, self._guard)
         try:
             router.bind(endpoint.zmq_text)
         except zmq.ZMQError as error:
@@ -154,33 +181,47 @@ class Transport:
             if known.endpoint == parsed:
                 return
             self.forget_peer(peer)
+        keys = () if self._guard is None else self._guard.keys_of(peer)
+        self._peers[peer] = known = _Peer(parsed, (), keys=keys)
+        if self._guard is None or keys:
+            self._open_links(known)
+        else:
+            self._lost.append(Refused(peer, f"no key with the role peer is named {peer}"))
+
+    def _open_links(self, peer: _Peer) -> None:
         # A listener takes a second connection with an id for the first one come anew. Two nodes
         # that were given one name, or two links to one endpoint, must not end each other.
         nonce = os.urandom(8)
-        control, data = (
+        keys = None
+        if self._guard is not None:
+            keys = LinkKeys(self._guard.secret_key, peer.keys[0])
+        peer.links = tuple(
             Link(
                 self._context,
-                parsed,
+                peer.endpoint,
                 _ROUTING_ID.pack(PEER_MARK, channel, self._incarnation, nonce) + self._name,
                 self._config,
+                keys=keys,
             )
             for channel in (CONTROL, DATA)
         )
-        self._peers[peer] = _Peer(parsed, (control, data))
-        for link in (control, data):
+        for link in peer.links:
             self._poller.register(link.monitor, zmq.POLLIN)
+
+    def _close_links(self, name: str, peer: _Peer) -> None:
+        links, peer.links = peer.links, ()
+        for channel, link in enumerate(links):
+            self._dirty.pop((name, channel), None)
+            self._poller.unregister(link.monitor)
+            link.close()
 
     def forget_peer(self, peer: str) -> None:
         """Close the connections to the peer. Unknown: nothing happens."""
         self._check_open()
         self._end_probe(peer)
         known = self._peers.pop(peer, None)
-        if known is None:
-            return
-        for channel, link in enumerate(known.links):
-            self._dirty.pop((peer, channel), None)
-            self._poller.unregister(link.monitor)
-            link.close()
+        if known is not None:
+            self._close_links(peer, known)
 
     def send(self, peer: str, channel: int, parts: Sequence[Part]) -> bool:
         """Give one message to the channel; it leaves at the next `flush` or `poll`.
@@ -190,10 +231,11 @@ class Transport:
             queue proves full only later, `poll` returns `SendLost`.
         """
         known = self._peers.get(peer)
-        if known is None or not known.links[channel].is_up or not self._fits(parts):
+        links = () if known is None else known.links
+        if not links or not links[channel].is_up or not self._fits(parts):
             self.dropped_count += 1
             return False
-        link = known.links[channel]
+        link = links[channel]
         link.outbox.add(parts)
         if link.outbox.is_full:
             self._dirty.pop((peer, channel), None)
@@ -286,6 +328,8 @@ class Transport:
         if inbound or is_readable(self._router):
             timeout_ms = 0
         self._wait(timeout_ms)
+        if self._guard is not None and self._zap is not None:
+            self._ask_guard(self._guard, self._zap, inbound)
         self._read_links(inbound)
         self._read_router(inbound)
         if self._probes:
@@ -311,6 +355,28 @@ class Transport:
         waker_fd = self._waker.fd
         self._waker.awake(is_readable=any(item[0] == waker_fd for item in ready))
 
+    def _ask_guard(self, guard: Guard, zap: Zap, inbound: list[Inbound]) -> None:
+        """Let in who may come, and follow changes of keys."""
+        guard.refresh()
+        for address, key in zap.answer():
+            inbound.append(Refused(address, f"its key {key} is not listed"))
+        is_changed = guard.version != self._guard_version
+        self._guard_version = guard.version
+        now_ms = _now_ms()
+        for name, peer in self._peers.items():
+            if is_changed and set(guard.keys_of(name)) != set(peer.keys):
+                self._close_links(name, peer)
+                peer.keys, peer.next_key_ms = guard.keys_of(name), None
+                if peer.is_up:
+                    peer.is_up = False
+                    inbound.append(LinkDown(name))
+                if peer.keys:
+                    self._open_links(peer)
+            elif peer.next_key_ms is not None and now_ms >= peer.next_key_ms:
+                self._close_links(name, peer)
+                peer.keys, peer.next_key_ms = (*peer.keys[1:], peer.keys[0]), None
+                self._open_links(peer)
+
     def _read_links(self, inbound: list[Inbound]) -> None:
         for name, peer in self._peers.items():
             for link in peer.links:
@@ -320,29 +386,59 @@ class Transport:
                         inbound.append(LinkDown(name))
                     elif change == UP and all(other.is_up for other in peer.links):
                         peer.is_up = True
+                        peer.next_key_ms, peer.trouble = None, ""
                         inbound.append(LinkUp(name))
+                    elif change == REFUSED:
+                        why = f"{peer.endpoint.text} does not know this node's key"
+                        self._tell_trouble(peer, Refused(name, why), inbound)
+                    elif change == UNLIKE:
+                        self._on_unlike(name, peer, inbound)
+
+    def _on_unlike(self, name: str, peer: _Peer, inbound: list[Inbound]) -> None:
+        if len(peer.keys) > 1:
+            # One whose name is not known: it may have any of them.
+            if peer.next_key_ms is None:
+                peer.next_key_ms = _now_ms() + RECONNECT_MS_MAX
+            return
+        why = (
+            f"{peer.endpoint.text} ended the connection in the handshake: "
+            + ("does it require keys?" if self._guard is None else "it has another key, or none")
+        )
+        self._tell_trouble(peer, Refused(name, why, by_key=False), inbound)
+
+    def _tell_trouble(self, peer: _Peer, refused: Refused, inbound: list[Inbound]) -> None:
+        if peer.trouble != refused.why:
+            peer.trouble = refused.why
+            inbound.append(refused)
 
     def _read_router(self, inbound: list[Inbound]) -> None:
         bytes_left = self._part_bytes_max
         for _ in range(ROUND_COUNT_MAX):
             if bytes_left <= 0 or not is_readable(self._router):
                 return
-            identity, *parts = receive_parts(self._router)
+            key = ""
+            if self._guard is None:
+                identity, *parts = receive_parts(self._router)
+            else:
+                key, (identity, *parts) = receive_with_key(self._router)
             bytes_left -= sum(map(len, parts))
             try:
-                self._unpack(identity, parts, inbound)
+                self._unpack(identity, parts, key, inbound)
             except ProtocolError as error:
                 self.garbage_count += 1
                 inbound.append(Garbage(_source(identity), str(error)))
 
-    def _unpack(self, identity: bytes, parts: list[bytes], inbound: list[Inbound]) -> None:
-        messages = unpack(parts)
+    def _unpack(
+        self, identity: bytes, parts: list[bytes], key: str, inbound: list[Inbound]
+    ) -> None:
         if identity[:1] == CLIENT_CONTROL_MARK:
             identity = CLIENT_MARK + identity[len(CLIENT_MARK) :]
-            inbound.extend([ClientMessage(identity, message, CONTROL) for message in messages])
+            for message in unpack(parts):
+                inbound.append(ClientMessage(identity, message, CONTROL, key))
             return
         if identity[:1] != PEER_MARK:
-            inbound.extend([ClientMessage(identity, message) for message in messages])
+            messages = unpack(parts)
+            inbound.extend([ClientMessage(identity, message, DATA, key) for message in messages])
             return
         known = self._known.get(identity)
         if known is None:
@@ -350,6 +446,9 @@ class Transport:
                 self._known.clear()
             known = self._known[identity] = _parse_routing_id(identity)
         peer, incarnation, channel = known
+        if self._guard is not None and not self._guard.is_node(key, peer):
+            raise ProtocolError(f"it calls itself node {peer}, and its key {key} is another's")
+        messages = unpack(parts)
         inbound.extend([PeerMessage(peer, incarnation, channel, message) for message in messages])
 
     def _read_probes(self, inbound: list[Inbound]) -> None:
@@ -383,6 +482,8 @@ class Transport:
                 link.close(linger_ms)
         self._peers.clear()
         self._router.close(linger=linger_ms)
+        if self._zap is not None:
+            self._zap.close()
         self._context.term()
         self._waker.close()
 

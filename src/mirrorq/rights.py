@@ -1,0 +1,167 @@
+"""Who may do what: keys, their roles, and the decision. Pure.
+
+A key has one role. `peer`: a node of the cluster, named by the key. `admin`: may do everything
+that a client can ask for. `client`: may do to a queue what one of its patterns allows. There is
+no order and no exception among patterns: what one of them matches is allowed, all else is not.
+
+A pattern is a whole name in which each * stands for any run of characters, the empty one too.
+It is no regular expression: an unanchored one allows more than its author thinks, and matching
+one can take for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from mirrorq.errors import ConfigError
+
+__all__ = ["KEYS_NAME", "NAME_BYTES_MAX", "Key", "Right", "Role", "is_key_text", "refusal"]
+
+KEYS_NAME = "keys.toml"
+"""The file that lists keys, as errors name it."""
+NAME_BYTES_MAX = 200
+"""A peer's key has the name of its node, and that has at most so many bytes."""
+_KEY_TEXT = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+"""32 bytes as Z85 (ZeroMQ RFC 32)."""
+
+
+class Role(StrEnum):
+    PEER = "peer"
+    CLIENT = "client"
+    ADMIN = "admin"
+
+
+class Right(StrEnum):
+    """What a client may be allowed to do to a queue, or to an exchange."""
+
+    WRITE = "write"
+    """Publish. To an exchange: publish through it."""
+    READ = "read"
+    """Take, browse, acknowledge, purge."""
+    CONFIGURE = "configure"
+    """Declare one that is not there, and delete it. An exchange: bind and unbind too."""
+
+
+def is_key_text(text: object) -> bool:
+    """Whether this can be a key, public or secret, as text."""
+    return isinstance(text, str) and _KEY_TEXT.fullmatch(text) is not None
+
+
+def _patterns(given: object) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"patterns are a list of strings such as ['orders.*'], not {given!r}")
+    patterns = tuple(given)
+    for pattern in patterns:
+        if not _is_text(pattern):
+            raise ConfigError(f"a pattern is a string such as 'orders.*', not {pattern!r}")
+    return patterns
+
+
+def _is_text(given: object) -> bool:
+    """Whether it is a string, not empty, that a file can hold: no half of a surrogate pair."""
+    if not isinstance(given, str):
+        return False
+    try:
+        return bool(given.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _role(given: object) -> Role:
+    for role in Role:
+        if given == role.value:
+            return role
+    raise ConfigError(f"role {given!r} is unknown: it is one of {', '.join(Role)}")
+
+
+@frozen
+class Key:
+    """A public key, whom it belongs to, and what its owner may do.
+
+    Raises:
+        ConfigError: something of it is malformed, or patterns are given to a role that needs
+            none.
+    """
+
+    name: str
+    """Of its owner. A peer's is the name of its node."""
+    public_key: str
+    """40 characters, as `mirrorq keygen` writes them."""
+    role: Role = field(converter=_role)
+    write: tuple[str, ...] = field(default=(), converter=_patterns, kw_only=True)
+    """Queues that a client may publish to."""
+    read: tuple[str, ...] = field(default=(), converter=_patterns, kw_only=True)
+    """Queues that a client may take from."""
+    configure: tuple[str, ...] = field(default=(), converter=_patterns, kw_only=True)
+    """Queues that a client may make and delete."""
+
+    def __attrs_post_init__(self) -> None:
+        name = self.name
+        if not _is_text(name) or len(name.encode()) > NAME_BYTES_MAX:
+            raise ConfigError(
+                f"a key has a name of 1 to {NAME_BYTES_MAX} bytes, not {name!r}: a peer's is that "
+                "of its node"
+            )
+        if not is_key_text(self.public_key):
+            # Not shown: it may be a secret one, put into the wrong place.
+            raise ConfigError(
+                f"the public key of {name!r} is no key: write the 40 characters that mirrorq "
+                "keygen has given"
+            )
+        if self.role is not Role.CLIENT and (self.write or self.read or self.configure):
+            raise ConfigError(
+                f"key {name!r} has the role {self.role.value} and patterns: only a client has "
+                "any, the other roles may do everything"
+            )
+
+    def allows(self, right: Right, name: str) -> bool:
+        """Whether its owner may do this to the queue (or exchange) of this name."""
+        if self.role is not Role.CLIENT:
+            return True
+        return any(_matches(pattern, name) for pattern in self._patterns_for(right))
+
+    def knows(self, name: str) -> bool:
+        """Whether its owner may do anything at all to the queue (or exchange)."""
+        return any(self.allows(right, name) for right in Right)
+
+    def _patterns_for(self, right: Right) -> tuple[str, ...]:
+        match right:
+            case Right.WRITE:
+                return self.write
+            case Right.READ:
+                return self.read
+            case Right.CONFIGURE:
+                return self.configure
+
+
+def refusal(key: Key, right: Right, name: str, what: str = "queue") -> str:
+    """Why its owner may not do this to the queue; "" when it may."""
+    if key.allows(right, name):
+        return ""
+    patterns = key._patterns_for(right)
+    has = f"its patterns for {right.value} are {', '.join(patterns)}" if patterns else "it has none"
+    return (
+        f"key {key.name!r} may not {right.value} {what} {name!r}: {has}. Give it a pattern for "
+        f"{right.value} that matches, or use another key"
+    )
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """In time that grows with the lengths only: pieces between stars are found left to right."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return name == pattern
+    *middle, last = rest
+    at, end = len(first), len(name) - len(last)
+    if at > end or not name.startswith(first) or not name.endswith(last):
+        return False
+    for piece in middle:
+        found = name.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True

@@ -1,0 +1,53 @@
+"""Which security an endpoint speaks, asked with the first bytes of a handshake.
+
+When one end has keys and the other has none, libzmq ends the connection and can not tell why.
+Before any secret is used both ends name their mechanism in clear text (ZMTP, ZeroMQ RFC 23).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from mirrorq.transport.endpoint import Endpoint
+
+CURVE = "CURVE"
+NULL = "NULL"
+"""Without security."""
+
+_HELLO = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
+"""Signature and version 3.0: to more than this the other end need not have an answer."""
+_MECHANISM = slice(12, 32)
+
+
+def mechanism_of(endpoint: Endpoint, timeout: float) -> str:
+    """CURVE, NULL, another one's name, or "" when nobody says.
+
+    Args:
+        timeout: seconds for each step.
+
+    *Threads*: blocks; not for the thread of a node.
+    """
+    try:
+        with _connected(endpoint, timeout) as connection:
+            connection.sendall(_HELLO)
+            got = b""
+            while len(got) < _MECHANISM.stop:
+                more = connection.recv(64)
+                if not more:
+                    return ""
+                got += more
+    except (OSError, UnicodeError):
+        return ""
+    return got[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")
+
+
+def _connected(endpoint: Endpoint, timeout: float) -> socket.socket:
+    if not endpoint.is_ipc:
+        return socket.create_connection((endpoint.host, endpoint.port), timeout)
+    with contextlib.ExitStack() as stack:
+        made = stack.enter_context(socket.socket(socket.AF_UNIX))
+        made.settimeout(timeout)
+        made.connect(endpoint.path)
+        stack.pop_all()
+    return made

@@ -1,0 +1,54 @@
+"""How the parts of a zmq message enter and leave a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import zmq
+
+from mirrorq.transport.packing import Part
+
+ZERO_COPY_BYTES = 64 * 1024
+"""From here on handing a part to libzmq is cheaper than copying it (100 KB: 13 us, not 57)."""
+PARTS_MAX = 65_536
+"""Parts of one zmq message that are kept. A message with more is garbage."""
+
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_READABLE = int(zmq.POLLIN)
+
+
+def is_readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a receive finds something. Keeps the GIL, which an attempt gives away."""
+    return bool(int(socket.get(zmq.EVENTS)) & _READABLE)
+
+
+def send_parts(socket: zmq.Socket[bytes], parts: Sequence[Part]) -> None:
+    """Send without blocking, all or nothing.
+
+    Raises:
+        zmq.ZMQError: EAGAIN when it would block; EHOSTUNREACH from a ROUTER.
+    """
+    last = len(parts) - 1
+    for position, part in enumerate(parts):
+        # Only bytes never change under libzmq: a memoryview may lie over a page of the store.
+        copy = len(part) < ZERO_COPY_BYTES or not isinstance(part, bytes)
+        socket.send(part, _NOBLOCK if position == last else _MORE, copy=copy)
+
+
+def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
+    """One zmq message from a socket that is readable."""
+    parts = [socket.recv(_NOBLOCK)]
+    while socket.get(zmq.RCVMORE):
+        part = socket.recv(_NOBLOCK)
+        if len(parts) < PARTS_MAX:
+            parts.append(part)
+    return parts
+
+
+def receive_with_key(socket: zmq.Socket[bytes]) -> tuple[str, list[bytes]]:
+    """One zmq message from a guarded socket that is readable, and the key of its sender."""
+    first = socket.recv(_NOBLOCK, copy=False)
+    key = first.get("User-Id")
+    rest = receive_parts(socket) if socket.get(zmq.RCVMORE) else []
+    return str(key), [first.bytes, *rest]

@@ -1,0 +1,62 @@
+"""Keys of a small cluster, and nodes and clients that are closed at the end."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mirrorq.key_files import add_key, secret_path, write_secret
+from mirrorq.rights import KEYS_NAME, Key, Role
+from mirrorq.security import Security
+from mirrorq.transport import new_key_pair
+
+DEADLINE_S = 30.0
+"""After this a condition is taken never to come. No test waits for it when all is well."""
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Look again and again until the condition holds."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "never came"
+        time.sleep(0.005)
+
+
+def free_endpoint() -> str:
+    """An endpoint on loopback, on a port that nobody has now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{found.getsockname()[1]}"
+
+
+def make(directory: Path, name: str, role: str, **patterns: list[str]) -> Key:
+    """What `mirrorq keygen` does."""
+    directory.mkdir(exist_ok=True)
+    public, secret = new_key_pair()
+    key = Key(name, public, Role(role), **{kind: tuple(given) for kind, given in patterns.items()})
+    write_secret(secret_path(directory, name), secret)
+    add_key(directory / KEYS_NAME, key)
+    return key
+
+
+class KeyRing:
+    """A directory with keys of peers a, b, c, of an admin, and of clients by name."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for node in "abc":
+            make(directory, node, "peer")
+        make(directory, "admin", "admin")
+
+    def client(self, name: str, **patterns: list[str]) -> Security:
+        make(self.directory, name, "client", **patterns)
+        return self.of(name)
+
+    def of(self, name: str) -> Security:
+        return Security.load(self.directory, name)
+
+    def stranger(self) -> Security:
+        """Knows the nodes' keys, and is not listed."""
+        return Security(new_key_pair()[1], self.of("a").keys)
