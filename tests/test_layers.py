@@ -62,6 +62,8 @@ PURE = (
     "session",
     "shortfall",
     "spans",
+    "stages",
+    "staging",
     "supervisor",
     "supervisor_events",
     "timetable",

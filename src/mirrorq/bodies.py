@@ -100,14 +100,16 @@ def chunk_of(shelf: Shelf, fetch: FetchFrames) -> PackedChunk:
         StoreCorrupt: a frame is not as it was written.
     """
     first, last = fetch.after_sequence + 1, fetch.upto_sequence
-    read = shelf.read(fetch.queue_id, first, last, fetch.bytes_max)
+    read = shelf.stored(fetch.queue_id, first, last, fetch.bytes_max)
     size = sum(map(len, read))
     if read and fetch.is_continued:
         head = frames.header(read[0])
         if head.first_sequence < first:
             del read[0]
             if not read and head.last_sequence < last:
-                read = shelf.read(fetch.queue_id, head.last_sequence + 1, last, fetch.bytes_max)
+                read = shelf.stored(
+                    fetch.queue_id, head.last_sequence + 1, last, fetch.bytes_max
+                )
                 size = sum(map(len, read))
     is_cut = read and size >= fetch.bytes_max
     upto = frames.header(read[-1]).last_sequence if is_cut else last

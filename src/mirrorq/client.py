@@ -64,6 +64,7 @@ from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 if TYPE_CHECKING:
     from mirrorq.exchange import Exchange
     from mirrorq.queue import MirroredQueue
+    from mirrorq.staged import Staged
 
 __all__ = ["Client", "connect"]
 
@@ -306,6 +307,29 @@ class Client(Administration):
             timeout=timeout,
         )
         return MirroredQueue._attach(self, declared, name)
+
+    def staged(
+        self, transaction: str, version: int, queue: str, *, run: str | None = None
+    ) -> Staged:
+        """Write into a queue from many processes, so that all of it shows at once, exactly once.
+
+        Args:
+            transaction: a name for ever: of a stream, or of a job. 1 to 512 characters.
+            version: of the transaction, 0 or more, growing: the number of a stream's batch. Once
+                one is committed, it and all before it are answered "committed already".
+            queue: name of an existing queue, the one that decides: the same one in every run.
+            run: of this try to write the version: a name that is never used again. None: a new
+                one is made, in the driver; tasks are told it (`Staged.run`).
+
+        Returns:
+            What tasks stage with and the driver commits with (`mirrorq.staged`).
+
+        Raises:
+            ConfigError: a name or the version is out of bounds.
+        """
+        from mirrorq.staged import Staged
+
+        return Staged(self, transaction, version, queue, run)
 
     def exchange(
         self,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from mirrorq.messages import Entry, Header, Payload, Step
+from mirrorq.messages.staged import Stage, Staging
 
 
 class OpCodec(Protocol):
@@ -23,8 +24,18 @@ class OpCodec(Protocol):
         """Where each body of a publish frame ends, as int32 after a 0; b"" when not known."""
         ...
 
-    def step(self, frame: bytes) -> Step | None:
+    def step(self, frame: bytes) -> Step | Stage | None:
         """What comes with the messages of a publish frame. Raises ProtocolError: it is unsound."""
+        ...
+
+    def staged(self, frame: bytes) -> Stage | Staging:
+        """What a frame with FLAG_STAGED says in its first body. Raises ProtocolError: nothing."""
+        ...
+
+    def request(
+        self, asked: Staging, *, producer: int, first_number: int, settled: int
+    ) -> bytes:
+        """An unstamped frame that asks something of staged messages."""
         ...
 
     def publish(

@@ -63,6 +63,9 @@ class Config:
     """Ops applied between two checkpoints of a queue; bounds the replay at start."""
     checkpoint_ops: int = _int(512, 1)
     """Ops applied between two checkpoints of a queue."""
+    staged_timeout_ms: int = _int(24 * 3600 * 1000, 1)
+    """What a run has staged is dropped when it was neither committed nor sealed, and has staged
+    nothing, for this long: more than the longest job needs from its first row to its last."""
     session_expiry_ms: int = _int(1000, 1)
     """A client that is silent this long is gone; what it held goes back."""
 

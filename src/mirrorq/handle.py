@@ -56,6 +56,7 @@ from mirrorq.session import (
     inquire_request,
 )
 from mirrorq.settles import Settle
+from mirrorq.staged import StagedPut
 from mirrorq.steps import StepPut, step_put
 
 if TYPE_CHECKING:
@@ -172,6 +173,8 @@ class Handle:
                 self._publisher.offer(session, puts)
                 puts = []
                 self._offer_step(session, item)
+            elif kind is StagedPut:
+                session.put(item.batch())
             elif kind is Settle:
                 settled.append(item)
             else:
@@ -298,7 +301,7 @@ class Handle:
             self._publisher.count = self._publisher.size = 0
             while self._inbox:
                 item = self._inbox.popleft()
-                if isinstance(item, SinglePut | ManyPut | StepPut):
+                if isinstance(item, SinglePut | ManyPut | StepPut | StagedPut):
                     item.confirmation._finish(None, ConfirmUnknown(why))
                 elif isinstance(item, Settle):
                     settles.refuse([item], why)

@@ -13,7 +13,7 @@ queue for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from attrs import frozen
@@ -21,6 +21,7 @@ from attrs import frozen
 from mirrorq.columns import Sizes, sizes_of
 from mirrorq.messages import Entry, Range
 from mirrorq.policy import Definition
+from mirrorq.ranges import RangeSet
 
 NO_LIMIT = 1 << 62
 
@@ -181,47 +182,53 @@ class InLog:
 
     def __init__(self) -> None:
         self._sizes = Sizes()
-        self.first = 0
-        self.last = 0
-        """The first and last of them; none when first > last or both are 0."""
+        self._coming = RangeSet()
+        """What will be ready when it is applied."""
         self._doomed = 0
         """Those up to here are dropped by an op behind them in the log."""
 
     def note(self, entry: Entry) -> None:
         """A publish is appended to the log."""
         header = entry.header
-        if not self.last:
-            self.first = header.first_sequence
-        self.last = header.last_sequence
         sizes = sizes_of(entry.offsets, header.count)
         self._sizes.append_sizes(header.first_sequence, sizes)
+        self._coming.add(header.first_sequence, header.last_sequence)
+
+    def note_runs(self, first: int, runs: Iterable[tuple[int, int]]) -> None:
+        """A commit is appended to the log: (messages, bytes of each) from `first` on."""
+        for count, size in runs:
+            self._sizes.append(first, first + count - 1, size)
+            self._coming.add(first, first + count - 1)
+            first += count
 
     def on_applied(self, first: int, last: int) -> Range:
         """A publish is applied; return what of it is ready, (1, 0) when nothing."""
         self._sizes.forget(1, last)
-        self.first = last + 1
-        if self.first > self.last:
-            self.first = self.last = 0
+        self._coming.remove(1, last)
         first = max(first, self._doomed + 1)
         return (first, last) if first <= last else (1, 0)
 
+    def _left(self) -> list[Range]:
+        """What of it will be ready."""
+        coming = self._coming
+        return coming.within(self._doomed + 1, coming.last) if coming else []
+
     def depth(self) -> Depth:
         """How much of it will be ready."""
-        first = max(self.first, self._doomed + 1)
-        if not self.last or first > self.last:
-            return Depth(0, 0)
-        return Depth(self.last - first + 1, self._sizes.total(first, self.last))
+        left = self._left()
+        count = sum(last - first + 1 for first, last in left)
+        return Depth(count, sum(self._sizes.total(first, last) for first, last in left))
 
     def drop_oldest(self, excess: Depth) -> tuple[list[Range], Depth]:
         """Let the oldest end until the excess is gone; return them, and what is left of it."""
-        first = max(self.first, self._doomed + 1)
-        if not self.last or first > self.last:
-            return [], excess
-        last, left = oldest(self._sizes, first, self.last, excess)
-        if last < first:
-            return [], left
-        self._doomed = last
-        return [(first, last)], left
+        dropped: list[Range] = []
+        for first, last in self._left():
+            end, excess = oldest(self._sizes, first, last, excess)
+            if end < first:
+                break
+            self._doomed = end
+            dropped.append((first, end))
+        return dropped, excess
 
 
 def oldest(sizes: Sizes, first: int, last: int, excess: Depth) -> tuple[int, Depth]:

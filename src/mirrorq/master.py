@@ -35,6 +35,7 @@ from mirrorq.lanes import Horizons
 from mirrorq.limits import Depth, InLog, Verdict, full_text, judge, limit_of
 from mirrorq.messages import (
     FLAG_PRIORITY,
+    FLAG_STAGED,
     FLAG_STEP,
     AckOp,
     Attach,
@@ -94,12 +95,14 @@ from mirrorq.messages import (
     Subscribe,
     Unsubscribe,
 )
+from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.outbox import is_outbox
 from mirrorq.policy import DEFAULT, Definition
 from mirrorq.queue_state import GENERATION_BITS, NUMBER_MAX, REFUSED, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
 from mirrorq.room import Room
+from mirrorq.stages import Stages
 from mirrorq.vacancy import Vacancy
 from mirrorq.view import in_sync_ids
 
@@ -252,6 +255,7 @@ class Master:
         self._horizons = Horizons()
         self._recalled: dict[ConsumerKey, int] = {}
         """Newest hand-out at the time of the last recall."""
+        self.stages = Stages(self, state)
         self._next_sequence = state.next_sequence
         self._highest = {number: p.highest for number, p in state.producers.items()}
         for lsn in range(state.applied + 1, ring.received + 1):
@@ -286,17 +290,22 @@ class Master:
         if isinstance(entry.payload, PromotedOp):
             least = entry.payload.generation << GENERATION_BITS
             self._next_sequence = max(self._next_sequence, least)
-        if header.kind in (OpKind.PUBLISH, OpKind.REFUSAL):
+        if header.kind in _NUMBERED and header.producer:
             number = header.producer
             self._highest[number] = max(self._highest.get(number, 0), header.last_number)
         if header.kind == OpKind.PUBLISH:
             self._next_sequence = header.last_sequence + 1
-            self._in_log.note(entry)
+            if not isinstance(entry.step, Stage):
+                self._in_log.note(entry)
+        elif isinstance(entry.payload, CommitOp):
+            op = entry.payload
+            self._next_sequence = op.sequence + op.count + 1
+            self._in_log.note_runs(op.sequence + 1, self.stages.runs_of(op))
         elif isinstance(entry.payload, LaneOp):
             self._next_sequence = entry.payload.next_place
         elif isinstance(entry.payload, OutboxOp):
             self._outbox_lsn = header.lsn
-        if entry.step is not None and entry.step.target:
+        if isinstance(entry.step, Step) and entry.step.target:
             self._outbox_lsn = header.lsn
 
     # --- Requests -----------------------------------------------------------------------
@@ -572,6 +581,9 @@ class Master:
     def _publish(
         self, now_ms: int, session: SessionId, attachment: Attachment, body: Publish
     ) -> None:
+        if self._codec.header(body.frame).flags & FLAG_STAGED:
+            self.stages.on_publish(now_ms, session, attachment.number, body)
+            return
         self._held_publishes.append((session, attachment.number, body))
         if len(self._held_publishes) == 1:
             self._admit_held(now_ms)
@@ -643,6 +655,9 @@ class Master:
         if body.whole and header.first_number < expected:
             self._reply(session, Detached())
             return
+        if header.flags & FLAG_STAGED:
+            self.stages.take(now_ms, session, header, body)
+            return
         if header.flags & FLAG_STEP:
             self._take_step(now_ms, (session, attachment.number, body), header)
             return
@@ -658,6 +673,7 @@ class Master:
             step = self._codec.step(body.frame)
         except ProtocolError:
             step = None
+        step = step if isinstance(step, Step) else None
         why = self._step_error(session, body, step)
         if step is None or why:
             self.refuse(now_ms, header, why)
@@ -989,9 +1005,11 @@ class Master:
         """The op is stable and applied: tell who waits for it."""
         header = entry.header
         payload = entry.payload
-        if payload is None:
+        if isinstance(entry.step, Stage) or isinstance(payload, _STAGED):
+            self._on_staged(entry)
+        elif payload is None:
             first, last = self._in_log.on_applied(header.first_sequence, header.last_sequence)
-            if entry.step is not None:
+            if isinstance(entry.step, Step):
                 first = max(first, header.first_sequence + 1)
                 last = 0 if entry.step.target else last
             priority = header.priority if header.flags & FLAG_PRIORITY else 0
@@ -1028,6 +1046,16 @@ class Master:
         elif isinstance(payload, HorizonOp | HorizonsOp):
             self._horizons.on_applied()
         self._discharge(header.lsn)
+
+    def _on_staged(self, entry: Entry) -> None:
+        op = entry.payload
+        if isinstance(op, CommitOp):
+            first, last = op.sequence + 1, op.sequence + op.count
+            first, last = self._in_log.on_applied(first, last)
+            if not self._state.verdict and first <= last:
+                self.delivery.add_ready(first, last, 0)
+                self._expiry.note(((first, last),))
+        self.stages.on_applied(entry)
 
     def _activate(self, now_ms: int) -> None:
         self.delivery = Delivery(self._state, self.reign)
@@ -1067,6 +1095,8 @@ class Master:
             for session, body in held:
                 self._settle(session, body)
         self._admit_held(now_ms)
+        self.stages.admit(now_ms)
+        self.stages.expire(now_ms, self.wall_us, self._config.staged_timeout_ms)
         self._flush_settles(now_ms)
         self._end_purges(now_ms)
         due = self.delays.due(self.wall_us, self._next_sequence)
@@ -1191,6 +1221,9 @@ class Master:
             if end_ms is not None and self.active:
                 times.append(end_ms)
         times += [purge.until_ms for purge in self._purges]
+        look_ms = self.stages.wake_at_ms() if self.active else None
+        if look_ms is not None:
+            times.append(look_ms)
         if self.couriers.wake_at_ms is not None and self.active:
             times.append(self.couriers.wake_at_ms)
         due_ms = self.delays.wake_at_ms(now_ms, self.wall_us) if self.active else None
@@ -1227,6 +1260,18 @@ class Master:
     def _append(self, entry: Entry) -> None:
         self._note_in_log(entry)
         self._ring.append(entry)
+
+
+_STAGED = SealOp | CommitOp | AbortOp | AskOp
+_NUMBERED = (
+    OpKind.PUBLISH,
+    OpKind.REFUSAL,
+    OpKind.SEAL,
+    OpKind.COMMIT,
+    OpKind.ABORT,
+    OpKind.ASK,
+)
+"""Kinds of ops that use numbers of a producer."""
 
 
 def _pieces_without(piece: HandOut, done: RangeSet) -> list[HandOut]:

@@ -66,6 +66,7 @@ from mirrorq.wire.ops import FrameCodec
 if TYPE_CHECKING:
     from mirrorq.exchange import Exchange
     from mirrorq.queue import MirroredQueue
+    from mirrorq.staged import Staged
 
 __all__ = ["Node"]
 
@@ -501,6 +502,14 @@ class Node(Administration):
         self._command(DeleteQueue(queue_id), timeout)
 
     # --- Exchanges ----------------------------------------------------------------------
+
+    def staged(
+        self, transaction: str, version: int, queue: str, *, run: str | None = None
+    ) -> Staged:
+        """Write into a queue from many processes, exactly once, as `Client.staged` does."""
+        from mirrorq.staged import Staged
+
+        return Staged(self, transaction, version, queue, run)
 
     def exchange(
         self,

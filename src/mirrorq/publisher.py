@@ -18,6 +18,7 @@ from mirrorq.session import Failed, PutCredit, Session, Stored
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
+    from mirrorq.staged import StagedPut
     from mirrorq.steps import StepPut
 
 __all__ = ["MessageTooLarge", "Publisher", "checked_body"]
@@ -191,7 +192,7 @@ class Publisher:
             break
         handle._wake()
 
-    def accept_free(self, item: StepPut) -> None:
+    def accept_free(self, item: StepPut | StagedPut) -> None:
         """As `accept`, of what puts nothing into this queue: only the handle's bounds hold."""
         handle = self._handle
 

@@ -29,6 +29,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -46,6 +47,7 @@ from mirrorq.messages import (
     DropHeadOp,
     Entry,
     ExpiryOp,
+    Header,
     HorizonOp,
     HorizonsOp,
     LaneOp,
@@ -60,15 +62,18 @@ from mirrorq.messages import (
     ReturnOp,
     Step,
 )
+from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.outbox import PUT, Image, Outbox, is_outbox
 from mirrorq.ranges import RangeSet
 from mirrorq.spans import Places, Spans
+from mirrorq.staging import Image as StagingImage
+from mirrorq.staging import Outcome, Staging
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 OLDEST_VERSION = 1
 """The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
 messages count 0 bytes, and no policy's TTL ends them. Up to 4 none knew delays, and
-up to 5 none knew an outbox."""
+up to 5 none knew an outbox, up to 6 nothing staged."""
 GENERATION_BITS = 40
 """Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
 all that the lost past can have given out, and room for eight million of them."""
@@ -159,6 +164,7 @@ class _Image(msgspec.Struct, array_like=True):
     places: bytes = b""
     resting: dict[_Number, _Number] = {}
     outbox: Image = []
+    staging: StagingImage = []
 
 
 NUMBER_MAX = 2**63 - 1
@@ -212,6 +218,10 @@ class QueueState:
         """Whether there may be a message of another lane, or at another place than its own."""
         self.outbox = Outbox()
         """Messages that ended here and are on their way to other queues."""
+        self.staging = Staging()
+        """What is staged, and where bodies of committed messages lie."""
+        self.verdict = ""
+        """Why the last op about staged messages was refused. Not part of the state."""
         self.producers: dict[int, Producer] = {}
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) of all applied ops, oldest first."""
@@ -310,16 +320,25 @@ class QueueState:
         return found
 
     def needed(self, first: int, last: int) -> list[Range]:
-        """The parts of first to last whose bodies a copy must have on its disk."""
+        """The parts of first to last under which lie bodies that a copy must have on its disk."""
         found = self.live.within(first, last)
         if self.outbox.kept:
             found = list(RangeSet((*found, *self.outbox.kept.within(first, last))))
+        if self.staging:
+            found = [*self.staging.plain(found), *self.staging.needed(first, last)]
+            found = list(RangeSet(found))
         return found
 
-    def dead_around(self, sequence: int) -> Range:
-        """The widest range around a message that nobody needs in which none is needed."""
-        first, last = self.live.gap(sequence, 1, self.next_sequence - 1)
-        return self.outbox.kept.gap(sequence, first, last)
+    def dead_around(self, ended: RangeSet) -> Iterator[Range]:
+        """The widest ranges around what has ended under which no needed body lies."""
+        if not self.staging:
+            for sequence, _ in ended:
+                first, last = self.live.gap(sequence, 1, self.next_sequence - 1)
+                yield self.outbox.kept.gap(sequence, first, last)
+            return
+        needed = RangeSet(self.needed(1, self.next_sequence - 1))
+        for sequence, _ in ended:
+            yield needed.gap(sequence, 1, self.next_sequence - 1)
 
     def epoch_span(self, lsn: int) -> tuple[int, int, int]:
         """The epoch in which the op at `lsn` was made, and the ops of it: (epoch, after,
@@ -333,12 +352,17 @@ class QueueState:
     # --- Applying -----------------------------------------------------------------------
 
     def apply(self, entry: Entry) -> tuple[Range, ...]:
-        """Apply the next op; return the ranges of messages that it ended."""
+        """Apply the next op; return the ranges under which bodies lay that nobody needs now."""
+        return self.staging.freed(self._apply(entry))
+
+    def _apply(self, entry: Entry) -> tuple[Range, ...]:
         header = entry.header
         self.applied = header.lsn
         extend_history(self.history, header.epoch, header.lsn)
         payload = entry.payload
         if payload is None:
+            if isinstance(entry.step, Stage):
+                return self._stage(entry, entry.step)
             self._publish(entry)
             if entry.step is not None:
                 return self._take_step(entry, entry.step)
@@ -348,6 +372,8 @@ class QueueState:
             return self._end(tuple(live))
         elif isinstance(payload, AckOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
             return self._end(payload.ranges)
+        elif isinstance(payload, SealOp | CommitOp | AbortOp | AskOp):
+            return self._decide(entry, payload)
         elif isinstance(payload, OutboxOp):
             self._send_off(payload, header.timestamp_us)
         elif isinstance(payload, OutboxDoneOp):
@@ -391,6 +417,59 @@ class QueueState:
         if producer is not None:
             producer.used_us = header.timestamp_us
             producer.note(header.first_number, header.count, first, "", header.settled)
+
+    def _note(self, header: Header, sequence: int, why: str) -> None:
+        """What became of an op about staged messages, for whoever asked for it."""
+        self.verdict = why
+        producer = self._producer_of(header.producer)
+        if producer is not None:
+            producer.used_us = header.timestamp_us
+            outcome = REFUSED if why else sequence
+            producer.note(header.first_number, header.count, outcome, why, header.settled)
+
+    def _stage(self, entry: Entry, stage: Stage) -> tuple[Range, ...]:
+        """The bodies of a chunk: messages later, if ever. Its first body is none."""
+        header = entry.header
+        first, last = header.first_sequence, header.last_sequence
+        self.next_sequence = last + 1
+        sizes = sizes_of(entry.offsets, header.count)[1:]
+        why = self.staging.on_stage(stage, first + 1, sizes, header.timestamp_us)
+        self._note(header, first, why)
+        return ((first, last if why else first),)
+
+    def _decide(
+        self, entry: Entry, payload: SealOp | CommitOp | AbortOp | AskOp
+    ) -> tuple[Range, ...]:
+        header = entry.header
+        sequence = header.lsn
+        outcome = Outcome()
+        if isinstance(payload, SealOp):
+            outcome = self.staging.on_seal(payload)
+        elif isinstance(payload, AbortOp):
+            outcome = self.staging.on_abort(payload)
+        elif isinstance(payload, CommitOp):
+            outcome = self.staging.on_commit(payload)
+            sequence = payload.sequence
+            self.next_sequence = max(self.next_sequence, sequence + payload.count + 1)
+            self._come_forth(payload, outcome, max(header.timestamp_us, 0) // 1000)
+        self._note(header, sequence, outcome.why)
+        return tuple(outcome.dropped)
+
+    def _come_forth(self, op: CommitOp, outcome: Outcome, stamp_ms: int) -> None:
+        """What was staged is messages from now on, behind the op's own sequence."""
+        first = op.sequence + 1
+        for low, high in outcome.pieces:
+            self.staging.origins.enter(low, high, first)
+            first += high - low + 1
+        if first == op.sequence + 1:
+            return
+        self.live.add(op.sequence + 1, first - 1)
+        self.stamps.append(op.sequence + 1, first - 1, stamp_ms)
+        self.ttls.append(op.sequence + 1, first - 1, 0)
+        first = op.sequence + 1
+        for count, size in outcome.sizes:
+            self.sizes.append(first, first + count - 1, size)
+            first += count
 
     def _producer_of(self, number: int) -> Producer | None:
         """The producer of this id. Another queue's needs no op to begin."""
@@ -553,8 +632,10 @@ class QueueState:
         self.generation = max(self.generation, payload.generation)
         self.fence = max(self.fence, payload.reign)
         self.lost += payload.lost_count
-        self.outbox.begin_anew(payload.lost)
-        return self._end(payload.lost)
+        lost = self.staging.lose(payload.lost)
+        dropped = self.staging.lost_runs(payload.lost)
+        self.outbox.begin_anew(lost)
+        return (*self._end(tuple(lost)), *dropped)
 
     def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
         for number in payload.expired:
@@ -594,6 +675,7 @@ class QueueState:
             self.places.by_sequence.to_bytes(),
             dict(sorted(self.resting.items())),
             self.outbox.image(),
+            self.staging.image(),
         )
         return msgspec.msgpack.encode(image)
 
@@ -621,6 +703,7 @@ class QueueState:
         state.places = Places.from_bytes(image.places, image.next_sequence)
         state.resting = image.resting
         state.outbox = Outbox.restore(image.outbox, image.next_sequence)
+        state.staging = Staging.restore(image.staging, image.next_sequence)
         state._is_mixed = bool(state.lanes or state.delayed or state.places or state.resting)
         held_by_lanes = [lane.members for lane in state.lanes.values()]
         for held in (state.live, state.transient, *held_by_lanes):

@@ -720,11 +720,10 @@ class Replica:
         dead = RangeSet()
         if self._state_came and state.next_sequence > 1:
             dead.add(1, state.next_sequence - 1)
-            for needed in (state.live, state.outbox.kept):
-                for first, last in needed:
-                    dead.remove(first, last)
-        for first, _ in self._ended:
-            dead.add(*state.dead_around(first))
+            for first, last in state.needed(1, state.next_sequence - 1):
+                dead.remove(first, last)
+        for piece in state.dead_around(self._ended):
+            dead.add(*piece)
         self._ended = RangeSet()
         return tuple(dead)
 

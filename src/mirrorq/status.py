@@ -59,6 +59,10 @@ class QueueStatus:
     """What a user should know and do something about: "wanted 3 copies, have 2: why"."""
     messages_delayed: int = 0
     """Published or given back with a delay that has not ended."""
+    messages_staged: int = 0
+    """Staged, and shown by no commit yet; not counted as messages. As this node's copy has it."""
+    bytes_staged: int = 0
+    """Of their bodies."""
 
     @classmethod
     def unknown(cls) -> QueueStatus:
@@ -99,6 +103,8 @@ class QueueStatus:
             messages_ready=ready,
             messages_unacknowledged=unacknowledged,
             messages_delayed=delayed,
+            messages_staged=replica.state.staging.staged.count if replica is not None else 0,
+            bytes_staged=replica.state.staging.size if replica is not None else 0,
             counts_age_ms=age_ms,
             consumers=consumers,
             policy=None if policy is None else policy.name,

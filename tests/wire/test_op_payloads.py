@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from mirrorq.codec import OpCodec
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
+    FLAG_STAGED,
+    FLAG_STEP,
     AckOp,
     DiscardOp,
     DropHeadOp,
@@ -29,6 +31,7 @@ from mirrorq.messages import (
     ReturnOp,
     UnknownOp,
 )
+from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
 from mirrorq.wire import frames, ops
 
 NUMBER_MAX = 2**63 - 1
@@ -43,6 +46,17 @@ ranges = st.lists(
 short_ranges = st.lists(
     st.tuples(st.integers(1, 2**40), st.integers(0, 99)).map(lambda p: (p[0], sum(p))), max_size=5
 ).map(tuple)
+names = st.text(min_size=1, max_size=20)
+small = st.integers(0, 2**40)
+winners = st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=3).map(tuple)
+queues = st.lists(st.integers(1, NUMBER_MAX), max_size=3).map(tuple)
+staging = st.one_of(
+    st.builds(SealOp, names, numbers, names, winners, st.integers(1, NUMBER_MAX)),
+    st.builds(CommitOp, names, numbers, names, winners, small, small, queues, st.booleans()),
+    st.builds(AbortOp, names, numbers, names, names, queues, st.booleans()),
+    st.builds(AskOp, names, numbers, names, st.integers(1, NUMBER_MAX)),
+)
+stages = st.builds(Stage, names, numbers, names, numbers, numbers, numbers)
 payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(AckOp, ranges),
     st.builds(ReturnOp, ranges),
@@ -78,6 +92,7 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
         st.sampled_from(["confirmed", "cycle", "refused", "deleted"]),
     ),
     st.builds(ProducerOp, st.text(max_size=20), st.lists(numbers, max_size=4).map(tuple)),
+    staging,
 )
 KINDS = {
     AckOp: OpKind.ACK,
@@ -95,6 +110,10 @@ KINDS = {
     OutboxOp: OpKind.OUTBOX,
     OutboxDoneOp: OpKind.OUTBOX_DONE,
     ProducerOp: OpKind.PRODUCER,
+    SealOp: OpKind.SEAL,
+    CommitOp: OpKind.COMMIT,
+    AbortOp: OpKind.ABORT,
+    AskOp: OpKind.ASK,
 }
 STAMP = {"queue_id": 7, "epoch": 2, "lsn": 9, "timestamp_us": 1_000}
 
@@ -202,3 +221,47 @@ def test_the_codec_is_what_the_core_asks_for() -> None:
     """FrameCodec has the methods of OpCodec, and a type checker holds it to their types."""
     codec: OpCodec = ops.FrameCodec()
     assert callable(codec.publish)
+
+
+@given(stages, st.lists(st.binary(max_size=20), min_size=1, max_size=4))
+def test_chunks(stage: Stage, bodies: list[bytes]) -> None:
+    """A chunk is a publish frame whose first body says whose it is; the log's entry knows it."""
+    raw = frames.pack_publish(
+        [ops.encode_staged(stage), *bodies],
+        producer=3,
+        first_number=10,
+        flags=FLAG_STEP | FLAG_STAGED,
+    )
+    codec = ops.FrameCodec()
+    assert codec.staged(raw) == stage
+    entry = codec.publish(raw, **STAMP, first_sequence=100)
+    assert (entry.payload, entry.step) == (None, stage)
+    assert ops.make_entry(entry.frame).step == stage
+
+
+@given(staging)
+def test_requests_about_staged_messages(asked: Staging) -> None:
+    """What a driver asks comes back from the frame that asks it; it is no op of the log."""
+    codec = ops.FrameCodec()
+    raw = codec.request(asked, producer=3, first_number=10, settled=9)
+    header = frames.check(raw)
+    assert (header.producer, header.first_number, header.settled, header.count) == (3, 10, 9, 1)
+    assert codec.staged(raw) == asked
+    with pytest.raises(ProtocolError):
+        codec.step(raw)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc0", b"\x92\x0f\xc0", b"\x92\x01\x90", b"\x92\x13\xc0"])
+def test_malformed_first_bodies(body: bytes) -> None:
+    """What says nothing of staged messages is refused in words."""
+    raw = frames.pack_publish([body, b"x"], flags=FLAG_STEP | FLAG_STAGED)
+    with pytest.raises(ProtocolError):
+        ops.FrameCodec().staged(raw)
+
+
+def test_a_commit_brings_no_messages() -> None:
+    """Beside a chunk nothing has bodies: they would be lost."""
+    body = ops.encode_staged(CommitOp("t", 0, "r"))
+    raw = frames.pack_publish([body, b"x"], flags=FLAG_STEP | FLAG_STAGED)
+    with pytest.raises(ProtocolError, match="1 message"):
+        ops.FrameCodec().staged(raw)

@@ -87,6 +87,7 @@ from mirrorq.messages.identities import (
 from mirrorq.messages.ops import (
     FLAG_PRIORITY,
     FLAG_PROPERTIES,
+    FLAG_STAGED,
     FLAG_STEP,
     FLAG_TERMS,
     FLAG_TRANSIENT,
@@ -176,6 +177,7 @@ from mirrorq.messages.views import (
 __all__ = [
     "FLAG_PRIORITY",
     "FLAG_PROPERTIES",
+    "FLAG_STAGED",
     "FLAG_STEP",
     "FLAG_TERMS",
     "FLAG_TRANSIENT",

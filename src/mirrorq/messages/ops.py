@@ -7,6 +7,7 @@ from enum import IntEnum
 from attrs import frozen
 
 from mirrorq.messages.identities import Range
+from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 
 
 class OpKind(IntEnum):
@@ -34,6 +35,7 @@ class OpKind(IntEnum):
     HORIZONS = 20
     DISCARD = 21
     RETURN_LATER = 22
+    ASK = 23
 
 
 FLAG_PROPERTIES = 1
@@ -44,6 +46,9 @@ FLAG_TERMS = 4
 """The frame ends with a delay and a ttl of its messages."""
 FLAG_STEP = 8
 """The first body of this frame is no message but a `Step`."""
+FLAG_STAGED = 16
+"""Beside FLAG_STEP: that body is a `Stage`. In a request it may also be what is asked of staged
+messages (`staged.Staging`), and there is nothing else then."""
 PRIORITY_SHIFT = 8
 PRIORITY_MAX = 31
 FLAG_PRIORITY = PRIORITY_MAX << PRIORITY_SHIFT
@@ -246,6 +251,10 @@ Payload = (
     | OutboxOp
     | OutboxDoneOp
     | ProducerOp
+    | SealOp
+    | CommitOp
+    | AbortOp
+    | AskOp
     | UnknownOp
     | None
 )
@@ -272,7 +281,7 @@ class Entry:
     offsets: bytes = b""
     """Publish: where each body ends, counted from the first, as int32 after a 0: the frame's
     own column, for who counts bytes."""
-    step: Step | None = None
+    step: Step | Stage | None = None
     """Publish with FLAG_STEP: what its first body says."""
 
     @property

@@ -53,6 +53,7 @@ from mirrorq.room import PLENTY
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.testing.network import Link, Network
 from mirrorq.testing.onlooker import Onlooker
+from mirrorq.wire import frames
 from mirrorq.wire.ops import FrameCodec
 
 SessionPort = Callable[[object], None]
@@ -680,7 +681,26 @@ class SimulatedCluster:
 
 
 def _frames(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[Entry]:
-    """Publish ops on the disk, and those that are written behind, as `shelf.Shelf` gives them."""
+    """Messages on the disk, and those that are written behind, as `shelf.Shelf` gives them."""
+    replica = node.engine.replicas.get(queue_id) if node.engine is not None else None
+    if replica is None or not replica.state.staging.origins:
+        return _stored(node, queue_id, first, last)
+    found: list[Entry] = []
+    while first <= last:
+        end, shift = replica.state.staging.piece(first, last)
+        for entry in _stored(node, queue_id, first - shift, end - shift):
+            found.append(entry)
+            if shift:
+                span = (first - shift, end - shift, shift)
+                stamp_us = replica.state.stamps.at(first) * 1000
+                frame = frames.shifted(entry.frame, *span, stamp_us)
+                found[-1] = Entry(frames.header(frame), None, frame)
+        first = end + 1
+    return found
+
+
+def _stored(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[Entry]:
+    """Publish ops as they were written, as `shelf.Shelf` gives them."""
     found = node.disk.read(queue_id, first, last)
     replica = node.engine.replicas.get(queue_id) if node.engine is not None else None
     behind = replica.ring.behind(first, last) if replica is not None else []
@@ -692,7 +712,7 @@ def _frames(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[E
 
 def _chunk(node: SimulatedNode, fetch: FetchFrames) -> FrameChunk:
     """What a node answers to a transfer's question: a few frames at a time."""
-    entries = _frames(node, fetch.queue_id, fetch.after_sequence + 1, fetch.upto_sequence)
+    entries = _stored(node, fetch.queue_id, fetch.after_sequence + 1, fetch.upto_sequence)
     if fetch.is_continued:
         entries = [e for e in entries if e.header.first_sequence > fetch.after_sequence]
     taken = tuple(entries[:CHUNK_FRAMES])

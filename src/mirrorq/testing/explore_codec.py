@@ -5,6 +5,7 @@ Equal entries are one object, so that comparing and hashing them costs nothing.
 
 from __future__ import annotations
 
+from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
     PRIORITY_SHIFT,
     AckOp,
@@ -28,6 +29,7 @@ from mirrorq.messages import (
     ReturnOp,
     Step,
 )
+from mirrorq.messages.staged import Stage, Staging
 
 _KINDS: dict[type, OpKind] = {
     AckOp: OpKind.ACK,
@@ -105,6 +107,12 @@ class ModelCodec:
 
     def step(self, frame: bytes) -> Step | None:
         return None
+
+    def staged(self, frame: bytes) -> Stage | Staging:
+        raise ProtocolError("nothing is staged here")
+
+    def request(self, asked: Staging, *, producer: int, first_number: int, settled: int) -> bytes:
+        return self.frame(producer, first_number, 1, settled)
 
     def publish(
         self,

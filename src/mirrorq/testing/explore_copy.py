@@ -32,6 +32,8 @@ from mirrorq.replica import Replica
 from mirrorq.ring import Ring
 from mirrorq.room import Room
 from mirrorq.spans import Places, Spans
+from mirrorq.stages import Stages
+from mirrorq.staging import Attempt, Run, Staging, Work
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.timetable import Timetable
 from mirrorq.transfer import Transfer
@@ -53,12 +55,15 @@ PLAIN = (
     Replica,
     Ring,
     Spans,
+    Stages,
+    Staging,
     Timetable,
     Transfer,
 )
 """Mutable classes with a __dict__."""
 DEFINED = (
     Attachment,
+    Attempt,
     ConsumerSeat,
     Disuse,
     Duties,
@@ -71,8 +76,10 @@ DEFINED = (
     Producer,
     QueueFiles,
     Room,
+    Run,
     Told,
     Vacancy,
+    Work,
 )
 """Mutable attrs classes."""
 COLUMNS = (Column, Sizes)

@@ -45,6 +45,7 @@ __all__ = [
     "pack_op",
     "pack_publish",
     "payload",
+    "shifted",
     "split",
     "split_properties",
     "split_run",
@@ -254,6 +255,26 @@ def cut(frame: bytes, start: int, stop: int) -> bytes:
     if code:
         raise ValueError(f"the frame cannot be cut: {_text(code)}")
     return piece
+
+
+def shifted(frame: Frame, first: int, last: int, shift: int, timestamp_us: int) -> bytes:
+    """Return the frame of what a checked publish frame holds of sequences first to last, as the
+    messages of sequences higher by `shift`, published at another time.
+
+    Raises:
+        ValueError: it holds none of them, or they would be above 2^63 - 1.
+    """
+    old = header(frame)
+    start = max(first - old.first_sequence, 0)
+    stop = min(last + 1 - old.first_sequence, old.count)
+    return stamp(
+        cut(bytes(frame), start, stop),
+        queue_id=old.queue_id,
+        epoch=old.epoch,
+        lsn=old.lsn,
+        first_sequence=old.first_sequence + start + shift,
+        timestamp_us=timestamp_us,
+    )
 
 
 # --- Reading ------------------------------------------------------------------------------

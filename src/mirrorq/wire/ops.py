@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
-from attrs import fields, frozen
+from attrs import astuple, fields, frozen
 
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.messages import (
+    FLAG_STAGED,
     FLAG_STEP,
     PRIORITY_MAX,
     AckOp,
@@ -42,22 +43,28 @@ from mirrorq.messages import (
     Step,
     UnknownOp,
 )
+from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
 from mirrorq.wire import frames
 
 __all__ = [
     "FrameCodec",
     "decode_payload",
     "encode_payload",
+    "encode_staged",
     "encode_step",
     "make_entry",
     "step_of",
 ]
 
+NAME_LENGTH_MAX = 512
+"""Of transactions, runs and reasons: what a queue keeps of each for as long as it lives."""
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """What fits a frame's header, the store's keys and Arrow's int64."""
 _Sequence = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 _Priority = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_MAX)]
 _Ranges = tuple[tuple[_Sequence, _Sequence], ...]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+_Winners = tuple[tuple[_Number, _Number, _Number, _Number], ...]
 _Reason = Literal["expired", "maxlen", "rejected", "delivery_limit", "moved"]
 _Outcome = Literal["confirmed", "cycle", "refused", "deleted"]
 
@@ -99,6 +106,18 @@ _FORMS = (
     _form(OpKind.OUTBOX, OutboxOp, tuple[_Ranges, _Sequence, _Reason]),
     _form(OpKind.OUTBOX_DONE, OutboxDoneOp, tuple[_Sequence, _Sequence, _Outcome]),
     _form(OpKind.PRODUCER, ProducerOp, tuple[str, tuple[_Number, ...]]),
+    _form(OpKind.SEAL, SealOp, tuple[_Name, _Number, _Name, _Winners, _Sequence]),
+    _form(
+        OpKind.COMMIT,
+        CommitOp,
+        tuple[_Name, _Number, _Name, _Winners, _Number, _Number, tuple[_Sequence, ...], bool],
+    ),
+    _form(
+        OpKind.ABORT,
+        AbortOp,
+        tuple[_Name, _Number, _Name, _Name, tuple[_Sequence, ...], bool],
+    ),
+    _form(OpKind.ASK, AskOp, tuple[_Name, _Number, _Name, _Sequence]),
 )
 _FORM_OF_KIND = {int(form.kind): form for form in _FORMS}
 _FORM_OF_CLASS = {form.op: form for form in _FORMS}
@@ -154,6 +173,8 @@ def decode_payload(kind: int, payload: bytes) -> Payload:
             raise ProtocolError(f"places after {op.place} would be above 2^63 - 1")
     elif isinstance(op, PromotedOp):
         _check_ranges(op.lost)
+    elif isinstance(op, CommitOp) and op.sequence + op.count >= 2**63:
+        raise ProtocolError(f"{op.count} messages after {op.sequence} would be above 2^63 - 1")
     return op
 
 
@@ -171,14 +192,52 @@ def encode_step(step: Step) -> bytes:
     return _encoder.encode((step.ranges, step.target))
 
 
-def step_of(header: Header, frame: bytes) -> Step | None:
-    """What comes with the messages of a checked publish frame.
+_STAGE = msgspec.msgpack.Decoder(tuple[_Name, _Number, _Name, _Number, _Number, _Number])
+_STAGED = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+
+
+def encode_staged(asked: Stage | Staging) -> bytes:
+    """The first body of a frame with FLAG_STAGED."""
+    if isinstance(asked, Stage):
+        return _encoder.encode((int(OpKind.STAGE), astuple(asked)))
+    kind = int(_form_of(asked).kind)
+    return _encoder.encode((kind, msgspec.Raw(encode_payload(asked))))
+
+
+def staged_of(header: Header, frame: bytes) -> Stage | Staging:
+    """What the first body of a checked frame with FLAG_STAGED says.
+
+    Raises:
+        ProtocolError: it says nothing of staged messages.
+    """
+    (body,) = frames.split(frames.cut(frame, 0, 1))
+    try:
+        kind, rest = _STAGED.decode(body)
+        if kind == OpKind.STAGE:
+            return Stage(*_STAGE.decode(rest))
+    except MALFORMED as error:
+        raise ProtocolError(f"what is asked of staged messages is malformed: {error}") from None
+    op = decode_payload(kind, bytes(rest))
+    if not isinstance(op, SealOp | CommitOp | AbortOp | AskOp):
+        raise ProtocolError(f"op {kind} says nothing of staged messages")
+    if header.count != 1:
+        raise ProtocolError(f"a {type(op).__name__} comes with {header.count - 1} message(s)")
+    return op
+
+
+def step_of(header: Header, frame: bytes) -> Step | Stage | None:
+    """What comes with the messages of a checked publish frame in the log.
 
     Raises:
         ProtocolError: its first body is no step, or there is nothing but a step for elsewhere.
     """
     if not header.flags & FLAG_STEP:
         return None
+    if header.flags & FLAG_STAGED:
+        staged = staged_of(header, frame)
+        if not isinstance(staged, Stage):
+            raise ProtocolError(f"a publish frame is no {type(staged).__name__}")
+        return staged
     (body,) = frames.split(frames.cut(frame, 0, 1))
     try:
         ranges, target = _STEP.decode(body)
@@ -221,9 +280,25 @@ class FrameCodec:
         """Return the offsets of a checked publish frame's bodies, as they stand in it."""
         return frames.offsets(frame)
 
-    def step(self, frame: bytes) -> Step | None:
+    def step(self, frame: bytes) -> Step | Stage | None:
         """Return what comes with the messages of a checked publish frame."""
         return step_of(frames.header(frame), frame)
+
+    def staged(self, frame: bytes) -> Stage | Staging:
+        """Return what the first body of a checked publish frame says of staged messages."""
+        return staged_of(frames.header(frame), frame)
+
+    def request(
+        self, asked: Staging, *, producer: int, first_number: int, settled: int
+    ) -> bytes:
+        """Make an unstamped frame that asks something of staged messages."""
+        return frames.pack_publish(
+            [encode_staged(asked)],
+            producer=producer,
+            first_number=first_number,
+            settled=settled,
+            flags=FLAG_STEP | FLAG_STAGED,
+        )
 
     def publish(
         self,

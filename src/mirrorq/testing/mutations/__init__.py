@@ -19,6 +19,7 @@ from mirrorq.testing.mutations import (
     producers,
     raft,
     ring,
+    staging,
     store,
     views,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "producers",
     "raft",
     "ring",
+    "staging",
     "store",
     "views",
 ]

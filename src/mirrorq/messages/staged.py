@@ -1,0 +1,98 @@
+"""Staged publishing: what is said of messages that nobody sees before their commit.
+
+A *transaction* is a name for ever, with a *version* that grows: a stream and its batch, a job and
+0. A *run* is one try of one driver to write one version; its name is used once. An *attempt* is one
+try of one task of a run; it stages *chunks*, numbered from 1. The driver names the attempts that
+count, the *winners*.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+DONE = "committed already"
+"""How a refusal begins that is a success for a task, and for a driver that was here before."""
+FENCED = "fenced"
+"""How a refusal begins that holds for the run for ever."""
+SEALED = "sealed"
+"""How a refusal begins of what a sealed run does not take."""
+WAIT = "not now"
+"""How a refusal begins that fences nobody and may be otherwise in a moment: the queue is full."""
+
+Winner = tuple[int, int, int, int]
+"""(partition, attempt, chunks, messages): an attempt, and all that it has staged."""
+
+
+@frozen
+class Stage:
+    """The first body of a chunk: its other messages show nothing until a commit."""
+
+    transaction: str
+    version: int
+    run: str
+    partition: int
+    attempt: int
+    chunk: int
+    """Its number within the attempt, from 1."""
+
+
+@frozen
+class SealOp:
+    """These winners of a run wait for the decision of another queue, for as long as it takes."""
+
+    transaction: str
+    version: int
+    run: str
+    winners: tuple[Winner, ...]
+    home: int
+    """Id of the queue that decides."""
+
+
+@frozen
+class CommitOp:
+    """Winners of a run become messages, in this order, and everything else of this version, and
+    of those before it, is dropped."""
+
+    transaction: str
+    version: int
+    run: str
+    winners: tuple[Winner, ...] = ()
+    sequence: int = 0
+    """Of the op itself; the messages stand behind it. 0 in a request."""
+    count: int = 0
+    """How many messages. 0 in a request."""
+    others: tuple[int, ...] = ()
+    """Ids of queues in which the run is sealed: they are told to commit it too."""
+    is_decision: bool = False
+    """Another queue says so: the winners are those that are sealed here."""
+
+
+@frozen
+class AbortOp:
+    """A run will never be committed: what it has staged is dropped, and it is fenced."""
+
+    transaction: str
+    version: int
+    run: str
+    reason: str = "aborted"
+    """aborted, expired, undecided."""
+    others: tuple[int, ...] = ()
+    """As of CommitOp."""
+    is_decision: bool = False
+    """Another queue says so: it holds for a sealed run too."""
+
+
+@frozen
+class AskOp:
+    """A queue with a sealed run asks the one that decides. Where that is undecided, the run is
+    fenced there; either way the asker is told."""
+
+    transaction: str
+    version: int
+    run: str
+    asker: int
+    """Id of the queue that asks."""
+
+
+Staging = SealOp | CommitOp | AbortOp | AskOp
+"""What a driver, or another queue, may ask for; each becomes an op."""

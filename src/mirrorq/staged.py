@@ -1,0 +1,486 @@
+"""Staged publishing: writes of many processes that show all at once, exactly once.
+
+    staged = client.staged("nightly-42", 0, "orders")      # driver: transaction, version, queue
+    # in any process, with the same names and run (`staged.run`):
+    task = client.staged("nightly-42", 0, "orders", run=run).attempt(partition=3, attempt=17)
+    task.put_many(bodies)
+    part = task.finish(timeout=60)                          # small, can be pickled
+    # the driver, with the parts of the attempts that count:
+    staged.commit(parts, timeout=60)
+
+What a task stages is on the disk of every member in sync and is seen by nobody. `commit` is one
+replicated op: it shows all messages of the named attempts, in order of partitions, and drops
+whatever else of this version was staged. Any number of commits of one (transaction, version), by
+whichever driver, take effect once; those after it are told that it is committed already. The
+driver that begins a version again takes another run. What nobody commits expires.
+
+*Threads*: a `Staged` may be used by several threads, each with attempts of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from attrs import define, field, frozen
+
+from mirrorq import clock
+from mirrorq.confirmation import Confirmation
+from mirrorq.errors import ConfigError, ConfirmUnknown, Full, MirrorQError, NotConfirmed
+from mirrorq.message import HeaderValue, pack_properties
+from mirrorq.messages import FLAG_STAGED, FLAG_STEP
+from mirrorq.messages.staged import DONE, WAIT, AbortOp, CommitOp, Stage, Staging, Winner
+from mirrorq.puts import MESSAGE_OVERHEAD, error_of
+from mirrorq.session import Failed, Put, Stored
+from mirrorq.wire.frames import pack_publish
+from mirrorq.wire.ops import NAME_LENGTH_MAX, encode_staged
+
+if TYPE_CHECKING:
+    from mirrorq.queue import MirroredQueue
+
+__all__ = ["Committed", "Staged", "StagedAttempt", "StagedPart", "StagedPut"]
+
+CHUNK_BYTES = 1 << 20
+"""A chunk is sent when it has about so many bytes. Each is one op: large enough to cost little,
+small beside what may be on its way."""
+CHUNK_COUNT = 10_000
+"""Messages in one chunk, at most."""
+AGAIN_S = 0.1
+"""A commit into a full queue is tried again after this."""
+
+
+class _Opener(Protocol):
+    """A node or a client."""
+
+    def queue(
+        self, name: str, *, passive: bool = False, timeout: float | None = 30
+    ) -> MirroredQueue: ...
+
+
+@frozen
+class StagedPart:
+    """What one attempt has staged: what a task gives its driver. Can be pickled."""
+
+    transaction: str
+    version: int
+    run: str
+    partition: int
+    attempt: int
+    queues: tuple[tuple[str, int, int], ...]
+    """(name, chunks, messages) of each queue."""
+    is_committed: bool = False
+    """The version is committed already: what was staged here is not needed."""
+
+    @property
+    def count(self) -> int:
+        """Messages staged."""
+        return sum(count for _, _, count in self.queues)
+
+
+@frozen
+class Committed:
+    """The outcome of a commit."""
+
+    sequences: range
+    """Of the messages in the first queue; empty when it was committed before."""
+    already: bool
+    """It was committed before: nothing has happened now."""
+
+
+@define(eq=False)
+class StagedPut:
+    """What is staged or asked, in a handle's inbox, and the token of its batch."""
+
+    confirmation: Confirmation
+    """Its result is the session's outcome."""
+    asked: Stage | Staging
+    bodies: Sequence[bytes] = ()
+    properties: Sequence[bytes] = ()
+
+    @property
+    def count(self) -> int:
+        """Numbers that it uses."""
+        return len(self.bodies) + 1
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.bodies)) + sum(map(len, self.properties))
+
+    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+        """Note the outcome. With the handle's lock held."""
+        if not self.confirmation.done():
+            self.confirmation._finish(outcome, None)
+        return []
+
+    def batch(self) -> Put:
+        """The batch of the session: one op, which makes no message yet."""
+        bodies = [encode_staged(self.asked), *self.bodies]
+        properties = [b"", *self.properties] if any(self.properties) else None
+
+        def pack(producer: int, first_number: int, settled: int) -> bytes:
+            return pack_publish(
+                bodies,
+                properties,
+                producer=producer,
+                first_number=first_number,
+                settled=settled,
+                flags=FLAG_STEP | FLAG_STAGED,
+            )
+
+        return Put(self, self.count, self.size, pack, True)
+
+
+class Staged:
+    """One run's work on one version of a transaction."""
+
+    def __init__(
+        self, opener: _Opener, transaction: str, version: int, queue: str, run: str | None
+    ) -> None:
+        """See `Client.staged`."""
+        self.transaction = _name("transaction", transaction)
+        self.version = version
+        self.queue = queue
+        """Name of the queue that decides."""
+        self.run = _name("run", uuid.uuid4().hex if run is None else run)
+        if not 0 <= version < 2**63:
+            raise ConfigError(f"a version is 0 or more, not {version}")
+        self._opener = opener
+        self._handles: dict[str, MirroredQueue] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Staged:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the handles that it has opened. What was staged stays."""
+        with self._lock:
+            handles, self._handles = self._handles, {}
+        for handle in handles.values():
+            handle.close()
+
+    # --- Tasks ----------------------------------------------------------------------------
+
+    def attempt(self, partition: int, attempt: int) -> StagedAttempt:
+        """Begin one try of one task.
+
+        Args:
+            partition: of the job's output, 0 or more: messages are in order of partitions.
+            attempt: 0 or more; no two tries of a partition in one run have the same.
+        """
+        for value in (partition, attempt):
+            if not 0 <= value < 2**63:
+                raise ConfigError(f"partitions and attempts are 0 or more, not {value}")
+        return StagedAttempt(self, partition, attempt)
+
+    # --- The driver -----------------------------------------------------------------------
+
+    def commit(self, parts: Iterable[StagedPart], timeout: float | None = None) -> Committed:
+        """Show the messages of these parts, and drop everything else of this version.
+
+        Args:
+            parts: one for each partition.
+            timeout: seconds to wait for the outcome, and for room in a queue whose policy lets
+                puts wait.
+
+        Raises:
+            ValueError: the parts are not of this run, or two are of one partition.
+            NotConfirmed: it was refused: the run was aborted or has expired, a part is not there
+                whole, or the queue does not take so much. Nothing is shown, and nothing of this
+                run ever will be, unless it says that the queue is full.
+            Full, NoQuorum, QueueDown: no outcome in time. Commit again, or look later: it has
+                happened or not, and can only happen once.
+        """
+        listed = sorted(parts, key=lambda part: part.partition)
+        self._check(listed)
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        if any(part.is_committed for part in listed):
+            return Committed(range(0), True)
+        winners = _winners(listed, self.queue)
+        op = CommitOp(self.transaction, self.version, self.run, winners)
+        outcome = self._decide(self.queue, op, deadline)
+        if isinstance(outcome, Stored):
+            first = outcome.first_sequence + 1
+            return Committed(range(first, first + sum(one[3] for one in winners)), False)
+        if outcome.reason.startswith(DONE):
+            return Committed(range(0), True)
+        raise NotConfirmed(f"version {self.version} was not committed: {outcome.reason}")
+
+    def abort(self, parts: Iterable[StagedPart] = (), timeout: float | None = None) -> bool:
+        """Give the run up: nothing of it will ever show.
+
+        Args:
+            parts: those that the driver has heard of: what they staged is dropped now, the rest
+                when it is committed by another run, or expires.
+
+        Returns:
+            Whether it is given up; False: the version is committed already, and stays so.
+
+        Raises:
+            Full, NoQuorum, QueueDown: no outcome in time.
+        """
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        named = [name for part in parts for name, _, _ in part.queues]
+        op = AbortOp(self.transaction, self.version, self.run)
+        for name in dict.fromkeys([self.queue, *named, *self._handles]):
+            outcome = self._decide(name, op, deadline)
+            if isinstance(outcome, Failed) and name == self.queue:
+                if outcome.reason.startswith(DONE):
+                    return False
+                raise NotConfirmed(f"run {self.run!r} was not aborted: {outcome.reason}")
+        return True
+
+    def _check(self, parts: Sequence[StagedPart]) -> None:
+        mine = (self.transaction, self.version, self.run)
+        for part in parts:
+            if (part.transaction, part.version, part.run) != mine:
+                raise ValueError(f"{part} is no part of {mine}")
+        for one, other in itertools.pairwise(parts):
+            if one.partition == other.partition:
+                raise ValueError(
+                    f"attempts {one.attempt} and {other.attempt} are both of partition "
+                    f"{one.partition}: name the one that counts"
+                )
+
+    def _decide(self, queue: str, op: Staging, deadline: int | None) -> Stored | Failed:
+        """Ask until there is an outcome: it can be asked any number of times."""
+        why = "there is no outcome yet: ask again"
+        while True:
+            outcome = self._outcome(queue, self._send(queue, op), deadline, why)
+            if isinstance(outcome, Stored):
+                return outcome
+            if not outcome.unknown and not outcome.reason.startswith(WAIT):
+                return outcome
+            why = outcome.reason
+            if outcome.unknown and self._handle(queue)._is_closed:
+                raise ConfirmUnknown(
+                    f"it is not known whether {self.transaction!r}, version {self.version}, was "
+                    f"committed: {outcome.reason}. Ask again: it can only happen once"
+                )
+            left = _left(deadline)
+            if left == 0:
+                raise Full(f"queue {queue!r}: {why}")
+            threading.Event().wait(AGAIN_S if left is None else min(AGAIN_S, left))
+
+    def _outcome(
+        self, queue: str, confirmation: Confirmation, deadline: int | None, why: str
+    ) -> Stored | Failed:
+        """Wait for an outcome.
+
+        Raises:
+            Full, NoQuorum, QueueDown: not in time.
+        """
+        try:
+            outcome = confirmation.result(_left(deadline))
+        except TimeoutError:
+            raise self._handle(queue)._why_not(Full(f"queue {queue!r}: {why}")) from None
+        assert isinstance(outcome, Stored | Failed)
+        return outcome
+
+    def _send(
+        self,
+        queue: str,
+        asked: Stage | Staging,
+        bodies: Sequence[bytes] = (),
+        properties: Sequence[bytes] = (),
+    ) -> Confirmation:
+        handle = self._handle(queue)
+        confirmation = Confirmation(handle._outcomes)
+        handle._publisher.accept_free(StagedPut(confirmation, asked, bodies, properties))
+        return confirmation
+
+    def _handle(self, queue: str) -> MirroredQueue:
+        with self._lock:
+            handle = self._handles.get(queue)
+            if handle is None:
+                handle = self._handles[queue] = self._opener.queue(queue, passive=True)
+            return handle
+
+
+@define
+class _Chunk:
+    """What gathers for one queue."""
+
+    chunks: int = 0
+    count: int = 0
+    """Messages sent."""
+    bodies: list[bytes] = field(factory=list)
+    properties: list[bytes] = field(factory=list)
+    size: int = 0
+
+
+class StagedAttempt:
+    """One try of one task. For one thread."""
+
+    def __init__(self, staged: Staged, partition: int, attempt: int) -> None:
+        self.staged = staged
+        self.partition = partition
+        self.attempt = attempt
+        self._chunks: dict[str, _Chunk] = {}
+        self._open: deque[tuple[str, Confirmation]] = deque()
+        """(queue, its outcome) of chunks, in order."""
+        self._is_committed = False
+        self._is_over = False
+
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        key: str | bytes | None = None,
+        queue: str | None = None,
+    ) -> None:
+        """Stage one message; arguments as of `MirroredQueue.put`.
+
+        Args:
+            queue: name of the queue that it is for; None: the one that decides.
+
+        Raises:
+            NotConfirmed: what was staged before was refused: the run is given up.
+        """
+        self.put_many([body], [pack_properties(headers, message_id, key)], queue=queue)
+
+    def put_many(
+        self,
+        bodies: Sequence[bytes | bytearray | memoryview],
+        properties: Sequence[bytes] | None = None,
+        *,
+        queue: str | None = None,
+    ) -> None:
+        """Stage messages, in this order.
+
+        Args:
+            properties: of each, as `message.pack_properties` makes them; None: they have none.
+            queue: as of `put`.
+
+        Raises:
+            NotConfirmed: what was staged before was refused: the run is given up.
+        """
+        if self._is_over:
+            raise ValueError("the attempt is finished: a task that begins again takes another one")
+        name = self.staged.queue if queue is None else queue
+        handle = self.staged._handle(name)
+        made = handle._publisher.bodies(bodies)
+        said = [b""] * len(made) if properties is None else list(properties)
+        if len(said) != len(made):
+            raise ValueError(f"{len(made)} bodies have {len(said)} properties")
+        chunk = self._chunks.get(name)
+        if chunk is None:
+            chunk = self._chunks[name] = _Chunk()
+        start, size = 0, chunk.size
+        for index, body in enumerate(made):
+            size += len(body) + len(said[index]) + MESSAGE_OVERHEAD
+            is_full = len(chunk.bodies) + index - start + 1 >= CHUNK_COUNT
+            if size >= CHUNK_BYTES or is_full:
+                chunk.bodies += made[start : index + 1]
+                chunk.properties += said[start : index + 1]
+                self._flush(name, chunk)
+                start, size = index + 1, 0
+        chunk.bodies += made[start:]
+        chunk.properties += said[start:]
+        chunk.size = size
+
+    def finish(self, timeout: float | None = None) -> StagedPart:
+        """Send what is left, and wait until all is on the disk of every member in sync.
+
+        Returns:
+            What the driver needs. `is_committed` is set when the version is committed already:
+            for the task that is a success.
+
+        Raises:
+            NotConfirmed: something was refused: the run is given up, or the store is full.
+            ConfirmUnknown: it is not known whether all is staged: take another attempt.
+            Full, NoQuorum, QueueDown: no outcome in time.
+        """
+        for name, chunk in self._chunks.items():
+            if chunk.bodies:
+                self._flush(name, chunk)
+        self._is_over = True
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        while self._open:
+            self._take(deadline)
+        staged = self.staged
+        queues = tuple((name, one.chunks, one.count) for name, one in self._chunks.items())
+        return StagedPart(
+            staged.transaction,
+            staged.version,
+            staged.run,
+            self.partition,
+            self.attempt,
+            queues,
+            self._is_committed,
+        )
+
+    def _flush(self, name: str, chunk: _Chunk) -> None:
+        self._look()
+        chunk.chunks += 1
+        chunk.count += len(chunk.bodies)
+        if not self._is_committed:
+            staged = self.staged
+            stage = Stage(
+                staged.transaction,
+                staged.version,
+                staged.run,
+                self.partition,
+                self.attempt,
+                chunk.chunks,
+            )
+            sent = staged._send(name, stage, chunk.bodies, chunk.properties)
+            self._open.append((name, sent))
+        chunk.bodies, chunk.properties, chunk.size = [], [], 0
+
+    def _look(self) -> None:
+        """Outcomes that have come."""
+        while self._open and self._open[0][1].done():
+            self._take(0)
+
+    def _take(self, deadline: int | None) -> None:
+        """The oldest chunk's outcome."""
+        queue, sent = self._open[0]
+        outcome = self.staged._outcome(queue, sent, deadline, "not all is staged yet: wait again")
+        self._open.popleft()
+        if isinstance(outcome, Failed):
+            if not outcome.reason.startswith(DONE):
+                raise _error(outcome)
+            self._is_committed = True
+
+
+def _error(outcome: Failed) -> MirrorQError:
+    if outcome.unknown:
+        return error_of(outcome)
+    return NotConfirmed(f"what was staged was refused: {outcome.reason}")
+
+
+def _winners(parts: Iterable[StagedPart], queue: str) -> tuple[Winner, ...]:
+    """What of these parts is in a queue."""
+    return tuple(
+        (part.partition, part.attempt, chunks, count)
+        for part in parts
+        for name, chunks, count in part.queues
+        if name == queue and chunks
+    )
+
+
+def _left(deadline: int | None) -> float | None:
+    return None if deadline is None else max(deadline - clock.now_ms(), 0) / 1000
+
+
+def _name(what: str, text: str) -> str:
+    if not 0 < len(text) <= NAME_LENGTH_MAX:
+        raise ConfigError(
+            f"a {what} is 1 to {NAME_LENGTH_MAX} characters, not {len(text)}: {text[:40]!r}"
+        )
+    return text

@@ -1,0 +1,71 @@
+"""Rules of staged publishing that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from mirrorq.messages import Range
+from mirrorq.messages.staged import AbortOp, CommitOp, SealOp
+from mirrorq.staging import Outcome, Staging
+from mirrorq.testing.mutations.registry import Patch, named
+
+__all__: list[str] = []
+
+
+@named("refused commit without fence")
+def _refused_without_fence() -> Sequence[Patch]:
+    def refuse(self: Staging, op: CommitOp | SealOp, why: str) -> Outcome:
+        return Outcome(f"refused: {why}")
+
+    return [(Staging, "_refuse", refuse)]
+
+
+@named("abort without fence")
+def _abort_without_fence() -> Sequence[Patch]:
+    real = Staging._fence
+
+    def fence(self: Staging, transaction: str, version: int, run: str, why: str) -> list[Range]:
+        dropped = real(self, transaction, version, run, why)
+        if why.startswith(("aborted", "it has staged")):
+            work = self.open.get((transaction, version))
+            if work is not None:
+                work.fenced.pop(run, None)
+        return dropped
+
+    return [(Staging, "_fence", fence)]
+
+
+@named("commit without chunk counts")
+def _commit_without_counts() -> Sequence[Patch]:
+    real = Staging.on_commit
+
+    def on_commit(self: Staging, op: CommitOp) -> Outcome:
+        run = self.run(op.transaction, op.version, op.run)
+        known = run.attempts if run is not None else {}
+        winners = tuple(
+            (*name, known[name].chunks, known[name].count)
+            for name in ((partition, attempt) for partition, attempt, _, _ in op.winners)
+            if name in known
+        )
+        return real(self, evolve(op, winners=winners, count=sum(one[3] for one in winners)))
+
+    return [(Staging, "on_commit", on_commit)]
+
+
+@named("commit applied twice")
+def _commit_twice() -> Sequence[Patch]:
+    real = Staging.verdict
+
+    def verdict(self: Staging, transaction: str, version: int, run: str) -> str:
+        kept = self.committed
+        self.committed = {}
+        found = real(self, transaction, version, run)
+        self.committed = kept
+        return found
+
+    def abort(self: Staging, op: AbortOp) -> Outcome:
+        return Outcome("", dropped=self._fence(op.transaction, op.version, op.run, op.reason))
+
+    return [(Staging, "verdict", verdict), (Staging, "on_abort", abort)]

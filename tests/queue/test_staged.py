@@ -1,0 +1,218 @@
+"""Staged publishing on one real node: what shows, what never does, and what is said of it."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import mirrorq
+from mirrorq.staged import CHUNK_COUNT, Committed, Staged, StagedPart
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[mirrorq.Node]:
+    with mirrorq.Node("a", path=tmp_path / "a") as node:
+        yield node
+
+
+@pytest.fixture
+def queue(node: mirrorq.Node) -> Iterator[mirrorq.MirroredQueue]:
+    with node.queue("q") as queue:
+        yield queue
+
+
+def wait_until(look: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def part_of(staged: Staged, partition: int, attempt: int, bodies: list[bytes]) -> StagedPart:
+    task = staged.attempt(partition, attempt)
+    task.put_many(bodies)
+    return task.finish(30)
+
+
+def taken(queue: mirrorq.MirroredQueue, count: int) -> list[bytes]:
+    """So many messages, acked; there are no more."""
+    got: list[mirrorq.Message] = []
+    while len(got) < count:
+        got += queue.get_many(count - len(got), timeout=30)
+    queue.ack_many(got).result(30)
+    assert queue.get_many(1, timeout=0.05) == []
+    return [message.body for message in got]
+
+
+def test_winners_show_at_once_in_order_of_partitions(
+    node: mirrorq.Node, queue: mirrorq.MirroredQueue
+) -> None:
+    queue.put(b"before").result(30)
+    with node.staged("job", 0, "q") as staged:
+        second = part_of(staged, 1, 0, [b"c", b"d"])
+        part_of(staged, 0, 0, [b"lost"])
+        first = part_of(staged, 0, 1, [b"a", b"b"])
+        assert queue.qsize() == 1
+        queue.put(b"between").result(30)
+        done = staged.commit([second, first], 30)
+        assert not done.already
+        after = queue.put(b"after").result(30)
+        assert queue.qsize() == 7
+        assert done.sequences[-1] + 1 == after
+        shown = list(queue.browse(start=done.sequences[0], count_max=4))
+        assert [message.sequence for message in shown] == list(done.sequences)
+        assert [message.body for message in shown] == [b"a", b"b", b"c", b"d"]
+    assert taken(queue, 7) == [b"before", b"between", b"a", b"b", b"c", b"d", b"after"]
+
+
+def test_many_chunks_come_whole(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+    """More than one chunk by count, and by bytes; the parts can be pickled."""
+    small = [b"%d" % number for number in range(2 * CHUNK_COUNT + 7)]
+    large = [bytes([number]) * (600 * 1024) for number in range(5)]
+    with node.staged("job", 0, "q") as staged:
+        parts = [part_of(staged, 0, 0, small), part_of(staged, 1, 0, large)]
+        assert [part.queues for part in parts] == [(("q", 3, len(small)),), (("q", 3, 5),)]
+        staged.commit(pickle.loads(pickle.dumps(parts)), 30)
+    assert taken(queue, len(small) + 5) == small + large
+
+
+def test_what_comes_with_a_message(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+    with node.staged("job", 0, "q") as staged:
+        task = staged.attempt(0, 0)
+        task.put(b"plain")
+        task.put(b"dressed", headers={"n": 3}, message_id="m", key="k")
+        staged.commit([task.finish(30)], 30)
+    plain, dressed = queue.get_many(2, timeout=30)
+    assert (plain.headers, plain.message_id, plain.delivery_count) == ({}, None, 1)
+    assert (dressed.headers, dressed.message_id) == ({"n": 3}, "m")
+
+
+def test_a_version_is_committed_once(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+    """A second commit, a restarted driver with another run, a late task, a late abort."""
+    with node.staged("job", 5, "q") as staged, node.staged("job", 5, "q") as again:
+        part = part_of(staged, 0, 0, [b"a"])
+        other = part_of(again, 0, 0, [b"a"])
+        assert not staged.commit([part], 30).already
+        assert staged.commit([part], 30) == Committed(range(0), True)
+        assert again.commit([other], 30).already
+        late = part_of(again, 1, 0, [b"late"])
+        assert late.is_committed
+        assert again.commit([late], 30).already
+        assert again.abort(timeout=30) is False
+    with node.staged("job", 4, "q") as older, node.staged("job", 6, "q") as newer:
+        assert older.commit([], 30).already
+        assert not newer.commit([part_of(newer, 0, 0, [b"b"])], 30).already
+    assert taken(queue, 2) == [b"a", b"b"]
+
+
+def test_an_aborted_run_never_shows(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+    with node.staged("job", 0, "q") as staged, node.staged("job", 0, "q") as again:
+        part = part_of(staged, 0, 0, [b"x"])
+        assert staged.abort([part], 30) is True
+        with pytest.raises(mirrorq.NotConfirmed, match="aborted"):
+            part_of(staged, 0, 1, [b"x"])
+        with pytest.raises(mirrorq.NotConfirmed, match="aborted"):
+            staged.commit([part], 30)
+        assert not again.commit([part_of(again, 0, 0, [b"y"])], 30).already
+    assert taken(queue, 1) == [b"y"]
+
+
+def test_a_refused_commit_stays_refused(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+    """A part that is not there whole: the task said so too early, or it is somebody's invention."""
+    with node.staged("job", 0, "q", run="r") as staged:
+        part = part_of(staged, 0, 0, [b"x"])
+        wrong = StagedPart("job", 0, "r", 0, 0, (("q", 2, 2),))
+        with pytest.raises(mirrorq.NotConfirmed, match="1 chunk"):
+            staged.commit([wrong], 30)
+        with pytest.raises(mirrorq.NotConfirmed, match="refused"):
+            staged.commit([part], 30)
+    assert queue.qsize() == 0
+
+
+def test_bad_input_changes_nothing(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+    for transaction, version in (("", 0), ("x" * 600, 0), ("job", -1)):
+        with pytest.raises(mirrorq.ConfigError):
+            node.staged(transaction, version, "q")
+    with node.staged("job", 0, "q") as staged, node.staged("job", 0, "q") as other:
+        with pytest.raises(mirrorq.ConfigError):
+            staged.attempt(-1, 0)
+        task = staged.attempt(0, 0)
+        with pytest.raises(TypeError):
+            task.put("text")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="properties"):
+            task.put_many([b"a"], [b"", b""])
+        task.put(b"a")
+        part = task.finish(30)
+        with pytest.raises(ValueError, match="finished"):
+            task.put(b"b")
+        with pytest.raises(ValueError, match="no part"):
+            other.commit([part], 30)
+        with pytest.raises(ValueError, match="partition 0"):
+            staged.commit([part, part_of(staged, 0, 1, [b"a"])], 30)
+        assert not staged.commit([part], 30).already
+    with node.staged("job", 1, "absent") as nowhere, pytest.raises(mirrorq.QueueNotFound):
+        nowhere.commit([], 30)
+    assert taken(queue, 1) == [b"a"]
+
+
+def test_an_empty_version_can_be_committed(
+    node: mirrorq.Node, queue: mirrorq.MirroredQueue
+) -> None:
+    with node.staged("job", 0, "q") as staged:
+        assert staged.attempt(0, 0).finish(30).count == 0
+        assert staged.commit([], 30) == Committed(range(2, 2), False)
+        assert staged.commit([], 30).already
+    assert queue.qsize() == 0
+
+
+def test_limits_hold_at_the_commit(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+    """What is staged counts for nothing; a commit waits for room, is refused, or makes room."""
+    node.set_policy("limit", "^q$", {"max-length": 3})
+    wait_until(lambda: queue.status().policy == "limit")
+    queue.put(b"old").result(30)
+    with node.staged("job", 0, "q") as staged:
+        part = part_of(staged, 0, 0, [b"a", b"b", b"c"])
+        with pytest.raises(mirrorq.Full, match="the queue is full"):
+            staged.commit([part], 0.2)
+        queue.get(timeout=30).ack().result(30)
+        assert not staged.commit([part], 30).already
+    with node.staged("job", 1, "q") as staged:
+        part = part_of(staged, 0, 0, [b"1", b"2", b"3", b"4"])
+        with pytest.raises(mirrorq.NotConfirmed, match="never fit"):
+            staged.commit([part], 30)
+        node.set_policy("limit", "^q$", {"max-length": 3, "overflow": "drop-head"})
+        wait_until(lambda: not queue.status().blocked_by)
+        assert not staged.commit([part], 30).already
+    wait_until(lambda: queue.qsize() == 3)
+    assert taken(queue, 3) == [b"2", b"3", b"4"]
+
+
+def test_idle_runs_expire(tmp_path: Path) -> None:
+    config = mirrorq.Config(staged_timeout_ms=200)
+    with mirrorq.Node("a", path=tmp_path / "a", config=config) as node, node.queue("q") as queue:
+        with node.staged("job", 0, "q") as staged:
+            part = part_of(staged, 0, 0, [b"x"])
+            wait_until(lambda: queue.status().messages_staged == 0)
+            with pytest.raises(mirrorq.NotConfirmed, match="staged_timeout_ms"):
+                staged.commit([part], 30)
+        assert queue.qsize() == 0
+
+
+def test_what_is_staged_outlives_a_restart(tmp_path: Path) -> None:
+    """Staged and committed bodies are where they were, before and after a checkpoint."""
+    with mirrorq.Node("a", path=tmp_path / "a") as node, node.queue("q") as queue:
+        with node.staged("job", 0, "q", run="r") as staged:
+            part = part_of(staged, 0, 0, [b"a", b"b"])
+            assert queue.status().messages_staged == 2
+        with node.staged("other", 0, "q") as staged:
+            staged.commit([part_of(staged, 0, 0, [b"1", b"2"])], 30)
+    with mirrorq.Node("a", path=tmp_path / "a") as node, node.queue("q") as queue:
+        assert queue.status().messages_staged == 2
+        with node.staged("job", 0, "q", run="r") as staged:
+            assert not staged.commit([part], 30).already
+    with mirrorq.Node("a", path=tmp_path / "a") as node, node.queue("q") as queue:
+        assert taken(queue, 4) == [b"1", b"2", b"a", b"b"]
