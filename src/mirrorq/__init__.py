@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from mirrorq.message import Message
     from mirrorq.node import Node
     from mirrorq.queue import MirroredQueue
+    from mirrorq.reading import Batch, Extent, Reader
     from mirrorq.rights import Key
     from mirrorq.security import Security
     from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
@@ -98,6 +99,10 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "NodeStatus",
     "PolicyStatus",
     "wait",
+    # reading without taking
+    "Batch",
+    "Extent",
+    "Reader",
     # exceptions
     "MirrorQError",
     "Empty",
@@ -121,6 +126,9 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
 ]
 
 _HOMES = {
+    "Batch": "mirrorq.reading",
+    "Extent": "mirrorq.reading",
+    "Reader": "mirrorq.reading",
     "Client": "mirrorq.client",
     "Config": "mirrorq.config",
     "Confirmation": "mirrorq.confirmation",

@@ -64,6 +64,7 @@ from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 if TYPE_CHECKING:
     from mirrorq.exchange import Exchange
     from mirrorq.queue import MirroredQueue
+    from mirrorq.reading import Reader
     from mirrorq.staged import Staged
 
 __all__ = ["Client", "connect"]
@@ -330,6 +331,21 @@ class Client(Administration):
         from mirrorq.staged import Staged
 
         return Staged(self, transaction, version, queue, run)
+
+    def reader(self, name: str, *, timeout: float | None = 30) -> Reader:
+        """Read a queue that exists without a handle: from the copy of the node that serves this
+        client, though the queue has no master now.
+
+        Raises:
+            QueueNotFound: it does not exist.
+            NoQuorum: no node answered within `timeout` seconds.
+        """
+        from mirrorq.reading import Reader
+
+        declared = self.declare(
+            name, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=timeout
+        )
+        return Reader(self, declared.queue_id, name)
 
     def exchange(
         self,

@@ -22,10 +22,11 @@ from mirrorq.wire import frames
 
 if TYPE_CHECKING:
     from mirrorq.copy_page import CopyPage
+    from mirrorq.host import Host
     from mirrorq.messages import Range
     from mirrorq.wire.frames import TwoBuffers
 
-__all__ = ["BATCH_BYTES", "Batch", "Extent", "ReadingHandle"]
+__all__ = ["BATCH_BYTES", "Batch", "Extent", "Reader", "ReadingHandle"]
 
 BATCH_BYTES = 4 << 20
 """About so many bytes of frames are asked for at once."""
@@ -86,24 +87,13 @@ class Batch:
         return None if packed is None else [unpack_properties(one) for one in packed]
 
 
-class ReadingHandle(Handle):
-    """The calls of a handle that read and take nothing."""
+class Reader:
+    """Reads one queue from the copy at hand. Takes nothing, and the master knows nothing of it."""
 
-    def extent(self, timeout: float = 5.0) -> Extent:
-        """Ask the master how far the queue goes.
-
-        Raises:
-            NoQuorum, QueueDown: it did not answer within `timeout` seconds, and why.
-        """
-        self._check()
-        counts = self._counts(timeout)
-        return Extent(
-            counts.next_sequence,
-            counts.ready,
-            counts.unacknowledged,
-            counts.delayed,
-            counts.applied,
-        )
+    def __init__(self, host: Host, queue_id: int, name: str) -> None:
+        self.name = name
+        self._host = host
+        self._queue_id = queue_id
 
     def live_ranges(self, first: int, last: int, extent: Extent | None = None) -> list[Range]:
         """Tell which sequences from `first` to `last` live, ready or not, in the copy at hand.
@@ -114,7 +104,6 @@ class ReadingHandle(Handle):
         Raises:
             QueueDown: the node at hand has no copy in sync; another may.
         """
-        self._check()
         found: list[Range] = []
         while first <= last:
             page = self._page(first, last, 0, extent)
@@ -143,7 +132,6 @@ class ReadingHandle(Handle):
             QueueDown: the node at hand has no copy in sync; another may.
             ProtocolError: what came is damaged.
         """
-        self._check()
         while first <= last:
             page = self._page(first, last, bytes_max, extent)
             yield from _batches(page)
@@ -158,7 +146,6 @@ class ReadingHandle(Handle):
         Returns:
             Its sequence; the next that will be given when there is none.
         """
-        self._check()
         stamp_ms = max(int(timestamp * 1000), 0)
         return self._host.seek_copy(self._queue_id, stamp_ms, extent.applied if extent else 0)
 
@@ -171,6 +158,50 @@ class ReadingHandle(Handle):
                 "of another version"
             )
         return page
+
+
+class ReadingHandle(Handle):
+    """The calls of a handle that read and take nothing; but for `extent` as those of `Reader`."""
+
+    def extent(self, timeout: float = 5.0) -> Extent:
+        """Ask the master how far the queue goes.
+
+        Raises:
+            NoQuorum, QueueDown: it did not answer within `timeout` seconds, and why.
+        """
+        self._check()
+        counts = self._counts(timeout)
+        return Extent(
+            counts.next_sequence,
+            counts.ready,
+            counts.unacknowledged,
+            counts.delayed,
+            counts.applied,
+        )
+
+    @property
+    def _reader(self) -> Reader:
+        self._check()
+        return Reader(self._host, self._queue_id, self.name)
+
+    def live_ranges(self, first: int, last: int, extent: Extent | None = None) -> list[Range]:
+        """Tell which sequences from `first` to `last` live, ready or not: see `Reader`."""
+        return self._reader.live_ranges(first, last, extent)
+
+    def read(
+        self,
+        first: int,
+        last: int,
+        *,
+        extent: Extent | None = None,
+        bytes_max: int = BATCH_BYTES,
+    ) -> Iterator[Batch]:
+        """Read what lives from sequence `first` to `last` without taking it: see `Reader`."""
+        return self._reader.read(first, last, extent=extent, bytes_max=bytes_max)
+
+    def sequence_at(self, timestamp: float, extent: Extent | None = None) -> int:
+        """Find the first message that was published at a time or later: see `Reader`."""
+        return self._reader.sequence_at(timestamp, extent)
 
 
 def _batches(page: CopyPage) -> Iterator[Batch]:

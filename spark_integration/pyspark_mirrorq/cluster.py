@@ -1,0 +1,125 @@
+"""Connections of Spark's processes to a cluster, and where its queues' copies are.
+
+Each process has a connection of its own, made when it is first used: Spark forks its workers,
+and ends them without a word. A worker is a client; it never becomes a node.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Sequence
+
+import mirrorq
+from mirrorq.client import Client
+from mirrorq.config import Config
+from mirrorq.errors import ConfigError, NoQuorum, QueueNotFound
+from mirrorq.queue import MirroredQueue
+from pyspark_mirrorq.options import Options
+
+__all__ = ["client_of", "connected", "handle_on", "queue_names", "reading_order"]
+
+PATIENCE_MS = 5000
+"""Silence of a node after which a driver or worker goes on to the next one. A process that is
+gone shows at once; this is for machines so busy that everything takes its time."""
+
+_clients: dict[tuple[int, tuple[str, ...]], Client] = {}
+_lock = threading.Lock()
+
+
+def connected(options: Options, endpoints: Sequence[str] | None = None) -> Client:
+    """Connect, or say what is wrong in the words of the options.
+
+    Raises:
+        NoQuorum: nobody answered.
+        ConfigError: an endpoint is malformed, or not on loopback.
+    """
+    try:
+        return mirrorq.connect(
+            tuple(endpoints or options.endpoints),
+            config=Config(failure_ms=PATIENCE_MS),
+            insecure=options.insecure,
+            security=_security(options),
+            timeout=options.timeout_s,
+        )
+    except NoQuorum as error:
+        raise NoQuorum(f"option endpoints: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"option endpoints: {error}") from None
+
+
+def _security(options: Options) -> mirrorq.Security | None:
+    """The keys, read where this process runs: options are visible in plans, files are not."""
+    if not options.keys:
+        return None
+    try:
+        return mirrorq.Security.load(options.keys)
+    except ConfigError as error:
+        raise ConfigError(f"option keys: {error}") from None
+
+
+def client_of(options: Options, endpoints: Sequence[str]) -> Client:
+    """This process's client that tries these endpoints in this order."""
+    key = (os.getpid(), tuple(endpoints))
+    with _lock:
+        known = _clients.get(key)
+        if known is None or known.closed():
+            known = _clients[key] = connected(options, endpoints)
+        return known
+
+
+def queue_names(options: Options, client: Client) -> tuple[str, ...]:
+    """The queues that the options name; those that a pattern matches now, by name.
+
+    Raises:
+        ConfigError: neither a queue nor a pattern is named.
+        QueueNotFound: none matches.
+    """
+    if options.queues:
+        return options.queues
+    if not options.queue_pattern:
+        raise ConfigError(
+            "option queue is missing: name a queue, several joined by commas, or give queuePattern"
+        )
+    pattern = re.compile(options.queue_pattern)
+    found = tuple(
+        status.name for status in client.queues() if pattern.fullmatch(status.name) is not None
+    )
+    if not found:
+        raise QueueNotFound(
+            f"option queuePattern: no queue's name matches {options.queue_pattern!r} as a whole"
+        )
+    return found
+
+
+def handle_on(client: Client, name: str, timeout_s: float) -> MirroredQueue:
+    """A handle on a queue that exists.
+
+    Raises:
+        QueueNotFound: it does not.
+    """
+    try:
+        return client.queue(name, passive=True, timeout=timeout_s)
+    except QueueNotFound:
+        raise QueueNotFound(
+            f"option queue: no queue is named {name!r} in the cluster at "
+            f"{', '.join(client.endpoints)}: declare it first, or correct the name"
+        ) from None
+
+
+def reading_order(options: Options, client: Client, queue: MirroredQueue) -> list[list[str]]:
+    """For each copy that readers go to: all endpoints in the order in which to try them.
+
+    The master is spared: it is tried last, and is the only one where there are no mirrors.
+    """
+    status = queue.status()
+    nodes = {node.name: node.endpoint for node in client.nodes() if node.alive}
+    mirrors = [nodes[name] for name in status.synchronised_mirrors if nodes.get(name)]
+    master = [nodes[status.master]] if status.master and nodes.get(status.master) else []
+    readers = mirrors or master or [options.endpoints[0]]
+    last = [*master, *options.endpoints]
+    return [
+        list(dict.fromkeys([*readers[turn:], *readers[:turn], *last]))
+        for turn in range(len(readers))
+    ]

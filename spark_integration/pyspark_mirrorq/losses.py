@@ -1,0 +1,65 @@
+"""What was asked for and is not in the queue any more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from mirrorq.errors import MirrorQError
+
+__all__ = ["DataLossError", "missing_from", "on_missing"]
+
+log = logging.getLogger("pyspark_mirrorq")
+
+Range = tuple[int, int]
+NAMED_COUNT = 5
+"""So many ranges are named in an error."""
+
+
+class DataLossError(MirrorQError):
+    """Messages that a job was to read are gone, and failOnDataLoss is true."""
+
+
+def missing_from(wanted: Sequence[Range], found: Sequence[Range]) -> list[Range]:
+    """The parts of the wanted ranges that are in none of the found ones; all are in order."""
+    missing: list[Range] = []
+    index = 0
+    for first, last in wanted:
+        while index < len(found) and found[index][1] < first:
+            index += 1
+        at = index
+        while first <= last and at < len(found) and found[at][0] <= last:
+            if found[at][0] > first:
+                missing.append((first, found[at][0] - 1))
+            first = found[at][1] + 1
+            at += 1
+        if first <= last:
+            missing.append((first, last))
+    return missing
+
+
+def on_missing(queue: str, missing: Sequence[Range], fail: bool, why: str) -> int:
+    """Raise an error that names what is missing, or say it and go on.
+
+    Returns:
+        How many messages are missing.
+
+    Raises:
+        DataLossError: something is, and `fail`.
+    """
+    count = sum(last - first + 1 for first, last in missing)
+    if not count:
+        return 0
+    named = ", ".join(
+        str(first) if first == last else f"{first} to {last}"
+        for first, last in missing[:NAMED_COUNT]
+    )
+    more = f" and {len(missing) - NAMED_COUNT} more ranges" if len(missing) > NAMED_COUNT else ""
+    text = f"{count} message(s) of queue {queue!r} are gone: sequences {named}{more}. {why}"
+    if fail:
+        raise DataLossError(
+            f"{text}. Begin at a later place (startingOffsets), or set failOnDataLoss to false "
+            "to go on without them"
+        )
+    log.warning("%s; failOnDataLoss is false: going on", text)
+    return count

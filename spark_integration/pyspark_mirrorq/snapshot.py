@@ -1,0 +1,98 @@
+"""Offsets of a batch: what the options say, resolved to sequences that live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirrorq.client import Client
+from mirrorq.errors import ConfigError
+from mirrorq.queue import MirroredQueue
+from mirrorq.reading import Extent
+from pyspark_mirrorq.cluster import connected, handle_on, queue_names, reading_order
+from pyspark_mirrorq.losses import missing_from, on_missing
+from pyspark_mirrorq.options import EARLIEST, LATEST, Options, Position
+from pyspark_mirrorq.stretches import Stretch, cut
+
+__all__ = ["position_of", "snapshot"]
+
+
+def snapshot(options: Options) -> list[Stretch]:
+    """What a batch reads: the messages that live now, within the options' offsets.
+
+    Raises:
+        DataLossError: a sequence that was named is gone, and failOnDataLoss is true.
+        QueueNotFound, NoQuorum, QueueDown, ConfigError: and why.
+    """
+    with connected(options) as client:
+        names = queue_names(options, client)
+        _check_names(options, names)
+        found: list[Stretch] = []
+        least = -(-options.partitions_min // len(names))
+        for name in names:
+            found += _of_queue(options, client, name, least)
+        return found
+
+
+def _check_names(options: Options, names: tuple[str, ...]) -> None:
+    for option, given in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        named = given if isinstance(given, Mapping) else {}
+        unknown = [name for name in named if name not in names]
+        if unknown:
+            raise ConfigError(
+                f"option {option} names queue {unknown[0]!r}, which is not read: "
+                f"{', '.join(names)} are"
+            )
+
+
+def position_of(
+    given: Position | Mapping[str, Position], name: str, otherwise: Position
+) -> Position:
+    """The position of one queue."""
+    return given.get(name, otherwise) if isinstance(given, Mapping) else given
+
+
+def _of_queue(options: Options, client: Client, name: str, least: int) -> list[Stretch]:
+    queue = handle_on(client, name, options.timeout_s)
+    extent = queue.extent(options.timeout_s)
+    first = _first(options, queue, extent)
+    end = _end(options, queue, extent)
+    ranges = queue.live_ranges(first, end - 1, extent) if first < end else []
+    start = position_of(options.starting, name, EARLIEST)
+    if isinstance(start, int):
+        missing = missing_from([(max(start, 1), end - 1)], ranges)
+        why = f"They were asked for by startingOffsets {start}; the queue goes up to {end - 1}"
+        on_missing(name, missing, options.fail_on_loss, why)
+    return cut(name, ranges, extent, reading_order(options, client, queue), least)
+
+
+def _first(options: Options, queue: MirroredQueue, extent: Extent) -> int:
+    if options.starting_ms is not None:
+        return queue.sequence_at(options.starting_ms / 1000, extent)
+    start = position_of(options.starting, queue.name, EARLIEST)
+    if start == EARLIEST:
+        return 1
+    if start == LATEST:
+        raise ConfigError("option startingOffsets is latest: of a batch that would be nothing")
+    assert isinstance(start, int)
+    if start > extent.next_sequence:
+        raise ConfigError(
+            f"option startingOffsets is {start}, but the next message of queue {queue.name!r} will "
+            f"be {extent.next_sequence}: is it another queue of this name?"
+        )
+    return max(start, 1)
+
+
+def _end(options: Options, queue: MirroredQueue, extent: Extent) -> int:
+    """The first sequence that is not read."""
+    if options.ending_ms is not None:
+        return queue.sequence_at(options.ending_ms / 1000, extent)
+    end = position_of(options.ending, queue.name, LATEST)
+    if end == LATEST:
+        return extent.next_sequence
+    assert isinstance(end, int)
+    if end > extent.next_sequence:
+        raise ConfigError(
+            f"option endingOffsets is {end}, but the next message of queue {queue.name!r} will be "
+            f"{extent.next_sequence}: name that or less (the end is not read), or latest"
+        )
+    return end

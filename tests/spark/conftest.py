@@ -1,0 +1,105 @@
+"""One Spark session for all tests of the connector, and one cluster of three processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import mirrorq
+from mirrorq.client import Client
+from mirrorq.queue import MirroredQueue
+from processes.cluster import Cluster
+
+from .java import java_home
+
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.log.level": "ERROR",
+    "spark.driver.memory": "1g",
+    # What is compiled here runs once: the interpreter and the quick compiler are enough.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on two threads; a failed task is tried again."""
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ["JAVA_HOME"] = str(java_home(folder / "java"))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2,3]").appName("mirrorq-tests")
+    for name, value in QUIET.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    session = builder.config("spark.local.dir", str(folder)).getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes that no test kills."""
+    cluster = Cluster(tmp_path_factory.mktemp("nodes"))
+    try:
+        cluster.found("abc")
+        yield cluster
+    finally:
+        cluster.end()
+
+
+@pytest.fixture(scope="session")
+def client(shared_nodes: Cluster) -> Iterator[Client]:
+    """A client of the shared nodes."""
+    with mirrorq.connect(list(shared_nodes.endpoints.values()), timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def own_nodes(tmp_path: Path) -> Iterator[Cluster]:
+    """Three nodes that a test may kill."""
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.found("abc")
+        yield cluster
+    finally:
+        cluster.end()
+
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def orders(client: Client) -> Iterator[MirroredQueue]:
+    """A queue of the test's own, on all three nodes."""
+    with client.queue(f"orders-{next(_numbers)}", timeout=60) as queue:
+        assert len(queue.status().synchronised_mirrors) == 2
+        yield queue
+        queue.delete()
+
+
+Reading = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def read(spark: SparkSession, shared_nodes: Cluster) -> Reading:
+    """Read a queue as a batch, with options by name."""
+
+    def load(queue: MirroredQueue | str, **options: object) -> DataFrame:
+        name = queue if isinstance(queue, str) else queue.name
+        endpoints = ",".join(shared_nodes.endpoints.values())
+        reader = spark.read.format("mirrorq").options(endpoints=endpoints, queue=name)
+        return reader.options(**{option: str(value) for option, value in options.items()}).load()
+
+    return load
