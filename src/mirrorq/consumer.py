@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
 from mirrorq.message import Message, pieces_of
 from mirrorq.messages import HandOut
+from mirrorq.publisher import FIRST_S
 from mirrorq.receiver import next_delivery
 
 if TYPE_CHECKING:
@@ -107,6 +108,10 @@ class Consumer:
         self._handle._on_host(begin)
         subscribed.wait(WAIT_S)
         session = self._handle._session
+        publisher = self._handle._publisher
+        if session is not None and not session.available and not publisher.knows():
+            # A handle that was just opened, of a client above all, has not heard of a master yet.
+            self._handle._outcomes.wait_for(publisher.knows, FIRST_S)
         if session is not None and session.available:
             # A refusal comes before the answer to a question that is asked after it.
             with contextlib.suppress(MirrorQError):

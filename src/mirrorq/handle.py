@@ -143,6 +143,10 @@ class Handle:
         if not session.closed:
             self._drain(session)
         if outputs:
+            for output in outputs:
+                # Before answers: who has asked after subscribing looks for a refusal then.
+                if isinstance(output, ConsumerFailed):
+                    self._on_consumer_failed(output)
             self._end(outputs, ended_count, ended_size)
             self._take(session, outputs)
         session.complete_attach()
@@ -254,8 +258,6 @@ class Handle:
                 case GiveBack():
                     self._receiver.give_back(session)
                     session.recalled(output.number)
-                case ConsumerFailed():
-                    self._on_consumer_failed(output)
 
     def _on_deliver(self, session: Session, deliver: Deliver) -> None:
         try:

@@ -1,0 +1,349 @@
+"""The scenarios with processes that are no nodes: 1 with fifty clients, 3 to 6, 27 and 31."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import mirrorq
+from mirrorq import AckRefused, Client, Message, MirroredQueue, PreconditionFailed
+
+from .cluster import Cluster, until
+from .oracle import Traffic
+
+WAIT_S = 60.0
+CLIENTS = 50
+EACH = 100
+Connecting = Callable[..., Client]
+
+
+@pytest.fixture
+def connecting() -> Iterator[Connecting]:
+    """`connect(cluster, "ba")`: a client whose entry nodes are b, then a; closed at the end."""
+    made: list[Client] = []
+
+    def connect_to(cluster: Cluster, names: str) -> Client:
+        client = mirrorq.connect([cluster.endpoints[name] for name in names], timeout=WAIT_S)
+        made.append(client)
+        return client
+
+    yield connect_to
+    for client in made:
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes of which none is killed."""
+    made = Cluster(Path(tmp_path_factory.mktemp("standing")))
+    try:
+        made.found("abc")
+        yield made
+    finally:
+        made.end()
+
+
+def in_sync(queue: MirroredQueue, mirrors: int) -> None:
+    until(lambda: len(queue.status().synchronised_mirrors) == mirrors, queue.status)
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"m%d" % number for number in range(1, count + 1)]
+
+
+def ignore(_: Message) -> None:
+    """A callback that keeps what it is given."""
+
+
+class Tally:
+    """What consumers were handed, by body: no first hand-out twice."""
+
+    def __init__(self) -> None:
+        self.first: Counter[bytes] = Counter()
+        self.seen: set[bytes] = set()
+        self._lock = threading.Lock()
+
+    def take(self, message: Message) -> None:
+        with self._lock:
+            self.seen.add(message.body)
+            self.first[message.body] += not message.redelivered
+        message.ack()
+
+    def check(self, bodies: set[bytes]) -> None:
+        until(lambda: self.seen >= bodies, lambda: sorted(bodies - self.seen)[:9])
+        assert self.seen == bodies
+        assert [body for body, count in self.first.items() if count > 1] == []
+
+
+def test_scenario_1_fifty_clients(cluster: Cluster, connecting: Connecting) -> None:
+    """Fifty clients on all nodes publish, half of them consume too; the master is killed: all is
+    confirmed once, all is seen, nothing twice unflagged."""
+    cluster.found("abc")
+    cluster.open("orders", "a")
+    cluster.wait_in_sync(2, on="a")
+    tally = Tally()
+    handles = []
+    for number in range(CLIENTS):
+        turned = ("abc", "bca", "cab")[number % 3]
+        handles.append(connecting(cluster, turned).queue("orders"))
+    for handle in handles[::2]:
+        handle.consume(tally.take, prefetch=20)
+    sequences: list[int] = []
+    wrong: list[str] = []
+    lock = threading.Lock()
+    begun = threading.Event()
+
+    def produce(number: int, handle: MirroredQueue) -> None:
+        puts = []
+        for count in range(EACH):
+            puts.append(handle.put(b"%d/%d" % (number, count)))
+            if count == EACH // 3:
+                puts[0].result(WAIT_S)
+                begun.set()
+        for put in puts:
+            error = put.exception(WAIT_S)
+            with lock:
+                if error is None:
+                    sequences.append(put.result(0))
+                else:
+                    wrong.append(repr(error))
+
+    threads = [
+        threading.Thread(target=produce, args=(number, handle), daemon=True)
+        for number, handle in enumerate(handles)
+    ]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(WAIT_S)
+    cluster.kill("a")
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+    assert wrong == []
+    assert len(set(sequences)) == len(sequences) == CLIENTS * EACH
+    tally.check({b"%d/%d" % (n, c) for n in range(CLIENTS) for c in range(EACH)})
+    until(lambda: handles[0].status().messages == 0, handles[0].status)
+
+
+@pytest.mark.parametrize("entries", ["ab", "ba"])
+def test_scenarios_3_to_5_what_a_client_held(
+    cluster: Cluster, connecting: Connecting, entries: str
+) -> None:
+    """The master is killed, which is the client's entry node or is not: what it held comes again
+    in order and flagged, what it had acked never does, and an ack from before the failover never
+    ends another's delivery."""
+    cluster.found("abw", witnesses="w")
+    cluster.open("orders", "a")
+    cluster.wait_in_sync(1, on="a")
+    orders = connecting(cluster, entries).queue("orders")
+    other = connecting(cluster, "b").queue("orders")
+    orders.put_many(numbers(6)).result(WAIT_S)
+    held = [orders.get(timeout=WAIT_S) for _ in range(3)]
+    held[0].ack().result(WAIT_S)
+    held[1].ack().result(WAIT_S)
+    cluster.kill("a")
+    until(lambda: other.status().master == "b", other.status)
+    again = [other.get(timeout=WAIT_S) for _ in range(4)]
+    assert [message.body for message in again] == numbers(6)[2:]
+    assert (again[0].redelivered, again[0].delivery_count) == (True, 2)
+    with pytest.raises(AckRefused):
+        held[2].ack().result(WAIT_S)
+    assert [m.body for m in orders.browse()] == numbers(6)[2:]
+    other.ack_many(again).result(WAIT_S)
+    until(lambda: orders.status().messages == 0, orders.status)
+
+
+def test_scenario_6_two_masters_in_a_row(cluster: Cluster) -> None:
+    """The master is killed, 50 ms later its successor, under traffic of two clients: the third
+    serves all that was confirmed. (Two witnesses keep the majority.)"""
+    cluster.found("abcvw", witnesses="vw")
+    cluster.open("orders", "c")
+    cluster["c"].ask("transfer_master", name="orders", node="a")
+    for name in ("producer", "consumer"):
+        cluster.peers[name] = cluster.client()
+        cluster.queues[name] = cluster[name].ask("queue", name="orders")
+    cluster.wait_in_sync(2, on="c")
+    traffic = Traffic(cluster, producer="producer", consumer="consumer", count=5000)
+    traffic.wait_confirmed(500)
+    cluster.kill("a")
+    time.sleep(0.05)  # The scenario's own time between the faults: nothing is waited for.
+    cluster.kill("b")
+    traffic.check(5000)
+    assert cluster.status("c")["master"] == "c"
+
+
+def test_scenario_27_turns_and_prefetch(standing: Cluster, connecting: Connecting) -> None:
+    """Consumers of clients on three nodes that ack nothing: single messages go in turn, each gets
+    as many as its prefetch allows; raised while it runs it gets more, lowered it gets none until it
+    has acked enough."""
+    queues = [connecting(standing, name).queue("turns") for name in "abc"]
+    held: list[list[Message]] = [[], [], []]
+    consumers = [
+        queue.consume(mine.append, prefetch=4) for queue, mine in zip(queues, held, strict=True)
+    ]
+    until(lambda: queues[0].status().consumers == 3, queues[0].status)
+    for body in numbers(6):
+        queues[0].put(body).result(WAIT_S)
+    until(lambda: [len(mine) for mine in held] == [2, 2, 2], lambda: held)
+    turns = sorted([message.sequence for message in mine] for mine in held)
+    assert turns == [[1, 4], [2, 5], [3, 6]]
+    queues[0].put_many(numbers(34)).result(WAIT_S)
+    until(lambda: [len(mine) for mine in held] == [4, 4, 4], lambda: held)
+    sequences = [message.sequence for mine in held for message in mine]
+    assert sorted(sequences) == list(range(1, 13))
+    consumers[1].prefetch = 7
+    until(lambda: len(held[1]) == 7, lambda: held)
+    consumers[1].prefetch = 2
+    queues[1].ack_many(held[1][:5]).result(WAIT_S)
+    until(lambda: queues[1].status().messages_unacknowledged == 4 + 2 + 4, queues[1].status)
+    assert len(held[1]) == 7
+    held[1][5].ack().result(WAIT_S)
+    until(lambda: len(held[1]) == 8, lambda: held)
+    for consumer in consumers:
+        consumer.cancel()
+
+
+def test_exclusive_and_single_active_consumers(standing: Cluster, connecting: Connecting) -> None:
+    """An exclusive consumer of a client keeps others out until it is gone; of several on a queue
+    with single-active-consumer one is served, and the next takes over when its client goes."""
+    first, second = connecting(standing, "b"), connecting(standing, "c")
+    one, two = first.queue("mine"), second.queue("mine")
+    got: list[bytes] = []
+    consumer = one.consume(lambda message: got.append(message.body), exclusive=True)
+    with pytest.raises(PreconditionFailed, match="exclusively"):
+        two.consume(ignore)
+    consumer.cancel()
+    first.set_policy("single", "^single$", {"single-active-consumer": True})
+    active, waiting = first.queue("single"), second.queue("single")
+    seen: list[tuple[str, bytes]] = []
+
+    def take(name: str) -> Callable[[Message], None]:
+        return lambda message: (seen.append((name, message.body)), message.ack())[0]
+
+    active.consume(take("active"))
+    until(lambda: active.status().consumers == 1, active.status)
+    waiting.consume(take("waiting"))
+    until(lambda: active.status().consumers == 2, active.status)
+    waiting.put_many(numbers(5)).result(WAIT_S)
+    until(lambda: len(seen) == 5, lambda: seen)
+    until(lambda: waiting.status().messages == 0, waiting.status)
+    first.close()
+    waiting.put_many(numbers(2)).result(WAIT_S)
+    until(lambda: len(seen) == 7, lambda: seen)
+    assert [name for name, _ in seen] == ["active"] * 5 + ["waiting"] * 2
+
+
+def test_scenarios_27_and_31_consumers_at_a_failover(
+    cluster: Cluster, connecting: Connecting
+) -> None:
+    """The master is killed: who asked for it is cancelled once, the other hears nothing and goes
+    on; with auto_ack what was in flight is lost or comes again flagged, never out of order."""
+    cluster.found("abc")
+    cluster.open("orders", "a")
+    cluster.open("loose", "a")
+    cluster.wait_in_sync(2, on="a")
+    leaving, staying = (connecting(cluster, name).queue("orders") for name in ("bc", "cb"))
+    cancelled: list[object] = []
+    ended = leaving.consume(ignore, cancel_on_failover=True, on_cancel=cancelled.append)
+    loose = connecting(cluster, "bc").queue("loose")
+    until(lambda: leaving.status().consumers == 1, leaving.status)
+    tally = Tally()
+    unwanted: list[object] = []
+    going_on = staying.consume(tally.take, on_cancel=unwanted.append)
+    seen: list[tuple[int, bool]] = []
+    loose.consume(lambda m: seen.append((int(m.body), m.redelivered)), auto_ack=True)
+    puts = [loose.put(b"%d" % number) for number in range(3000)]
+    until(lambda: len(seen) > 300, lambda: len(seen))
+    cluster.kill("a")
+    until(lambda: len(cancelled) == 1)
+    assert not ended.is_active
+    staying.put_many(numbers(100)).result(WAIT_S)
+    tally.check(set(numbers(100)))
+    assert going_on.is_active
+    assert (len(cancelled), unwanted) == (1, [])
+    for put in puts:
+        put.result(WAIT_S)
+    until(lambda: loose.status().messages == 0 and seen[-1][0] == 2999, lambda: seen[-3:])
+    unflagged = [number for number, redelivered in seen if not redelivered]
+    assert unflagged == sorted(set(unflagged))
+    first_time = list(dict.fromkeys(number for number, _ in seen))
+    assert first_time == sorted(first_time)
+
+
+def test_a_publish_to_several_queues_over_a_failover(
+    cluster: Cluster, connecting: Connecting
+) -> None:
+    """The node with the masters of two queues of an exchange is killed while clients publish to
+    three: each message is once in each queue that it reaches, in the publisher's order."""
+    cluster.found("abc")
+    for name, node in (("one", "a"), ("two", "a"), ("three", "b")):
+        cluster.open(name, node)
+        cluster.wait_in_sync(2, on=node)
+    publisher = connecting(cluster, "ac")
+    events = publisher.exchange("events", "topic")
+    for name, pattern in (("one", "#"), ("two", "even.*"), ("three", "#")):
+        events.bind(name, pattern)
+    confirmations = []
+    count = 600
+    for number in range(count):
+        key = "even.x" if number % 2 == 0 else "odd.x"
+        confirmations.append(events.publish(key, b"%d" % number))
+        if number == count // 2:
+            confirmations[0].result(WAIT_S)
+            cluster.kill("a")
+    for number, confirmation in enumerate(confirmations):
+        reached = {"one", "three"} | ({"two"} if number % 2 == 0 else set())
+        assert set(confirmation.result(WAIT_S)) == reached
+    reader = connecting(cluster, "bc")
+    for name, step in (("one", 1), ("two", 2), ("three", 1)):
+        found = [int(m.body) for m in reader.queue(name).browse(count_max=2 * count)]
+        assert found == list(range(0, count, step)), name
+
+
+def test_a_hundred_clients_and_one_that_stands_still(
+    standing: Cluster, connecting: Connecting
+) -> None:
+    """A client that holds messages and whose process is stopped keeps nobody waiting: a hundred
+    others publish, take and ack, and what it held goes to one of them at its place."""
+    queue = connecting(standing, "a").queue("crowd")
+    queue.put_many([b"held1", b"held2"]).result(WAIT_S)
+    stopped = standing.client()
+    handle = stopped.ask("queue", name="crowd")
+    assert [m["body"] for m in stopped.ask("take", queue=handle, count=2)] == ["held1", "held2"]
+    stopped.signal(signal.SIGSTOP)
+    clients = [connecting(standing, ("abc", "bca", "cab")[n % 3]) for n in range(100)]
+    first: list[bytes] = []
+    others: list[bytes] = []
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            mine = clients[number].queue("crowd")
+            mine.put(b"%d" % number).result(WAIT_S)
+            message = mine.get(timeout=WAIT_S)
+            (first if message.redelivered else others).append(message.body)
+            message.ack().result(WAIT_S)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert errors == []
+    assert len(first) + len(others) == 100
+    left = []
+    while len(left) < 2:
+        messages = queue.get_many(2, timeout=WAIT_S)
+        left += [message.body for message in messages]
+        queue.ack_many(messages).result(WAIT_S)
+    everything = {b"held1", b"held2", *(b"%d" % n for n in range(100))}
+    assert sorted(first + others + left) == sorted(everything)
+    stopped.kill()
