@@ -721,7 +721,8 @@ class Engine:
             if unheard_ms < self.config.election_ms + self.config.election_spread_ms:
                 self._led_ms = now_ms
         if now_ms - self._hello_ms >= self.config.heartbeat_ms:
-            self._hello_ms = now_ms
+            # All nodes' ticks are at the same times, so that a node's queues wake it but once.
+            self._hello_ms = now_ms - now_ms % self.config.heartbeat_ms
             for peer in self._peers.all():
                 self._say_hello(peer.name)
             for key in self._contacts.seeds:

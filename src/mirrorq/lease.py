@@ -28,8 +28,8 @@ from mirrorq.messages import LeaseAnswer, LeaseRelease, LeaseRequest, MemberId, 
 __all__ = ["Leading", "LeaseGrantor", "LeaseHolder", "outlast_ms"]
 
 REQUESTS_MAX = 16
-"""Requests remembered at each side for one member: at three a lease, more than five leases,
-and so only a bound on what a broken peer can make a leader keep."""
+"""Requests remembered at each side for one member: at most three a lease, so five leases,
+and only a bound on what a broken peer can make a leader keep."""
 
 
 @frozen
@@ -51,11 +51,16 @@ class LeaseHolder:
     def __init__(self, member: MemberId, lease_ms: int) -> None:
         self._member = member
         self._lease_ms = lease_ms
-        self._renew_ms = max(lease_ms // 3, 1)
+        self._renew_ms = max(lease_ms // 2, 1)
+        """After the send time of the newest request that was answered."""
+        self._retry_ms = max(lease_ms // 3, 1)
+        """After the last request, answered or not."""
         self._number = 0
         self._sent: dict[int, int] = {}
         """Open requests: number -> send time."""
         self._asked_ms: int | None = None
+        self._answered_ms: int | None = None
+        """Send time of the newest request that was answered."""
         self._grants: list[tuple[int, int]] = []
         """(commit index needed, end of the lease); the ends grow."""
         self._released = False
@@ -84,7 +89,12 @@ class LeaseHolder:
         """Return when `poll` has something to send next; None: nothing while not needed."""
         if not needed:
             return None
-        return now_ms if self._asked_ms is None else self._asked_ms + self._renew_ms
+        if self._asked_ms is None:
+            return now_ms
+        retry_ms = self._asked_ms + self._retry_ms
+        if self._answered_ms is None:
+            return retry_ms
+        return max(retry_ms, self._answered_ms + self._renew_ms)
 
     def on_answer(self, answer: LeaseAnswer) -> None:
         """Count an answer. Unknown, given-up and repeated numbers are ignored."""
@@ -93,6 +103,7 @@ class LeaseHolder:
             return
         for number in [number for number in self._sent if number < answer.number]:
             del self._sent[number]
+        self._answered_ms = sent_ms
         self._grants.append((answer.commit_index, sent_ms + self._lease_ms))
         del self._grants[:-REQUESTS_MAX]
 
@@ -114,7 +125,7 @@ class LeaseHolder:
         self._released = True
         self._grants.clear()
         self._sent.clear()
-        self._asked_ms = now_ms
+        self._asked_ms, self._answered_ms = now_ms, None
         return LeaseRelease(self._member, self._number)
 
     def resume(self) -> None:

@@ -367,7 +367,7 @@ class Replica:
                 self._writes_behind = False
             case Tick():
                 if now_ms >= self._next_tick_ms:
-                    self._next_tick_ms = now_ms + self._config.heartbeat_ms
+                    self._next_tick_ms = self._tick_after(now_ms)
                     self.ring.on_tick()
                     self._sample(now_ms)
 
@@ -413,7 +413,7 @@ class Replica:
             return
         ring.install(view)
         self.transfer.forget()
-        self._next_tick_ms = now_ms + self._config.heartbeat_ms
+        self._next_tick_ms = self._tick_after(now_ms)
         before = self.master
         if not ring.is_master:
             self.master = None
@@ -728,6 +728,12 @@ class Replica:
         return tuple(dead)
 
     # --- Time ---------------------------------------------------------------------------
+
+    def _tick_after(self, now_ms: int) -> int:
+        """All queues of a node tick together, with its signs of life: it wakes once."""
+        heartbeat_ms = self._config.heartbeat_ms
+        next_ms = now_ms - now_ms % heartbeat_ms + heartbeat_ms
+        return next_ms if 2 * (next_ms - now_ms) >= heartbeat_ms else next_ms + heartbeat_ms
 
     def _wake_at_ms(self, now_ms: int, wake: int | None) -> int | None:
         if self.ring.needs_tick:

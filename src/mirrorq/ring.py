@@ -136,6 +136,9 @@ class Ring:
         """What the right has been sent; -1 until it says that it is repaired."""
         self._left_heard = False
         self._marked = (-1, -1)
+        self._is_watermark_fresh = False
+        """Said since the last tick: the next one need not repeat it."""
+        self._is_mark_fresh = False
         self._ticks_left = REPEAT_COUNT
         self._asked_from = 0
 
@@ -378,10 +381,18 @@ class Ring:
         if self.stable < self.received and self.in_sync and not self.is_master:
             self._report_durable()
         if self._ticks_left > 0 or self.stable < self.received:
+            self._repeat()
+
+    def _repeat(self) -> None:
+        """Each kind of mark that has been quiet since the last tick is due again."""
+        if not (self._is_watermark_fresh or self._is_mark_fresh):
             self._ticks_left -= 1
+        if not self._is_watermark_fresh:
             self._w_sent = 0
-            self._joiner_sent = -1
+        if not self._is_mark_fresh:
             self._marked = (-1, -1)
+        self._joiner_sent = -1
+        self._is_watermark_fresh = self._is_mark_fresh = False
 
     @property
     def needs_tick(self) -> bool:
@@ -561,6 +572,7 @@ class Ring:
                 break
             self._send(right, Data(self.queue_id, self.epoch, self.stable, batch))
             self._marked = (self.stable, self.received)
+            self._is_mark_fresh = True
             if not batch:
                 break
             self._right_received = batch[-1].lsn
@@ -590,6 +602,7 @@ class Ring:
         to = standing.master if standing.is_last_in_sync else standing.right
         if to is not None:
             self._w_sent = lowest
+            self._is_watermark_fresh = True
             self._send(to, Watermark(self.queue_id, self.epoch, lowest))
 
     def _advance_stable(self) -> None:
@@ -625,6 +638,7 @@ class Ring:
         if not self.has_state:
             return
         self._marked = mark
+        self._is_mark_fresh = True
         self._send(right, Mark(self.queue_id, self.epoch, self.stable, self.received))
 
 

@@ -41,14 +41,14 @@ def test_the_lease_needs_the_catalog_up_to_its_commit_index() -> None:
 def test_a_renewal_that_needs_more_of_the_catalog_does_not_end_the_lease_before() -> None:
     """Each answer counts for itself: the older one goes on until its own end."""
     holder = LeaseHolder(A, LEASE_MS)
-    for at, commit in ((1000, 5), (1100, 8)):
+    for at, commit in ((1000, 5), (1150, 8)):
         request = holder.poll(at, True)
         assert isinstance(request, LeaseRequest)
         holder.on_answer(LeaseAnswer(request.number, 2, commit))
-    assert (holder.valid_until_ms(7), holder.valid_until_ms(8)) == (1300, 1400)
+    assert (holder.valid_until_ms(7), holder.valid_until_ms(8)) == (1300, 1450)
 
 
-def test_a_master_renews_three_times_a_lease_and_others_never_ask() -> None:
+def test_a_master_asks_three_times_a_lease_until_it_is_answered_and_others_never_ask() -> None:
     """So one lost answer costs nothing, and a node without masters costs no round."""
     holder = LeaseHolder(A, LEASE_MS)
     assert holder.poll(1000, False) is None
@@ -57,6 +57,21 @@ def test_a_master_renews_three_times_a_lease_and_others_never_ask() -> None:
     assert holder.poll(1099, True) is None
     assert holder.wake_at_ms(1099, True) == 1100
     assert holder.poll(1100, True) == LeaseRequest(2, A)
+
+
+def test_a_lease_that_is_granted_in_time_is_renewed_at_its_half() -> None:
+    """An answer that stays out brings the next request forward; a late one does not hurry."""
+    holder = LeaseHolder(A, LEASE_MS)
+    assert holder.poll(1000, True) == LeaseRequest(1, A)
+    holder.on_answer(LeaseAnswer(1, 2, 0))
+    assert holder.poll(1149, True) is None
+    assert holder.poll(1150, True) == LeaseRequest(2, A)
+    assert holder.wake_at_ms(1150, True) == 1250
+    assert holder.poll(1250, True) == LeaseRequest(3, A)
+    holder.on_answer(LeaseAnswer(2, 2, 0))
+    assert holder.wake_at_ms(1251, True) == 1350
+    holder.on_answer(LeaseAnswer(3, 2, 0))
+    assert holder.wake_at_ms(1252, True) == 1400
 
 
 def test_answers_count_once_and_only_to_known_requests() -> None:
@@ -77,7 +92,7 @@ def test_a_release_gives_up_at_once_and_for_good() -> None:
     holder = LeaseHolder(A, LEASE_MS)
     holder.poll(1000, True)
     holder.on_answer(LeaseAnswer(1, 2, 0))
-    holder.poll(1100, True)
+    holder.poll(1150, True)
     assert holder.release(1150) == LeaseRelease(A, 2)
     assert holder.valid_until_ms(9) == 0
     holder.on_answer(LeaseAnswer(2, 2, 0))
