@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
 
-__all__ = ["Deadlines"]
+__all__ = ["Deadlines", "earliest"]
 
 
 class Deadlines:
@@ -59,3 +59,10 @@ class Deadlines:
             del self._at[key], self._entries[key]
             found.append(key)
         return found
+
+
+def earliest(one: int | None, other: int | None) -> int | None:
+    """The earlier of two times, None being never."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one if one < other else other

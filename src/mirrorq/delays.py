@@ -48,12 +48,17 @@ class Delays:
 
     def returns(self) -> list[tuple[int, RangeSet]]:
         """What was returned in this step, for each moment: (due_us, messages)."""
+        if not self._returning:
+            return []
         found = [(due_us, RangeSet(ranges)) for due_us, ranges in sorted(self._returning.items())]
         self._returning.clear()
         return found
 
     def due(self, wall_us: int, place: int) -> LaneOp | None:
         """The op that ends what is due; its messages stand at `place` and after it."""
+        next_us = self._timetable.next_us()
+        if next_us is None or next_us > wall_us:
+            return None
         entering: list[Range] = []
         returning = RangeSet()
         for due_us, first, last in self._timetable.take(wall_us, ENTER_COUNT):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import get_args
 
 from attrs import define, evolve
 
@@ -24,7 +25,7 @@ from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.contacts import MARK, Contacts
 from mirrorq.courier import OutboxLoaded, courier_number, is_courier, source_of
-from mirrorq.deadlines import Deadlines
+from mirrorq.deadlines import Deadlines, earliest
 from mirrorq.effects import Persisted, QueueImage, QueueWrite, RaftEntry, RaftImage
 from mirrorq.engine_events import (
     Answer,
@@ -81,6 +82,7 @@ from mirrorq.messages import (
     NodeStopped,
     QueueReport,
     RegisterNode,
+    RingMessage,
     SessionId,
     SessionReply,
     SessionRequest,
@@ -91,7 +93,7 @@ from mirrorq.messages import (
     Yielded,
 )
 from mirrorq.notice import Notice
-from mirrorq.peers import Peers
+from mirrorq.peers import Peer, Peers
 from mirrorq.proposals import pack, recorded_endpoints, unpack
 from mirrorq.raft import (
     KIND_COMMAND,
@@ -130,7 +132,6 @@ from mirrorq.replica import (
     Undelivered,
     ViewInstalled,
     YieldAsked,
-    earliest,
 )
 from mirrorq.replica import WriteAll as WriteAllOf
 from mirrorq.room import Room
@@ -260,9 +261,14 @@ class Engine:
         )
         self._led_ms = now_ms
         """When this node last knew of a leader: of a majority that it is in contact with."""
+        self._led_by: StoreId | None = None
+        self._led_until_ms = now_ms
+        """Until then at least it knows of that leader, if it leads on."""
         self._asks: dict[int, _PendingAsk] = {}
         self._ask_number = 0
         self._raft_number = 0
+        self._has_raft_news = True
+        """Raft or the founding has been stepped: there may be something to tend."""
         self._admissions: dict[StoreId, None] = {}
         self._sessions: dict[SessionId, int] = {}
         self._owners: dict[SessionId, None] = {}
@@ -412,7 +418,10 @@ class Engine:
         for queue_id in self._holding:
             self.room.bytes_left -= self.replicas[queue_id].ring.append_cost
         for event in events:
-            self._on_event(now_ms, event)
+            if type(event) is FromPeer:
+                self._on_peer(now_ms, event)
+            else:
+                self._on_event(now_ms, event)
         self._run_timers(now_ms)
         if self._endings:
             self._tell_endings(now_ms)
@@ -492,17 +501,21 @@ class Engine:
             if message.node == event.node and message.incarnation == event.incarnation:
                 self._on_hello(now_ms, message)
             return
-        member = self._peers.on_heard(now_ms, event.node, event.incarnation)
-        if member is None:
+        peer = self._peers.on_heard(now_ms, event.node, event.incarnation)
+        if peer is None:
             return
-        store = StoreId(member.node, member.store)
+        member, store = peer.member, peer.store
+        assert member is not None
+        assert store is not None
         if isinstance(message, RAFT_MESSAGES):
             self._step_raft(now_ms, Received(store, message))
         elif isinstance(message, FOUNDING_MESSAGES):
             if not isinstance(message, AdmissionRequest) or self._may_ask(member, message):
                 self._found(now_ms, FoundingReceived(store, message))
-        elif self._is_foreign(store):
+        elif self._is_peer_foreign(peer, store):
             return
+        elif type(message) in _OF_RINGS:
+            self._queue(message.queue_id, RingReceived(member, message))  # type: ignore[attr-defined,arg-type]
         elif isinstance(message, SessionRequest):
             self._take_request(message)
         elif isinstance(message, SessionReply):
@@ -539,9 +552,7 @@ class Engine:
                 if not self.is_registered or self._raft.leader is None:
                     self._on_unwelcome(message.text)
             case _:
-                queue_id = getattr(message, "queue_id", None)
-                if isinstance(queue_id, int):
-                    self._queue(queue_id, RingReceived(member, message))  # type: ignore[arg-type]
+                pass
 
     def _on_report(self, now_ms: int, sender: MemberId, report: QueueReport) -> None:
         """A master's report, or what another node remembers of it: the newest reign counts."""
@@ -666,6 +677,15 @@ class Engine:
         raft = self._raft
         return raft.is_leader and raft.own_term_applied and store not in raft.voters
 
+    def _is_peer_foreign(self, peer: Peer, store: StoreId) -> bool:
+        """The same of one whose messages come often."""
+        voters = self._raft.voters
+        if peer.voters is not voters:
+            if store not in voters:
+                return self._is_foreign(store)
+            peer.voters = voters
+        return False
+
     def _on_link(self, node: str) -> None:
         """A connection ended or came anew: what was on the way may be gone."""
         self._all_queues(LinkLost(node))
@@ -696,9 +716,12 @@ class Engine:
         self._out.probes.append(node)
 
     def _say_hello(self, node: str) -> None:
+        self._out.send.append((node, self._hello()))
+
+    def _hello(self) -> Hello:
         me = self.me
         unheard = self._supervisor.unheard()
-        hello = Hello(
+        return Hello(
             me.node,
             me.store,
             me.incarnation,
@@ -707,26 +730,28 @@ class Engine:
             self._endpoint,
             self.catalog.cluster,
         )
-        self._out.send.append((node, hello))
 
     # --- Time ---------------------------------------------------------------------------
 
     def _run_timers(self, now_ms: int) -> None:
-        if _is_due(self._founding_wake, now_ms) and not self._raft.is_founded:
+        raft = self._raft
+        if not raft.is_founded and _is_due(self._founding_wake, now_ms):
             self._found(now_ms, FoundingTick())
         if _is_due(self._raft_wake, now_ms):
             self._step_raft(now_ms, RaftTick())
-        if self._raft.leader is not None:
-            unheard_ms = now_ms - self._raft.heard_ms
-            if unheard_ms < self.config.election_ms + self.config.election_spread_ms:
+        if raft.leader is not None:
+            if now_ms >= self._led_until_ms or raft.leader is not self._led_by:
+                self._led_by = raft.leader
+                patience_ms = self.config.election_ms + self.config.election_spread_ms
+                self._led_until_ms = raft.heard_ms + patience_ms
+            if now_ms < self._led_until_ms:
                 self._led_ms = now_ms
         if now_ms - self._hello_ms >= self.config.heartbeat_ms:
             # All nodes' ticks are at the same times, so that a node's queues wake it but once.
             self._hello_ms = now_ms - now_ms % self.config.heartbeat_ms
-            for peer in self._peers.all():
-                self._say_hello(peer.name)
-            for key in self._contacts.seeds:
-                self._say_hello(key)
+            hello = self._hello()
+            self._out.send += [(peer.name, hello) for peer in self._peers.all()]
+            self._out.send += [(key, hello) for key in self._contacts.seeds]
             for peer in self._peers.newly_silent(now_ms):
                 self._on_gone(peer.name)
                 if not self._contacts.is_needed(peer.name):
@@ -739,7 +764,9 @@ class Engine:
                 self._promise(now_ms, replica)
         if _is_due(self._supervisor_wake, now_ms):
             self._supervise(now_ms, SupervisorTick())
-        self._tend_cluster(now_ms)
+        if self._has_raft_news:
+            self._has_raft_news = False
+            self._tend_cluster(now_ms)
 
     def _on_gone(self, node: str) -> None:
         self._all_queues(NodeGone(node))
@@ -764,6 +791,7 @@ class Engine:
     # --- Founding, Raft, admission ------------------------------------------------------
 
     def _found(self, now_ms: int, event: FoundingEvent) -> None:
+        self._has_raft_news = True
         effects = self._founding.step(now_ms, event)
         self._founding_wake = effects.wake_at_ms
         if effects.promise is not None:
@@ -808,8 +836,10 @@ class Engine:
         self._step_raft(now_ms, ProposeVoters(self._raft_number, voters))
 
     def _step_raft(self, now_ms: int, event: RaftEvent) -> None:
-        was_founded, was_leader = self._raft.is_founded, self._raft.is_leader
-        effects: RaftEffects = self._raft.step(now_ms, event)
+        raft = self._raft
+        was_founded, was_leader = raft.is_founded, raft.is_leader
+        effects: RaftEffects = raft.step(now_ms, event)
+        self._has_raft_news = True
         self._raft_wake = effects.wake_at_ms
         if effects.persist is not None:
             self._out.raft = merge_writes(self._out.raft, effects.persist)
@@ -819,15 +849,17 @@ class Engine:
             self._restore(now_ms, effects.install.data)
         for entry in effects.apply:
             self._apply(now_ms, entry)
-        if not was_founded and self._raft.is_founded:
+        if not was_founded and raft.is_founded:
             self._found(now_ms, Founded())
             self._contacts.end_seeds()
             self._joins = ()
             self._unwelcome = ""
             self._out.notices.append(Notice("founded", "the cluster is founded"))
-        contact_ms = self._raft.majority_contact_ms
-        is_news = was_leader != self._raft.is_leader or contact_ms != self._contact_ms
-        self._contact_ms = contact_ms
+        is_news = was_leader is not raft.is_leader
+        if self._supervisor.is_asked_for_leases:
+            contact_ms = raft.majority_contact_ms
+            is_news = is_news or contact_ms != self._contact_ms
+            self._contact_ms = contact_ms
         if is_news or effects.apply:
             self._supervise(now_ms, SupervisorTick())
 
@@ -945,7 +977,8 @@ class Engine:
             self._step_raft(now_ms, PeerDead(StoreId(member.node, member.store)))
         if effects.wants_round:
             self._step_raft(now_ms, Contact())
-            self._supervise(now_ms, SupervisorTick())
+            if self._raft.majority_contact_ms == now_ms:
+                self._supervise(now_ms, SupervisorTick())
 
     def _propose(self, now_ms: int, command: CatalogCommand) -> None:
         """A wish of the leader's own."""
@@ -1055,13 +1088,14 @@ class Engine:
                 self._to_leader(now_ms, request)
         lease = self.lease
         was_held, was_paused = now_ms < lease.until_ms, lease.paused
-        lease.until_ms = self._holder.valid_until_ms(self._raft.applied_index)
-        lease.paused = self.is_paused(now_ms)
+        lease.until_ms = until_ms = self._holder.valid_until_ms(self._raft.applied_index)
+        lease.paused = is_paused = now_ms - self._led_ms > self.config.heartbeat_ms
+        if was_paused is is_paused and was_held is (now_ms < until_ms):
+            return
         if was_paused != lease.paused:
             kind = "paused" if lease.paused else "resumed"
             self._out.notices.append(Notice(kind, f"{kind}: contact with a majority"))
-        if was_held != (now_ms < lease.until_ms) or was_paused != lease.paused:
-            self._all_queues(LeaseChanged())
+        self._all_queues(LeaseChanged())
 
     # --- Queues -------------------------------------------------------------------------
 
@@ -1358,6 +1392,9 @@ class Engine:
             if self._reported.get(queue_id) != report:
                 self._reported[queue_id] = report
                 self._out.send.extend((peer.name, report) for peer in self._peers.all())
+
+
+_OF_RINGS = frozenset(get_args(RingMessage))
 
 
 def _without(writes: list[tuple[int, int]], queue_id: int) -> list[tuple[int, int]]:

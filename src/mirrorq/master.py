@@ -25,6 +25,7 @@ from mirrorq.codec import OpCodec
 from mirrorq.columns import sizes_of
 from mirrorq.config import Config
 from mirrorq.courier import Couriers, NoTargets, Targets, is_courier
+from mirrorq.deadlines import earliest
 from mirrorq.delays import Delays
 from mirrorq.delivery import ConsumerKey, ConsumerSeat, Delivery
 from mirrorq.disuse import Disuse
@@ -227,6 +228,8 @@ class Master:
         self._lease = lease
         self._room = room or Room()
         self._sessions: dict[SessionId, Attachment] = {}
+        self._has_lost = False
+        """The link to some session's node broke."""
         self._waiting: deque[SessionRequest] = deque()
         self._held_publishes: deque[tuple[SessionId, int, Publish]] = deque()
         self._limit = limit_of(DEFAULT)
@@ -527,6 +530,7 @@ class Master:
         for session, attachment in self._sessions.items():
             if session.node == node and attachment.lost_ms is None:
                 attachment.lost_ms = now_ms
+                self._has_lost = True
 
     def _expire_producers(self, now_ms: int) -> None:
         """Ids that were idle for long end by an op; from here on they are unknown."""
@@ -552,14 +556,20 @@ class Master:
 
     def _end_lost(self, now_ms: int) -> None:
         patience_ms = 2 * self._config.failure_ms
+        self._has_lost = False
         for session, attachment in list(self._sessions.items()):
             lost_ms = attachment.lost_ms
             if lost_ms is not None and now_ms - lost_ms >= patience_ms:
                 self.on_session_gone(session)
+            elif lost_ms is not None:
+                self._has_lost = True
 
     def _end_overdue(self, now_ms: int) -> None:
         """Messages held for too long go back; their consumer hangs and is cancelled."""
         timeout_ms = self._config.consumer_timeout_ms
+        oldest_ms = self.delivery.oldest_ms
+        if oldest_ms is None or oldest_ms >= now_ms - timeout_ms:
+            return
         for number in self.delivery.handed_before(now_ms - timeout_ms):
             session, consumer = key = self.delivery.open[number].key
             self._returns.extend(self.delivery.drop(number))
@@ -1084,10 +1094,13 @@ class Master:
         """Turn what this step's requests have made due into ops, replies and hand-outs."""
         if not self.active:
             return
-        self._end_lost(now_ms)
+        delivery = self.delivery
+        if self._has_lost:
+            self._end_lost(now_ms)
         self._end_overdue(now_ms)
         self._expire_producers(now_ms)
-        self._expire(now_ms)
+        if delivery.came_back or self._expiry.next_ms is not None:
+            self._expire(now_ms)
         if self._is_enforcing:
             self._enforce(now_ms)
         if self.has_outbox and self._held_moves:
@@ -1098,19 +1111,22 @@ class Master:
         self.stages.admit(now_ms)
         self.stages.expire(now_ms, self.wall_us, self._config.staged_timeout_ms)
         self._flush_settles(now_ms)
-        self._end_purges(now_ms)
+        if self._purges:
+            self._end_purges(now_ms)
         due = self.delays.due(self.wall_us, self._next_sequence)
         if due is not None:
             self._propose(now_ms, due)
         self._discharge(self._state.applied)
-        if self.delivery.hungry and self.delivery.ready:
+        has_takers = delivery.hungry and bool(delivery.ready)
+        if has_takers:
             self._wanted_ms = now_ms
         # P2: what is on its way back comes before what is behind it.
         is_returning = self._state.applied < self._return_lsn
         is_free = not is_returning and not self.has_yielded and not self._purges
         if now_ms < self._lease.until_ms and is_free:
-            for (session, _), deliver in self.delivery.hand_out(now_ms):
-                self._reply(session, deliver)
+            if has_takers:
+                for (session, _), deliver in delivery.hand_out(now_ms):
+                    self._reply(session, deliver)
             self._recall()
         if self._held_by_limit:
             # What was handed out has made room, and nothing else may come to look at it.
@@ -1119,8 +1135,10 @@ class Master:
         self._run_couriers(now_ms)
         self._tell_flows()
         self._flush_confirms()
-        consumers = sum(key[1] != 0 for key in self.delivery.consumers)
-        is_used = bool(consumers or self.delivery.hungry or self.delivery.unacknowledged)
+        consumers = 0
+        for _, number in delivery.consumers:
+            consumers += number != 0
+        is_used = bool(consumers or delivery.unacknowledged or delivery.hungry)
         for command in (
             self.vacancy.judge(now_ms, consumers),
             self.disuse.judge(now_ms, is_used),
@@ -1183,7 +1201,7 @@ class Master:
     def _recall(self) -> None:
         """A consumer waits while handles hold messages that no call has asked for."""
         delivery = self.delivery
-        if delivery.ready or not delivery.open or not delivery.hungry:
+        if not delivery.open or delivery.ready or not delivery.hungry:
             return
         hungry = [key for key, seat in delivery.consumers.items() if seat.wants > 0]
         for holder, newest in delivery.holders(0).items():
@@ -1205,31 +1223,31 @@ class Master:
     def wake_at_ms(self, now_ms: int) -> int | None:
         """When a handle whose link broke is given up, a held publish is looked at again, or a
         delay ends."""
-        patience_ms = 2 * self._config.failure_ms
-        times = [a.lost_ms + patience_ms for a in self._sessions.values() if a.lost_ms is not None]
+        wake: int | None = None
+        if self._has_lost:
+            patience_ms = 2 * self._config.failure_ms
+            lost = [a.lost_ms for a in self._sessions.values() if a.lost_ms is not None]
+            wake = min(lost) + patience_ms if lost else None
         if self._held_publishes and not self._held_by_limit:
-            times.append(now_ms + HELD_MS)
+            wake = earliest(wake, now_ms + HELD_MS)
         oldest_ms = self.delivery.oldest_ms
         if oldest_ms is not None:
-            times.append(oldest_ms + self._config.consumer_timeout_ms + 1)
+            wake = earliest(wake, oldest_ms + self._config.consumer_timeout_ms + 1)
+        for purge in self._purges:
+            wake = earliest(wake, purge.until_ms)
+        return earliest(wake, self._active_wake_at_ms(now_ms)) if self.active else wake
+
+    def _active_wake_at_ms(self, now_ms: int) -> int | None:
+        """The same of what time alone brings about."""
+        wake = earliest(self.vacancy.wake_at_ms(), self.disuse.wake_at_ms())
         expiry_ms = self._expiry.next_ms
-        if expiry_ms is not None and self.active:
+        if expiry_ms is not None:
             # The wall clock may be set: look again at times, however far away it seems.
             left_ms = expiry_ms - self.wall_us // 1000
-            times.append(now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS))
-        for end_ms in (self.vacancy.wake_at_ms(), self.disuse.wake_at_ms()):
-            if end_ms is not None and self.active:
-                times.append(end_ms)
-        times += [purge.until_ms for purge in self._purges]
-        look_ms = self.stages.wake_at_ms() if self.active else None
-        if look_ms is not None:
-            times.append(look_ms)
-        if self.couriers.wake_at_ms is not None and self.active:
-            times.append(self.couriers.wake_at_ms)
-        due_ms = self.delays.wake_at_ms(now_ms, self.wall_us) if self.active else None
-        if due_ms is not None:
-            times.append(due_ms)
-        return min(times, default=None)
+            wake = earliest(wake, now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS))
+        wake = earliest(wake, self.couriers.wake_at_ms)
+        wake = earliest(wake, self.stages.wake_at_ms())
+        return earliest(wake, self.delays.wake_at_ms(now_ms, self.wall_us))
 
     # --- Ops ----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attrs import define
 
-from mirrorq.messages import Hello, MemberId
+from mirrorq.messages import Hello, MemberId, StoreId
 
 
 @define
@@ -18,6 +18,10 @@ class Peer:
     name: str
     member: MemberId | None = None
     """Its newest life that has said hello; None before."""
+    store: StoreId | None = None
+    """The store of that life."""
+    voters: tuple[StoreId, ...] | None = None
+    """The voters among which that store is, when they were last looked at."""
     heard_ms: int = 0
     gone: bool = True
     rival: int = 0
@@ -54,7 +58,9 @@ class Peers:
                 return None
         if known is None or known.store != member.store:
             peer.rival = 0
-        peer.member = member
+        if known != member:
+            peer.member = member
+            peer.store, peer.voters = StoreId(hello.node, hello.store), None
         peer.heard_ms = now_ms
         peer.gone = False
         return member != known
@@ -79,14 +85,14 @@ class Peers:
         peer.is_rival_told = peer.is_rival_told or is_news
         return is_news
 
-    def on_heard(self, now_ms: int, name: str, incarnation: int) -> MemberId | None:
+    def on_heard(self, now_ms: int, name: str, incarnation: int) -> Peer | None:
         """Something came; who from, or None when that life has not said hello yet."""
         peer = self._peers.get(name)
         if peer is None or peer.member is None or peer.member.incarnation != incarnation:
             return None
         peer.heard_ms = now_ms
         peer.gone = False
-        return peer.member
+        return peer
 
     def end(self, member: MemberId) -> bool:
         """This life is known dead. True when that is news."""

@@ -23,6 +23,7 @@ from attrs import frozen
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.courier import OutboxLoaded, Targets
+from mirrorq.deadlines import earliest
 from mirrorq.effects import Persisted, QueueImage, QueueWrite, ReplicaEffects
 from mirrorq.master import Lease, Master
 from mirrorq.messages import (
@@ -299,15 +300,16 @@ class Replica:
         if not self.halted:
             self._settle(now_ms, out)
         self._make_write(now_ms, out)
-        if self.master is not None:
-            couriers = self.master.couriers
-            out.requests += couriers.requests
-            out.loads, couriers.requests, couriers.loads = couriers.loads, [], []
-        if self.master is not None and self.master.replies:
-            out.replies = self.master.replies
-            self.master.replies = []
-        if self.master is not None and self.master.commands:
-            out.commands, self.master.commands = self.master.commands, []
+        master = self.master
+        if master is not None:
+            couriers = master.couriers
+            if couriers.requests or couriers.loads:
+                out.requests += couriers.requests
+                out.loads, couriers.requests, couriers.loads = couriers.loads, [], []
+            if master.replies:
+                out.replies, master.replies = master.replies, []
+            if master.commands:
+                out.commands, master.commands = master.commands, []
         out.wake_at_ms = self._wake_at_ms(now_ms, out.wake_at_ms)
         return out
 
@@ -549,15 +551,19 @@ class Replica:
             )
             out.wake_at_ms = earliest(out.wake_at_ms, wake)
         ring.settle()
+        received = ring.received
         self._apply_stable(now_ms)
         if self.master is not None:
             self.master.settle(now_ms)
-            ring.settle()
+            if ring.received != received:
+                ring.settle()
             self._count_in(now_ms, out)
             self._move_slow_out(now_ms, out)
 
     def _apply_stable(self, now_ms: int) -> None:
         ring = self.ring
+        if self.state.applied >= ring.stable:
+            return
         while ring.has_state and self.state.applied < min(ring.stable, ring.received):
             entry = ring.entry(self.state.applied + 1)
             assert entry is not None, "entries are kept until they are applied"
@@ -591,6 +597,8 @@ class Replica:
         what the others have there, for R8 asks it of this epoch's whole history too.
         """
         ring = self.ring
+        if not ring.has_joiners and not ring.is_settling:
+            return
         slow = {member: t for member, t in self._slow_until_ms.items() if now_ms < t}
         if any(member in slow for member in ring.joiners):
             # Nothing else would look again in a queue that is idle by then.
@@ -648,7 +656,7 @@ class Replica:
 
     def _make_write(self, now_ms: int, out: ReplicaEffects) -> None:
         ring = self.ring
-        if self._holds_back(now_ms):
+        if not self._has_to_write(now_ms) or self._holds_back(now_ms):
             ring.trim(self.state.applied)
             return
         cut, entries = ring.take_write()
@@ -678,6 +686,20 @@ class Replica:
         self._chunk = ()
         self._reset = self._state_came = False
         ring.trim(self.state.applied)
+
+    def _has_to_write(self, now_ms: int) -> bool:
+        """Whether anything at all has come for the disk; most steps are about marks only."""
+        ring = self.ring
+        return (
+            ring.has_append
+            or ring.has_cut
+            or bool(self._chunk)
+            or self._state_came
+            or self._reset
+            or self.transfer.lacking_changed
+            or self._write_due_ms is not None
+            or self._checkpoint_due(now_ms)
+        )
 
     def _holds_back(self, now_ms: int) -> bool:
         """Whether what this step wants on disk waits: confirms do not rest on it.
@@ -737,8 +759,10 @@ class Replica:
 
     def _wake_at_ms(self, now_ms: int, wake: int | None) -> int | None:
         if self.ring.needs_tick:
-            wake = earliest(wake, max(self._next_tick_ms, now_ms + 1))
-        wake = earliest(wake, self._write_due_ms)
+            tick_ms = self._next_tick_ms
+            wake = earliest(wake, tick_ms if tick_ms > now_ms else now_ms + 1)
+        if self._write_due_ms is not None:
+            wake = earliest(wake, self._write_due_ms)
         if self._ops_since:
             wake = earliest(wake, self._applied_ms + IDLE_CHECKPOINT_MS)
         if self.master is not None:
@@ -758,13 +782,6 @@ def _dropped_text(kept: int, received: int, state: QueueState) -> str:
     if kept < state.applied:
         return f"{text}: this copy, of {state.live.count} messages, is dropped and made anew"
     return f"{text}: they are cut from this copy"
-
-
-def earliest(one: int | None, other: int | None) -> int | None:
-    """The earlier of two times, None being never."""
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
 
 
 __all__ = [

@@ -95,7 +95,9 @@ class Ring:
         """Where effects go; the replica takes it at the end of each step."""
         self.view: View | None = None
         self.epoch = 0
-        self._standing = views.NOWHERE
+        self._stand(views.NOWHERE)
+        self.has_joiners = False
+        """The view has members that are not in sync."""
         self.repaired = False
         self.has_state = True
         """False while a joiner waits for a transferred state: it asks for no resend."""
@@ -167,7 +169,8 @@ class Ring:
         """Enter a newer epoch (R4: never an older one)."""
         self.view = view
         self.epoch = view.epoch
-        self._standing = views.standing(view, self.me)
+        self._stand(views.standing(view, self.me))
+        self.has_joiners = not all(member.in_sync for member in view.members)
         self.repaired = False
         self._w_left = self._w_sent = self._round_mark = 0
         self.is_at_receipt = view.durability == "replicated"
@@ -192,19 +195,13 @@ class Ring:
         elif (left := self._left()) is not None:
             self._send(left, HistoryRequest(self.queue_id, view.epoch))
 
+    def _stand(self, standing: views.Standing) -> None:
+        self._standing = standing
+        self.is_master = standing.is_master
+        self.is_member = standing.is_member
+        self.in_sync = standing.in_sync
+
     # --- Questions ----------------------------------------------------------------------
-
-    @property
-    def is_master(self) -> bool:
-        return self._standing.is_master
-
-    @property
-    def is_member(self) -> bool:
-        return self._standing.is_member
-
-    @property
-    def in_sync(self) -> bool:
-        return self._standing.in_sync
 
     @property
     def assured(self) -> int:
@@ -418,11 +415,13 @@ class Ring:
         """Send marks and frames that this step has made due."""
         if self.view is None or not self.repaired or not self.is_member:
             return
-        self._serve_right(always=False)
+        if 0 <= self._right_received < self.received:
+            self._serve_right(always=False)
         self._pass_watermark()
         if self.is_master:
             self._advance_stable()
-        self._report_joiner()
+        elif not self.in_sync:
+            self._report_joiner()
         self._mark_right()
 
     def take_write(self) -> tuple[int | None, tuple[Entry, ...]]:
@@ -441,9 +440,9 @@ class Ring:
 
     def trim(self, applied: int) -> None:
         """Forget entries that are applied and that no member will ask this one for."""
-        keep_bytes = 0
-        if self.view is not None and any(not member.in_sync for member in self.view.members):
-            keep_bytes = self._joiner_bytes_max
+        if not self.log:
+            return
+        keep_bytes = self._joiner_bytes_max if self.has_joiners else 0
         limit = min(applied, self.stable, self.durable)
         while self.log and self.log[0].lsn <= limit and self.log_bytes > keep_bytes:
             entry = self.log.popleft()
@@ -593,7 +592,9 @@ class Ring:
         """R2: the running minimum goes right; the last in sync member closes the ring."""
         if not self.in_sync or self.view is None:
             return
-        lowest = self.assured if self.is_master else min(self._w_left, self.assured)
+        lowest = self.assured
+        if not self.is_master and self._w_left < lowest:
+            lowest = self._w_left
         if lowest <= self._w_sent:
             return
         standing = self._standing
@@ -608,9 +609,11 @@ class Ring:
     def _advance_stable(self) -> None:
         """R2 at the master: what every disk (or memory) has that it waits for."""
         assert self.view is not None
-        alone = self._standing.is_last_in_sync
-        lowest = self.assured if alone else min(self._w_left, self.assured)
-        self._round_mark = max(self._round_mark, lowest)
+        lowest = self.assured
+        if self._w_left < lowest and not self._standing.is_last_in_sync:
+            lowest = self._w_left
+        if lowest > self._round_mark:
+            self._round_mark = lowest
         for durable in self.gates.values():
             lowest = min(lowest, durable)
         self._learn_stable(lowest)
@@ -629,7 +632,7 @@ class Ring:
             self._send(master, JoinerDurable(self.queue_id, self.epoch, self.assured))
 
     def _mark_right(self) -> None:
-        right = self._right()
+        right = self._standing.right
         mark = (self.stable, self.received)
         if right is None or mark == self._marked:
             # Also to one that has not said that it is repaired: after a break its word may have

@@ -135,6 +135,11 @@ class Supervisor:
         self._dirty.update(dict.fromkeys(self._moves.take_wished()))
         return admitted
 
+    @property
+    def is_asked_for_leases(self) -> bool:
+        """Whether a request waits for an answer of the majority."""
+        return self._grantor.is_asked
+
     # --- One step ---------------------------------------------------------------------
 
     def step(self, now_ms: int, event: Event, leading: Leading | None) -> SupervisorEffects:
