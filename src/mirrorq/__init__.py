@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from mirrorq.rights import Key
     from mirrorq.security import Security
     from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
+    from mirrorq.takers import Claim, RangeLease
 
 __all__ = [  # noqa: RUF022  (grouped by what they are for)
     # ways to a queue
@@ -103,6 +104,8 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "Batch",
     "Extent",
     "Reader",
+    "RangeLease",
+    "Claim",
     # exceptions
     "MirrorQError",
     "Empty",
@@ -129,6 +132,8 @@ _HOMES = {
     "Batch": "mirrorq.reading",
     "Extent": "mirrorq.reading",
     "Reader": "mirrorq.reading",
+    "RangeLease": "mirrorq.takers",
+    "Claim": "mirrorq.takers",
     "Client": "mirrorq.client",
     "Config": "mirrorq.config",
     "Confirmation": "mirrorq.confirmation",

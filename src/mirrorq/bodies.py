@@ -40,7 +40,7 @@ def fill(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, SessionReply 
         StoreCorrupt: a frame is not as it was written.
     """
     body = reply.reply
-    if isinstance(body, Deliver) and not body.frames:
+    if isinstance(body, Deliver) and not body.frames and not body.bare:
         ranges = [(piece.first, piece.last) for piece in body.handouts]
         found, whole, end = frames_of(shelf, reply.queue_id, ranges)
         sent, rest = _split_at(body.handouts, whole, end)

@@ -380,7 +380,7 @@ class ClientDriver:
 
     def _say_hello(self) -> None:
         self._hello = next(self._hello_numbers)
-        self._send(ClientHello(self._hello, self._name))
+        self._send(ClientHello(self._hello, self._name, self._config.session_expiry_ms))
         self._window.begin()
 
     def _on_welcome(self, message: ClientWelcome) -> None:

@@ -102,6 +102,16 @@ class Delays:
         self._timetable = Timetable()
         return list(taken)
 
+    def take(self, first: int, last: int) -> list[Range]:
+        """What is delayed from first to last ends, but for what is about to be ready."""
+        taken = RangeSet((low, high) for low, high, _ in self._state.delayed.within(first, last))
+        for sequence in self._state.resting:
+            if first <= sequence <= last:
+                taken.add(sequence, sequence)
+        for low, high in self._leaving:
+            taken.remove(low, high)
+        return list(taken)
+
     def wake_at_ms(self, now_ms: int, wall_us: int) -> int | None:
         """When something is due next."""
         due_us = self._timetable.next_us()

@@ -41,8 +41,20 @@ class ConsumerSeat:
     total: int = 0
     """Credit: how many may be handed to it in all in this attachment."""
     handed: int = 0
+    bare: bool = False
+    """It gets no bodies."""
+    label: str = ""
     size_left: int | None = None
     """Bytes of bodies that may still be handed to it; None: no bound."""
+
+    @property
+    def is_claim(self) -> bool:
+        """Nobody else is handed anything."""
+        return self.bare and self.exclusive
+
+    @property
+    def who(self) -> str:
+        return f"{self.label or 'a consumer'} on node {self.key[0].node}"
 
     @property
     def wants(self) -> int:
@@ -86,10 +98,14 @@ class Delivery:
         """Seat a consumer or change it; return why not, or ""."""
         others = [other for key, other in self.consumers.items() if key != seat.key]
         if any(other.exclusive for other in others):
-            holder = next(other for other in others if other.exclusive).key[0]
-            return f"a consumer on node {holder.node} holds the queue exclusively"
+            holder = next(other for other in others if other.exclusive)
+            return f"{holder.who} holds the queue exclusively"
         if seat.exclusive and any(other.key[1] != 0 for other in others):
-            return f"the queue has {len(others)} other consumers"
+            named = f": {others[0].who}" if seat.is_claim else ""
+            return f"the queue has {len(others)} other consumers{named}"
+        held = self._held_by_others(seat.key) if seat.is_claim else ""
+        if held:
+            return held
         known = self.consumers.get(seat.key)
         if known is None:
             self.consumers[seat.key] = seat
@@ -97,6 +113,19 @@ class Delivery:
         else:
             known.prefetch = seat.prefetch
         return ""
+
+    def _held_by_others(self, key: ConsumerKey) -> str:
+        """Who holds messages unacknowledged beside this consumer, "" when nobody does."""
+        for handout in self.open.values():
+            if handout.key != key:
+                seat = self.consumers.get(handout.key)
+                who = seat.who if seat is not None else f"a handle on node {handout.key[0].node}"
+                return f"{who} holds messages unacknowledged, {handout.left.first} the first"
+        return ""
+
+    def claim(self) -> ConsumerSeat | None:
+        """The consumer beside which nobody is handed anything."""
+        return next((seat for seat in self.consumers.values() if seat.is_claim), None)
 
     def unsubscribe(self, key: ConsumerKey) -> None:
         if self.consumers.pop(key, None) is not None:
@@ -110,7 +139,7 @@ class Delivery:
         seat = self.consumers.get(key)
         if seat is not None:
             seat.total = max(seat.total, total)
-            if size > 0:
+            if size > 0 and not seat.bare:
                 seat.size_left = size
 
     def active_seat(self) -> ConsumerSeat | None:
@@ -229,15 +258,19 @@ class Delivery:
             pieces.setdefault(seat.key, []).append(piece)
             taken = piece.last - piece.first + 1
             counts[seat.key] = counts.get(seat.key, 0) + taken
-        return [(key, Deliver(key[1], tuple(list_))) for key, list_ in pieces.items()]
+        return [
+            (key, Deliver(key[1], tuple(list_), (), self.consumers[key].bare))
+            for key, list_ in pieces.items()
+        ]
 
     def _horizon(self, priority: int) -> int:
         state = self._state
         return state.lanes[priority].horizon if priority else state.horizon
 
     def _next_seat(self, counts: dict[ConsumerKey, int]) -> ConsumerSeat | None:
-        if self.is_single:
-            active = self.active_seat()
+        claim = self.claim()
+        if claim is not None or self.is_single:
+            active = claim or self.active_seat()
             if active is None or active.wants <= 0 or counts.get(active.key, 0) >= DELIVER_COUNT:
                 return None
             return active
@@ -390,6 +423,12 @@ class Delivery:
                 break
             old.append(number)
         return old
+
+    def renew(self, number: int, now_ms: int) -> None:
+        """A hand-out counts as made now."""
+        handout = self.open.pop(number)
+        handout.handed_ms = now_ms
+        self.open[number] = handout
 
     @property
     def oldest_ms(self) -> int | None:

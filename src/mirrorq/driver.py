@@ -441,7 +441,7 @@ class Driver:
         is_here = reply.session.node == self.engine.me.node
         if is_here and reply.session not in self._ports:
             return
-        is_own = isinstance(reply.reply, Deliver) and not reply.reply.frames
+        is_own = self._is_own_hand_out(reply)
         try:
             reply, rest = fill(self._shelf, reply)
         except StoreCorrupt as error:
@@ -457,6 +457,15 @@ class Driver:
             self._ports[reply.session].events.append(ReplyArrived(reply))
         else:
             self._send([(reply.session.node, reply)])
+
+    def _is_own_hand_out(self, reply: SessionReply) -> bool:
+        """Whether this node's master has decided it; else it comes from another one's."""
+        body = reply.reply
+        if not isinstance(body, Deliver) or body.frames:
+            return False
+        replica = self.engine.replicas.get(reply.queue_id)
+        master = replica.master if replica is not None else None
+        return not body.bare or (master is not None and master.reign == reply.epoch)
 
     def _tell_ports(self, change: MasterChange | MasterLinkLost) -> None:
         for known in self._ports.values():

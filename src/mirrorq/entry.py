@@ -92,6 +92,8 @@ log = logging.getLogger("mirrorq")
 
 CLIENTS_MAX = 4096
 """Clients of one node. Each costs a connection and some KB."""
+EXPIRY_MS_MAX = 60_000
+"""A client may ask to be waited for up to this: it holds messages meanwhile."""
 SESSIONS_MAX = 4096
 """Handles of one client."""
 SEATS_MAX = 1024
@@ -109,6 +111,8 @@ class _Client:
     identity: bytes
     name: str
     heard_ms: int
+    expiry_ms: int
+    """Silence after which it is gone."""
     window: Window
     sessions: dict[int, _Session] = field(factory=dict)
     """By the client's own number."""
@@ -371,10 +375,11 @@ class Entry:
             self._send(identity, ClientRefused(why))
             return
         name = hello.name[:NAME_CHARS_MAX]
-        expiry_ms = self._config.session_expiry_ms
+        own_ms = self._config.session_expiry_ms
+        expiry_ms = max(own_ms, min(hello.expiry_ms, EXPIRY_MS_MAX))
         self._send(identity, ClientWelcome(hello.number, self._engine.me.node, expiry_ms))
         window = Window(self._config.client_window_bytes)
-        self._clients[identity] = _Client(identity, name, clock.now_ms(), window)
+        self._clients[identity] = _Client(identity, name, clock.now_ms(), expiry_ms, window)
         log.info("client %s came", name)
 
     def step(self, now_ms: int) -> None:
@@ -385,7 +390,7 @@ class Entry:
         is_waiting = False
         for client in list(self._clients.values()):
             client.heard_ms = min(client.heard_ms + stood_ms, now_ms)
-            if now_ms - client.heard_ms >= self._config.session_expiry_ms:
+            if now_ms - client.heard_ms >= client.expiry_ms:
                 self._end(client, f"silent for {now_ms - client.heard_ms} ms")
                 continue
             for look in list(client.waiting.values()):

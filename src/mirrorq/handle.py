@@ -61,6 +61,7 @@ from mirrorq.steps import StepPut, step_put
 
 if TYPE_CHECKING:
     from mirrorq.consumer import Consumer
+    from mirrorq.takers import Taker
 
 __all__ = ["ASK_S", "CLOSE_S", "FLUSH_S", "Answer", "Handle"]
 
@@ -111,6 +112,8 @@ class Handle:
         self._receiver = Receiver(self)
         self._consumers: dict[int, Consumer] = {}
         """Changed on the host's thread only."""
+        self._takers: dict[int, Taker] = {}
+        """Consumers that get no bodies; numbered with the others. On the host's thread only."""
         self._consumer_number = 0
         self._session: Session | None = None
         self._events_due: list[SessionEvent] = []
@@ -153,6 +156,8 @@ class Handle:
         self._receiver.fetch(session, now_ms)
         for consumer in self._consumers.values():
             session.want(consumer.number, consumer.unsettled, consumer.prefetch)
+        for taker in self._takers.values():
+            session.want(taker.number, taker.held_in(session.epoch), taker.wanted)
         if session.closed:
             self._on_closed(session, is_deleted)
         requests = session.flush(now_ms)
@@ -260,6 +265,13 @@ class Handle:
                     session.recalled(output.number)
 
     def _on_deliver(self, session: Session, deliver: Deliver) -> None:
+        if deliver.bare:
+            taker = self._takers.get(deliver.consumer)
+            if taker is not None:
+                taker.take(session, deliver.handouts)
+            else:
+                session.give_back(deliver.handouts)
+            return
         try:
             messages = messages_of(self, deliver.consumer, deliver.handouts, deliver.frames)
         except ProtocolError as error:
@@ -287,6 +299,10 @@ class Handle:
     def _on_consumer_failed(self, failed: ConsumerFailed) -> None:
         if not failed.number:
             self._receiver.on_refused(failed.why)
+            return
+        taker = self._takers.get(failed.number)
+        if taker is not None:
+            taker.refuse(failed.why)
             return
         consumer = self._consumers.pop(failed.number, None)
         if consumer is not None:

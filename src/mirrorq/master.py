@@ -39,6 +39,7 @@ from mirrorq.messages import (
     FLAG_STAGED,
     FLAG_STEP,
     AckOp,
+    AckRange,
     Attach,
     Attached,
     Browse,
@@ -118,6 +119,8 @@ NOT_TAKEN = "an ack was not taken"
 """How the refusal of a step begins whose acks are to blame."""
 HELD_MS = 50
 """Publishes that wait for room are looked at again after this."""
+LABEL_CHARS_MAX = 200
+"""What is kept of how a consumer names itself."""
 BROWSE_COUNT_MAX = 10_000
 """Most messages one Browse answers; the caller goes on from there."""
 
@@ -424,6 +427,8 @@ class Master:
                 for purge in self._purges:
                     if purge.number == body.number:
                         purge.waits.pop(session, None)
+            case AckRange():
+                self._ack_range(now_ms, session, body)
             case Inquire():
                 self._count(session, body)
             case Ping():
@@ -435,10 +440,32 @@ class Master:
         if self.vacancy.is_ending or self.disuse.is_ending:
             return
         key = (session, body.number)
-        seat = ConsumerSeat(key, body.prefetch, body.exclusive, body.auto_ack)
+        seat = ConsumerSeat(
+            key,
+            body.prefetch,
+            body.exclusive,
+            body.auto_ack,
+            bare=body.bare,
+            label=body.label[:LABEL_CHARS_MAX],
+        )
         why = self.delivery.subscribe(seat)
         if why:
             self._reply(session, ConsumerRefused(body.number, why))
+
+    def _ack_range(self, now_ms: int, session: SessionId, body: AckRange) -> None:
+        """Who holds a claim has read these elsewhere. Told when stable, as any ack; asked again,
+        it ends what is left."""
+        claim = self.delivery.claim()
+        if claim is None or claim.key != (session, body.number):
+            why = f"{claim.who} holds the queue" if claim else "nobody holds the queue exclusively"
+            self._reply(session, Purged(body.request, 0, f"the claim has ended: {why}"))
+            return
+        first, last = max(body.first, 1), min(body.last, self._state.next_sequence - 1)
+        delayed = self.delays.take(first, last)
+        ended = RangeSet((*self.delivery.take_out(RangeSet(((first, last),))), *delayed))
+        if ended:
+            self._propose(now_ms, AckOp(tuple(ended)))
+        self._duty().purges.append((session, body.request, ended.count))
 
     def _browse(self, session: SessionId, body: Browse) -> None:
         wanted = min(body.count_max, BROWSE_COUNT_MAX)
@@ -572,6 +599,11 @@ class Master:
             return
         for number in self.delivery.handed_before(now_ms - timeout_ms):
             session, consumer = key = self.delivery.open[number].key
+            seat = self.delivery.consumers.get(key)
+            if seat is not None and seat.bare:
+                # A lease: it runs for as long as its session gives signs of life.
+                self.delivery.renew(number, now_ms)
+                continue
             self._returns.extend(self.delivery.drop(number))
             if consumer and key in self.delivery.consumers:
                 self.delivery.unsubscribe(key)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mirrorq.security import Security
     from mirrorq.status import QueueStatus
     from mirrorq.steps import Transaction
+    from mirrorq.takers import Claim, RangeLease
     from mirrorq.terms import Terms
 
 __all__ = ["MessageTooLarge", "MirroredQueue"]
@@ -348,6 +349,41 @@ class MirroredQueue(ReadingHandle):
         )
         consumer._start()
         return consumer
+
+    def lease(
+        self, count_max: int | None = None, label: str = "", timeout: float = 30.0
+    ) -> RangeLease:
+        """Hold ready messages without their bodies, for who reads them elsewhere (`takers`).
+
+        Args:
+            count_max: at most so many; None: all that are ready now.
+            label: who holds them, for who asks.
+            timeout: seconds to wait for the master to hand them out.
+
+        Raises:
+            PreconditionFailed: a consumer holds the queue exclusively.
+            NoQuorum, QueueDown: there is no master.
+        """
+        from mirrorq.takers import RangeLease
+
+        self._check_open_for_gets()
+        return RangeLease(self, count_max, label, timeout)
+
+    def claim(self, label: str = "", timeout: float = 30.0) -> Claim:
+        """Have the queue alone, reading it elsewhere and acking by sequence (`takers`).
+
+        Args:
+            label: who has it, for those who wait.
+            timeout: seconds to wait until nobody else consumes or holds messages.
+
+        Raises:
+            PreconditionFailed: somebody did for so long; it says who.
+            NoQuorum, QueueDown: there is no master.
+        """
+        from mirrorq.takers import Claim
+
+        self._check_open_for_gets()
+        return Claim(self, label, timeout)
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until the handle is closed; acking is the caller's."""

@@ -14,7 +14,7 @@ from mirrorq.message import Message, pieces_of
 from mirrorq.messages import HandOut
 from mirrorq.session import Session, SettleCall, SettleDone
 
-__all__ = ["Settle", "error_of", "finish", "offer", "refuse"]
+__all__ = ["PieceSettle", "Settle", "error_of", "finish", "offer", "refuse"]
 
 
 class Settle:
@@ -42,6 +42,20 @@ class Settle:
             message._is_settled = True
 
 
+class PieceSettle:
+    """Hand-outs that are settled by their names, without messages."""
+
+    def __init__(self, settlement: Settlement) -> None:
+        self.settlement = settlement
+        self.refused: tuple[HandOut, ...] = ()
+        self.why = ""
+
+    def end(self, done: SettleDone) -> None:
+        """Note the outcome. With the outcomes' lock held."""
+        self.refused, self.why = done.refused, done.why
+        self.settlement._finish(None, None)
+
+
 def offer(session: Session, items: Sequence[Settle]) -> None:
     """Hand calls to the session: all acks as one, all nacks of one delay as one."""
     alike: dict[tuple[str, int, int], list[Settle]] = {}
@@ -61,6 +75,9 @@ def refuse(items: Sequence[Settle], why: str) -> None:
 def finish(done: SettleDone) -> None:
     """Note the outcome of what `offer` has sent. With the outcomes' lock held."""
     items = done.token
+    if isinstance(items, PieceSettle):
+        items.end(done)
+        return
     assert isinstance(items, list)
     for item in items:
         assert isinstance(item, Settle)

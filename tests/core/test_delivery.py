@@ -173,3 +173,34 @@ def test_only_what_lives_comes_back() -> None:
     state.apply(op(3, AckOp(((1, 1),))))
     delivery.give_back([(1, 2)])
     assert list(delivery.ready) == [(2, 2)]
+
+
+def test_beside_a_claim_nobody_is_handed_anything() -> None:
+    """A claim is refused while others consume or hold; while it lasts, waiting get()s wait."""
+    delivery = _delivery(_state(10), ONE, credit=2)
+    assert len(delivery.hand_out()) == 1
+    claim = ConsumerSeat((TWO, 1), 1, exclusive=True, bare=True, label="query 9")
+    assert "holds messages unacknowledged, 1 the first" in delivery.subscribe(claim)
+    for number, _ in delivery.holdings(ONE):
+        delivery.give_back(delivery.drop(number))
+    assert delivery.subscribe(claim) == ""
+    delivery.credit((ONE, 0), 8)
+    assert delivery.hand_out() == []
+    why = delivery.subscribe(ConsumerSeat((ONE, 3), 1))
+    assert why == "query 9 on node b holds the queue exclusively"
+    delivery.unsubscribe((TWO, 1))
+    assert len(delivery.hand_out()) == 1
+
+
+def test_a_bare_hand_out_has_no_byte_bound_and_can_be_renewed() -> None:
+    """Who gets names only is not bounded in bytes; its hand-outs can count as made anew."""
+    delivery = _delivery(_state(10))
+    delivery.subscribe(ConsumerSeat((ONE, 1), 1, bare=True))
+    delivery.credit((ONE, 1), 5, size=1)
+    ((_, deliver),) = delivery.hand_out(100)
+    assert deliver.bare
+    assert [(piece.first, piece.last) for piece in deliver.handouts] == [(1, 5)]
+    (number,) = delivery.handed_before(200)
+    delivery.renew(number, 300)
+    assert delivery.handed_before(200) == []
+    assert delivery.oldest_ms == 300

@@ -134,6 +134,7 @@ from mirrorq.messages.ring import (
     Watermark,
 )
 from mirrorq.messages.sessions import (
+    AckRange,
     Attach,
     Attached,
     Browse,
@@ -184,6 +185,7 @@ __all__ = [
     "PRIORITY_MAX",
     "PRIORITY_SHIFT",
     "AckOp",
+    "AckRange",
     "Administrative",
     "Attach",
     "Attached",

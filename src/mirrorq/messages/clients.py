@@ -19,6 +19,9 @@ class ClientHello:
     number: int
     """Grows with each hello of this client; the welcome repeats it."""
     name: str
+    expiry_ms: int = 0
+    """Silence after which it wants to be taken for gone, where that is longer than by the node's
+    `session_expiry_ms`. Up to a minute."""
 
 
 @frozen

@@ -59,6 +59,11 @@ class Subscribe:
     prefetch: int
     exclusive: bool = False
     auto_ack: bool = False
+    bare: bool = False
+    """It is told which messages it holds, and reads their bodies elsewhere. Exclusive too: a
+    *claim*: nobody else is handed anything, and it acks by sequence (AckRange)."""
+    label: str = ""
+    """Who it is, for those who cannot have the queue because of it."""
 
 
 @frozen
@@ -108,6 +113,17 @@ class Purge:
 
 
 @frozen
+class AckRange:
+    """All that lives from `first` to `last` is done with; answered by Purged. For the consumer
+    `number` of this session, which holds a claim."""
+
+    request: int
+    number: int
+    first: int
+    last: int
+
+
+@frozen
 class Recalled:
     """What no call had returned at this recall is given back."""
 
@@ -141,6 +157,7 @@ Request = (
     | Settle
     | Browse
     | Purge
+    | AckRange
     | Recalled
     | Inquire
     | Detach
@@ -204,6 +221,8 @@ class Deliver:
     consumer: int
     handouts: tuple[HandOut, ...]
     frames: tuple[bytes, ...] = ()
+    bare: bool = False
+    """There are no frames, and none are to be filled in."""
 
 
 @frozen
@@ -226,8 +245,12 @@ class Browsed:
 
 @frozen
 class Purged:
+    """Of Purge and AckRange: how many messages ended."""
+
     request: int
     count: int
+    why: str = ""
+    """Why none did."""
 
 
 @frozen

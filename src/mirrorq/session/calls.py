@@ -7,6 +7,7 @@ from collections.abc import Callable
 from attrs import frozen
 
 from mirrorq.messages import (
+    AckRange,
     Browse,
     Deliver,
     HandOut,
@@ -193,6 +194,11 @@ def browse_request(start: int, count_max: int) -> Callable[[int], Request]:
 def purge_request(number: int) -> Request:
     """End all ready messages."""
     return Purge(number)
+
+
+def ack_range_request(number: int, first: int, last: int) -> Callable[[int], Request]:
+    """End what lives from first to last, for a consumer that holds a claim."""
+    return lambda request: AckRange(request, number, first, last)
 
 
 def inquire_request(number: int) -> Request:

@@ -79,9 +79,7 @@ class _Batch:
 
 @define
 class _ConsumerState:
-    prefetch: int
-    exclusive: bool
-    auto_ack: bool
+    asked: Subscribe
     total: int = 0
     """Credit asked for in this attachment."""
     received: int = 0
@@ -195,14 +193,23 @@ class Session:
         for number in [n for n, query in self._queries.items() if query.token is token]:
             del self._queries[number]
 
-    def subscribe(self, number: int, prefetch: int, exclusive: bool, auto_ack: bool) -> None:
+    def subscribe(
+        self,
+        number: int,
+        prefetch: int,
+        exclusive: bool,
+        auto_ack: bool,
+        bare: bool = False,
+        label: str = "",
+    ) -> None:
+        asked = Subscribe(number, prefetch, exclusive, auto_ack, bare, label)
         known = self._consumers.get(number)
         if known is None:
-            self._consumers[number] = _ConsumerState(prefetch, exclusive, auto_ack)
+            self._consumers[number] = _ConsumerState(asked)
         else:
-            known.prefetch = prefetch
+            known.asked = asked
         if self._attached:
-            self._send(Subscribe(number, prefetch, exclusive, auto_ack))
+            self._send(asked)
 
     def unsubscribe(self, number: int) -> None:
         if self._consumers.pop(number, None) is not None and self._attached:
@@ -324,9 +331,9 @@ class Session:
             for first, last in left
         )
         self._send(Attach(held, self._producer))
-        for number, consumer in self._consumers.items():
+        for consumer in self._consumers.values():
             consumer.total = consumer.received = 0
-            self._send(Subscribe(number, consumer.prefetch, consumer.exclusive, consumer.auto_ack))
+            self._send(consumer.asked)
         for settle in self._settles.values():
             self._send(_request_of(settle))
         for request, query in self._queries.items():

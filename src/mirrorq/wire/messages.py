@@ -77,6 +77,7 @@ _TAGS: dict[type, int] = {
     m.Settle: 36,
     m.Browse: 37,
     m.Purge: 38,
+    m.AckRange: 242,
     m.Recalled: 163,
     m.Inquire: 39,
     m.Detach: 40,

@@ -1,0 +1,317 @@
+"""Holding messages without their bodies: leases and claims, for who reads them elsewhere.
+
+    with queue.lease(10_000, "nightly job 7") as lease:
+        …                                  # read lease.ranges, in this process or in others
+        lease.ack(timeout=60)
+
+A *lease* holds messages as a consumer does: nobody else is handed them, each goes back to its
+place, counted, when it is given back, when its handle is closed, or when its process is gone. It
+runs for as long as the handle's connection does: `consumer_timeout_ms` does not end it. When
+another node becomes master the messages are taken again, before others get them as a rule; what
+could not be taken again by then shows as a refused ack.
+
+A *claim* holds a whole queue: while it lasts nobody else is handed anything, and its holder acks
+by sequence. It is given only when nobody else consumes or holds messages, and says who does.
+
+*Threads*: every method of `RangeLease` and `Claim` may be called from any thread; a `Taker` is the
+host's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from attrs import evolve
+
+from mirrorq.confirmation import Settlement
+from mirrorq.errors import AckRefused, PreconditionFailed, QueueDown
+from mirrorq.messages import HandOut, Purged, Range
+from mirrorq.ranges import RangeSet
+from mirrorq.session import Session, SettleCall, ack_range_request
+from mirrorq.settles import PieceSettle
+
+if TYPE_CHECKING:
+    from mirrorq.handle import Handle
+
+__all__ = ["Claim", "RangeLease", "Taker"]
+
+LOOK_S = 0.05
+"""Who waits for messages or for a claim looks again after this."""
+COUNT_MAX = 1 << 40
+"""More than any queue has."""
+
+
+class Taker:
+    """A consumer that gets names of messages only. The host's thread calls it."""
+
+    def __init__(self, number: int, wanted: int) -> None:
+        self.number = number
+        self.wanted = wanted
+        """How many it wants to hold in all."""
+        self.refused = ""
+        """Why the queue does not take it, "" while it does."""
+        self.sequences = RangeSet()
+        """What was taken at first; set once."""
+        self.is_settled = False
+        self.pieces: dict[tuple[int, int], tuple[HandOut, RangeSet]] = {}
+        """(epoch, hand-out number) -> what of it is held."""
+        self._surplus: dict[int, int] = {}
+        """By epoch: what was taken after a change of master and had not been held before."""
+        self.is_complete = False
+        """All that will be taken has been: later it is only taken again."""
+
+    def held_in(self, epoch: int) -> int:
+        """What stands against the credit in this reign."""
+        held = sum(left.count for piece, left in self.pieces.values() if piece.epoch == epoch)
+        return held + self._surplus.get(epoch, 0)
+
+    def take(self, session: Session, handouts: Sequence[HandOut]) -> None:
+        """Messages were handed out to it."""
+        for piece in handouts:
+            span = RangeSet(((piece.first, piece.last),))
+            if self.is_settled:
+                session.give_back((piece,))
+                continue
+            if self.is_complete:
+                self._take_again(session, piece, span)
+            else:
+                self.pieces[piece.epoch, piece.number] = (piece, span)
+                self.sequences.add(piece.first, piece.last)
+
+    def _take_again(self, session: Session, piece: HandOut, span: RangeSet) -> None:
+        """After a failover: what it held is taken by its new name; the rest goes back."""
+        known = RangeSet(self.sequences.within(piece.first, piece.last))
+        for first, last in known:
+            span.remove(first, last)
+            for older, left in self.pieces.values():
+                if older.epoch < piece.epoch:
+                    left.remove(first, last)
+        if known:
+            self.pieces[piece.epoch, piece.number] = (piece, known)
+        for first, last in span:
+            self._surplus[piece.epoch] = self._surplus.get(piece.epoch, 0) + last - first + 1
+            session.give_back((evolve(piece, first=first, last=last),))
+
+    def named(self) -> tuple[HandOut, ...]:
+        """All that it holds, by name."""
+        return tuple(
+            evolve(piece, first=first, last=last)
+            for piece, left in self.pieces.values()
+            for first, last in left
+        )
+
+    def refuse(self, why: str) -> None:
+        self.refused = why
+
+
+class _Holding:
+    """What a lease and a claim share: a taker at its handle."""
+
+    def __init__(self, handle: Handle, label: str, exclusive: bool, wanted: int) -> None:
+        self._handle = handle
+        self._label = label
+        self._exclusive = exclusive
+        with handle._outcomes.lock:
+            handle._consumer_number += 1
+            self._taker = Taker(handle._consumer_number, wanted)
+
+    def _subscribe(self) -> None:
+        """Take a seat at the queue, and hear whether it is refused."""
+        handle, taker = self._handle, self._taker
+
+        def begin() -> None:
+            session = handle._session
+            assert session is not None
+            taker.refused = ""
+            handle._takers[taker.number] = taker
+            session.subscribe(taker.number, 1, self._exclusive, False, True, self._label)
+
+        handle._on_host(begin)
+        # A refusal comes before the answer to a question that is asked after it.
+        handle._counts()
+
+    def _leave(self) -> None:
+        handle, taker = self._handle, self._taker
+        left = threading.Event()
+
+        def leave() -> None:
+            session = handle._session
+            if session is not None:
+                session.unsubscribe(taker.number)
+            handle._takers.pop(taker.number, None)
+            left.set()
+
+        if not handle._is_closed:
+            handle._on_host(leave)
+            left.wait(1.0)
+
+
+class RangeLease(_Holding):
+    """Messages that this handle holds without having their bodies. See `MirroredQueue.lease`."""
+
+    def __init__(self, handle: Handle, count_max: int | None, label: str, timeout: float) -> None:
+        super().__init__(handle, label, False, count_max or COUNT_MAX)
+        self.ranges: tuple[Range, ...] = ()
+        """Their sequences, in order."""
+        self._is_over = False
+        self._take(count_max, timeout)
+
+    @property
+    def count(self) -> int:
+        """How many messages it began with."""
+        return self._taker.sequences.count
+
+    def _take(self, count_max: int | None, timeout: float) -> None:
+        handle, taker = self._handle, self._taker
+        deadline = time.monotonic() + timeout
+        taker.wanted = min(handle._counts().ready, count_max or COUNT_MAX)
+        self._subscribe()
+        while not taker.refused and taker.sequences.count < taker.wanted:
+            if handle._counts().ready == 0 or time.monotonic() >= deadline:
+                break
+            threading.Event().wait(LOOK_S)
+        done = threading.Event()
+
+        def complete() -> None:
+            taker.is_complete = True
+            taker.wanted = taker.sequences.count
+            self.ranges = tuple(taker.sequences)
+            done.set()
+
+        handle._on_host(complete)
+        if not done.wait(max(timeout, 1.0)):
+            raise QueueDown(f"the lease on queue {handle.name!r} did not begin in {timeout} s")
+        if taker.refused:
+            self._leave()
+            raise PreconditionFailed(f"queue {handle.name!r}: {taker.refused}")
+
+    def ack(self, timeout: float | None = None) -> int:
+        """Be done with all of them; return how many were acked.
+
+        Raises:
+            AckRefused: some had gone back to the queue before; the others are acked.
+            NoQuorum, QueueDown: no outcome in time: it may still come.
+        """
+        settle = self._settle("ack", timeout)
+        refused = sum(piece.last - piece.first + 1 for piece in settle.refused)
+        if refused:
+            first = min(piece.first for piece in settle.refused)
+            raise AckRefused(
+                f"{refused} of {self.count} messages of queue {self._handle.name!r}, {first} the "
+                f"first of them, had left the lease before it was acked: {settle.why}. They come "
+                f"again; the other {self.count - refused} are acked"
+            )
+        return self.count
+
+    def give_back(self, timeout: float | None = None) -> None:
+        """Return all of them to their places, counted as a delivery."""
+        self._settle("nack", timeout)
+
+    def _settle(self, kind: str, timeout: float | None) -> PieceSettle:
+        handle, taker = self._handle, self._taker
+        handle._check()
+        if self._is_over:
+            raise ValueError(f"the lease on queue {handle.name!r} is over already")
+        self._is_over = True
+        settle = PieceSettle(Settlement(handle._outcomes))
+
+        def begin() -> None:
+            session = handle._session
+            assert session is not None
+            taker.is_settled = True
+            taker.wanted = 0
+            pieces = taker.named()
+            session.unsubscribe(taker.number)
+            handle._takers.pop(taker.number, None)
+            if session.closed or not pieces:
+                with handle._outcomes.lock:
+                    settle.refused, settle.why = pieces, session.closed
+                    settle.settlement._finish(None, None)
+                    handle._outcomes.notify()
+                return
+            session.settle(SettleCall(settle, kind, pieces))
+
+        handle._on_host(begin)
+        try:
+            settle.settlement.result(timeout)
+        except TimeoutError:
+            raise handle._why_not(
+                QueueDown(
+                    f"the master of queue {handle.name!r} did not answer for {timeout} s: whether "
+                    f"the lease's {kind} has taken effect is not known"
+                )
+            ) from None
+        return settle
+
+    def __enter__(self) -> RangeLease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """What was not acked goes back."""
+        if not self._is_over:
+            self.give_back(30.0)
+
+
+class Claim(_Holding):
+    """A queue that this handle has for itself. See `MirroredQueue.claim`."""
+
+    def __init__(self, handle: Handle, label: str, timeout: float) -> None:
+        super().__init__(handle, label, True, 0)
+        self.ensure(timeout)
+
+    def ensure(self, timeout: float) -> None:
+        """Have the claim, again if it was lost meanwhile: to a consumer that came first after a
+        change of master.
+
+        Raises:
+            PreconditionFailed: others had the queue for `timeout` seconds; it says who.
+        """
+        handle, taker = self._handle, self._taker
+        deadline = time.monotonic() + timeout
+        while taker.refused or taker.number not in handle._takers:
+            self._subscribe()
+            if not taker.refused:
+                return
+            if time.monotonic() >= deadline:
+                why = taker.refused
+                self._leave()
+                raise PreconditionFailed(
+                    f"queue {handle.name!r} cannot be had alone for {timeout:g} s: {why}"
+                )
+            threading.Event().wait(min(LOOK_S * 4, max(timeout, 0.01)))
+
+    def ack(self, first: int, last: int, timeout: float = 30.0) -> int:
+        """Be done with all that lives from `first` to `last`; return how many those were.
+
+        Asked again it acks what is left.
+
+        Raises:
+            PreconditionFailed: the claim was lost; nothing is acked.
+            NoQuorum, QueueDown: no outcome in time.
+        """
+        handle = self._handle
+        reply = handle._ask(ack_range_request(self._taker.number, first, last), timeout)
+        assert isinstance(reply, Purged)
+        if reply.why:
+            self._taker.refused = self._taker.refused or reply.why
+            raise PreconditionFailed(f"queue {handle.name!r}: {reply.why}")
+        return reply.count
+
+    def close(self) -> None:
+        """Let others have the queue."""
+        self._leave()
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
