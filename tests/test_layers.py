@@ -16,6 +16,12 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "mirrorq"
 
 PURE = (
+    "rounds",
+    "queue_reports",
+    "local_sessions",
+    "hosting",
+    "doorkeeper",
+    "asks",
     "admission",
     "askers",
     "catalog",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.engine import LEFTOVER_FACTOR
+from mirrorq.hosting import LEFTOVER_FACTOR
 from mirrorq.messages import Synchronise
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.policy_faults import PolicyFaults
@@ -18,7 +18,7 @@ LATER_MS = 2 * WAIT_MS
 def holds(cluster: SimulatedCluster, name: str, queue_id: int) -> bool:
     """Whether the node has anything of the queue, in memory or on its disk."""
     engine, disk = cluster.engine(name), cluster.nodes[name].disk
-    in_memory = queue_id in engine.replicas or queue_id in engine._images
+    in_memory = queue_id in engine.replicas or queue_id in engine.hosting.images
     assert in_memory == (queue_id in disk.queues)
     return in_memory
 
@@ -153,16 +153,17 @@ def test_a_new_copy_takes_no_write_of_the_old_one_for_its_own() -> None:
     world.cluster.nodes["b"].commit_ms = 100
     world.producer("c", COUNT)
     engine = world.cluster.engine("b")
-    world.until(lambda: any(q == world.queue_id for _, ws, _ in engine._rounds for q, _ in ws))
-    number, writes, raft_number = engine._rounds[-1]
-    engine._rounds[-1] = (number, [*writes, (other, 7)], raft_number)
-    engine._round_writes = [(world.queue_id, 9), (other, 8)]
-    engine._drop_copy(world.queue_id)
-    left = [write for _, ws, _ in engine._rounds for write in ws]
-    assert {queue for queue, _ in left} == {other}
-    assert engine._round_writes == [(other, 8)]
-    assert engine._rounds[-1][0] == number
-    assert engine._rounds[-1][2] == raft_number
+    rounds = engine.hosting.rounds
+
+    def queues() -> set[int]:
+        return {queue for waiting in rounds.waiting for queue, _ in waiting.writes}
+
+    world.until(lambda: world.queue_id in queues())
+    rounds.note_write(world.queue_id, 9)
+    rounds.note_write(other, 8)
+    engine.hosting.drop_copy(world.queue_id)
+    rounds.close()
+    assert queues() == {other}
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -89,10 +89,10 @@ def test_many_ops_go_to_the_disk_in_few_commits() -> None:
     files = world.cluster.nodes["b"].disk.queues[world.queue_id]
     assert sum(entry.header.count for entry in files.frames.values()) == 200
     engine = world.cluster.engine("b")
-    before = engine._round
+    before = engine.hosting.rounds.last
     world.put("a", 200, "more")
     world.cluster.run(BEHIND_MS)
-    assert engine._round - before < 50
+    assert engine.hosting.rounds.last - before < 50
     world.check()
 
 

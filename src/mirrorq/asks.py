@@ -1,0 +1,104 @@
+"""What this node has asked of the catalog's leader and has no answer to. Pure.
+
+An ask goes to whoever leads, and again when nothing came of it; its number tells the catalog a
+repeat from a second wish. What was done is seen when the command is applied here, a refusal
+comes as an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import define
+
+from mirrorq.engine_events import Answer
+from mirrorq.messages import CatalogCommand
+
+__all__ = ["ASK_AGAIN_MS", "NOBODY", "Asks", "PendingAsk"]
+
+ASK_AGAIN_MS = 500
+"""A catalog request that nothing came of is sent again after this."""
+RETRY_MS = 20
+"""The same when the leader said that it cannot do it yet."""
+NOBODY = 0
+"""Token of an ask whose answer nobody waits for."""
+
+
+@define
+class PendingAsk:
+    number: int
+    token: int
+    command: CatalogCommand
+    sent_ms: int = -ASK_AGAIN_MS
+
+
+class Asks:
+    """Open asks by number; numbers grow."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, PendingAsk] = {}
+        self.newest = 0
+        """Number of the last one that was added."""
+        self._endings: list[tuple[int, int, PendingAsk, Answer]] = []
+        """(queue, until, ask, answer) of deletions that wait for an outbox."""
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def add(self, token: int, command: CatalogCommand) -> None:
+        self.newest += 1
+        self._open[self.newest] = PendingAsk(self.newest, token, command)
+
+    def add_once(self, command: CatalogCommand) -> None:
+        """A wish of the node's own, unless it is already asked for."""
+        if all(ask.command != command for ask in self._open.values()):
+            self.add(NOBODY, command)
+
+    def take(self, number: int) -> PendingAsk | None:
+        """End an ask: it has its outcome."""
+        return self._open.pop(number, None)
+
+    def take_all(self, token: int) -> list[PendingAsk]:
+        """End the asks that somebody waits for no longer."""
+        numbers = [number for number, ask in self._open.items() if ask.token == token]
+        return [self._open.pop(number) for number in numbers]
+
+    def is_open(self, kind: type[CatalogCommand]) -> bool:
+        return any(isinstance(ask.command, kind) for ask in self._open.values())
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest open ask: nothing below it is repeated any more."""
+        return next(iter(self._open))
+
+    def due(self, now_ms: int) -> list[PendingAsk]:
+        """Those to be sent now, which counts as done."""
+        found = [ask for ask in self._open.values() if now_ms - ask.sent_ms >= ASK_AGAIN_MS]
+        for ask in found:
+            ask.sent_ms = now_ms
+        return found
+
+    def retry(self, number: int) -> None:
+        """The leader cannot do it yet."""
+        waiting = self._open.get(number)
+        if waiting is not None:
+            waiting.sent_ms -= ASK_AGAIN_MS - RETRY_MS
+
+    # --- Deletions whose queue still has an outbox ----------------------------------------
+
+    def await_end(self, queue_id: int, until_ms: int, ask: PendingAsk, answer: Answer) -> None:
+        """Keep the answer to a deletion until the queue is gone, or for so long."""
+        self._endings.append((queue_id, until_ms, ask, answer))
+
+    def ended(self, now_ms: int, is_gone: Callable[[int], bool]) -> list[tuple[PendingAsk, Answer]]:
+        """Deletions that have ended, or that take long: their outbox is not empty."""
+        found = [e for e in self._endings if now_ms >= e[1] or is_gone(e[0])]
+        if found:
+            self._endings = [ending for ending in self._endings if ending not in found]
+        return [(ask, answer) for _, _, ask, answer in found]
+
+    def wake_at_ms(self, has_leader: bool) -> int | None:
+        times = [until_ms for _, until_ms, _, _ in self._endings]
+        if self._open and has_leader:
+            times.append(min(ask.sent_ms for ask in self._open.values()) + ASK_AGAIN_MS)
+        return min(times, default=None)

@@ -1,0 +1,69 @@
+"""The handles on this node, as its engine knows them: for whom, what they were told. Pure.
+
+A handle has to know who serves its queue. It is told when that changes, never twice the same.
+A handle may own an exclusive queue, which ends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirrorq.engine_events import MasterChange
+from mirrorq.messages import SessionId
+
+__all__ = ["LocalSessions"]
+
+NO_MORE = (0, False)
+"""What is told of a queue that was deleted, or is about to be."""
+
+
+class LocalSessions:
+    """Sessions that are open on this node."""
+
+    def __init__(self) -> None:
+        self._queue_of: dict[SessionId, int] = {}
+        self._owners: dict[SessionId, None] = {}
+        """Handles on this node that own an exclusive queue, or are to."""
+        self._told: dict[int, tuple[int, bool]] = {}
+
+    def open(self, session: SessionId, queue_id: int) -> None:
+        self._queue_of[session] = queue_id
+        self._told.pop(queue_id, None)
+
+    def close(self, session: SessionId, queue_id: int) -> None:
+        self._queue_of.pop(session, None)
+        if queue_id not in self._queue_of.values():
+            self._told.pop(queue_id, None)
+
+    def queues(self) -> Iterable[int]:
+        """Each queue of which a handle is open, once."""
+        return dict.fromkeys(self._queue_of.values())
+
+    def tell(self, queue_id: int, reign: int, is_available: bool) -> MasterChange | None:
+        """What handles of a queue are to hear of its master, when that is news."""
+        known = (reign, is_available)
+        if self._told.get(queue_id) == known:
+            return None
+        self._told[queue_id] = known
+        return MasterChange(queue_id, *known)
+
+    def tell_deleted(self, queue_id: int) -> MasterChange | None:
+        """The same in the moment in which the queue goes."""
+        self._told.pop(queue_id, None)
+        if queue_id not in self._queue_of.values():
+            return None
+        return self.tell(queue_id, *NO_MORE)
+
+    # --- Owners of exclusive queues -------------------------------------------------------
+
+    def own(self, owner: SessionId) -> None:
+        self._owners[owner] = None
+
+    def is_owner(self, owner: SessionId) -> bool:
+        return owner in self._owners
+
+    def disown(self, owner: SessionId) -> bool:
+        """Say whether this handle owned a queue, or was to."""
+        was_owner = owner in self._owners
+        self._owners.pop(owner, None)
+        return was_owner

@@ -1,0 +1,79 @@
+"""Rounds: which writes of queues and of Raft each commit of the store carries. Pure.
+
+The engine closes a round at the end of a step that has something to write. The driver commits
+rounds in order and tells the number of the last one that is on disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from attrs import define, field, frozen
+
+__all__ = ["Round", "Rounds"]
+
+
+@frozen
+class Round:
+    """What one commit carries."""
+
+    number: int
+    writes: tuple[tuple[int, int], ...]
+    """(queue, number of its write)."""
+    raft: int
+    """Number of Raft's write; 0: none."""
+
+
+@define
+class _Open:
+    writes: list[tuple[int, int]] = field(factory=list)
+    raft: int = 0
+
+
+class Rounds:
+    """The round that is being filled, and those that are not on disk yet."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        """Number of the round that was closed last."""
+        self._open = _Open()
+        self._closed: deque[Round] = deque()
+
+    @property
+    def waiting(self) -> tuple[Round, ...]:
+        """Closed, and not on disk yet."""
+        return tuple(self._closed)
+
+    def note_write(self, queue_id: int, number: int) -> None:
+        self._open.writes.append((queue_id, number))
+
+    def note_raft(self, number: int) -> None:
+        """Writes of Raft in one round are merged: the last number stands for all."""
+        self._open.raft = number
+
+    def close(self) -> int:
+        """End the round that is being filled; return its number."""
+        self.last += 1
+        self._closed.append(Round(self.last, tuple(self._open.writes), self._open.raft))
+        self._open = _Open()
+        return self.last
+
+    def committed(self, number: int) -> Iterator[Round]:
+        """The rounds that are on disk now, up to this one, each once."""
+        while self._closed and self._closed[0].number <= number:
+            yield self._closed.popleft()
+
+    def forget(self, queue_id: int) -> None:
+        """A later copy of the queue counts its writes from 1 again: it must not take these for
+        its own."""
+        self._open.writes = list(_without(self._open.writes, queue_id))
+        for place, closed in enumerate(self._closed):
+            writes = tuple(_without(closed.writes, queue_id))
+            self._closed[place] = Round(closed.number, writes, closed.raft)
+
+
+def _without(
+    writes: list[tuple[int, int]] | tuple[tuple[int, int], ...], queue_id: int
+) -> Iterator[tuple[int, int]]:
+    return (write for write in writes if write[0] != queue_id)
