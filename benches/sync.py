@@ -7,8 +7,8 @@ Three nodes on loopback, each a process: the master, a witness, and a mirror tha
 an empty store. The queue is filled by put_many of --batch messages (so large are the frames on
 disk), with ha-sync-mode manual. Traffic is a client in a process of its own that publishes and
 another that takes and acks, some acks ahead of their outcome, as fast as they go; --traffic 0
-leaves it out, N > 0 bounds both to N messages a second. Its rate is measured for --window seconds, then the mirror is told to
-synchronise, and it is measured until the mirror is in sync.
+leaves it out, N > 0 bounds both to N messages a second. Its rate is measured for --window
+seconds, then the mirror is told to synchronise, and it is measured until the mirror is in sync.
 
 Printed: the rates, MB a second of bodies, CPU seconds for 100 MB on both sides with what the
 traffic costs beforehand taken off, and the memory of both (resident, without the store's pages).
@@ -111,7 +111,6 @@ def run_traffic(
                     queue.put(bytes(size), on_confirm=on_confirm)
                     pace.wait(1)
         else:
-
             acks: deque[tuple[Settlement, int]] = deque()
 
             def work() -> None:
