@@ -30,6 +30,7 @@ from mirrorq.messages import (
     SessionReply,
     View,
 )
+from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
@@ -46,6 +47,9 @@ ENDINGS = {
     OutboxOp: "sent on",
 }
 """Ops that end messages, and what is said of these then."""
+
+
+ASKED = AbortOp | SealOp | AskOp
 
 
 @define
@@ -71,7 +75,7 @@ class _Copy:
     def add(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self.digests[entry.lsn] = crc32(entry.frame)
-            if type(entry.payload) in ENDINGS or isinstance(entry.payload, PromotedOp):
+            if type(entry.payload) in ENDINGS or isinstance(entry.payload, PromotedOp | ASKED):
                 self.payloads[entry.lsn] = entry.payload
             else:
                 self.payloads.pop(entry.lsn, None)
@@ -90,6 +94,9 @@ class Onlooker:
     """queue -> sequence -> the word of `ENDINGS` for its end, and when that was first applied."""
     colds: dict[int, int] = field(factory=dict)
     """queue -> when a cold promotion was first applied, the last one: transient messages ended."""
+    asked: dict[int, set[int]] = field(factory=dict)
+    """queue -> lsns of applied ops about staged messages that are no commits: a confirm of one
+    names its lsn."""
     _copies: dict[tuple[str, int], _Copy] = field(factory=dict)
     _order: dict[tuple[int, int, int], tuple[int, str]] = field(factory=dict)
     """(queue, generation, lsn) -> checksum of the op applied there, and who applied it first."""
@@ -131,6 +138,8 @@ class Onlooker:
                 entry = replica.ring.entry(lsn)
                 if entry is not None:  # it may be written behind
                     digest, op = crc32(entry.frame), entry.payload
+                if isinstance(op, ASKED):
+                    self.asked.setdefault(queue_id, set()).add(lsn)
                 if self._on_applied(node, place, digest):
                     self._note_end(queue_id, op, now_ms)
             copy.applied = replica.state.applied
@@ -252,6 +261,9 @@ class Onlooker:
             # copy that was transferred meanwhile never had its frame.
             ended = self.ended.get(queue_id, {})
             missing = [s for s in _missing(disk, queue_id, first, last) if s not in ended]
+            files = disk.queues.get(queue_id)
+            if first in self.asked.get(queue_id, ()) and files and files.state_lsn >= first:
+                continue  # the op was this one, and is in the checkpoint
             if missing:
                 self.wrong.append(
                     f"confirmed too early: sequence {missing[0]} is not on the disk of "
@@ -273,10 +285,24 @@ def _missing(disk: SimulatedDisk, queue_id: int, first: int, last: int) -> list[
     if files is None:
         return [first]
     absent = [sequence for sequence in range(first, last + 1) if not _holds(files, sequence)]
+    if absent and _is_decided(files, first):
+        return []
     if not absent or files.state is None:
         return absent
     state = QueueState.decode(files.state)
     return [s for s in absent if s >= state.next_sequence or state.live.within(s, s)]
+
+
+def _is_decided(files: QueueFiles, sequence: int) -> bool:
+    """Whether what was confirmed is an op about staged messages that is here: a commit, by the
+    sequence that it has, or another one, by its lsn."""
+    for entry in files.ops.values():
+        op = entry.payload
+        if isinstance(op, CommitOp) and op.sequence == sequence:
+            return True
+        if isinstance(op, ASKED) and entry.lsn == sequence:
+            return True
+    return False
 
 
 def _holds(files: QueueFiles, sequence: int) -> bool:

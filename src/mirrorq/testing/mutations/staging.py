@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from mirrorq.messages import Range
-from mirrorq.messages.staged import AbortOp, CommitOp, SealOp
+from mirrorq.messages.staged import FENCED, AbortOp, CommitOp, SealOp
 from mirrorq.staging import Outcome, Staging
 from mirrorq.testing.mutations.registry import Patch, named
 
@@ -17,7 +17,7 @@ __all__: list[str] = []
 @named("refused commit without fence")
 def _refused_without_fence() -> Sequence[Patch]:
     def refuse(self: Staging, op: CommitOp | SealOp, why: str) -> Outcome:
-        return Outcome(f"refused: {why}")
+        return Outcome(f"{FENCED}: {why}")
 
     return [(Staging, "_refuse", refuse)]
 

@@ -1,0 +1,69 @@
+"""A swarm's run in which a queue is written to by drivers and tasks, beside its other queues.
+
+python -m mirrorq.testing.staged_swarm --seeds 0-99
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from random import Random
+
+from mirrorq.testing.staged_load import StagedLoad
+from mirrorq.testing.swarm import Swarm
+
+__all__ = ["StagedSwarm"]
+
+
+class StagedSwarm(Swarm):
+    """Policies change copies and masters here; none limits messages."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._has_transient = self._has_dead = False
+        if self.policies is not None:
+            self.policies._with_limits = False
+            self.policies._dead = ""
+        self.staged: StagedLoad | None = None
+
+    def _start(self) -> None:
+        super()._start()
+        queue_id = self.cluster.declare(self.random.choice(self.data_nodes), "staged")
+        self.staged = StagedLoad(
+            self.cluster,
+            Random(self.seed),
+            "staged",
+            queue_id,
+            self.faults.counts,
+            pace=len(self.loads),
+        )
+        self.loads.append(self.staged)
+        self.staged.start()
+
+    def _check(self) -> list[str]:
+        if self.staged is not None:
+            self.staged.judge()
+        return super()._check()
+
+
+def main() -> None:
+    """Run seeds; exit status 1 when one is wrong."""
+    parser = argparse.ArgumentParser(description="Staged writes under random faults, checked.")
+    parser.add_argument("--seeds", default="0-9", help="first-last")
+    first, _, last = parser.parse_args().seeds.partition("-")
+    wrong = 0
+    counts: Counter[str] = Counter()
+    for seed in range(int(first), int(last or first) + 1):
+        report = StagedSwarm(seed).run()
+        counts.update(report.faults)
+        for text in report.wrong[:5]:
+            print(f"seed {seed}: {text}")
+        wrong += bool(report.wrong)
+    staged = ("version", "run", "driver", "task", "commit")
+    told = [f"{kind} {n}" for kind, n in sorted(counts.items()) if kind.startswith(staged)]
+    print(f"{wrong} seeds are wrong; {', '.join(told)}")
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Staged writes while masters, drivers and tasks die: what shows, what never does, who notices."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from mirrorq.replica import Replica
+from mirrorq.testing.mutations import mutation
+from mirrorq.testing.staged_load import Decider, RunRecord, Task, TaskRecord, wrongly_staged
+from mirrorq.testing.staged_swarm import StagedSwarm
+from mirrorq.testing.workload import Delivery, Journal
+
+from .world import World
+
+
+@pytest.mark.parametrize("seed", [2, 5, 6, 11])
+def test_random_faults(seed: int) -> None:
+    """Drivers and tasks die and come back, nodes too: each version shows once, wholly."""
+    report = StagedSwarm(seed).run()
+    assert report.wrong == []
+    assert report.faults["version committed"] > 10
+
+
+@pytest.mark.parametrize("name", ["refused commit without fence", "commit applied twice"])
+def test_random_faults_show_a_rule_left_out(name: str) -> None:
+    """The swarm's checkers notice it, though nobody has told them where to look."""
+    with mutation(name):
+        complaints = []
+        for seed in (11, 5, 6, 1):
+            try:
+                complaints += StagedSwarm(seed).run().wrong
+            except AssertionError as error:
+                complaints.append(str(error))
+            if any("staged:" in text for text in complaints):
+                return
+    pytest.fail(f"nobody noticed: {complaints}")
+
+
+# --- Chosen moments -----------------------------------------------------------------------
+
+
+class Scene:
+    """A queue on three nodes; drivers and tasks are on b, the master is a."""
+
+    def __init__(self) -> None:
+        self.world = World("abc")
+        self.cluster = self.world.cluster
+        self.journal = self.world.journal
+        self.records: list[RunRecord] = []
+
+    def run(self, name: str) -> RunRecord:
+        self.records.append(RunRecord("t", 1, name))
+        return self.records[-1]
+
+    def stage(self, run: RunRecord, partition: int = 0) -> TaskRecord:
+        """Two rows in two chunks, staged when this returns."""
+        record = TaskRecord(partition, len(run.tasks))
+        run.tasks.append(record)
+        queue_id = self.world.queue_id
+        Task(self.cluster, "b", queue_id, Random(1), run, record, self.journal, [1, 1])
+        self.world.until(lambda: record.is_staged)
+        return record
+
+    def driver(self, run: RunRecord, *winners: TaskRecord) -> Decider:
+        run.winners = list(winners) or run.winners
+        return Decider(self.cluster, "b", self.world.queue_id, Random(1), run, self.journal)
+
+    def replica(self, node: str) -> Replica:
+        return self.cluster.engine(node).replicas[self.world.queue_id]
+
+    def bodies(self, node: str) -> set[int]:
+        """Sequences of the frames on a disk."""
+        return set(self.cluster.nodes[node].disk.queues[self.world.queue_id].frames)
+
+    def drained(self) -> list[bytes]:
+        """What there is to consume, in order."""
+        consumer = self.world.consumer("c")
+        self.world.until(lambda: not self.live())
+        self.cluster.run(2500)
+        consumer.close()
+        assert wrongly_staged(self.records, self.journal) == []
+        assert self.cluster.onlooker.wrong == []
+        return [delivery.body for delivery in self.journal.deliveries]
+
+    def live(self) -> int:
+        master = self.world.master
+        return 1 if master is None else self.replica(master).state.live.count
+
+
+def test_a_commit_is_known_to_the_next_master() -> None:
+    """The master dies as soon as it has the commit; whatever the driver hears, it shows once."""
+    scene = Scene()
+    run = scene.run("r")
+    driver = scene.driver(run, scene.stage(run))
+    driver.commit()
+    master = scene.replica("a")
+    scene.world.until(lambda: bool(master.state.staging.committed) or bool(driver.is_over))
+    scene.cluster.kill("a")
+    scene.world.until(lambda: driver.is_done)
+    again = scene.driver(run)
+    again.commit()
+    scene.world.until(lambda: again.is_done)
+    assert run.told == "done"
+    assert scene.drained() == run.winners[0].rows
+
+
+def test_a_master_dies_with_a_commit_that_nobody_has() -> None:
+    """It was in its log only: the driver, resending, commits with the next one."""
+    scene = Scene()
+    run = scene.run("r")
+    driver = scene.driver(run, scene.stage(run))
+    driver.commit()
+    scene.cluster.kill("a")
+    scene.world.until(lambda: driver.is_done)
+    assert scene.drained() == run.winners[0].rows
+
+
+def test_a_node_that_joins_gets_what_is_staged() -> None:
+    """It was away while chunks were staged, committed, and given up: it has the bodies that are
+    needed, no others, and serves them as master."""
+    scene = Scene()
+    scene.cluster.kill("c")
+    scene.world.put("a", 3)
+    run, lost, open_run = scene.run("r"), scene.run("x"), RunRecord("u", 1, "o")
+    scene.records.append(open_run)
+    kept = [scene.stage(run, 0), scene.stage(run, 1)]
+    scene.stage(lost)
+    late = scene.stage(open_run)
+    driver = scene.driver(run, *kept)
+    driver.commit()
+    scene.world.until(lambda: driver.is_done)
+    scene.world.put("a", 2, "n")
+    scene.cluster.start("c")
+    scene.world.until(lambda: "c" in scene.cluster.in_sync(scene.world.queue_id))
+    scene.cluster.run(2500)
+    assert scene.bodies("c") == scene.bodies("a")
+    scene.cluster.kill("a")
+    scene.world.until(lambda: scene.world.master == "b")
+    scene.cluster.start("a")
+    scene.world.until(lambda: len(scene.cluster.in_sync(scene.world.queue_id)) == 3)
+    scene.cluster.kill("b")
+    scene.world.until(lambda: scene.world.master == "c")
+    scene.cluster.start("b")
+    last = scene.driver(open_run, late)
+    last.commit()
+    scene.world.until(lambda: last.is_done)
+    rows = [row for task in (*kept, late) for row in task.rows]
+    found = scene.drained()
+    assert [row for row in found if row in rows] == rows
+    assert len(found) == len(rows) + 5
+    assert all(not scene.bodies(name) for name in "abc"), "a body was kept for nobody"
+
+
+def test_the_disks_are_free_after_an_abort() -> None:
+    scene = Scene()
+    run = scene.run("r")
+    scene.stage(run)
+    assert scene.bodies("a")
+    driver = scene.driver(run)
+    driver.abort()
+    scene.world.until(lambda: run.told == "never")
+    scene.cluster.run(2500)
+    assert all(not scene.bodies(name) for name in "abc")
+    assert scene.drained() == []
+
+
+# --- The checker --------------------------------------------------------------------------
+
+
+def scenario() -> tuple[list[RunRecord], Journal]:
+    winner = TaskRecord(0, 0, [b"a", b"b"], 1, True)
+    loser = TaskRecord(0, 1, [b"c"], 1, True)
+    run = RunRecord("t", 1, "r", [winner, loser], [winner], True, "done")
+    other = RunRecord("t", 1, "s", [TaskRecord(0, 0, [b"d"], 1, True)], [], False, "never")
+    return [run, other], Journal()
+
+
+@pytest.mark.parametrize(
+    ("shown", "complaint"),
+    [
+        ("", "committed and does not show"),
+        ("a", "1 of 2"),
+        ("ba", "out of order"),
+        ("abc", "did not win"),
+        ("abd", "by runs"),
+        ("d", "given up"),
+    ],
+)
+def test_the_checker_notices(shown: str, complaint: str) -> None:
+    records, journal = scenario()
+    for sequence, body in enumerate(shown, 1):
+        journal.deliveries.append(Delivery(sequence, body.encode(), 1, 0, (1, 1), "c"))
+    assert any(complaint in text for text in wrongly_staged(records, journal))
+
+
+def test_the_checker_is_content() -> None:
+    records, journal = scenario()
+    for sequence, body in enumerate("ab", 7):
+        journal.deliveries.append(Delivery(sequence, body.encode(), 1, 0, (1, 1), "c"))
+    assert wrongly_staged(records, journal) == []
+    assert wrongly_staged([RunRecord("t", 1, "r", [], [], True, "done")], journal) != []
