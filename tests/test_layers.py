@@ -53,6 +53,7 @@ PURE = (
     "messages",
     "pattern_cost",
     "peers",
+    "permits",
     "placement",
     "outbox",
     "policy",

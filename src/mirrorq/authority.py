@@ -9,17 +9,24 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirrorq import clock
 from mirrorq.errors import ConfigError
 from mirrorq.key_files import read_keys
+from mirrorq.permits import Permits
 from mirrorq.rights import KEYS_NAME, Key, Role
 from mirrorq.security import Security
+from mirrorq.wire.ops import FrameCodec
+
+if TYPE_CHECKING:
+    from mirrorq.catalog import Catalog
 
 __all__ = ["Authority"]
 
 log = logging.getLogger("mirrorq")
 
+_CODEC = FrameCodec()
 LOOK_MS = 1000
 """How often the file is looked at."""
 
@@ -41,6 +48,11 @@ class Authority:
     def key(self, public_key: str) -> Key | None:
         """The entry of this key, None when it is not (any more) listed."""
         return self._by_key.get(public_key)
+
+    def permits(self, public_key: str, catalog: Catalog) -> Permits | None:
+        """What the owner of this key may do as a client; None: everything."""
+        known = self._by_key[public_key]
+        return Permits(known, catalog, _CODEC) if known.role is Role.CLIENT else None
 
     def admits(self, public_key: str) -> bool:
         """Whether the owner of this key may connect."""

@@ -31,6 +31,7 @@ from mirrorq.config import Config
 from mirrorq.copy_page import CopyPage, unpack_page
 from mirrorq.declaration import declaration_error
 from mirrorq.errors import (
+    AuthenticationError,
     ConfigError,
     MirrorQError,
     NoQuorum,
@@ -371,6 +372,11 @@ class Client(Administration):
         if not watch.wait(at_least, CLOSE_S):
             self._check_open()
             raise NoQuorum(self._no_answer_text(CLOSE_S))
+        if watch.refusal:
+            with self._watch_lock:
+                # Asked again next time: the key may have been given the right.
+                self._watches.pop(name, None)
+            raise AuthenticationError(watch.refusal)
         return watch.record
 
     def queue_name(self, queue_id: int) -> str:
@@ -401,8 +407,9 @@ class Client(Administration):
             raise ConfigError(wrong)
         number = next(self._numbers) if exclusive else 0
         declare = ClientDeclare(name, durable, exclusive, auto_delete, passive, number)
-        queue_id = self._ask(Call(self._numbered(declare)), timeout).value
-        return Declared(queue_id, SessionId(self.name, 0, number) if number else None)
+        answer = self._ask(Call(self._numbered(declare)), timeout)
+        owner = SessionId(self.name, 0, number) if number else None
+        return Declared(answer.value, owner, self._decoded(answer, "refusals", dict[str, str]))
 
     def delete(
         self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
@@ -443,9 +450,12 @@ class Client(Administration):
         return self._ask(Call(self._numbered(ClientAdminister(command))), timeout).value
 
     def _look(self, what: str, queue_id: int, kind: type[Seen], timeout: float) -> Seen:
-        data = self._ask(Call(self._numbered(ClientLook(what, queue_id))), timeout).data
+        answer = self._ask(Call(self._numbered(ClientLook(what, queue_id))), timeout)
+        return self._decoded(answer, what, kind)
+
+    def _decoded(self, answer: ClientAnswer, what: str, kind: type[Seen]) -> Seen:
         try:
-            return msgspec.json.decode(data, type=kind)
+            return msgspec.json.decode(answer.data or b"{}", type=kind)
         except errors.MALFORMED as error:
             raise ProtocolError(
                 f"node {self._driver.entry_node} answered what is no {what}: {error}"

@@ -99,6 +99,10 @@ class Call:
     """Called on the client's thread."""
 
 
+def _closed(message: ClientClosed) -> Closed:
+    return Closed(message.reason, deleted=not message.refused, refused=message.refused)
+
+
 def _ignore(notice: Notice) -> None:
     """Nobody listens."""
 
@@ -362,7 +366,7 @@ class ClientDriver:
             case ClientLinkLost():
                 self._tell(message.session, LinkLost())
             case ClientClosed():
-                self._tell(message.session, Closed(message.reason, deleted=True))
+                self._tell(message.session, _closed(message))
             case ClientAnswer():
                 self._on_answer(message)
             case ClientPong():

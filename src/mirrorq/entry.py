@@ -76,12 +76,15 @@ from mirrorq.messages import (
     Subscribe,
     Unsubscribe,
 )
+from mirrorq.permits import Permits, lost_right
+from mirrorq.rights import Right
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.transport import CONTROL, DATA
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 if TYPE_CHECKING:
+    from mirrorq.authority import Authority
     from mirrorq.catalog import QueueRecord
     from mirrorq.driver import Driver
     from mirrorq.transport import ClientMessage, Transport
@@ -114,6 +117,10 @@ class _Client:
     expiry_ms: int
     """Silence after which it is gone."""
     window: Window
+    key: str = ""
+    """Its public key, "" without security."""
+    permits: Permits | None = None
+    """What its key allows; None: everything."""
     sessions: dict[int, _Session] = field(factory=dict)
     """By the client's own number."""
     owners: dict[int, SessionId] = field(factory=dict)
@@ -196,6 +203,7 @@ class Entry:
         status: what the node knows of a queue.
         is_served: whether a new queue's master has been heard of.
         is_ready: whether the node takes part in a cluster that has a leader.
+        authority: the keys of clients; None: no security, everybody may do everything.
     """
 
     def __init__(
@@ -209,6 +217,7 @@ class Entry:
         status: Callable[[int], QueueStatus],
         is_served: Callable[[int], bool],
         is_ready: Callable[[], bool],
+        authority: Authority | None = None,
     ) -> None:
         self.wake_ms: int | None = None
         """When `step` has something to do."""
@@ -220,6 +229,8 @@ class Entry:
         self._status = status
         self._is_served = is_served
         self._is_ready = is_ready
+        self._authority = authority
+        self._keys_version = 0 if authority is None else authority.version
         self._clients: dict[bytes, _Client] = {}
         self._told_index = 0
         """Index of the catalog when watchers were last told."""
@@ -239,6 +250,8 @@ class Entry:
         """Take one message of a client."""
         identity = inbound.identity
         client = self._clients.get(identity)
+        if self._authority is not None and not self._is_admitted(self._authority, inbound, client):
+            return
         try:
             message = decode(inbound.parts)
             check_publish(message)
@@ -248,7 +261,7 @@ class Entry:
                 self._send(identity, ClientRefused(str(error)))
             return
         if isinstance(message, ClientHello):
-            self._on_hello(identity, message)
+            self._on_hello(inbound, message)
         elif client is None:
             if not isinstance(message, ClientBye):
                 self._send(identity, ClientUnknown())
@@ -365,7 +378,42 @@ class Entry:
 
     # --- Clients ------------------------------------------------------------------------
 
-    def _on_hello(self, identity: bytes, hello: ClientHello) -> None:
+    def _is_admitted(
+        self, authority: Authority, inbound: ClientMessage, client: _Client | None
+    ) -> bool:
+        """Whether the sender may speak, in the name of this client if it is one."""
+        if authority.key(inbound.key) is None:
+            why = f"node {self._engine.me.node} does not list the key {inbound.key} any more"
+            if client is not None:
+                self._end(client, why)
+            self._send(inbound.identity, ClientRefused(why))
+            return False
+        return client is None or client.key == inbound.key
+
+    def _follow_keys(self, authority: Authority) -> None:
+        """The list of keys has changed: nobody keeps what he has lost."""
+        self._keys_version = authority.version
+        for client in list(self._clients.values()):
+            if authority.key(client.key) is None:
+                self._end(client, "its key is no longer listed")
+                self._send(client.identity, ClientRefused("its key is no longer listed"))
+                continue
+            before = client.permits
+            client.permits = authority.permits(client.key, self._engine.catalog)
+            for session in list(client.sessions.values()):
+                why = lost_right(before, client.permits, session.queue_id)
+                if why:
+                    self._refuse_session(session, why)
+
+    def _refuse_session(self, session: _Session, why: str) -> None:
+        log.warning("ended a session of client %s: %s", session.client.name, why)
+        del session.client.sessions[session.number]
+        self._end_session(session)
+        self._end_owner(session.client, session.number)
+        self._send(session.client.identity, ClientClosed(session.number, why, refused=True))
+
+    def _on_hello(self, inbound: ClientMessage, hello: ClientHello) -> None:
+        identity = inbound.identity
         known = self._clients.get(identity)
         if known is not None:
             self._end(known, "began anew")
@@ -379,7 +427,10 @@ class Entry:
         expiry_ms = max(own_ms, min(hello.expiry_ms, EXPIRY_MS_MAX))
         self._send(identity, ClientWelcome(hello.number, self._engine.me.node, expiry_ms))
         window = Window(self._config.client_window_bytes)
-        self._clients[identity] = _Client(identity, name, clock.now_ms(), expiry_ms, window)
+        client = _Client(identity, name, clock.now_ms(), expiry_ms, window, inbound.key)
+        if self._authority is not None:
+            client.permits = self._authority.permits(inbound.key, self._engine.catalog)
+        self._clients[identity] = client
         log.info("client %s came", name)
 
     def step(self, now_ms: int) -> None:
@@ -387,6 +438,8 @@ class Entry:
         # When this thread stood still, so did its reading: that is no silence of theirs.
         stood_ms = max(now_ms - self._stepped_ms - self._config.heartbeat_ms, 0)
         self._stepped_ms = now_ms
+        if self._authority is not None and self._authority.version != self._keys_version:
+            self._follow_keys(self._authority)
         is_waiting = False
         for client in list(self._clients.values()):
             client.heard_ms = min(client.heard_ms + stood_ms, now_ms)
@@ -438,6 +491,10 @@ class Entry:
             return
         if self._engine.catalog.is_deleted(queue_id):
             self._send(client.identity, ClientClosed(number, "the queue was deleted"))
+            return
+        if client.permits is not None and not client.permits.sees(queue_id):
+            why = client.permits.refusal(Right.READ, queue_id)
+            self._send(client.identity, ClientClosed(number, why, refused=True))
             return
         record = self._engine.catalog.queue(queue_id)
         session_id = client.owners.get(number) or self._new_session()
@@ -492,7 +549,12 @@ class Entry:
 
     def _pass_request(self, session: _Session, request: SessionRequest) -> None:
         session.take(request)
-        body = request.request
+        body, permits = request.request, session.client.permits
+        if permits is not None:
+            why = permits.refusal_of_request(session.queue_id, body)
+            if why:
+                self._refuse_session(session, why)
+                return
         if isinstance(body, Credit):
             seat = session.seats.get(body.number)
             if seat is not None:
@@ -530,6 +592,10 @@ class Entry:
         if len(client.calls) >= CALLS_MAX:
             text = f"more than {CALLS_MAX} calls of one client at a time: wait for some"
             self._answer(client, ClientAnswer(number, 0, "MirrorQError", text, b""))
+            return
+        why = "" if client.permits is None else client.permits.refusal_of_call(message)
+        if why:
+            self._answer(client, ClientAnswer(number, 0, "AuthenticationError", why, b""))
             return
         client.calls[number] = 0
         match call:
@@ -600,9 +666,14 @@ class Entry:
             self._answer(client, ClientAnswer(number, 0, "ConfigError", wrong, b""))
             return
         if call.passive:
-            self._wait_for(client, number, lambda: self._known_queue(number, call.name))
+            self._wait_for(client, number, lambda: self._passive(client, number, call.name))
             return
         known = self._engine.catalog.queue_named(call.name)
+        permits = client.permits
+        if permits is not None and known is not None and not permits.may_declare(call.name):
+            # Not by a command: it would make the queue anew if it was deleted this moment.
+            self._answer(client, self._existing(client, number, known, call))
+            return
         owner = None
         if call.exclusive:
             owner = client.owners.setdefault(call.session, self._new_session())
@@ -616,13 +687,35 @@ class Entry:
             (),
         )
 
+        def served() -> ClientAnswer | None:
+            if known is None and not answers[0].error and not self._is_served(answers[0].value):
+                return None
+            return self._found(client, _as_client_answer(number, answers[0]))
+
+        answers: list[Answer] = []
+
         def answered(answer: Answer) -> None:
-            if answer.error or known is not None:
-                self._pass_on(client, number, answer)
-            else:
-                self._wait_for(client, number, lambda: self._served(number, answer.value))
+            answers.append(answer)
+            self._wait_for(client, number, served)
 
         self._ask(client, number, Ask(next(self._tokens), command), answered)
+
+    def _existing(
+        self, client: _Client, number: int, record: QueueRecord, call: ClientDeclare
+    ) -> ClientAnswer:
+        """A queue as it is, for who may not make it."""
+        asked = (call.durable, call.auto_delete, call.exclusive)
+        if asked == (record.durable, record.auto_delete, record.exclusive) and not call.exclusive:
+            return self._found(client, ClientAnswer(number, record.id, "", "", b""))
+        text = f"queue {call.name!r} exists with other properties: declare it as it is, or passive"
+        return ClientAnswer(number, 0, "PreconditionFailed", text, b"")
+
+    def _found(self, client: _Client, answer: ClientAnswer) -> ClientAnswer:
+        """A declared queue, with what this client may not do to it."""
+        if client.permits is None or answer.error:
+            return answer
+        refused = msgspec.json.encode(client.permits.refusals(answer.value))
+        return ClientAnswer(answer.number, answer.value, "", "", refused)
 
     def _known_queue(self, number: int, name: str) -> ClientAnswer | None:
         record = self._engine.catalog.queue_named(name)
@@ -635,10 +728,9 @@ class Entry:
         text = f"no queue is named {name!r}: declare it without passive=True"
         return ClientAnswer(number, 0, "QueueNotFound", text, b"")
 
-    def _served(self, number: int, queue_id: int) -> ClientAnswer | None:
-        if not self._is_served(queue_id):
-            return None
-        return ClientAnswer(number, queue_id, "", "", b"")
+    def _passive(self, client: _Client, number: int, name: str) -> ClientAnswer | None:
+        answer = self._known_queue(number, name)
+        return None if answer is None else self._found(client, answer)
 
     def _delete(self, client: _Client, number: int, call: ClientDelete) -> None:
         status = self._status(call.queue)
@@ -693,7 +785,7 @@ class Entry:
         self._driver.post(ask)
 
     def _pass_on(self, client: _Client, number: int, answer: Answer) -> None:
-        self._answer(client, ClientAnswer(number, answer.value, answer.error, answer.text, b""))
+        self._answer(client, _as_client_answer(number, answer))
 
     def _look(self, client: _Client, number: int, call: ClientLook) -> None:
         seen: object
@@ -701,7 +793,12 @@ class Entry:
             seen = self._status(call.queue)
         elif call.what == "queues":
             records = sorted(self._engine.catalog.queues(), key=lambda record: record.name)
-            seen = [self._status(record.id) for record in records]
+            permits = client.permits
+            seen = [
+                self._status(record.id)
+                for record in records
+                if permits is None or permits.sees(record.id)
+            ]
         elif call.what == "nodes":
             seen = NodeStatus.all_of(self._engine)
         elif call.what == "policies":
@@ -712,6 +809,10 @@ class Entry:
             return
         data = msgspec.json.encode(seen)
         self._answer(client, ClientAnswer(number, 0, "", "", data))
+
+
+def _as_client_answer(number: int, answer: Answer) -> ClientAnswer:
+    return ClientAnswer(number, answer.value, answer.error, answer.text, b"")
 
 
 def _label(identity: bytes, client: _Client | None) -> str:

@@ -44,6 +44,8 @@ class ExchangeWatch:
         self.names: dict[int, str] = {}
         self.index = 0
         """Of the catalog, at the last answer: a node that is behind it does not answer yet."""
+        self.refusal = ""
+        """Why this client may not know it: nothing more is asked."""
         self._again = again
         self._changed = threading.Condition()
 
@@ -55,10 +57,15 @@ class ExchangeWatch:
             return self._changed.wait_for(lambda: self._is_known(at_least), timeout)
 
     def _is_known(self, at_least: int) -> bool:
-        return self.version != NEVER and self.index >= at_least
+        return self.refusal != "" or (self.version != NEVER and self.index >= at_least)
 
     def take(self, answer: ClientAnswer) -> None:
         """The entry node has answered."""
+        if answer.error:
+            with self._changed:
+                self.refusal = answer.text
+                self._changed.notify_all()
+            return
         try:
             seen = msgspec.json.decode(answer.data, type=Seen)
         except MALFORMED as error:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorq import settles
 from mirrorq.confirmation import Settlement
 from mirrorq.errors import (
+    AuthenticationError,
     ConfirmUnknown,
     MirrorQError,
     NoQuorum,
@@ -92,6 +93,7 @@ class Handle:
         self.name = name
         self._host = host
         self._queue_id = queue_id = declared.queue_id
+        self._refusals = declared.refusals
         self._config = host.config
         self._pid = os.getpid()
         self._outcomes = Outcomes()
@@ -106,6 +108,8 @@ class Handle:
         """Set with the outcomes' lock held: nothing in the inbox has an outcome after it."""
         self._is_deleted = False
         """The queue is no more."""
+        self._is_refused = False
+        """The client's key does not allow it (any more)."""
         self._close_reason = ""
         self._ended = threading.Event()
         self._publisher = Publisher(self)
@@ -139,6 +143,7 @@ class Handle:
         self._is_woken = False
         is_deleted = any(isinstance(event, Closed) and event.deleted for event in events)
         self._is_deleted |= is_deleted
+        self._is_refused |= any(isinstance(event, Closed) and event.refused for event in events)
         open_before = session.unconfirmed_count, session.unconfirmed_bytes
         outputs = session.step(now_ms, events)
         ended_count = open_before[0] - session.unconfirmed_count
@@ -345,8 +350,16 @@ class Handle:
     def _check(self) -> None:
         if os.getpid() != self._pid:
             self._on_forked()
+        if self._is_refused and self._session is not None:
+            raise AuthenticationError(self._session.closed)
         if self._is_closing or self._is_closed or self._host.closed():
             raise ShutDown(f"the handle on queue {self.name!r} is closed")
+
+    def _check_right(self, right: str) -> None:
+        """What the key does not allow is refused here; a node would end the session."""
+        why = self._refusals.get(right)
+        if why:
+            raise AuthenticationError(why)
 
     def _on_forked(self) -> None:
         """First use in a child: nothing of the parent's threads and locks works here."""
@@ -357,15 +370,19 @@ class Handle:
             )
         with FORK_LOCK:
             if os.getpid() != self._pid and not (self._is_closing or self._is_closed):
-                self._open(self._host, Declared(self._queue_id), self.name)
+                declared = Declared(self._queue_id, refusals=self._refusals)
+                self._open(self._host, declared, self.name)
 
-    def _check_open_for_puts(self) -> None:
+    def _check_open_for_puts(self, right: str = "write") -> None:
+        """`right`: that is needed here; a step that only acks here needs another."""
         self._check()
+        self._check_right(right)
         if self._is_shut:
             raise ShutDown(f"the handle on queue {self.name!r} was shut down: it takes no puts")
 
     def _check_open_for_gets(self) -> None:
         self._check()
+        self._check_right("read")
         if self._is_shut_for_gets:
             raise ShutDown(f"the handle on queue {self.name!r} was shut down")
 
@@ -431,6 +448,7 @@ class Handle:
         assert session is not None
         if answer.reply is not None:
             return answer.reply
+        self._check()
         if self._is_closed or answer.is_done:
             raise ShutDown(f"the handle on queue {self.name!r} is closed")
         self._on_host(lambda: session.forget_query(answer))

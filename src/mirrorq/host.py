@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 if TYPE_CHECKING:
     from mirrorq.config import Config
@@ -22,6 +23,8 @@ class Declared:
 
     queue_id: int
     owner: SessionId | None = None
+    refusals: Mapping[str, str] = field(factory=dict)
+    """What this process may not do to it by its key: right -> why."""
 
 
 class Host(Protocol):

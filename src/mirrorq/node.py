@@ -213,6 +213,7 @@ class Node(Administration):
                 status=self._status,
                 is_served=self._is_served,
                 is_ready=lambda: self._is_ready,
+                authority=self.authority,
             )
         return driver
 

@@ -201,7 +201,7 @@ class Publisher:
 
         while True:
             self._outcomes.wait_for(may_go_on, None)
-            handle._check_open_for_puts()
+            handle._check_open_for_puts(right="")
             with self._outcomes.lock:
                 if handle._is_closed or not self.has_room(item.count, item.size):
                     continue
@@ -231,7 +231,7 @@ class Publisher:
         if not in_time:
             full = self._full(count, size, body_bytes)
             raise handle._why_not(full) if block else full
-        handle._check_open_for_puts()
+        handle._check_open_for_puts(right="")
 
     def _full(self, count: int, size: int, body_bytes: int) -> Full:
         name = self._handle.name

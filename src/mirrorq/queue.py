@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from mirrorq.confirmation import Confirmation, Settlement
-from mirrorq.errors import Empty, ShutDown
+from mirrorq.errors import AuthenticationError, Empty, ShutDown
 from mirrorq.handle import ASK_S, CLOSE_S, FLUSH_S, Handle
 from mirrorq.message import HeaderValue, Message, pack_properties
 from mirrorq.messages import Browsed, HandOut, Purged
@@ -334,6 +334,7 @@ class MirroredQueue(ReadingHandle):
         from mirrorq.consumer import Consumer
 
         self._check()
+        self._check_right("read")
         with self._outcomes.lock:
             self._consumer_number += 1
             number = self._consumer_number
@@ -403,6 +404,7 @@ class MirroredQueue(ReadingHandle):
             count_max: most messages returned.
         """
         self._check()
+        self._check_right("read")
         found: list[Message] = []
         position = start or 1
         while len(found) < count_max:
@@ -453,6 +455,7 @@ class MirroredQueue(ReadingHandle):
         What handles have fetched ahead and no `get` has returned is ready too.
         """
         self._check()
+        self._check_right("read")
         reply = self._ask(purge_request, ASK_S)
         assert isinstance(reply, Purged)
         return reply.count
@@ -487,7 +490,7 @@ class MirroredQueue(ReadingHandle):
         """Puts and acks on this queue that are one op: all of them, or none; see `Transaction`."""
         from mirrorq.steps import Transaction
 
-        self._check_open_for_puts()
+        self._check_open_for_puts(right="")
         return Transaction(self)
 
     def _step(
@@ -502,7 +505,8 @@ class MirroredQueue(ReadingHandle):
         """Send acks and puts that are one op."""
         from mirrorq.steps import StepPut
 
-        self._check_open_for_puts()
+        right = "write" if bodies and not target else "read"
+        self._check_open_for_puts(right)
         confirmation = Confirmation(self._outcomes) if outcome is None else outcome
         item = StepPut(confirmation, bodies, properties, terms, messages, target)
         if not bodies and not messages:
@@ -531,18 +535,23 @@ class MirroredQueue(ReadingHandle):
         return confirmation
 
     def _id_of(self, queue: str | Handle) -> int:
-        """The id of another queue, by a handle or by its name.
+        """The id of another queue to be written, by a handle or by its name.
 
         Raises:
+            AuthenticationError: this client's key may not write it.
             QueueNotFound: there is none of this name.
         """
         if isinstance(queue, Handle):
+            queue._check_right("write")
             return queue._queue_id
         if not isinstance(queue, str):
             raise TypeError(f"a queue is named by a str or a handle, not {queue!r}")
-        return self._host.declare(
+        declared = self._host.declare(
             queue, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=ASK_S
-        ).queue_id
+        )
+        if "write" in declared.refusals:
+            raise AuthenticationError(declared.refusals["write"])
+        return declared.queue_id
 
     def as_queue(self) -> QueueAdapter:
         """A drop-in `queue.Queue` on this handle."""

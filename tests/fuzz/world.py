@@ -262,7 +262,7 @@ class World:
         def line(name: str, *_: object) -> _Line:
             return _Line(board, name)
 
-        def client_line(*_: object) -> _ClientLine:
+        def client_line(*_: object, **__: object) -> _ClientLine:
             return _ClientLine(board)
 
         with (

@@ -77,10 +77,12 @@ class ClientLinkLost:
 
 @frozen
 class ClientClosed:
-    """The session is no more; the queue is deleted."""
+    """The session is no more: the queue is deleted, or the client's key does not allow it."""
 
     session: int
     reason: str
+    refused: bool = False
+    """It is the key."""
 
 
 @frozen

@@ -45,6 +45,8 @@ class Closed:
     reason: str
     deleted: bool = False
     """It is the queue."""
+    refused: bool = False
+    """It is the client's key that does not allow it."""
 
 
 SessionEvent = MasterChanged | ReplyArrived | LinkLost | Closed
