@@ -15,9 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+    from pyspark_mirrorq.draining import Drain
+
+__all__ = ["drain", "register"]
 
 try:
     from pyspark_mirrorq.source import DefaultSource
@@ -37,3 +41,36 @@ def register(spark: SparkSession) -> None:
     from pyspark_mirrorq.source import DefaultSource
 
     spark.dataSource.register(DefaultSource)
+
+
+def drain(
+    spark: SparkSession,
+    endpoints: str | Sequence[str],
+    queue: str,
+    limit: int | None = None,
+    **options: object,
+) -> Drain:
+    """Take messages for one job: leased to it, acked when the block ends well.
+
+        with pyspark_mirrorq.drain(spark, endpoints, "orders", limit=1_000_000) as drained:
+            drained.df.write.parquet(path)
+        print(drained.acked)
+
+    What is ready when the block begins is leased to this process: nobody else gets it for as long
+    as this process lives. When the block raises, or this process ends, it goes back to its place.
+
+    Args:
+        endpoints: of nodes, as a list or joined by commas.
+        limit: at most so many messages; None: all that are ready.
+        options: as of the batch read: includeHeaders, columns, minPartitions, keys, …
+
+    Raises:
+        mirrorq.MirrorQError: on entering: the cluster, the queue or an option is not as it should
+            be. On leaving: the lease was lost before the job was done; what it says to come again
+            was in the job's input.
+    """
+    from pyspark_mirrorq.draining import Drain
+
+    listed = endpoints if isinstance(endpoints, str) else ",".join(endpoints)
+    given = {name: str(value) for name, value in options.items()}
+    return Drain(spark, {**given, "endpoints": listed, "queue": queue}, limit)

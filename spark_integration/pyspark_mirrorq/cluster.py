@@ -18,11 +18,14 @@ from mirrorq.errors import ConfigError, NoQuorum, QueueNotFound
 from mirrorq.queue import MirroredQueue
 from pyspark_mirrorq.options import Options
 
-__all__ = ["client_of", "connected", "handle_on", "queue_names", "reading_order"]
+__all__ = ["client_of", "connected", "handle_on", "master_first", "queue_names", "reading_order"]
 
 PATIENCE_MS = 5000
 """Silence of a node after which a driver or worker goes on to the next one. A process that is
 gone shows at once; this is for machines so busy that everything takes its time."""
+EXPIRY_MS = 10_000
+"""Silence of a driver after which nodes return what it held. One that is gone and cannot say so
+keeps its lease or claim for so long."""
 
 _clients: dict[tuple[int, tuple[str, ...]], Client] = {}
 _lock = threading.Lock()
@@ -38,7 +41,7 @@ def connected(options: Options, endpoints: Sequence[str] | None = None) -> Clien
     try:
         return mirrorq.connect(
             tuple(endpoints or options.endpoints),
-            config=Config(failure_ms=PATIENCE_MS),
+            config=Config(failure_ms=PATIENCE_MS, session_expiry_ms=EXPIRY_MS),
             insecure=options.insecure,
             security=_security(options),
             timeout=options.timeout_s,
@@ -123,3 +126,12 @@ def reading_order(options: Options, client: Client, queue: MirroredQueue) -> lis
         list(dict.fromkeys([*readers[turn:], *readers[:turn], *last]))
         for turn in range(len(readers))
     ]
+
+
+def master_first(options: Options, client: Client, queue: str) -> list[str]:
+    """Endpoints for who holds messages of a queue: its connection ends with the master or not at
+    all, as a rule. The others are tried after it."""
+    status = next((one for one in client.queues() if one.name == queue), None)
+    nodes = {node.name: node.endpoint for node in client.nodes() if node.alive}
+    first = nodes.get(status.master, "") if status is not None and status.master else ""
+    return list(dict.fromkeys([*([first] if first else []), *options.endpoints]))

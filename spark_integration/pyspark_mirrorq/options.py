@@ -29,6 +29,8 @@ KAFKA_LATEST = -1
 """What Kafka's options call them within JSON."""
 ENDPOINTS_VARIABLE = "MIRRORQ_ENDPOINTS"
 """Read, as by the command line, where the option is not given: options are visible in plans."""
+SPARKS_OWN = ("checkpointlocation",)
+"""Options of Spark itself that come along."""
 Value = TypeVar("Value")
 
 
@@ -47,6 +49,8 @@ class Options:
     ending: Positions = LATEST
     starting_ms: int | None = None
     ending_ms: int | None = None
+    sequences: tuple[tuple[int, int], ...] | None = None
+    """Only these ranges."""
     partitions_min: int = 0
     """0: as many as suit the size."""
     trigger_max: int | None = None
@@ -72,7 +76,11 @@ def parse(given: Mapping[str, str]) -> Options:
     Raises:
         ConfigError: one is unknown, missing, or has a value that is none.
     """
-    options = {name.lower(): str(value) for name, value in given.items()}
+    options = {
+        name.lower(): str(value)
+        for name, value in given.items()
+        if name.lower() not in SPARKS_OWN
+    }
     unknown = sorted(set(options) - set(_READERS))
     if unknown:
         raise ConfigError(
@@ -165,6 +173,19 @@ def _seconds(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
+def _sequences(text: str) -> tuple[tuple[int, int], ...]:
+    if text == "none":
+        return ()
+    found: list[tuple[int, int]] = []
+    for one in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", one)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if first < 1 or last < first or (found and first <= found[-1][1]):
+            raise ValueError("it is ranges in rising order, as in 1-400,500,600-700")
+        found.append((first, last))
+    return tuple(found)
+
+
 def _mode(text: str) -> str:
     if text not in ("drain", "browse"):
         raise ValueError("it is drain (take what has been committed) or browse (only look)")
@@ -220,6 +241,7 @@ _known(
         ("endingOffsets", "ending", _positions(False)),
         ("startingTimestamp", "starting_ms", _at_least(0)),
         ("endingTimestamp", "ending_ms", _at_least(0)),
+        ("sequences", "sequences", _sequences),
         ("minPartitions", "partitions_min", _at_least(1)),
         ("maxOffsetsPerTrigger", "trigger_max", _at_least(1)),
         ("minOffsetsPerTrigger", "trigger_min", _at_least(1)),

@@ -54,6 +54,9 @@ def position_of(
 def _of_queue(options: Options, client: Client, name: str, least: int) -> list[Stretch]:
     queue = handle_on(client, name, options.timeout_s)
     extent = queue.extent(options.timeout_s)
+    if options.sequences is not None:
+        named = [one for one in options.sequences if one[0] < extent.next_sequence]
+        return cut(name, named, extent, reading_order(options, client, queue), least)
     first = _first(options, queue, extent)
     end = _end(options, queue, extent)
     ranges = queue.live_ranges(first, end - 1, extent) if first < end else []

@@ -12,6 +12,7 @@ from pyspark_mirrorq.columns import checked_columns, schema_of
 from pyspark_mirrorq.options import Options, parse
 from pyspark_mirrorq.snapshot import snapshot
 from pyspark_mirrorq.stretches import Stretch, read_stretch
+from pyspark_mirrorq.writer import BatchWriter, StreamWriter, check_columns
 
 __all__ = ["DefaultSource"]
 
@@ -31,6 +32,19 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         """Batch: a snapshot, taken when Spark plans the job."""
         options = parse(self.options)
         return SnapshotReader(options, checked_columns(options, schema))
+
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Batch write, exactly once."""
+        options = parse(self.options)
+        check_columns(options, schema, overwrite)
+        return BatchWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Streaming write, exactly once: a micro-batch is a version."""
+        options = parse(self.options)
+        check_columns(options, schema, overwrite=False)
+        return StreamWriter(options, schema)
 
 
 class SnapshotReader(DataSourceReader):  # type: ignore[misc]

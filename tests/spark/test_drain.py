@@ -1,0 +1,126 @@
+"""Drain: messages leased to one job, acked when its block ends well, returned when it raises."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import mirrorq
+import pyspark_mirrorq
+from mirrorq.client import Client
+from mirrorq.queue import MirroredQueue
+from processes.cluster import Cluster, until
+
+HOLDER = """
+import json, sys
+import pyspark_mirrorq
+from pyspark_mirrorq.draining import Drain
+
+class Session:
+    pass
+
+class Held(Drain):
+    def _frame(self, queue):
+        return None
+
+endpoints, queue = sys.argv[1:]
+with Held(Session(), {"endpoints": endpoints, "queue": queue}, 30) as held:
+    print(json.dumps(held.count), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_block_that_ends_well_acks_what_it_was_given(
+    spark: SparkSession, orders: MirroredQueue, client: Client, tmp_path: Path
+) -> None:
+    """The limit is leased, nobody else gets it meanwhile, and afterwards it is gone."""
+    orders.put_many([b"%d" % number for number in range(300)]).result(30)
+    path = str(tmp_path / "out")
+    with pyspark_mirrorq.drain(spark, client.endpoints, orders.name, limit=200) as drained:
+        assert drained.count == 200
+        assert orders.get(timeout=30).sequence == 201
+        drained.df.write.parquet(path)
+    assert drained.acked == 200
+    rows = spark.read.parquet(path).collect()
+    assert sorted(row.sequence for row in rows) == list(range(1, 201))
+    assert orders.extent().messages == 100
+
+
+def test_a_block_that_raises_returns_everything(
+    spark: SparkSession, orders: MirroredQueue, client: Client
+) -> None:
+    """The messages are back at their places, marked as redelivered."""
+    orders.put_many([b"%d" % number for number in range(30)]).result(30)
+    drained = pyspark_mirrorq.drain(spark, client.endpoints, orders.name)
+
+    def fail() -> None:
+        with drained:
+            assert drained.count == 30
+            raise RuntimeError("the job has failed")
+
+    with pytest.raises(RuntimeError, match="the job has failed"):
+        fail()
+    assert drained.acked == 0
+    message = orders.get(timeout=30)
+    assert (message.sequence, message.redelivered) == (1, True)
+
+
+def test_an_empty_queue_and_wrong_arguments(
+    spark: SparkSession, orders: MirroredQueue, client: Client
+) -> None:
+    """Nothing to drain is no error; what is wrong is told before anything is taken."""
+    with pyspark_mirrorq.drain(spark, ",".join(client.endpoints), orders.name) as drained:
+        assert drained.df.count() == 0
+    assert drained.acked == 0
+    with pytest.raises(mirrorq.QueueNotFound, match="none-such"):
+        pyspark_mirrorq.drain(spark, client.endpoints, "none-such").__enter__()
+    with pytest.raises(mirrorq.ConfigError, match="limit is 0"):
+        pyspark_mirrorq.drain(spark, client.endpoints, orders.name, limit=0)
+
+
+def test_a_dead_driver_returns_what_it_leased(
+    orders: MirroredQueue, client: Client, tmp_path: Path
+) -> None:
+    """A process that is killed keeps its lease no longer than its connection is waited for."""
+    orders.put_many([b"%d" % number for number in range(50)]).result(30)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, ",".join(client.endpoints), orders.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert driver.stdout is not None
+        assert json.loads(driver.stdout.readline()) == 30
+        assert orders.extent().unacknowledged == 30
+        driver.send_signal(signal.SIGKILL)
+        until(lambda: orders.extent().ready == 50)
+    finally:
+        driver.kill()
+        driver.communicate()
+
+
+def test_a_drain_goes_over_the_death_of_the_master(
+    spark: SparkSession, own_nodes: Cluster, tmp_path: Path
+) -> None:
+    """The master dies in the middle of the block: all is read, all is acked, nothing is left."""
+    endpoints = list(own_nodes.endpoints.values())
+    with mirrorq.connect(endpoints, timeout=60) as client:
+        orders = client.queue("orders", timeout=60)
+        orders.put_many([b"%d" % number for number in range(5000)]).result(60)
+        status = orders.status()
+        assert len(status.synchronised_mirrors) == 2
+        assert status.master is not None
+        path = str(tmp_path / "out")
+        with pyspark_mirrorq.drain(spark, endpoints, "orders", timeout="60s") as drained:
+            own_nodes.kill(status.master)
+            drained.df.write.parquet(path)
+        assert drained.acked == 5000
+        assert orders.extent(60).messages == 0
+        assert spark.read.parquet(path).select("sequence").distinct().count() == 5000

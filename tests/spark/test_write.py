@@ -1,0 +1,152 @@
+"""Writing DataFrames: every row exactly once, whatever Spark does with its tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import mirrorq
+from mirrorq.client import Client
+from mirrorq.queue import MirroredQueue
+from pyspark_mirrorq.options import parse
+from pyspark_mirrorq.writer import BatchWriter, check_columns
+
+
+def bodies(queue: MirroredQueue) -> list[bytes]:
+    """All bodies in order of sequence."""
+    last = queue.extent().next_sequence - 1
+    return [body for batch in queue.read(1, last) for body in batch.bodies()] if last else []
+
+
+def write(frame: DataFrame, client: Client, queue: MirroredQueue | str, **options: object) -> None:
+    """Append a frame to a queue."""
+    name = queue if isinstance(queue, str) else queue.name
+    writer = frame.write.format("mirrorq").mode("append").option("queue", name)
+    writer = writer.option("endpoints", ",".join(client.endpoints))
+    writer.options(**{one: str(value) for one, value in options.items()}).save()
+
+
+def test_each_row_is_one_message_with_its_properties(
+    spark: SparkSession, orders: MirroredQueue, client: Client
+) -> None:
+    """Strings and binaries are bodies; headers, message id and key come along."""
+    write(spark.range(1000).selectExpr("CAST(id AS STRING) AS value"), client, orders)
+    assert sorted(map(int, bodies(orders))) == list(range(1000))
+    orders.purge()
+    frame = spark.createDataFrame(
+        [(b"a", {"n": "1"}, "id-1", "k"), (b"b", None, None, None)],
+        "value binary, headers map<string,string>, message_id string, key string",
+    )
+    write(frame, client, orders)
+    found = {message.body: message for message in orders.get_many(2, 30)}
+    while len(found) < 2:
+        found |= {message.body: message for message in orders.get_many(2, 30)}
+    assert found[b"a"].headers == {"n": "1"}
+    assert (found[b"a"].message_id, found[b"a"].key) == ("id-1", "k")
+    assert (found[b"b"].headers, found[b"b"].message_id) == ({}, None)
+
+
+def test_a_transaction_is_written_once_however_often_it_is_asked(
+    spark: SparkSession, orders: MirroredQueue, client: Client
+) -> None:
+    """txnAppId and txnVersion as Delta's: a version that is committed is not written again."""
+    frame = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
+    for version in (3, 3, 4, 3):
+        write(frame, client, orders, txnAppId="nightly", txnVersion=version)
+    assert len(bodies(orders)) == 20
+
+
+def test_a_task_that_fails_and_is_tried_again_writes_once(
+    spark: SparkSession, orders: MirroredQueue, client: Client, tmp_path: Path
+) -> None:
+    """A first attempt dies after it has staged rows; the second writes all of them, once."""
+
+    def fail_once(rows: object) -> object:
+        for count, row in enumerate(rows):  # type: ignore[arg-type,var-annotated]
+            context = TaskContext.get()
+            if context.attemptNumber() == 0 and context.partitionId() == 1 and count == 400:
+                raise RuntimeError("the first attempt fails")
+            yield row
+
+    numbers = spark.sparkContext.parallelize(range(1000), 2).mapPartitions(fail_once)
+    write(numbers.map(lambda n: (str(n),)).toDF("value string"), client, orders)
+    assert sorted(map(int, bodies(orders))) == list(range(1000))
+
+
+def test_a_job_that_fails_shows_nothing(
+    spark: SparkSession, orders: MirroredQueue, client: Client
+) -> None:
+    """When one partition fails for good, the rows of the others never show."""
+    frame = spark.range(0, 100, 1, 2).selectExpr(
+        "IF(id = 90, raise_error('no such row'), CAST(id AS STRING)) AS value"
+    )
+    with pytest.raises(PySparkException, match="no such row"):
+        write(frame, client, orders)
+    assert bodies(orders) == []
+
+
+def test_a_stream_writes_each_batch_once(
+    spark: SparkSession, orders: MirroredQueue, client: Client, tmp_path: Path
+) -> None:
+    """A stream is restarted from its checkpoint: nothing is missing, nothing twice."""
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    source.mkdir()
+
+    def run() -> None:
+        stream = spark.readStream.format("text").load(str(source)).writeStream
+        stream = stream.format("mirrorq").option("queue", orders.name)
+        stream = stream.option("endpoints", ",".join(client.endpoints))
+        stream = stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        query = stream.start()
+        assert query.awaitTermination(120)
+
+    (source / "one").write_text("a\nb\n")
+    run()
+    (source / "two").write_text("c\n")
+    run()
+    assert sorted(bodies(orders)) == [b"a", b"b", b"c"]
+    # The last commit record is lost: Spark runs that batch again.
+    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    (checkpoint / "commits" / f".{newest.name}.crc").unlink(missing_ok=True)
+    run()
+    assert sorted(bodies(orders)) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ("body string", "column value is missing"),
+        ("value int", "column value is of type int"),
+        ("value string, headers string", "column headers is of type string"),
+        ("value string, colour string", "column 'colour' cannot be written"),
+    ],
+)
+def test_a_wrong_column_is_named(spark: SparkSession, columns: str, says: str) -> None:
+    """What cannot be a message is told before a task starts."""
+    options = parse({"endpoints": "tcp://127.0.0.1:1", "queue": "x"})
+    schema = spark.createDataFrame([], columns).schema
+    with pytest.raises(mirrorq.ConfigError, match=says):
+        check_columns(options, schema, overwrite=False)
+
+
+def test_wrong_writes_are_told_in_the_drivers_message(
+    spark: SparkSession, orders: MirroredQueue, client: Client
+) -> None:
+    """A queue that does not exist, an overwrite, a null body, half a transaction."""
+    frame = spark.createDataFrame([("a",), (None,)], "value string")
+    with pytest.raises(PySparkException, match="no queue is named 'none-such'"):
+        write(frame, client, "none-such")
+    with pytest.raises(PySparkException, match="column value is null in 1 of"):
+        write(frame.coalesce(1), client, orders)
+    assert bodies(orders) == []
+    overwriting = frame.write.format("mirrorq").mode("overwrite").option("queue", orders.name)
+    with pytest.raises(PySparkException, match=r'mode\("append"\)'):
+        overwriting.option("endpoints", ",".join(client.endpoints)).save()
+    given = {"endpoints": ",".join(client.endpoints), "queue": orders.name, "txnAppId": "x"}
+    with pytest.raises(mirrorq.ConfigError, match="go together"):
+        BatchWriter(parse(given))
