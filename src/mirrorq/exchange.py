@@ -14,8 +14,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import frozen
 
 from mirrorq.confirmation import Confirmation
 from mirrorq.errors import (
@@ -36,12 +39,12 @@ from mirrorq.publisher import checked_body
 from mirrorq.puts import SinglePut
 from mirrorq.queue import MirroredQueue
 from mirrorq.routing import KEY_CHARS_MAX, ExchangeRecord, Routes, arguments_text, exchange_error
-from mirrorq.terms import terms_of
+from mirrorq.terms import Terms, terms_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Exchange", "ExchangeHost"]
+__all__ = ["Exchange", "ExchangeHost", "Letter"]
 
 
 class ExchangeHost(Host, Protocol):
@@ -74,6 +77,8 @@ class Exchange:
         """Held while a message is accepted: by all of its queues or by none."""
         self._handles: dict[int, MirroredQueue] = {}
         self._routes: dict[str, Routes] = {}
+        self._asked: set[str] = set()
+        """Exchanges that the host has been asked for: it knows them at once."""
         self._outcomes = Outcomes()
         self._open_count = 0
         """Publishes without an outcome; changed with the outcomes' lock held."""
@@ -194,6 +199,40 @@ class Exchange:
             QueueNotFound: the exchange was deleted.
             ShutDown: this handle is closed.
         """
+        letter = self._letter(
+            routing_key,
+            body,
+            headers=headers,
+            message_id=message_id,
+            ttl=ttl,
+            priority=priority,
+            delay=delay,
+            persistent=persistent,
+            mandatory=mandatory,
+            on_confirm=on_confirm,
+        )
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (full := self._accept(letter)) is not None:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            with contextlib.suppress(ShutDown):  # its queue was deleted: look again
+                full._publisher.wait_for_room(1, letter.size, len(letter.body), block, left)
+        return letter.confirmation
+
+    def _letter(
+        self,
+        routing_key: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        persistent: bool = True,
+        mandatory: bool = False,
+        on_confirm: Callable[[Confirmation], object] | None = None,
+    ) -> Letter:
+        """What `publish` was given, checked."""
         if not isinstance(routing_key, str) or len(routing_key) > KEY_CHARS_MAX:
             raise ConfigError(
                 f"a routing key is a string of up to {KEY_CHARS_MAX} characters, "
@@ -206,26 +245,49 @@ class Exchange:
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
             confirmation._callbacks = [on_confirm]
-        size = len(data) + len(properties)
-        while True:
-            with self._lock:
-                if self._is_closed:
-                    raise ShutDown(f"the handle on exchange {self.name!r} is closed")
-                reached = self._reached(routing_key, headers or {})
-                full = next(
-                    (h for h in reached if not h._publisher.takes(1, size, len(data))), None
-                )
-                if full is None:
-                    with self._outcomes.lock:
-                        self._open_count += 1
-                    gathering = _Gathering(confirmation, mandatory, self._on_ended)
-                    for handle in reached:
-                        part = gathering.part(handle)
-                        gathering.accept(part, SinglePut(part, data, properties, terms))
-                    gathering.end_one()
-                    return confirmation
-            with contextlib.suppress(ShutDown):  # its queue was deleted: look again
-                full._publisher.wait_for_room(1, size, len(data), block, timeout)
+        return Letter(confirmation, routing_key, headers or {}, data, properties, terms, mandatory)
+
+    def _accept(self, letter: Letter) -> MirroredQueue | None:
+        """Put a message into all queues that it reaches; or return one that has no room."""
+        with self._lock:
+            if self._is_closed:
+                raise ShutDown(f"the handle on exchange {self.name!r} is closed")
+            reached = self._reached(letter.key, letter.headers)
+            for handle in reached:
+                if not handle._publisher.takes(1, letter.size, len(letter.body)):
+                    return handle
+            with self._outcomes.lock:
+                self._open_count += 1
+            gathering = _Gathering(letter.confirmation, letter.mandatory, self._on_ended)
+            for handle in reached:
+                part = gathering.part(handle)
+                put = SinglePut(part, letter.body, letter.properties, letter.terms)
+                gathering.accept(part, put)
+            gathering.end_one()
+            return None
+
+    def _learn(self) -> None:
+        """Have what routing needs at hand, of the alternates too; may wait for the entry node."""
+        with self._lock:
+            for record in self._chain():
+                self._routes_of(record)
+
+    def _is_known(self) -> bool:
+        """Whether publishing waits for nothing but room: for who must not be kept waiting."""
+        name = self.name
+        passed: list[str] = []
+        while name and name not in passed:
+            passed.append(name)
+            if name not in self._asked:
+                return False
+            record = self._host.exchange_record(name)
+            if record is None:
+                return name != self.name
+            routes = self._routes.get(name)
+            if routes is None or routes.record.version != record.version:
+                return False
+            name = record.alternate
+        return True
 
     def _on_ended(self) -> None:
         """With the outcomes' lock held."""
@@ -234,17 +296,23 @@ class Exchange:
 
     def _reached(self, key: str, headers: Mapping[str, Any]) -> list[MirroredQueue]:
         """Handles on the queues that a message reaches, by way of alternates if need be."""
-        record: ExchangeRecord | None = self._record()
-        passed: list[str] = []
-        while record is not None and record.name not in passed:
-            passed.append(record.name)
+        for record in self._chain():
             queue_ids = self._routes_of(record).route(key, headers)
             handles = [self._handle(queue_id) for queue_id in queue_ids]
             reached = [handle for handle in handles if handle is not None]
             if reached:
                 return reached
-            record = self._host.exchange_record(record.alternate) if record.alternate else None
         return []
+
+    def _chain(self) -> Iterator[ExchangeRecord]:
+        """The exchange, its alternate, that one's, …: each once."""
+        record: ExchangeRecord | None = self._record()
+        passed: list[str] = []
+        while record is not None and record.name not in passed:
+            passed.append(record.name)
+            self._asked.update((record.name, record.alternate))
+            yield record
+            record = self._host.exchange_record(record.alternate) if record.alternate else None
 
     def _record(self) -> ExchangeRecord:
         record = self._host.exchange_record(self.name)
@@ -324,6 +392,23 @@ class Exchange:
 
     def __repr__(self) -> str:
         return f"<Exchange {self.name!r} on {self._host.name}>"
+
+
+@frozen
+class Letter:
+    """A message on its way to whatever queues it reaches."""
+
+    confirmation: Confirmation
+    key: str
+    headers: Mapping[str, Any]
+    body: bytes
+    properties: bytes
+    terms: Terms
+    mandatory: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + len(self.properties)
 
 
 class _Gathering:

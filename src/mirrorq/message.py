@@ -196,6 +196,7 @@ class Message:
         delay: float | None = None,
         key: str | bytes | None = None,
         persistent: bool = True,
+        block: bool = True,
     ) -> Settlement:
         """Ack this message and put another one into another queue: exactly once, if and only if
         the ack takes effect.
@@ -205,6 +206,7 @@ class Message:
 
         Args:
             queue: a handle, or a name.
+            block: wait while too much of this handle is unconfirmed; else raise Full.
             others: as in `MirroredQueue.put`.
 
         Returns:
@@ -227,7 +229,7 @@ class Message:
         properties = pack_properties(headers, message_id, key)
         target = handle._id_of(queue)
         settlement = Settlement(handle._outcomes)
-        handle._step([data], [properties], terms, (self,), target, settlement)
+        handle._step([data], [properties], terms, (self,), target, settlement, block=block)
         return settlement
 
     def __enter__(self) -> Message:

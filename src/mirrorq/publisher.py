@@ -192,7 +192,7 @@ class Publisher:
             break
         handle._wake()
 
-    def accept_free(self, item: StepPut | StagedPut) -> None:
+    def accept_free(self, item: StepPut | StagedPut, block: bool = True) -> None:
         """As `accept`, of what puts nothing into this queue: only the handle's bounds hold."""
         handle = self._handle
 
@@ -200,7 +200,8 @@ class Publisher:
             return self.has_room(item.count, item.size) or handle._is_shut or handle._is_closed
 
         while True:
-            self._outcomes.wait_for(may_go_on, None)
+            if not self._outcomes.wait_for(may_go_on, None if block else 0):
+                raise self._full(item.count, item.size, 0)
             handle._check_open_for_puts(right="")
             with self._outcomes.lock:
                 if handle._is_closed or not self.has_room(item.count, item.size):

@@ -77,17 +77,20 @@ class PutToken:
     left: int = 0
 
 
-def _packer(
-    bodies: Sequence[bytes], properties: list[bytes] | None, terms: Terms
+def packer(
+    bodies: Sequence[bytes], properties: Sequence[bytes], terms: Terms, flags: int = 0
 ) -> Callable[[int, int, int], bytes]:
+    """What makes the frame once its producer's numbers are known."""
+    column = list(properties) if any(properties) else None
+
     def pack(producer: int, first_number: int, settled: int) -> bytes:
         return pack_publish(
             bodies,
-            properties,
+            column,
             producer=producer,
             first_number=first_number,
             settled=settled,
-            flags=terms.flags,
+            flags=terms.flags | flags,
             delay_ms=terms.delay_ms,
             ttl_ms=terms.ttl_ms,
         )
@@ -122,8 +125,7 @@ def _single(run: list[SinglePut], size: int) -> Put:
     bodies = [item.body for item in run]
     properties = [item.properties for item in run]
     token = PutToken([item.confirmation for item in run], None, 0, len(run), len(run))
-    columns = properties if any(properties) else None
-    pack = _packer(bodies, columns, run[0].terms)
+    pack = packer(bodies, properties, run[0].terms)
     return Put(token, len(run), size, pack, False, sum(map(len, bodies)))
 
 
@@ -132,11 +134,11 @@ def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:
     item.parts_open = len(parts)
     for start, stop in parts:
         bodies = item.bodies[start:stop]
-        properties = [item.properties] * len(bodies) if item.properties else None
+        properties = [item.properties] * len(bodies) if item.properties else ()
         token = PutToken(None, item, start, stop - start, stop - start)
         body_bytes = sum(map(len, bodies))
         size = body_bytes + len(item.properties) * len(bodies)
-        pack = _packer(bodies, properties, item.terms)
+        pack = packer(bodies, properties, item.terms)
         yield Put(token, stop - start, size, pack, True, body_bytes)
 
 

@@ -406,20 +406,22 @@ class MirroredQueue(ReadingHandle):
         self._check()
         self._check_right("read")
         found: list[Message] = []
-        position = start or 1
-        while len(found) < count_max:
+        position: int | None = start or 1
+        while position is not None and len(found) < count_max:
             page = min(count_max - len(found), BROWSE_PAGE)
             reply = self._ask(browse_request(position, page), ASK_S)
             assert isinstance(reply, Browsed)
-            pieces = [HandOut(0, 0, first, last, count) for first, last, count in reply.ranges]
-            if not pieces:
-                break
-            page_found = messages_of(self, 0, pieces, reply.frames)
-            for message in page_found:
-                message._is_settled = True  # nobody holds it: an ack of it is refused
-            found += page_found
-            position = pieces[-1].last + 1
+            messages, position = self._browsed(reply)
+            found += messages
         return found
+
+    def _browsed(self, reply: Browsed) -> tuple[list[Message], int | None]:
+        """The messages of one page, and where the next one begins if there is one."""
+        pieces = [HandOut(0, 0, first, last, count) for first, last, count in reply.ranges]
+        messages = messages_of(self, 0, pieces, reply.frames)
+        for message in messages:
+            message._is_settled = True  # nobody holds it: an ack of it is refused
+        return messages, pieces[-1].last + 1 if pieces else None
 
     def qsize(self) -> int:
         """Messages ready: those that no call has returned."""
@@ -501,8 +503,10 @@ class MirroredQueue(ReadingHandle):
         messages: Sequence[Message],
         target: int = 0,
         outcome: Settlement | None = None,
+        *,
+        block: bool = True,
     ) -> Confirmation | Settlement:
-        """Send acks and puts that are one op."""
+        """Send acks and puts that are one op. Raises Full when it is not to wait for room."""
         from mirrorq.steps import StepPut
 
         right = "write" if bodies and not target else "read"
@@ -524,23 +528,25 @@ class MirroredQueue(ReadingHandle):
             message._is_settled = True
         try:
             if target or not bodies:
-                self._publisher.accept_free(item)
+                self._publisher.accept_free(item, block)
             else:
                 size = item.own_bytes
-                self._publisher.accept(item, item.count, item.size, size, True, None)
+                self._publisher.accept(item, item.count, item.size, size, block, None)
         except BaseException:
             for message in messages:
                 message._is_settled = False
             raise
         return confirmation
 
-    def _id_of(self, queue: str | Handle) -> int:
-        """The id of another queue to be written, by a handle or by its name.
+    def _id_of(self, queue: str | Handle | int) -> int:
+        """The id of another queue to be written, by a handle or by its name; an id is one already.
 
         Raises:
             AuthenticationError: this client's key may not write it.
             QueueNotFound: there is none of this name.
         """
+        if isinstance(queue, int):
+            return queue
         if isinstance(queue, Handle):
             queue._check_right("write")
             return queue._queue_id

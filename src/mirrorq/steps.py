@@ -7,7 +7,6 @@ batch, the first body one too, so that its outcome is known across failovers: al
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -18,17 +17,16 @@ from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import AckRefused, MirrorQError
 from mirrorq.message import HeaderValue, Message, pack_properties, pieces_of
 from mirrorq.messages import FLAG_STEP, Step
-from mirrorq.puts import FRAME_OVERHEAD, MESSAGE_OVERHEAD, error_of
+from mirrorq.puts import FRAME_OVERHEAD, MESSAGE_OVERHEAD, error_of, packer
 from mirrorq.ranges import RangeSet
 from mirrorq.session import Failed, Put, Stored
 from mirrorq.terms import PLAIN, Terms, terms_of
-from mirrorq.wire.frames import pack_publish
 from mirrorq.wire.ops import encode_step
 
 if TYPE_CHECKING:
     from mirrorq.queue import MirroredQueue
 
-__all__ = ["NOT_TAKEN", "AsyncTransaction", "StepPut", "Transaction", "step_put"]
+__all__ = ["NOT_TAKEN", "StepPut", "Transaction", "step_put"]
 
 NOT_TAKEN = "an ack was not taken"
 """How a master's refusal begins when acks are to blame (`master`)."""
@@ -107,20 +105,7 @@ def step_put(item: StepPut) -> Put:
     pieces = tuple(pieces_of(sorted(item.messages, key=lambda message: message.sequence)))
     ranges = tuple(RangeSet((piece.first, piece.last) for piece in pieces))
     bodies = [encode_step(Step(ranges, item.target)), *item.bodies]
-    properties = [b"", *item.properties] if any(item.properties) else None
-
-    def pack(producer: int, first_number: int, settled: int) -> bytes:
-        return pack_publish(
-            bodies,
-            properties,
-            producer=producer,
-            first_number=first_number,
-            settled=settled,
-            flags=item.terms.flags | FLAG_STEP,
-            delay_ms=item.terms.delay_ms,
-            ttl_ms=item.terms.ttl_ms,
-        )
-
+    pack = packer(bodies, [b"", *item.properties], item.terms, FLAG_STEP)
     return Put(item, item.count, item.size, pack, True, item.own_bytes, pieces)
 
 
@@ -206,11 +191,12 @@ class Transaction:
         if self._is_over:
             raise ValueError("the transaction is over: begin another one")
 
-    def _end(self) -> None:
+    def _send(self, block: bool = True) -> Confirmation:
         """The block has ended well: send what was gathered."""
-        found = self._queue._step(self._bodies, self._properties, self._terms, self._messages)
+        step = (self._bodies, self._properties, self._terms, self._messages)
+        found = self._queue._step(*step, block=block)
         assert isinstance(found, Confirmation)
-        self._confirmation = found
+        return found
 
     def __enter__(self) -> Transaction:
         self._check()
@@ -224,25 +210,4 @@ class Transaction:
     ) -> None:
         self._is_over = True
         if kind is None:
-            self._end()
-
-
-class AsyncTransaction(Transaction):
-    """The same for asyncio: `async with queue.transaction() as t: …`, `await t.confirmation`."""
-
-    async def __aenter__(self) -> AsyncTransaction:
-        self._check()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._is_over = True
-        if kind is None:
-            # It may wait for room.
-            await asyncio.get_running_loop().run_in_executor(None, self._end)
-
-
+            self._confirmation = self._send()

@@ -1,0 +1,57 @@
+"""mirrorq for asyncio: the same names, awaited.
+
+    from mirrorq import aio
+
+    async with await aio.connect("tcp://127.0.0.1:7400") as client:
+        orders = await client.queue("orders")
+        confirmation = await orders.put(b"order 1")     # accepted
+        sequence = await confirmation                   # on disk on every member in sync
+        async for message in orders:
+            await work(message.body)
+            await message.ack()
+
+What waits here waits in the loop: no call has a thread of its own. The exceptions are calls that
+seldom happen (opening, declaring, binding, deleting, redriving, closing, administration), which run
+in a thread of the loop's default executor. `Confirmation` and `Settlement` are those of `mirrorq`:
+they can be awaited as they are.
+
+*Cancellation*: a cancelled call loses nothing. A `get` takes its message in the moment in which
+it returns it and not before; a cancelled `put`, `publish`, `ack_and_put` or transaction was not
+accepted, and what it would have acked is still the caller's. What runs in a thread is not ended by
+the cancellation of who waits for it: it may still take effect; what it opens is closed again.
+
+*Threads*: an object of this module belongs to the loop in which it was made; the handle below
+it (`queue.handle`) may be used from any thread beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from mirrorq.aio.exchange import Exchange
+from mirrorq.aio.hosts import Client, Node, connect
+from mirrorq.aio.queue import MirroredQueue
+from mirrorq.aio.steps import Transaction
+from mirrorq.confirmation import Confirmation, Settlement
+from mirrorq.errors import MirrorQError
+
+__all__ = ["Client", "Exchange", "MirroredQueue", "Node", "Transaction", "connect", "wait"]
+
+
+async def wait(
+    confirmations: Sequence[Confirmation | Settlement], timeout: float | None = None
+) -> tuple[set[Confirmation | Settlement], set[Confirmation | Settlement]]:
+    """Wait until all have ended, or `timeout` seconds; return (done, not_done)."""
+
+    async def outcome(one: Confirmation | Settlement) -> None:
+        with contextlib.suppress(MirrorQError):
+            await one
+
+    tasks = [asyncio.ensure_future(outcome(one)) for one in confirmations]
+    if tasks:
+        _, pending = await asyncio.wait(tasks, timeout=timeout)
+        for task in pending:
+            task.cancel()
+    return ({c for c in confirmations if c.done()}, {c for c in confirmations if not c.done()})

@@ -1,0 +1,78 @@
+"""Waiting in a loop for what other threads say."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+__all__ = ["LOOK_S", "Bell", "deadline_of", "seconds_left"]
+
+LOOK_S = 0.5
+"""Who waits looks this often by himself, for what nobody tells (a lost majority)."""
+
+
+class Bell:
+    """Wakes tasks of one loop when another thread says that something has changed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_rung = False
+
+    def ring(self) -> None:
+        """From any thread; cheap when nobody waits or it has been rung already."""
+        if self._waiting and not self._is_rung:
+            self._is_rung = True
+            try:
+                self._loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:
+                self._is_rung = False  # the loop is closed: nobody waits any more
+
+    def _wake(self) -> None:
+        self._is_rung = False
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def until(self, condition: Callable[[], bool], deadline: float | None) -> bool:
+        """Wait until the condition holds, which is looked at whenever the bell rings."""
+        while not condition():
+            left = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+            if left <= 0:
+                return False
+            await self.next(condition, left)
+        return True
+
+    async def next(self, condition: Callable[[], bool], timeout: float) -> None:
+        """Wait until it rings, at most `timeout` seconds; not at all when the condition holds."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(future)
+        timer = self._loop.call_later(timeout, _resolve, future)
+        try:
+            # Looked at again after being in the list: a change before that rang for nobody.
+            if not condition():
+                await future
+        finally:
+            timer.cancel()
+            self._waiting.remove(future)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """When a call with this time-out gives up. Raises ValueError."""
+    if timeout is None:
+        return None
+    if timeout < 0:
+        raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
+    return time.monotonic() + timeout
+
+
+def seconds_left(deadline: float | None) -> float:
+    """How long to wait before looking by oneself."""
+    return LOOK_S if deadline is None else max(min(LOOK_S, deadline - time.monotonic()), 0)

@@ -1,0 +1,79 @@
+"""Nodes and clients for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mirrorq.aio.exchange import Exchange
+from mirrorq.aio.queue import MirroredQueue
+from mirrorq.aio.threads import in_thread, opened
+
+if TYPE_CHECKING:
+    from mirrorq.client import Client as BlockingClient
+    from mirrorq.node import Node as BlockingNode
+
+__all__ = ["Client", "Node", "connect"]
+
+
+class Host:
+    """A node or a client. Calls that are not here run in a thread, with the same arguments."""
+
+    def __init__(self, host: BlockingNode | BlockingClient) -> None:
+        self.host = host
+
+    async def queue(self, name: str, **arguments: Any) -> MirroredQueue:
+        """Declare a queue, or find it, and return a handle for this loop."""
+        return MirroredQueue(await opened(partial(self.host.queue, name, **arguments)))
+
+    async def exchange(self, name: str, kind: str | None = None, **arguments: Any) -> Exchange:
+        """Declare an exchange, or find it, and return a handle for this loop."""
+        return Exchange(await opened(partial(self.host.exchange, name, kind, **arguments)))
+
+    async def close(self) -> None:
+        await in_thread(self.host.close)
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """Administration: `await node.set_policy(…)` and all the others."""
+        method = getattr(self.host, name)
+        if name.startswith("_") or not callable(method):
+            raise AttributeError(f"{name} is no call: take it from .host")
+        return lambda *values, **named: in_thread(partial(method, *values, **named))
+
+    def __repr__(self) -> str:
+        return f"<aio {self.host!r}>"
+
+
+class Node(Host):
+    """`mirrorq.Node` for asyncio. Made by `await Node.open(name, path=…)`."""
+
+    @classmethod
+    async def open(cls, name: str, **arguments: Any) -> Node:
+        """Arguments and errors as of `mirrorq.Node`."""
+        from mirrorq.node import Node as BlockingNode
+
+        return cls(await opened(partial(BlockingNode, name, **arguments)))
+
+    async def __aenter__(self) -> Node:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Client(Host):
+    """`mirrorq.Client` for asyncio. Made by `connect`."""
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def connect(endpoints: str | Sequence[str], **arguments: Any) -> Client:
+    """`mirrorq.connect`: the same queues from a process that is no node."""
+    from mirrorq.client import connect as blocking_connect
+
+    return Client(await opened(partial(blocking_connect, endpoints, **arguments)))

@@ -1,0 +1,43 @@
+"""Acks and puts that are one op, for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from mirrorq import steps
+
+if TYPE_CHECKING:
+    from mirrorq.queue import MirroredQueue
+
+__all__ = ["Transaction"]
+
+Accepting = Callable[[Callable[..., Any], bool, float | None], Awaitable[Any]]
+
+
+class Transaction(steps.Transaction):
+    """As `mirrorq.steps.Transaction`: `async with queue.transaction() as t:`, then
+    `await t.confirmation`.
+
+    The end of the block waits for room, in the loop. Who is cancelled there has sent nothing, and
+    the messages are still the caller's to settle.
+    """
+
+    def __init__(self, queue: MirroredQueue, accepting: Accepting) -> None:
+        super().__init__(queue)
+        self._accepting = accepting
+
+    async def __aenter__(self) -> Transaction:
+        self._check()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over = True
+        if kind is None:
+            self._confirmation = await self._accepting(self._send, True, None)

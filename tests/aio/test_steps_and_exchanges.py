@@ -1,0 +1,240 @@
+"""mirrorq.aio: transactions, ack_and_put, redrive and exchanges; and what a cancellation leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorq import Config, Full, Message, NotConfirmed, QueueNotFound, ShutDown, aio
+
+DEADLINE_S = 60
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a test's coroutine; one that hangs fails."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await main
+
+    asyncio.run(bounded())
+
+
+async def until(look: Callable[[], Awaitable[object]]) -> None:
+    """Bounded by the whole test's time."""
+    while not await look():
+        await asyncio.sleep(0.01)
+
+
+async def size_is(queue: aio.MirroredQueue, count: int) -> None:
+    async def look() -> bool:
+        return await queue.qsize() == count
+
+    await until(look)
+
+
+def test_a_transaction_is_one_op(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+            await (await queue.put_many([b"one", b"two"]))
+            first = await queue.get()
+            async with queue.transaction() as step:
+                step.ack(first)
+                step.put(b"three", headers={"n": 3})
+                assert await queue.qsize() == 1
+            assert len(await step.confirmation) == 1
+            assert [m.body for m in await queue.browse()] == [b"two", b"three"]
+            second = await queue.get()
+            failing = queue.transaction()
+
+            async def fail() -> None:
+                async with failing:
+                    failing.ack(second)
+                    failing.put(b"four")
+                    raise RuntimeError("no")
+
+            with pytest.raises(RuntimeError):
+                await fail()
+            with pytest.raises(ValueError, match="no outcome"):
+                failing.confirmation  # noqa: B018
+            await second.ack()
+            assert [m.body for m in await queue.browse()] == [b"three"]
+
+    run(main())
+
+
+def test_ack_and_put_and_redrive(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.Node.open("a", path=tmp_path) as node:
+            await node.set_policy("letters", "^orders$", {"dead-letter-queue": "dead"})
+            orders, done = await node.queue("orders"), await node.queue("done")
+            dead = await node.queue("dead")
+            await (await orders.put_many([b"one", b"two", b"three"]))
+            messages = [await orders.get() for _ in range(3)]
+            await (await orders.ack_and_put(messages[0], done, b"ONE", headers={"n": 1}))
+            await (await orders.ack_and_put(messages[1], "done", b"TWO"))
+            assert [(await done.get()).body for _ in range(2)] == [b"ONE", b"TWO"]
+            with pytest.raises(QueueNotFound):
+                await orders.ack_and_put(messages[2], "nowhere", b"x")
+            with pytest.raises(ValueError, match="did not come from this handle"):
+                await done.ack_and_put(messages[2], orders, b"x")
+            await messages[2].nack(requeue=False)
+            await size_is(dead, 1)
+            assert await dead.redrive() == 1
+            assert (await orders.get(timeout=DEADLINE_S)).body == b"three"
+
+    run(main())
+
+
+def test_an_exchange(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.Node.open("a", path=tmp_path, listen="tcp://127.0.0.1:0") as node:
+            usd, rest = await node.queue("usd"), await node.queue("rest")
+            async with await aio.connect(node.host.listening) as client:
+                others = await client.exchange("others", "fanout")
+                await others.bind("rest")
+                async with await client.exchange("stocks", "topic", alternate="others") as stocks:
+                    await stocks.bind(usd, "stock.usd.*")
+                    assert await stocks.bindings() == [("usd", "stock.usd.*", "")]
+                    for number in range(1, 4):
+                        put = await stocks.publish("stock.usd.ibm", b"%d" % number)
+                        assert await put == {"usd": number}
+                    assert await (await stocks.publish("weather", b"sun")) == {"rest": 1}
+                    await others.unbind(rest)
+                    unroutable = await stocks.publish("weather", b"rain", mandatory=True)
+                    with pytest.raises(NotConfirmed, match="reached no queue"):
+                        await unroutable
+                    assert await (await stocks.publish("weather", b"snow")) == {}
+                    await others.delete()
+                    assert await (await stocks.publish("weather", b"hail")) == {}
+                    assert await stocks.wait_for_confirms(DEADLINE_S)
+                    with pytest.raises(QueueNotFound):
+                        await client.exchange("none", passive=True)
+                with pytest.raises(ShutDown):
+                    await stocks.publish("weather", b"fog")
+            assert [m.body for m in await usd.browse()] == [b"1", b"2", b"3"]
+            assert [m.body for m in await rest.browse()] == [b"sun"]
+
+    run(main())
+
+
+def test_publishes_wait_in_the_loop_and_a_cancelled_one_is_in_no_queue(tmp_path: Path) -> None:
+    """Hundreds wait for room at once without a thread each; who is cancelled was not accepted, by
+    none of the queues; a time-out says so."""
+
+    async def main() -> None:
+        config = Config(unconfirmed_count_max=5)
+        async with await aio.Node.open("a", path=tmp_path, config=config) as node:
+            queues = [await node.queue(name) for name in ("one", "two")]
+            events = await node.exchange("events", "fanout")
+            for queue in queues:
+                await events.bind(queue)
+            assert len(await (await events.publish("", b"first"))) == 2
+            before = threading.active_count()
+            tasks = [asyncio.create_task(events.publish("", b"%d" % n)) for n in range(200)]
+            await asyncio.sleep(0)
+            assert threading.active_count() <= before
+            fulls = 0
+            for number in range(50):
+                try:
+                    await events.publish("", b"now%d" % number, block=False)
+                except Full:
+                    fulls += 1
+            assert fulls, "50 in a row without a pause are not all confirmed in between"
+            for task in tasks[::3]:
+                task.cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            accepted = {
+                b"%d" % number
+                for number, outcome in enumerate(found)
+                if not isinstance(outcome, asyncio.CancelledError)
+            }
+            assert await events.wait_for_confirms()
+            for queue in queues:
+                bodies = [m.body for m in await queue.browse()]
+                assert {b for b in bodies if b.isdigit()} == accepted
+                assert len(bodies) == len(accepted) + 1 + 50 - fulls
+
+    run(main())
+
+
+CALLS: dict[str, Callable[[aio.MirroredQueue, Message], Coroutine[Any, Any, object]]] = {
+    "put": lambda queue, _: queue.put(b"new"),
+    "put_many": lambda queue, _: queue.put_many([b"new", b"new"]),
+    "get": lambda queue, _: queue.get(),
+    "get_nowait": lambda queue, _: queue.get(block=False),
+    "get_many": lambda queue, _: queue.get_many(5),
+    "ack_and_put": lambda queue, held: queue.ack_and_put(held, queue, b"new"),
+    "ack_and_put_by_name": lambda queue, held: queue.ack_and_put(held, "orders", b"new"),
+    "consume": lambda queue, _: queue.consume(_ignore),
+    "qsize": lambda queue, _: queue.qsize(),
+    "browse": lambda queue, _: queue.browse(),
+    "purge": lambda queue, _: queue.purge(),
+    "redrive": lambda queue, _: queue.redrive(),
+    "wait_for_confirms": lambda queue, _: queue.wait_for_confirms(),
+    "transaction": lambda queue, held: _step(queue, held),
+}
+"""Every call that can be cancelled."""
+
+
+async def _ignore(message: Message) -> None:
+    message.nack()
+
+
+async def _step(queue: aio.MirroredQueue, held: Message) -> None:
+    async with queue.transaction() as step:
+        step.ack(held)
+        step.put(b"new")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_cancelled_call_loses_nothing(tmp_path: Path, name: str) -> None:
+    """Cancelled at once, a moment later, and later still: what was in the queue is in it or was
+    returned, what was held can be settled or has been, and the handle goes on."""
+
+    async def main() -> None:
+        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+            for steps in (0, 1, 2, 5, 20):
+                await (await queue.put_many([b"old1", b"old2", b"old3"]))
+                held = await queue.get(timeout=DEADLINE_S)
+                task = asyncio.create_task(CALLS[name](queue, held))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+                is_done = not isinstance(outcome, BaseException)
+                taken: list[Message] = []
+                if is_done and name.startswith("get"):
+                    taken = outcome if isinstance(outcome, list) else [outcome]
+                elif is_done and name == "consume":
+                    await asyncio.to_thread(outcome.cancel)
+                assert is_done or isinstance(outcome, asyncio.CancelledError), outcome
+                await queue.wait_for_confirms()
+                if not held._is_settled:
+                    taken.append(held)
+                    assert not is_done or name not in ("transaction", "ack_and_put")
+                bodies = [message.body for message in taken]
+                await queue.ack_many(taken)
+                await _drained(queue, bodies)
+                wanted = {b"old1", b"old2", b"old3"}
+                if name == "purge":
+                    wanted = {held.body}
+                elif held not in taken:
+                    wanted.remove(held.body)
+                assert wanted <= set(bodies)
+
+    run(main())
+
+
+async def _drained(queue: aio.MirroredQueue, bodies: list[bytes]) -> None:
+    """Take and ack until the queue is empty."""
+    while (await asyncio.to_thread(queue.status)).messages:
+        messages = await queue.get_many(10, timeout=0.05)
+        bodies += [message.body for message in messages]
+        if messages:
+            await queue.ack_many(messages)
