@@ -277,6 +277,10 @@ class Handle:
             else:
                 session.give_back(deliver.handouts)
             return
+        if deliver.consumer and deliver.consumer not in self._consumers:
+            # It was cancelled in this very step: the session had it still.
+            session.give_back(deliver.handouts)
+            return
         try:
             messages = messages_of(self, deliver.consumer, deliver.handouts, deliver.frames)
         except ProtocolError as error:
@@ -289,9 +293,7 @@ class Handle:
         if not deliver.consumer:
             self._receiver.feed(messages, sum(map(len, deliver.frames)))
             return
-        consumer = self._consumers.get(deliver.consumer)
-        if consumer is not None:
-            consumer._feed(messages)
+        self._consumers[deliver.consumer]._feed(messages)
 
     def _drop_buffered(self, session: Session, failover: bool) -> None:
         self._receiver.drop(session)

@@ -12,6 +12,7 @@ import mirrorq
 from mirrorq import Config
 from mirrorq import consumer as consumer_module
 from mirrorq.errors import ConfigError, PreconditionFailed
+from mirrorq.messages import Deliver, HandOut
 
 
 def fill(queue: mirrorq.MirroredQueue, count: int) -> None:
@@ -254,3 +255,17 @@ def test_a_consumer_that_hangs_is_cancelled_and_its_messages_go_to_others() -> N
         assert [(m.sequence, m.delivery_count) for m in found] == [(1, 2), (2, 2)]
         hangs.set()
         queue.ack_many(found).result(30)
+
+
+def test_what_comes_for_a_consumer_that_is_cancelled_in_the_same_step_goes_back() -> None:
+    """The session had it still, the handle no longer: nobody would ever settle it."""
+    with FakeHost() as host, host.queue() as queue:
+        given_back: list[object] = []
+
+        class Returning:
+            def give_back(self, handouts: object) -> None:
+                given_back.append(handouts)
+
+        pieces = (HandOut(1, 1, 1, 3, 1),)
+        queue._on_deliver(Returning(), Deliver(99, pieces))  # type: ignore[arg-type]
+        assert given_back == [pieces]
