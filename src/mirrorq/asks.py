@@ -97,7 +97,14 @@ class Asks:
             self._endings = [ending for ending in self._endings if ending not in found]
         return [(ask, answer) for _, _, ask, answer in found]
 
+    @property
+    def has_endings(self) -> bool:
+        """Whether some deletion waits for its queue to be gone."""
+        return bool(self._endings)
+
     def wake_at_ms(self, has_leader: bool) -> int | None:
+        if not self._open and not self._endings:
+            return None
         times = [until_ms for _, until_ms, _, _ in self._endings]
         if self._open and has_leader:
             times.append(min(ask.sent_ms for ask in self._open.values()) + ASK_AGAIN_MS)

@@ -49,6 +49,11 @@ class Contacts:
                 self.seeds[MARK + seed] = seed
                 self.connects.append((MARK + seed, seed))
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether something is in `connects` or `disconnects`."""
+        return bool(self.connects or self.disconnects)
+
     # --- Nodes ----------------------------------------------------------------------------
 
     def is_static(self, name: str) -> bool:

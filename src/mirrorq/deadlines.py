@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
 
-__all__ = ["Deadlines", "earliest"]
+FOREVER_MS = 1 << 62
+"""Later than every time."""
+
+__all__ = ["FOREVER_MS", "Deadlines", "earliest"]
 
 
 class Deadlines:
     """A time in milliseconds for each key, or none."""
 
     def __init__(self) -> None:
+        self.next_ms = FOREVER_MS
+        """The earliest time of all."""
         self._at: dict[int, int] = {}
         """What holds."""
         self._entries: dict[int, int] = {}
@@ -24,24 +29,29 @@ class Deadlines:
 
     def set(self, key: int, at_ms: int | None) -> None:
         """Step this one at that time; None: not at any."""
-        if at_ms is None:
-            self._at.pop(key, None)
+        was_ms = self._at.get(key)
+        if was_ms == at_ms:
             return
-        self._at[key] = at_ms
-        known = self._entries.get(key)
-        if known is None or at_ms < known:
-            self._entries[key] = at_ms
-            heappush(self._heap, (at_ms, key))
+        if at_ms is None:
+            del self._at[key]
+        else:
+            self._at[key] = at_ms
+            known = self._entries.get(key)
+            if known is None or at_ms < known:
+                self._entries[key] = at_ms
+                heappush(self._heap, (at_ms, key))
+            if at_ms < self.next_ms:
+                self.next_ms = at_ms
+        if was_ms == self.next_ms:
+            self.next_ms = self._find_next()
 
-    @property
-    def next_ms(self) -> int | None:
-        """The earliest time of all; None: there is none."""
+    def _find_next(self) -> int:
         heap, at, entries = self._heap, self._at, self._entries
         while heap:
             entry_ms, key = heap[0]
             at_ms = at.get(key)
             if at_ms == entry_ms:
-                return at_ms
+                return entry_ms
             if at_ms is None or entries[key] != entry_ms:
                 heappop(heap)  # gone, or an older entry beside an earlier one
                 if entries.get(key) == entry_ms:
@@ -49,15 +59,16 @@ class Deadlines:
             else:
                 entries[key] = at_ms
                 heapreplace(heap, (at_ms, key))
-        return None
+        return FOREVER_MS
 
     def take_due(self, now_ms: int) -> list[int]:
         """The keys whose time has come, the earliest first. Each has none until set anew."""
         found: list[int] = []
-        while (next_ms := self.next_ms) is not None and next_ms <= now_ms:
+        while self.next_ms <= now_ms:
             _, key = heappop(self._heap)
             del self._at[key], self._entries[key]
             found.append(key)
+            self.next_ms = self._find_next()
         return found
 
 

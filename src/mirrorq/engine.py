@@ -23,7 +23,7 @@ from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.contacts import MARK
 from mirrorq.courier import OutboxLoaded
-from mirrorq.deadlines import earliest
+from mirrorq.deadlines import FOREVER_MS
 from mirrorq.doorkeeper import Doorkeeper, foreign_text
 from mirrorq.effects import Persisted, QueueImage, RaftEntry, RaftImage
 from mirrorq.engine_events import (
@@ -202,11 +202,9 @@ class Engine:
         self._hello_ms = now_ms - config.heartbeat_ms
         self._probes: dict[str, int] = {}
         self._probes_next: dict[str, int] = {}
-        self._wanted_ms: int | None = None
+        self._wanted_ms = FOREVER_MS
         """When this node wanted to be stepped next."""
-        self._raft_wake: int | None = now_ms
-        self._founding_wake: int | None = now_ms
-        self._supervisor_wake: int | None = now_ms
+        self._raft_wake = self._founding_wake = self._supervisor_wake = now_ms
         self._contact_ms: int | None = None
         """Last majority contact that the supervisor was told of."""
         self._applied_since_compact = 0
@@ -311,7 +309,9 @@ class Engine:
         out = self._next_out
         self._begin(out)
         hosting = self.hosting
-        self._note_lateness(now_ms)
+        if (now_ms - self._wanted_ms) * LATE_FACTOR > self.config.heartbeat_ms:
+            # Others are not silent because this process was given no time.
+            self._step_raft(now_ms, Late(now_ms - self._wanted_ms))
         hosting.count_held_back()
         for event in events:
             if type(event) is FromPeer:
@@ -319,14 +319,18 @@ class Engine:
             else:
                 self._on_event(now_ms, event)
         self._run_timers(now_ms)
-        self._tell_endings(now_ms)
-        self._ask(now_ms)
+        if self.asks.has_endings:
+            self._tell_endings(now_ms)
+        if self.asks or not self._was_registered:
+            self._ask(now_ms)
         self._hold_lease(now_ms)
-        if hosting.run(now_ms, wall_us):
+        if hosting.is_due(now_ms):
+            hosting.run(now_ms, wall_us)
             if hosting.has_asked:
                 hosting.has_asked = False
                 self._ask(now_ms)
-            self._send_promises(now_ms)
+            if hosting.promises:
+                self._send_promises(now_ms)
             self._hold_lease(now_ms)
         if hosting.may_have_news:
             hosting.tell_masters()
@@ -334,15 +338,9 @@ class Engine:
         if out.writes or out.raft is not None:
             out.round = hosting.rounds.close()
         self._next_out = EngineEffects()
-        out.wake_at_ms = self._wanted_ms = self._wake_at_ms(now_ms)
+        self._wanted_ms = wake_ms = self._wake_at_ms(now_ms)
+        out.wake_at_ms = None if wake_ms == FOREVER_MS else wake_ms
         return out
-
-    def _note_lateness(self, now_ms: int) -> None:
-        """Others are not silent because this process was given no time."""
-        if self._wanted_ms is not None:
-            late_ms = now_ms - self._wanted_ms
-            if late_ms * LATE_FACTOR > self.config.heartbeat_ms:
-                self._step_raft(now_ms, Late(late_ms))
 
     def _on_event(self, now_ms: int, event: EngineEvent) -> None:
         match event:
@@ -550,9 +548,9 @@ class Engine:
 
     def _run_timers(self, now_ms: int) -> None:
         raft = self._raft
-        if not raft.is_founded and _is_due(self._founding_wake, now_ms):
+        if self._founding_wake <= now_ms and not raft.is_founded:
             self._found(now_ms, FoundingTick())
-        if _is_due(self._raft_wake, now_ms):
+        if self._raft_wake <= now_ms:
             self._step_raft(now_ms, RaftTick())
         if raft.leader is not None:
             if now_ms >= self._led_until_ms or raft.leader is not self._led_by:
@@ -565,7 +563,7 @@ class Engine:
             # All nodes' ticks are at the same times, so that a node's queues wake it but once.
             self._hello_ms = now_ms - now_ms % self.config.heartbeat_ms
             self._show_life(now_ms)
-        if _is_due(self._supervisor_wake, now_ms):
+        if self._supervisor_wake <= now_ms:
             self._supervise(now_ms, SupervisorTick())
         if self._has_raft_news:
             self._has_raft_news = False
@@ -579,8 +577,7 @@ class Engine:
         out.send += [(key, hello) for key in self._doorkeeper.contacts.seeds]
         for name in self._doorkeeper.newly_silent(now_ms):
             self._on_gone(name)
-        replicas = hosting.replicas.values()
-        reports = (*hosting.sync_reports.due(now_ms, replicas), *hosting.reports.due(replicas))
+        reports = hosting.take_reports(now_ms)
         peers = self._doorkeeper.peers.all()
         out.send.extend((peer.name, report) for report in reports for peer in peers)
         if self.is_registered:
@@ -592,23 +589,24 @@ class Engine:
         self.hosting.post_all(NodeGone(node))
         self._out.notices.append(Notice("gone", f"node {node} is silent or dead"))
 
-    def _wake_at_ms(self, now_ms: int) -> int | None:
-        wake = earliest(self._raft_wake, self._supervisor_wake)
-        wake = earliest(wake, self.hosting.wake_at_ms(now_ms))
-        if self._doorkeeper.has_listeners:
-            wake = earliest(wake, self._hello_ms + self.config.heartbeat_ms)
-        if not self._raft.is_founded:
-            wake = earliest(wake, self._founding_wake)
-        if self._needs_lease(now_ms):
-            wake = earliest(wake, self._holder.wake_at_ms(now_ms, True))
-        return earliest(wake, self.asks.wake_at_ms(self._raft.leader is not None))
+    def _wake_at_ms(self, now_ms: int) -> int:
+        wake = min(self._raft_wake, self._supervisor_wake, self.hosting.wake_at_ms(now_ms))
+        hello_ms = self._hello_ms + self.config.heartbeat_ms
+        if hello_ms < wake and self._doorkeeper.has_listeners:
+            wake = hello_ms
+        if self._founding_wake < wake and not self._raft.is_founded:
+            wake = self._founding_wake
+        if now_ms < self.hosting.handing_until_ms and not self._is_released:
+            wake = min(wake, max(self._holder.due_ms, now_ms))
+        asks_ms = self.asks.wake_at_ms(self._raft.leader is not None)
+        return wake if asks_ms is None else min(wake, asks_ms)
 
     # --- Founding, Raft, admission ------------------------------------------------------
 
     def _found(self, now_ms: int, event: FoundingEvent) -> None:
         self._has_raft_news = True
         effects = self._founding.step(now_ms, event)
-        self._founding_wake = effects.wake_at_ms
+        self._founding_wake = _or_forever(effects.wake_at_ms)
         if effects.promise is not None:
             self._step_raft(now_ms, Promise(effects.promise))
         if effects.found is not None:
@@ -655,11 +653,12 @@ class Engine:
         was_founded, was_leader = raft.is_founded, raft.is_leader
         effects: RaftEffects = raft.step(now_ms, event)
         self._has_raft_news = True
-        self._raft_wake = effects.wake_at_ms
+        self._raft_wake = _or_forever(effects.wake_at_ms)
         if effects.persist is not None:
             self._out.raft = merge_writes(self._out.raft, effects.persist)
             self.hosting.rounds.note_raft(effects.write_number)
-        self._out.send.extend((store.node, message) for store, message in effects.send)
+        for store, message in effects.send:
+            self._out.send.append((store.node, message))
         if effects.install is not None:
             self._restore(now_ms, effects.install.data)
         for entry in effects.apply:
@@ -758,7 +757,7 @@ class Engine:
 
     def _supervise(self, now_ms: int, event: SupervisorEvent) -> None:
         effects = self._supervisor.step(now_ms, event, self._leading)
-        self._supervisor_wake = effects.wake_at_ms
+        self._supervisor_wake = _or_forever(effects.wake_at_ms)
         self.hosting.may_have_news |= effects.is_news
         for command in effects.propose:
             self._propose(now_ms, command)
@@ -871,17 +870,15 @@ class Engine:
 
     # --- The lease ----------------------------------------------------------------------
 
-    def _needs_lease(self, now_ms: int) -> bool:
-        return self.hosting.needs_lease(now_ms) and not self._is_released
-
     def _hold_lease(self, now_ms: int) -> None:
-        if self._needs_lease(now_ms):
-            request = self._holder.poll(now_ms, True)
+        holder, lease = self._holder, self.lease
+        is_wanted = now_ms < self.hosting.handing_until_ms and not self._is_released
+        if is_wanted and now_ms >= holder.due_ms:
+            request = holder.poll(now_ms, True)
             if request is not None:
                 self._to_leader(now_ms, request)
-        lease = self.hosting.lease
         was_held, was_paused = now_ms < lease.until_ms, lease.paused
-        lease.until_ms = until_ms = self._holder.valid_until_ms(self._raft.applied_index)
+        lease.until_ms = until_ms = holder.valid_until_ms(self._raft.applied_index)
         lease.paused = is_paused = now_ms - self._led_ms > self.config.heartbeat_ms
         if was_paused is is_paused and was_held is (now_ms < until_ms):
             return
@@ -906,5 +903,5 @@ class Engine:
 _OF_RINGS = frozenset(get_args(RingMessage))
 
 
-def _is_due(at_ms: int | None, now_ms: int) -> bool:
-    return at_ms is not None and at_ms <= now_ms
+def _or_forever(at_ms: int | None) -> int:
+    return FOREVER_MS if at_ms is None else at_ms

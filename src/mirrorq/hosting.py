@@ -140,10 +140,14 @@ class Hosting:
         """Of a reign that this node is still to learn of."""
         self._inbox: dict[int, list[ReplicaEvent]] = {}
         self._due = Deadlines()
-        self._handing_until_ms = NEVER_MS
+        self.handing_until_ms = NEVER_MS
         """Until then some queue here wants the lease, if none of them does anything."""
         self._holding: dict[int, None] = {}
         """Queues that hold messages back from the store (`durability: replicated`)."""
+        self._joining: dict[int, None] = {}
+        """Queues whose copy here is a member that is not in sync."""
+        self._yielding: dict[int, None] = {}
+        """Queues that a master here has given up in their epoch."""
         self._out = EngineEffects()
 
     # --- The step -------------------------------------------------------------------------
@@ -166,12 +170,14 @@ class Hosting:
         for queue_id in self.replicas:
             self._inbox.setdefault(queue_id, []).append(event)
 
-    def run(self, now_ms: int, wall_us: int) -> bool:
-        """Step the copies that something came for; say whether there was one."""
+    def is_due(self, now_ms: int) -> bool:
+        """Whether something came for a copy, or its time has come."""
+        return bool(self._inbox) or self._due.next_ms <= now_ms
+
+    def run(self, now_ms: int, wall_us: int) -> None:
+        """Step the copies that something came for."""
         for queue_id in self._due.take_due(now_ms):
             self._inbox.setdefault(queue_id, []).append(TICK)
-        if not self._inbox:
-            return False
         inbox, self._inbox = self._inbox, {}
         for queue_id, events in inbox.items():
             replica = self.replicas.get(queue_id)
@@ -179,35 +185,32 @@ class Hosting:
                 was_master = replica.master
                 effects = replica.step(now_ms, wall_us, *events)
                 self._note_handing(replica, was_master)
-                if any(isinstance(event, YieldAsked) for event in events):
-                    self._promise(replica)
+                for event in events:
+                    if type(event) is YieldAsked:
+                        self._promise(replica)
+                        break
                 self._carry_out(replica, effects)
-        return True
 
-    def wake_at_ms(self, now_ms: int) -> int | None:
+    def wake_at_ms(self, now_ms: int) -> int:
         return now_ms if self._inbox else self._due.next_ms
-
-    def needs_lease(self, now_ms: int) -> bool:
-        """Whether some queue here hands out, or did a moment ago."""
-        return now_ms < self._handing_until_ms
 
     def _note_handing(self, replica: Replica, was_master: Master | None) -> None:
         master = replica.master
         if master is not was_master:
             self._count_handing()
-        elif master is not None and master.lease_wanted_until_ms > self._handing_until_ms:
-            self._handing_until_ms = master.lease_wanted_until_ms
+        elif master is not None and master.lease_wanted_until_ms > self.handing_until_ms:
+            self.handing_until_ms = master.lease_wanted_until_ms
 
     def _count_handing(self) -> None:
         """A master is no more: until when do the others want the lease?"""
         masters = (replica.master for replica in self.replicas.values())
         wanted = (master.lease_wanted_until_ms for master in masters if master is not None)
-        self._handing_until_ms = max(wanted, default=NEVER_MS)
+        self.handing_until_ms = max(wanted, default=NEVER_MS)
 
     def promise_again(self) -> None:
         """Tell the leader, until the view changes, that nothing more is handed out in it."""
-        for replica in self.replicas.values():
-            self._promise(replica)
+        for queue_id in self._yielding:
+            self._promise(self.replicas[queue_id])
 
     def _promise(self, replica: Replica) -> None:
         epoch = replica.yielded_epoch
@@ -216,15 +219,34 @@ class Hosting:
 
     def _carry_out(self, replica: Replica, effects: ReplicaEffects) -> None:
         out, queue_id = self._out, replica.queue_id
-        out.send_first.extend((member.node, message) for member, message in effects.send)
+        for member, message in effects.send:
+            out.send_first.append((member.node, message))
         if effects.write is not None:
             out.writes.append(effects.write)
             self.rounds.note_write(queue_id, effects.write_number)
-        out.reads.extend((member.node, fetch) for member, fetch in effects.reads)
+        for donor, fetch in effects.reads:
+            out.reads.append((donor.node, fetch))
         for reply in effects.replies:
             self.take_reply(reply)
         for request in effects.requests:
             self.route(request)
+        if effects.loads or effects.notices:
+            self._carry_out_loads(queue_id, effects)
+        if effects.propose is not None or effects.commands:
+            wishes = () if effects.propose is None else (effects.propose,)
+            for command in (*wishes, *effects.commands):
+                self._asks.add(NOBODY, command)
+            self.has_asked = True
+        ring = replica.ring
+        _keep(self._holding, queue_id, bool(ring.append_cost))
+        _keep(self._joining, queue_id, ring.is_member and not ring.in_sync)
+        _keep(self._yielding, queue_id, replica.yielded_epoch is not None)
+        self.reports.note_step(queue_id)
+        self._due.set(queue_id, effects.wake_at_ms)
+
+    def _carry_out_loads(self, queue_id: int, effects: ReplicaEffects) -> None:
+        """What names queues: batches for others, and what listeners are told."""
+        out = self._out
         record = self.catalog.queue(queue_id)
         for load in effects.loads:
             target = self.catalog.queue(load.target)
@@ -233,15 +255,11 @@ class Hosting:
         for kind, text in effects.notices:
             name = record.name if record is not None else queue_id
             out.notices.append(Notice(kind, f"queue {name!r}: {text}", queue_id))
-        wishes = (*((effects.propose,) if effects.propose is not None else ()), *effects.commands)
-        for command in wishes:
-            self._asks.add(NOBODY, command)
-            self.has_asked = True
-        if replica.ring.append_cost:
-            self._holding[queue_id] = None
-        else:
-            self._holding.pop(queue_id, None)
-        self._due.set(queue_id, effects.wake_at_ms)
+
+    def take_reports(self, now_ms: int) -> list[object]:
+        """What all nodes are to be told of the copies here, for their status."""
+        joining = [self.replicas[queue_id] for queue_id in self._joining]
+        return [*self.sync_reports.due(now_ms, joining), *self.reports.due(self.replicas)]
 
     def on_committed(self, committed: Round) -> None:
         for queue_id, write_number in committed.writes:
@@ -341,7 +359,8 @@ class Hosting:
         self.reports.drop_copy(queue_id)
         if self.replicas.pop(queue_id, None) is not None:
             self._count_handing()
-        self._holding.pop(queue_id, None)
+        for queues in (self._holding, self._joining, self._yielding):
+            queues.pop(queue_id, None)
         self.rounds.forget(queue_id)
         self._out.writes.append(QueueWrite(queue_id, reset=True))
 
@@ -445,3 +464,11 @@ class Hosting:
             self._out.send_first.append((session.node, reply))
         elif session.incarnation == me.incarnation:
             self.post(source_of(session), CourierReplied(reply))
+
+
+def _keep(queues: dict[int, None], queue_id: int, is_one: bool) -> None:
+    """Have the queue among these, or not."""
+    if is_one:
+        queues[queue_id] = None
+    elif queue_id in queues:
+        del queues[queue_id]

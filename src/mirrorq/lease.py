@@ -32,6 +32,10 @@ REQUESTS_MAX = 16
 and only a bound on what a broken peer can make a leader keep."""
 
 
+LONG_AGO_MS = -(1 << 62)
+"""Before every time."""
+
+
 @frozen
 class Leading:
     """What this node's Raft says while it leads the catalog."""
@@ -61,6 +65,8 @@ class LeaseHolder:
         self._asked_ms: int | None = None
         self._answered_ms: int | None = None
         """Send time of the newest request that was answered."""
+        self.due_ms = LONG_AGO_MS
+        """When `poll` has something to send next."""
         self._grants: list[tuple[int, int]] = []
         """(commit index needed, end of the lease); the ends grow."""
         self._released = False
@@ -72,10 +78,10 @@ class LeaseHolder:
             needed: the node masters a queue. Without one it asks for nothing: a lease costs
                 the leader a round, and a new master can ask while its first op travels.
         """
-        due_ms = self.wake_at_ms(now_ms, needed)
-        if due_ms is None or now_ms < due_ms:
+        if not needed or now_ms < self.due_ms:
             return None
         self._asked_ms = now_ms
+        self._set_due()
         if self._released:
             # The first one may have been lost, or gone to a leader that has since changed.
             return LeaseRelease(self._member, self._number)
@@ -87,14 +93,15 @@ class LeaseHolder:
 
     def wake_at_ms(self, now_ms: int, needed: bool) -> int | None:
         """Return when `poll` has something to send next; None: nothing while not needed."""
-        if not needed:
-            return None
+        return max(self.due_ms, now_ms) if needed else None
+
+    def _set_due(self) -> None:
         if self._asked_ms is None:
-            return now_ms
-        retry_ms = self._asked_ms + self._retry_ms
-        if self._answered_ms is None:
-            return retry_ms
-        return max(retry_ms, self._answered_ms + self._renew_ms)
+            self.due_ms = LONG_AGO_MS
+            return
+        self.due_ms = self._asked_ms + self._retry_ms
+        if self._answered_ms is not None:
+            self.due_ms = max(self.due_ms, self._answered_ms + self._renew_ms)
 
     def on_answer(self, answer: LeaseAnswer) -> None:
         """Count an answer. Unknown, given-up and repeated numbers are ignored."""
@@ -104,6 +111,7 @@ class LeaseHolder:
         for number in [number for number in self._sent if number < answer.number]:
             del self._sent[number]
         self._answered_ms = sent_ms
+        self._set_due()
         self._grants.append((answer.commit_index, sent_ms + self._lease_ms))
         del self._grants[:-REQUESTS_MAX]
 
@@ -126,12 +134,14 @@ class LeaseHolder:
         self._grants.clear()
         self._sent.clear()
         self._asked_ms, self._answered_ms = now_ms, None
+        self._set_due()
         return LeaseRelease(self._member, self._number)
 
     def resume(self) -> None:
         """Ask for leases again after a release. Answers to older requests stay ignored."""
         self._released = False
         self._asked_ms = None
+        self._set_due()
 
 
 @frozen

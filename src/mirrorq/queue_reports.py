@@ -2,11 +2,14 @@
 
 A master tells all nodes at each sign of life, when something has changed. Nothing is decided by
 it, but that an unclean promotion counts its loss against the last report.
+
+Counts change only in a step of the replica, so that at a sign of life only those queues are looked
+at that were stepped since the last one: a thousand idle queues cost nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from mirrorq.catalog import Catalog
 from mirrorq.messages import MemberId, QueueReport
@@ -21,6 +24,8 @@ class QueueReports:
     def __init__(self) -> None:
         self._known: dict[int, tuple[QueueReport, int]] = {}
         self._told: dict[int, QueueReport] = {}
+        self._stepped: dict[int, None] = {}
+        """Queues whose counts may be others than what was told."""
 
     def get(self, queue_id: int) -> tuple[QueueReport, int] | None:
         """The last report of a queue's master, and when it came."""
@@ -40,8 +45,13 @@ class QueueReports:
     def all(self) -> list[QueueReport]:
         return [report for report, _ in self._known.values()]
 
+    def note_step(self, queue_id: int) -> None:
+        """The copy here of this queue was stepped."""
+        self._stepped[queue_id] = None
+
     def tell_again(self) -> None:
         """A node has come that has heard nothing yet."""
+        self._stepped.update(dict.fromkeys(self._told))
         self._told.clear()
 
     def drop(self, queue_id: int) -> None:
@@ -52,14 +62,16 @@ class QueueReports:
     def drop_copy(self, queue_id: int) -> None:
         """This node has no copy of the queue any more, and so is not its master."""
         self._told.pop(queue_id, None)
+        self._stepped.pop(queue_id, None)
 
-    def due(self, replicas: Iterable[Replica]) -> list[QueueReport]:
+    def due(self, replicas: Mapping[int, Replica]) -> list[QueueReport]:
         """What has changed here and is to be told to all."""
+        stepped, self._stepped = self._stepped, {}
         found = []
-        for replica in replicas:
-            report = _report_of(replica)
-            if report is not None and self._told.get(replica.queue_id) != report:
-                self._told[replica.queue_id] = report
+        for queue_id in stepped:
+            report = _report_of(replicas[queue_id])
+            if report is not None and self._told.get(queue_id) != report:
+                self._told[queue_id] = report
                 found.append(report)
         return found
 

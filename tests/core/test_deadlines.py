@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.deadlines import Deadlines
+from mirrorq.deadlines import FOREVER_MS, Deadlines
 
 CHANGES = st.lists(
     st.tuples(st.integers(0, 5), st.none() | st.integers(0, 50), st.integers(0, 3)), max_size=60
@@ -26,7 +26,7 @@ def test_the_next_is_the_least_of_what_holds(changes: list[tuple[int, int | None
         assert deadlines.take_due(now_ms) == [key for _, key in due]
         for _, gone in due:
             del plain[gone]
-        assert deadlines.next_ms == min(plain.values(), default=None)
+        assert deadlines.next_ms == min(plain.values(), default=FOREVER_MS)
 
 
 def test_times_that_move_on_leave_nothing_behind() -> None:
@@ -38,5 +38,5 @@ def test_times_that_move_on_leave_nothing_behind() -> None:
         assert deadlines.take_due(now_ms + 1) == [2]
     assert len(deadlines._heap) <= 3
     deadlines.set(1, None)
-    assert deadlines.next_ms is None
+    assert deadlines.next_ms == FOREVER_MS
     assert not deadlines._heap
