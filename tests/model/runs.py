@@ -85,12 +85,29 @@ def lengths(seed: int) -> str:
 
 def lanes(seed: int) -> str:
     """Whole clusters whose messages have priorities."""
-    return _of_swarm(Swarm(seed, priorities=(0, 0, 3, 31)))
+    return _of_swarm(Swarm(seed, priorities=(0, 0, 3, 31), chain=False, fan=False))
 
 
 def delays(seed: int) -> str:
     """Whole clusters whose messages have priorities and delays."""
-    return _of_swarm(Swarm(seed, priorities=(0, 0, 7), delays_ms=(0, 0, 5, 300, 4000)))
+    delays_ms = (0, 0, 5, 300, 4000)
+    one = Swarm(seed, priorities=(0, 0, 7), delays_ms=delays_ms, chain=False, fan=False)
+    return _of_swarm(one)
+
+
+def chains(seed: int) -> str:
+    """Whole clusters with messages that are acked together with the put of their results."""
+    return _of_swarm(Swarm(seed, chain=True, fan=False))
+
+
+def fans(seed: int) -> str:
+    """Whole clusters with messages that reach two queues through an exchange."""
+    return _of_swarm(Swarm(seed, chain=False, fan=True))
+
+
+def dead_letters(seed: int) -> str:
+    """Whole clusters with dead letters, and consumers of them."""
+    return _of_swarm(Swarm(seed, chain=False, fan=False, dead_letters=True))
 
 
 def store(seed: int) -> str:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 import pytest
 from attrs import evolve
 
+from mirrorq.confirmation import Confirmation
+from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 from mirrorq.messages import ClearPolicy, Confirmed, Deliver, HandOut, SessionReply, SetPolicy
+from mirrorq.outcomes import Outcomes
 from mirrorq.policy import parse, to_text
-from mirrorq.testing import checkers
+from mirrorq.testing import chain, checkers, fan
 from mirrorq.testing.workload import Attempt, Delivery, Journal, PurgeCall
 
 from .world import World
@@ -171,6 +174,81 @@ def test_dead_letters_are_missed_of_deleted_queues_too() -> None:
     assert len(checkers.unsent([made], world.cluster, world.queue_id)) == 1
     world.cluster.onlooker.colds[world.queue_id] = 5
     assert checkers.unsent([made], world.cluster, world.queue_id) == []
+
+
+def test_dead_letters_that_were_taken_have_arrived() -> None:
+    """Where somebody consumes them they need not stand there, and come once."""
+    world = World()
+    made = Journal(ended={1: ("sent on", 5)})
+    made.attempts[b"p/1"] = Attempt(b"p/1", "acknowledged", 1)
+    taken = Journal()
+    assert len(checkers.unsent([made], world.cluster, world.queue_id, taken)) == 1
+    taken.deliveries.append(Delivery(7, b"p/1", 1, 20, (1, 1), "c"))
+    taken.deliveries.append(Delivery(7, b"p/1", 2, 30, (1, 2), "c"))
+    assert checkers.unsent([made], world.cluster, world.queue_id, taken) == []
+    taken.deliveries.append(Delivery(8, b"p/1", 1, 40, (1, 3), "c"))
+    assert len(checkers.unsent([made], world.cluster, world.queue_id, taken)) == 1
+
+
+def results() -> Journal:
+    """Of the three messages of `journal`, each once."""
+    made = Journal()
+    for number in (1, 2, 3):
+        body = chain.DONE + b"p/%d" % number
+        made.deliveries.append(Delivery(number, body, 1, 20 + number, (1, number), "c", "ok"))
+    return made
+
+
+def test_a_result_that_is_missing_doubled_or_too_early_is_seen() -> None:
+    source, found = journal(), results()
+    assert chain.unpaired(source, found) == []
+    gone = found.deliveries.pop()
+    assert len(chain.unpaired(source, found)) == 1
+    found.deliveries += [gone, evolve(gone, sequence=9)]
+    assert len(chain.unpaired(source, found)) == 1
+    found = results()
+    again(source, time_ms=22)
+    assert chain.unpaired(source, found) == []
+    again(source, time_ms=23)
+    assert len(chain.unpaired(source, found)) == 1
+    source = journal()
+    del source.attempts[b"p/2"], source.deliveries[1]
+    assert len(chain.unpaired(source, found)) == 1
+
+
+@pytest.mark.parametrize("state", ["acknowledged", "refused", "unknown"])
+def test_an_outcome_that_is_not_that_of_all_queues_is_seen(state: str) -> None:
+    one, other = journal(), journal()
+    other.attempts[b"p/2"].state = state
+    outcomes = Outcomes()
+
+    def found(value: object, error: MirrorQError | None, *, is_done: bool = True) -> list[str]:
+        confirmation = Confirmation(outcomes)
+        if is_done:
+            confirmation._finish(value, error)
+        return fan.uneven([fan.Publish(b"p/2", (one, other), ("q1", "q2"), confirmation)])
+
+    told: dict[str, list[str]] = {
+        "acknowledged": found({"q1": 2, "q2": 2}, None),
+        "refused": found(None, NotConfirmed("no")),
+        "unknown": found(None, ConfirmUnknown("?")),
+    }
+    assert {known: bool(wrong) for known, wrong in told.items()} == {
+        known: known != state for known in told
+    }
+    assert found({"q1": 2}, None)
+    assert found(None, None, is_done=False)
+
+
+def test_a_message_before_its_time_is_seen() -> None:
+    """The more clocks may run apart, the earlier it may seem to come."""
+    made = journal()
+    made.attempts[b"p/2"].delay_ms = 10
+    assert checkers.early(made, 0) == []
+    made.deliveries[1].time_ms = 10
+    assert len(checkers.early(made, 0)) == 1
+    assert len(checkers.early(made, 40)) == 1
+    assert checkers.early(made, 100) == []
 
 
 def test_a_cold_promotion_excuses_transient_messages_put_before_it() -> None:

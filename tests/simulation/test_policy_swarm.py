@@ -10,7 +10,7 @@ from mirrorq.testing.swarm import Swarm
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_lost_while_copies_and_masters_move(seed: int) -> None:
     """Every checker of the swarm, with several policies set and masters moved in each run."""
-    swarm = Swarm(seed, policies=True)
+    swarm = Swarm(seed, policies=True, chain=False, fan=False)
     report = swarm.run()
     assert report.wrong == []
     assert swarm.policies is not None
@@ -20,7 +20,7 @@ def test_nothing_is_lost_while_copies_and_masters_move(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_while_nodes_join_and_leave(seed: int) -> None:
     """The same with nodes that join, go for good and are forgotten."""
-    swarm = Swarm(seed, members=True)
+    swarm = Swarm(seed, members=True, chain=False, fan=False)
     report = swarm.run()
     assert report.wrong == []
     assert any(kind == "node joins" for kind in report.faults)

@@ -4,63 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
-from typing import Any
 
 import pytest
 
-from mirrorq.messages import FLAG_STEP, HandOut, Step
-from mirrorq.session import Failed, Output, Put, Stored
 from mirrorq.testing import checkers
-from mirrorq.testing.workload import Consumer, Delivery
-from mirrorq.wire import frames
-from mirrorq.wire.ops import encode_step
+from mirrorq.testing.chain import DONE, Mover
 
 from .test_dead_letters import DeadLetters
 
-DONE = b">"
 SEEDS = range(4)
-
-
-class Mover(Consumer):
-    """Acks each message together with a put of its result, into `target` or the same queue."""
-
-    target = 0
-
-    def _settle(self, piece: HandOut, delivery: Delivery) -> None:
-        if not self.is_alive:
-            return
-        if delivery.body.startswith(DONE):
-            super()._settle(piece, delivery)
-            return
-        self._unsettled -= 1
-        delivery.acked = "open"
-        step = Step(((piece.first, piece.last),), self.target)
-        bodies = [encode_step(step), DONE + delivery.body]
-
-        def pack(producer: int, first_number: int, settled: int) -> bytes:
-            return frames.pack_publish(
-                bodies,
-                producer=producer,
-                first_number=first_number,
-                settled=settled,
-                flags=FLAG_STEP,
-            )
-
-        self.session.put(Put(delivery, 2, len(bodies[1]), pack, True, 0, (piece,)))
-        self.poke()
-
-    def take(self, outputs: list[Output]) -> None:
-        super().take(outputs)
-        for output in outputs:
-            if isinstance(output, Stored | Failed):
-                delivery: Any = output.token
-                if isinstance(output, Stored):
-                    delivery.acked = "ok"
-                    self.journal.resolved_ms.setdefault(delivery.sequence, self.cluster.now_ms)
-                elif not self.is_open or output.unknown:
-                    delivery.acked = "lost"
-                else:
-                    delivery.acked = "refused"
 
 
 class Chain(DeadLetters):
@@ -68,7 +20,7 @@ class Chain(DeadLetters):
 
     def mover(self, node: str, target: int) -> Mover:
         made = Mover(
-            self.cluster, node, self.queue_id, f"m on {node}", Random(5), self.journal, 0.1
+            self.cluster, node, self.queue_id, f"m on {node}", Random(5), self.journal, 0.0
         )
         made.target = target
         return made

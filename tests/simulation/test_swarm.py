@@ -17,11 +17,22 @@ from mirrorq.testing.swarm import Swarm
 PRINT_TRACE = "from mirrorq.testing.swarm import Swarm; print('\\n'.join(Swarm(7).run().trace))"
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(18))
 def test_nothing_is_lost_whatever_breaks(seed: int) -> None:
     """After faults, heal and drain every checker is content."""
     result = run_seed(seed, "test")
     assert not result.wrong, describe(result)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_several_queues_agree_whatever_breaks(seed: int) -> None:
+    """Results that are put with an ack, and messages that reach two queues, in one run."""
+    swarm = Swarm(seed, chain=True, fan=True)
+    assert swarm.run().wrong == []
+    assert swarm.chain is not None
+    assert swarm.fan is not None
+    assert len(swarm.fan.publishes) > 50
+    assert len(swarm.chain.life.journal.attempts) > 50
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -194,6 +194,24 @@ def undone_acks(journal: Journal) -> list[str]:
     return wrong
 
 
+def early(journal: Journal, clock_gain: int) -> list[str]:
+    """Nothing is handed out before its delay is over. Wall clocks run apart, by so many
+    thousandths since the beginning at most."""
+    wrong = []
+    for delivery in journal.deliveries:
+        attempt = journal.attempts.get(delivery.body)
+        delay_ms = attempt.delay_ms if attempt is not None else 0
+        if attempt is None or not delay_ms:
+            continue
+        slack_ms = (delivery.time_ms + delay_ms) * clock_gain // 1000 + 1
+        if delivery.time_ms + slack_ms < attempt.put_ms + delay_ms:
+            wrong.append(
+                f"early: {delivery.body!r} put at {attempt.put_ms} ms with a delay of {delay_ms} "
+                f"ms, handed out at {delivery.time_ms} ms"
+            )
+    return wrong
+
+
 def unresolved(journal: Journal) -> list[str]:
     """Every confirmation and every ack has ended."""
     wrong = [f"open: {a.body!r}" for a in journal.attempts.values() if a.state == "open"]
@@ -278,10 +296,21 @@ def misrouted(
     return wrong + [f"misrouted: {body!r} from nowhere" for body in strangers]
 
 
-def unsent(journals: Sequence[Journal], cluster: SimulatedCluster, queue_id: int) -> list[str]:
+def unsent(
+    journals: Sequence[Journal],
+    cluster: SimulatedCluster,
+    queue_id: int,
+    taken: Journal | None = None,
+) -> list[str]:
     """29: what ended to be sent on stands once in the queue that dead letters go to, and nothing
-    else does. Of queues whose ops were seen; also when they were deleted since."""
+    else does. Of queues whose ops were seen; also when they were deleted since.
+
+    Args:
+        taken: what consumers of that queue saw, who have drained it.
+    """
     counts = Counter(body for body, _ in standing(cluster, queue_id))
+    if taken is not None:
+        counts.update(body for body, _ in {(one.body, one.sequence) for one in taken.deliveries})
     cold_ms = cluster.onlooker.colds.get(queue_id, -1)
     wrong = [f"unsent: {body!r} stands {n} times" for body, n in counts.items() if n > 1]
     attempts = {body: attempt for journal in journals for body, attempt in journal.attempts.items()}

@@ -185,19 +185,20 @@ class Load:
 
     def _add_consumer(self, node: str) -> None:
         share = 0.0 if self._is_quiet else self.random.choice((0.0, 0.1, 0.4))
-        kind = Getter if not self._is_quiet and self.random.random() < 0.3 else Consumer
-        self.consumers.append(
-            kind(
-                self.cluster,
-                node,
-                self.life.queue_id,
-                self._new_name("c"),
-                self.random,
-                self.life.journal,
-                share,
-            )
-        )
+        self.consumers.append(self._new_consumer(node, share))
         self.consumers[-1].nack_delays_ms = self.delays_ms
+
+    def _new_consumer(self, node: str, share: float) -> Consumer:
+        kind = Getter if not self._is_quiet and self.random.random() < 0.3 else Consumer
+        return kind(
+            self.cluster,
+            node,
+            self.life.queue_id,
+            self._new_name("c"),
+            self.random,
+            self.life.journal,
+            share,
+        )
 
     # --- Purge, delete, declare again -----------------------------------------------------
 

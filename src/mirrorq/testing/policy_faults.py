@@ -93,8 +93,7 @@ class PolicyFaults:
         return Rebalance()
 
     def _pattern(self) -> str:
-        every = "^q" if self._dead else ""
-        return self._random.choice((every, *self._queues()))
+        return self._random.choice(("^q", *self._queues()))
 
     def _definition(self) -> dict[str, Any]:
         definition = self._copies()

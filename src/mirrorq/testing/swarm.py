@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import TypeVar
 
 from attrs import define, field
 
 from mirrorq.testing import checkers
+from mirrorq.testing.chain import Chain, Drain, unpaired
 from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.fan import Fan, uneven
 from mirrorq.testing.faults import Faults
 from mirrorq.testing.load import Life, Load
 from mirrorq.testing.membership import MembershipFaults
 from mirrorq.testing.policy_faults import PolicyFaults
+from mirrorq.testing.workload import Attempt
+
+L = TypeVar("L", bound=Load)
 
 NODE_COUNTS = (1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 6, 7)
 QUEUE_COUNTS = (1, 1, 1, 2, 3, 4)
@@ -36,6 +42,12 @@ TRANSIENT_SHARE = 0.25
 DEAD_SHARE = 0.6
 """Of the runs with limits: those with a queue for dead letters."""
 """How many runs have these."""
+DRAINED_SHARE = 0.5
+"""Of the runs with dead letters: those in which somebody consumes them."""
+CHAIN_SHARE = 0.2
+FAN_SHARE = 0.2
+DELAY_SHARE = 0.15
+DELAYS_MS = (0, 0, 60, 1500)
 LOOK_MS = 7
 """Between two looks at limits."""
 PRESS_MS = 2000
@@ -70,14 +82,15 @@ class Swarm:
         seed: int,
         *,
         priorities: tuple[int, ...] | None = None,
-        delays_ms: tuple[int, ...] = (0,),
+        delays_ms: tuple[int, ...] | None = None,
         policies: bool | None = None,
         members: bool | None = None,
+        chain: bool | None = None,
+        fan: bool | None = None,
+        dead_letters: bool | None = None,
     ) -> None:
-        """Draw a run; policies and members change in it or not, or as chance wants (None)."""
+        """Draw a run; what may be in it or not is so as chance wants (None)."""
         self.seed = seed
-        self.delays_ms = delays_ms
-        """Of what is published and of what is given back."""
         self.priorities = priorities
         """Of what is published; None: each queue has some."""
         self.random = Random(seed)
@@ -88,10 +101,20 @@ class Swarm:
         self.loads: list[Load] = []
         self.policies: PolicyFaults | None = None
         self.members: MembershipFaults | None = None
+        self.extras: list[Load] = []
+        """On queues that no policy matches: of a chain, of an exchange, for dead letters."""
+        self.fan: Fan | None = None
+        self.chain: Chain | None = None
         self.dead_id = 0
-        """The queue for dead letters; 0: there is none. Nobody consumes it."""
+        """The queue for dead letters; 0: there is none."""
+        self.dead: Load | None = None
+        """Who consumes it; None: nobody does."""
         chances = [self.random.random() for _ in range(5)]
         self._has_dead = chances[1] < LIMIT_SHARE * DEAD_SHARE
+        if dead_letters is not None:
+            self._has_dead = dead_letters
+        if dead_letters:
+            policies, chances[1] = True, 0.0
         if chances[0] < POLICY_SHARE if policies is None else policies:
             self.policies = PolicyFaults(
                 self.cluster,
@@ -103,6 +126,13 @@ class Swarm:
         if chances[3] < MEMBER_SHARE if members is None else members:
             self.members = MembershipFaults(self.cluster, self.random)
         self._has_transient = chances[4] < TRANSIENT_SHARE
+        more = [self.random.random() for _ in range(4)]
+        self._has_chain = more[0] < CHAIN_SHARE if chain is None else chain
+        self._has_fan = more[1] < FAN_SHARE if fan is None else fan
+        self._dead_is_drained = more[2] < DRAINED_SHARE or bool(dead_letters)
+        is_delayed = more[3] < DELAY_SHARE
+        self.delays_ms = delays_ms or (DELAYS_MS if is_delayed else (0,))
+        """Of what is published and of what is given back."""
         self.faults = Faults(
             self.cluster,
             self.random,
@@ -117,16 +147,22 @@ class Swarm:
         """Those that are to have copies of every queue, without a policy."""
         return tuple(name for name, node in self.faults.present.items() if not node.witness)
 
+    @property
+    def _all_loads(self) -> list[Load]:
+        return [*self.loads, *self.extras]
+
     def _queue_ids(self) -> list[int]:
-        dead = [self.dead_id] if self.dead_id else []
-        return [load.life.queue_id for load in self.loads] + dead
+        dead = [self.dead_id] if self.dead_id and self.dead is None else []
+        return [load.life.queue_id for load in self._all_loads] + dead
 
     def run(self) -> Report:
         cluster = self.cluster
         self._start()
         cluster.run(FAULT_MS)
-        for load in self.loads:
+        for load in self._all_loads:
             load.quiet_down()
+        if self.fan is not None:
+            self.fan.quiet_down()
         wrong, healed_ms = self._heal_and_drain()
         tally = checkers.Tally()
         for life in self._lives():
@@ -137,7 +173,7 @@ class Swarm:
             tally,
             dict(sorted(self._counts().items())),
             len(cluster.nodes),
-            len(self.loads),
+            len(self._queue_ids()),
             cluster.now_ms,
             healed_ms,
             cluster.trace,
@@ -168,16 +204,42 @@ class Swarm:
             load.delays_ms = self.delays_ms
             load.transient_share = 0.5 if self._has_transient else 0.0
             self.loads.append(load)
-        if self.policies is not None and self._has_dead:
-            self.dead_id = cluster.declare(self.random.choice(self.data_nodes), DEAD)
+        self._start_extras(pace)
         for node in cluster.nodes.values():
             node.commit_ms = self.random.choice((0, 1, 2, 5))
-        for load in self.loads:
+        for load in self._all_loads:
             load.start()
+        if self.fan is not None:
+            self.fan.start()
         self.faults.start()
         # What becomes due or comes back later may exceed a limit, as what is returned may.
         if self.policies is not None and not any(self.delays_ms):
             self._look()
+
+    def _start_extras(self, pace: int) -> None:
+        """The queues that others fill, or that fill others."""
+        cluster = self.cluster
+        if self.policies is not None and self._has_dead:
+            if self._dead_is_drained:
+                self.dead = self._extra(Drain, DEAD, pace)
+                self.dead_id = self.dead.life.queue_id
+            else:
+                self.dead_id = cluster.declare(self.random.choice(self.data_nodes), DEAD)
+        if self._has_chain:
+            self.chain = chain = self._extra(Chain, "chain", pace)
+            if self.random.random() < 0.5:
+                chain.target = self._extra(Drain, "results", pace)
+        if self._has_fan:
+            ends = [self._extra(Drain, name, pace) for name in ("fan1", "fan2")]
+            self.fan = Fan(cluster, self.random, ends, self.faults.counts, pace=pace)
+            self.fan.declare(self.random.choice(self.data_nodes))
+
+    def _extra(self, kind: type[L], name: str, pace: int) -> L:
+        queue_id = self.cluster.declare(self.random.choice(self.data_nodes), name)
+        counts = self.faults.counts
+        load = kind(self.cluster, self.random, name, queue_id, counts, pace=pace)
+        self.extras.append(load)
+        return load
 
     def _look(self) -> None:
         self.limits.look(self._queue_ids())
@@ -190,7 +252,7 @@ class Swarm:
             self.cluster.after(PRESS_MS, self._press)
 
     def _lives(self) -> list[Life]:
-        return [life for load in self.loads for life in load.lives]
+        return [life for load in self._all_loads for life in load.lives]
 
     # --- The end ------------------------------------------------------------------------
 
@@ -199,8 +261,10 @@ class Swarm:
         self.faults.stop()
         cluster.run(LATE_MS)
         self.faults.end()
-        for load in self.loads:
+        for load in self._all_loads:
             load.drain()
+        if self.fan is not None:
+            self.fan.drain()
         began_ms = cluster.now_ms
         self._press()
         if self.policies is not None:
@@ -212,7 +276,8 @@ class Swarm:
         return wrong + self._check(), healed_ms
 
     def _check(self) -> list[str]:
-        wrong = [*self.limits.wrong, *(text for load in self.loads for text in load.wrong)]
+        wrong = [*self.limits.wrong, *(text for load in self._all_loads for text in load.wrong)]
+        self._note_dead_letters()
         for life in self._lives():
             self._note_endings(life)
             found = checkers.all_of_journal(life.journal)
@@ -225,9 +290,26 @@ class Swarm:
         wrong += self._unwanted_endings()
         if self.dead_id:
             wrong += checkers.unequal(self.cluster, self.dead_id)
-            journals = [life.journal for life in self._lives()]
-            wrong += checkers.unsent(journals, self.cluster, self.dead_id)
+            journals = [life.journal for load in self.loads for life in load.lives]
+            taken = self.dead.life.journal if self.dead is not None else None
+            wrong += checkers.unsent(journals, self.cluster, self.dead_id, taken)
+        if self.chain is not None:
+            results = self.chain.target.life.journal
+            wrong += unpaired(self.chain.life.journal, results)
+        if self.fan is not None:
+            wrong += uneven(self.fan.publishes)
+        if any(self.delays_ms):
+            gain = max(node.clock_gain for node in self.cluster.nodes.values())
+            wrong += [text for life in self._lives() for text in checkers.early(life.journal, gain)]
         return wrong + self.cluster.onlooker.wrong + self.cluster.onlooker.misordered()
+
+    def _note_dead_letters(self) -> None:
+        """What was published for its own queue is expected in the one for dead letters too."""
+        if self.dead is not None:
+            attempts = self.dead.life.journal.attempts
+            for load in self.loads:
+                for body in (body for life in load.lives for body in life.journal.attempts):
+                    attempts[body] = Attempt(body, "sent on")
 
     def _note_endings(self, life: Life) -> None:
         onlooker = self.cluster.onlooker
@@ -248,13 +330,15 @@ class Swarm:
         if self.members is not None and not self.members.is_settled():
             return False
         count = len(self.data_nodes)
-        return all(load.is_drained for load in self.loads) and all(
+        if self.fan is not None and not self.fan.is_drained:
+            return False
+        return all(load.is_drained for load in self._all_loads) and all(
             len(self.cluster.in_sync(queue_id)) == count for queue_id in self._queue_ids()
         )
 
     def _situation(self) -> str:
         parts = []
-        for load in self.loads:
+        for load in self._all_loads:
             queue_id = load.life.queue_id
             master = self.cluster.master(queue_id)
             open_puts = sum(a.state == "open" for a in load.life.journal.attempts.values())

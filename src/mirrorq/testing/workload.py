@@ -49,10 +49,12 @@ class Attempt:
 
     body: bytes
     state: str = "open"
-    """open, acknowledged (with its sequence), refused, unknown."""
+    """open, acknowledged (with its sequence), refused, unknown; by others than producers: result
+    (of a message that was acked with it), sent on (from another queue)."""
     sequence: int = 0
     put_ms: int = 0
     persistent: bool = True
+    delay_ms: int = 0
 
 
 @define
@@ -260,11 +262,15 @@ class Producer(SimulatedHandle):
             size = min(self.random.randint(1, self.batch_max), self.count - self.sent)
             bodies = [b"%s/%d" % (self.name.encode(), self.sent + i + 1) for i in range(size)]
             self.sent += size
+            terms = self._terms()
             for body in bodies:
                 self.journal.attempts[body] = Attempt(
-                    body, put_ms=self.cluster.now_ms, persistent=self.persistent
+                    body,
+                    put_ms=self.cluster.now_ms,
+                    persistent=self.persistent,
+                    delay_ms=terms.delay_ms,
                 )
-            pack = _packer(bodies, self._terms())
+            pack = packer(bodies, terms)
             whole = self.random.random() < 0.5
             self.session.put(Put(bodies, size, sum(map(len, bodies)), pack, whole))
         self.poke()
@@ -461,7 +467,7 @@ def _one_of(random: Random, values: tuple[int, ...]) -> int:
     return random.choice(values) if len(values) > 1 else values[0]
 
 
-def _packer(bodies: list[bytes], terms: Terms) -> Callable[[int, int, int], bytes]:
+def packer(bodies: list[bytes], terms: Terms) -> Callable[[int, int, int], bytes]:
     def pack(producer: int, first_number: int, settled: int) -> bytes:
         return frames.pack_publish(
             bodies,

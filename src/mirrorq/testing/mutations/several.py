@@ -1,0 +1,56 @@
+"""Rules that concern several queues at once, or time, and are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import evolve
+
+from mirrorq.delays import Delays
+from mirrorq.exchange import _Gathering
+from mirrorq.outbox import Outbox
+from mirrorq.queue_state import QueueState
+from mirrorq.testing.mutations.registry import Patch, named
+
+
+@named("step's acks forgotten")
+def _step_forgets() -> Sequence[Patch]:
+    real = QueueState._take_step
+
+    def take_step(self: QueueState, entry: Any, step: Any) -> Any:
+        return real(self, entry, evolve(step, ranges=()))
+
+    return [(QueueState, "_take_step", take_step)]
+
+
+@named("first queue's outcome told for all")
+def _first_outcome() -> Sequence[Patch]:
+    real = _Gathering.end_one
+
+    def end_one(self: _Gathering) -> None:
+        if not self._confirmation.done():
+            self._open_count = 1
+            real(self)
+
+    return [(_Gathering, "end_one", end_one)]
+
+
+@named("outbox forgets one more than has arrived")
+def _outbox_forgets() -> Sequence[Patch]:
+    real = Outbox.done
+
+    def done(self: Outbox, target: int, number: int) -> Any:
+        return real(self, target, number + 1)
+
+    return [(Outbox, "done", done)]
+
+
+@named("delay of a put forgotten")
+def _delay_forgotten() -> Sequence[Patch]:
+    real = Delays.wait
+
+    def wait(self: Delays, first: int, last: int, due_us: int) -> None:
+        real(self, first, last, 0)
+
+    return [(Delays, "wait", wait)]
