@@ -19,7 +19,7 @@ class StagedSwarm(Swarm):
     """Policies change copies and masters here; none limits messages."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+        super().__init__(seed, chain=False, fan=False, delays_ms=(0,))
         self._has_transient = self._has_dead = False
         if self.policies is not None:
             self.policies._with_limits = False
