@@ -5,10 +5,11 @@
 Three nodes on loopback, each a process of its own, and this process is a client of one that is not
 the master. 100-byte messages, each fsynced on all three before it is confirmed. The ceiling
 (benches/ceiling.py) is measured in the same run, before and after; every figure has its share of
-it, because the machine may be doing other work. CPU seconds are those of this process alone.
+it, because the machine may be doing other work. CPU time is per message, of the client (this
+process), of its entry node and of the master: what a busy machine changes least.
 
-With `--clients N` one process with N connections puts, takes and acks at once: nobody waits for
-another's pause. `--profile` prints where the client's own thread spends its time.
+With `--clients N` N connections of processes with 50 each put, take and ack at once. `--profile`
+prints where the client's own thread spends its time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import json
+import os
 import pstats
 import queue
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -36,8 +41,8 @@ from mirrorq.demo.ports import free_ports
 BODY = b"x" * 100
 BATCH = 1_000
 OUTCOME_S = 120.0
-OPEN_MAX = 64
-"""Batches under way, as many as the ceiling has."""
+CROWD = 50
+"""Clients of one process."""
 
 
 class Figure:
@@ -47,12 +52,19 @@ class Figure:
         self.name, self.count = name, count
         self._work = work
 
-    def measure(self) -> tuple[float, float]:
-        """(messages a second, CPU microseconds of this process a message)"""
-        cpu, start = time.process_time(), time.perf_counter()
+    def measure(self, pids: list[int]) -> tuple[float, list[float]]:
+        """(messages a second, CPU microseconds a message of each of these processes)"""
+        before, start = [cpu_s(pid) for pid in pids], time.perf_counter()
         self._work()
         seconds = time.perf_counter() - start
-        return self.count / seconds, (time.process_time() - cpu) / self.count * 1e6
+        used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
+        return self.count / seconds, [each / self.count * 1e6 for each in used]
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def put_many(handle: MirroredQueue, count: int) -> None:
@@ -144,6 +156,22 @@ def one_at_a_time(handle: MirroredQueue, count: int) -> list[float]:
 
 def many_clients(endpoints: list[str], count: int) -> list[float]:
     """So many connections, each puts one message and takes one: seconds that each waited."""
+    command = [sys.executable, __file__, "--crowd", ",".join(endpoints), "--clients"]
+    shares = [min(CROWD, count - first) for first in range(0, count, CROWD)]
+    crowds = [
+        subprocess.Popen([*command, str(share)], stdout=subprocess.PIPE, text=True)
+        for share in shares
+    ]
+    waits: list[float] = []
+    for each in crowds:
+        waits += json.loads(each.communicate()[0] or "[]")
+    if len(waits) != count:
+        raise RuntimeError(f"{count - len(waits)} of {count} clients were not served")
+    return sorted(waits)
+
+
+def crowd(endpoints: list[str], count: int) -> None:
+    """Connections of one process; prints what each waited."""
     clients: list[Client] = []
     waits: list[float] = []
 
@@ -166,9 +194,7 @@ def many_clients(endpoints: list[str], count: int) -> list[float]:
     finally:
         for client in clients:
             client.close()
-    if len(waits) != count:
-        raise RuntimeError(f"{count - len(waits)} of {count} clients were not served")
-    return sorted(waits)
+    print(json.dumps(waits))
 
 
 def figures(endpoint: str, handle: MirroredQueue, scale: float) -> list[Figure]:
@@ -204,9 +230,11 @@ def run(arguments: argparse.Namespace) -> None:
             name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", free_ports(3), strict=True)
         }
         reports: queue.Queue[Any] = queue.Queue()
+        children = {}
         for name in peers:
             settings = {"name": name, "path": str(place / name), "peers": peers}
-            stack.callback(Child(settings, place / f"{name}.log", reports).end)
+            children[name] = Child(settings, place / f"{name}.log", reports)
+            stack.callback(children[name].end)
         with connect(peers["a"]) as first:
             first.wait_ready(60)
             first.queue("bench", timeout=60)
@@ -221,17 +249,25 @@ def run(arguments: argparse.Namespace) -> None:
         take_batches(handle, 50 * BATCH)
         before = ceiling.measure(arguments.path, seconds=1.5)
         profile = profiled(client) if arguments.profile else None
+        pids = [os.getpid(), children["b"].pid, children["a"].pid]
         rows = []
         for figure in figures(peers["b"], handle, arguments.scale):
             if arguments.only in figure.name:
-                rows.append((figure.name, *figure.measure()))
-        waits = one_at_a_time(handle, max(20, int(500 * arguments.scale)))
-        take_batches(handle, len(waits))
+                rows.append((figure.name, *figure.measure(pids)))
+        waits: list[float] = []
+        count = max(20, int(1_000 * arguments.scale))
+        single = Figure(
+            "put, one at a time", count, lambda: waits.extend(one_at_a_time(handle, count))
+        )
+        rows.append((single.name, *single.measure(pids)))
+        take_batches(handle, count)
         after = ceiling.measure(arguments.path, seconds=1.5)
         rate = statistics.mean((before.messages_per_second, after.messages_per_second))
         p50 = statistics.mean((before.latency_p50_ms, after.latency_p50_ms))
+        print(f"{'':24} {'a second':>14} {'ceiling':>8}   CPU us: client  entry master")
         for name, per_second, cpu in rows:
-            print(f"{name:24} {per_second:12,.0f}/s {per_second / rate:7.1%}  {cpu:6.2f} us CPU")
+            used = " ".join(f"{each:6.2f}" for each in cpu)
+            print(f"{name:24} {per_second:12,.0f}/s {per_second / rate:8.1%} {used:>29}")
         middle = waits[len(waits) // 2]
         print(f"{'ceiling':24} {rate:12,.0f}/s")
         print(f"{'one put confirmed, p50':24} {middle:12.3f} ms {middle / p50:6.2f} x {p50:.3f}")
@@ -253,8 +289,13 @@ def main() -> None:
     parser.add_argument("--path", help="directory on the disk that counts")
     parser.add_argument("--only", default="", help="figures whose name has this in it")
     parser.add_argument("--clients", type=int, default=0, help="so many at once at the end")
+    parser.add_argument("--crowd", default="", help=argparse.SUPPRESS)
     parser.add_argument("--profile", action="store_true", help="of the client's own thread")
-    run(parser.parse_args())
+    arguments = parser.parse_args()
+    if arguments.crowd:
+        crowd(arguments.crowd.split(","), arguments.clients)
+    else:
+        run(arguments)
 
 
 if __name__ == "__main__":

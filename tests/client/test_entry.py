@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -11,10 +12,12 @@ from running import until
 
 from conftest import Connecting
 from mirrorq import entry
+from mirrorq.client_flow import LOST_WINDOWS
 from mirrorq.config import Config
 from mirrorq.messages import (
     Attach,
     Attached,
+    Browse,
     ClientAnswer,
     ClientBye,
     ClientCall,
@@ -314,6 +317,33 @@ def test_who_reads_slowly_is_sent_a_window_and_no_more(node: Node, raw: RawClien
         until(lambda: raw.poll() or any(map(_handed, raw.heard)))
         came += sum(map(_handed, raw.heard))
         raw.heard.clear()
+
+
+def test_who_asks_without_reading_is_answered_so_far(tmp_path: Path) -> None:
+    """Answers that nobody reads pile up to a bound; what comes then is dropped, and said."""
+    config = Config(client_window_bytes=64 * 1024)
+    with Node("a", path=tmp_path / "b", listen="tcp://127.0.0.1:0", config=config) as node:
+        node.queue("orders").put_many([bytes(10_000)] * 10).result(30)
+        raw = RawClient(node.listening)
+        raw.hello().say(ClientOpen(7, 1))
+        raw.hear(ClientMaster)
+        raw.say(request(Attach((), 0)))
+        for number in range(2, 42):
+            raw.say(request(Browse(number, 1, 10), number=number))
+        lost: list[bool] = []
+        sizes: list[int] = []
+
+        def look() -> bool:
+            raw.sign_of_life()
+            raw.poll()
+            lost.extend(heard.lost for heard in raw.heard if isinstance(heard, ClientPong))
+            sizes.extend(sum(map(len, encode(heard))) for heard in raw.heard)
+            raw.heard.clear()
+            return any(lost)
+
+        until(look)
+        assert 100_000 < sum(sizes) < LOST_WINDOWS * 64 * 1024 + 3 * 100_000
+        raw.socket.close()
 
 
 def _handed(heard: object) -> int:
