@@ -1,14 +1,16 @@
 """How long a queue is without a master: from the fault to the next confirm and delivery.
 
-    python benches/failover.py [--fault kill|pause|close] [--nodes 3|5] [--trials 200]
+    python benches/failover.py [--fault kill|pause|cut|close] [--nodes 3|5] [--trials 200]
                                [--results FILE] [--path DIR]
 
 All nodes are on loopback. This process is one of them, a mirror with the producer and the
 consumer; the others are processes of their own. A trial: all members are in sync, the master
-is killed (SIGKILL), paused (SIGSTOP) or closed (a planned stop), and one message is put at
-once. Measured from just before the fault: until that put is confirmed, and until the waiting
-consumer has the message. In it are detection, the catalog's decision, the repair of the ring,
-the disks, and for the delivery a lease. Then the old master comes back and catches up.
+is killed (SIGKILL), paused (SIGSTOP), cut off (nothing passes any more between it and the others,
+and no connection ends; all links go through proxies in this process) or closed (a planned stop),
+and one message is put at once. Measured from just before the fault: until that put is confirmed,
+and until the waiting consumer has the message. In it are detection, the catalog's decision, the
+repair of the ring, the disks, and for the delivery a lease. Then the old master comes back and
+catches up.
 
 With --results each trial is appended to the file, and trials that it holds already for this
 fault and number of nodes are counted, so that a long run can be done in pieces.
@@ -35,6 +37,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from mirrorq import Message, MirroredQueue, MirrorQError, Node
+from mirrorq.testing.chaos.proxy import Proxies
 
 SYNC_S = 60.0
 OUTCOME_S = 60.0
@@ -62,10 +65,15 @@ def run_peer(name: str, base: str, peers: dict[str, str], orders: Connection) ->
 class Peers:
     """The processes of all nodes but this one's."""
 
-    def __init__(self, base: str, count: int) -> None:
+    def __init__(self, base: str, count: int, fault: str) -> None:
         self.base = base
         names = "abcdefg"[:count]
-        self.endpoints = {name: f"tcp://127.0.0.1:{free_port()}" for name in names}
+        endpoints = {name: f"tcp://127.0.0.1:{free_port()}" for name in names}
+        self._proxies = Proxies(endpoints) if fault == "cut" else None
+        self.seen_by = (
+            dict.fromkeys(names, endpoints) if self._proxies is None else self._proxies.seen_by
+        )
+        """Node -> endpoints as that node is to see them."""
         self._context = get_context("spawn")
         self._processes: dict[str, tuple[SpawnProcess, Connection]] = {}
         for name in names[1:]:
@@ -74,7 +82,7 @@ class Peers:
     def start(self, name: str) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
-            target=run_peer, args=(name, self.base, self.endpoints, theirs)
+            target=run_peer, args=(name, self.base, self.seen_by[name], theirs)
         )
         process.start()
         theirs.close()
@@ -82,13 +90,20 @@ class Peers:
 
     def strike(self, name: str, fault: str) -> None:
         process, orders = self._processes[name]
-        if fault == "close":
+        if self._proxies is not None:
+            for other in self.seen_by:
+                if other != name:
+                    self._proxies.hold(name, other)
+        elif fault == "close":
             orders.send("close")
         else:
             os.kill(process.pid or 0, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
 
     def bring_back(self, name: str, fault: str) -> None:
         process, orders = self._processes[name]
+        if self._proxies is not None:
+            self._proxies.heal()
+            return
         if fault == "pause":
             os.kill(process.pid or 0, signal.SIGCONT)
             return
@@ -101,6 +116,8 @@ class Peers:
             process.kill()
             process.join()
             orders.close()
+        if self._proxies is not None:
+            self._proxies.close()
 
 
 class Arrivals:
@@ -129,11 +146,11 @@ class Arrivals:
 
 def trials(base: str, fault: str, count: int) -> Generator[Trial, None, None]:
     """One trial after the other, for as long as more are asked for."""
-    peers = Peers(base, count)
+    peers = Peers(base, count, fault)
     number = 0
     try:
         while True:
-            with Node(HERE, path=Path(base) / HERE, peers=peers.endpoints) as node:
+            with Node(HERE, path=Path(base) / HERE, peers=peers.seen_by[HERE]) as node:
                 queue = node.queue("orders")
                 arrivals = Arrivals(queue)
                 # Until this node becomes the master: opened anew it is a mirror again.
@@ -215,7 +232,7 @@ def _quantiles(values: list[float]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--fault", choices=("kill", "pause", "close"), default="kill")
+    parser.add_argument("--fault", choices=("kill", "pause", "cut", "close"), default="kill")
     parser.add_argument("--nodes", type=int, choices=(3, 4, 5), default=3)
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--results", type=Path, help="JSON lines; what it holds is not repeated")
