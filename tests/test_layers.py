@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "mirrorq"
 
 PURE = (
+    "purges",
+    "attachments",
     "rounds",
     "queue_reports",
     "local_sessions",

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 
 from attrs import define, field
 
+from mirrorq.attachments import Attachment, Attachments
 from mirrorq.claims import Claims
 from mirrorq.codec import OpCodec
 from mirrorq.columns import sizes_of
@@ -31,7 +32,6 @@ from mirrorq.delivery import ConsumerKey, ConsumerSeat, Delivery
 from mirrorq.disuse import Disuse
 from mirrorq.errors import ProtocolError
 from mirrorq.expiry import Expiry
-from mirrorq.flow import Told
 from mirrorq.lanes import Horizons
 from mirrorq.limits import Depth, InLog, Verdict, full_text, judge, limit_of
 from mirrorq.messages import (
@@ -89,7 +89,6 @@ from mirrorq.messages import (
     ReturnLaterOp,
     ReturnOp,
     SessionId,
-    SessionReply,
     SessionRequest,
     Settle,
     Settled,
@@ -100,6 +99,7 @@ from mirrorq.messages import (
 from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.outbox import is_outbox
 from mirrorq.policy import DEFAULT, Definition
+from mirrorq.purges import OpenPurge, Purges
 from mirrorq.queue_state import GENERATION_BITS, NUMBER_MAX, REFUSED, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
@@ -136,37 +136,11 @@ class Lease:
 
 
 @define
-class Attachment:
-    """One session's present attachment at this master."""
-
-    number: int
-    requests: int = 0
-    """Number of the last request taken."""
-    replies: int = 0
-    producer: int = 0
-    lost_ms: int | None = None
-    """When the link to the session's node broke; None once it has attached again."""
-    told: Told = field(factory=Told)
-
-
-@define
 class PendingSettle:
     session: SessionId
     request: int
     refused: tuple[HandOut, ...]
     why: str
-
-
-@define
-class OpenPurge:
-    """One that waits until handles have given back what no call has returned."""
-
-    session: SessionId
-    request: int
-    number: int
-    until_ms: int
-    waits: dict[SessionId, int]
-    """Handle -> its attachment then; who attaches anew keeps nothing that was not seen."""
 
 
 @define
@@ -206,7 +180,7 @@ class Master:
         """The queue is being deleted: it goes when its outbox is empty."""
         self.yielded_epoch = 0
         """In this epoch nothing is handed out any more (`handover`)."""
-        self.replies: list[SessionReply] = []
+        self.attachments = Attachments(ring.queue_id, reign)
         self.commands: list[CatalogCommand] = []
         """What to ask the catalog for."""
         self.vacancy = Vacancy(ring.queue_id, reign)
@@ -230,9 +204,6 @@ class Master:
         self._codec = codec
         self._lease = lease
         self._room = room or Room()
-        self._sessions: dict[SessionId, Attachment] = {}
-        self._has_lost = False
-        """The link to some session's node broke."""
         self._waiting: deque[SessionRequest] = deque()
         self._held_publishes: deque[tuple[SessionId, int, Publish]] = deque()
         self._limit = limit_of(DEFAULT)
@@ -248,8 +219,7 @@ class Master:
         """(session, producer) -> runs to confirm at the end of the step."""
         self._openers: dict[int, SessionId] = {}
         self._claims = Claims()
-        self._purges: list[OpenPurge] = []
-        self._purge_number = 0
+        self._purges = Purges()
         self._acks: list[Range] = []
         self._returns: list[Range] = []
         self._settles: list[PendingSettle] = []
@@ -326,51 +296,22 @@ class Master:
         if isinstance(body, Attach):
             self._attach(now_ms, request, body)
             return
-        attachment = self._sessions.get(session)
-        if isinstance(body, Detach) and attachment is not None:
+        if isinstance(body, Detach) and session in self.attachments:
             # Whatever was lost before it: the handle is closed, and all that it held goes back.
-            if request.attachment >= attachment.number:
+            if request.attachment >= self.attachments.number_of(session):
                 self.on_session_gone(session)
             return
-        if attachment is None or attachment.number != request.attachment:
-            if attachment is None or attachment.number < request.attachment:
-                self._reply_raw(request, Detached())
-            return
-        if request.number != attachment.requests + 1:
-            if request.number > attachment.requests:
-                self._reply_raw(request, Detached())
-            return
-        attachment.requests = request.number
-        self._serve(now_ms, session, attachment, body)
-
-    def _reply_raw(self, request: SessionRequest, reply: Reply) -> None:
-        """Answer outside any attachment: number 0."""
-        self.replies.append(
-            SessionReply(
-                request.queue_id, request.epoch, request.session, request.attachment, 0, reply
-            )
-        )
+        attachment = self.attachments.accept(request)
+        if attachment is not None:
+            self._serve(now_ms, session, attachment, body)
 
     def _reply(self, session: SessionId, reply: Reply) -> None:
-        attachment = self._sessions.get(session)
-        if attachment is None:
-            return
-        attachment.replies += 1
-        self.replies.append(
-            SessionReply(
-                self._ring.queue_id,
-                self.reign,
-                session,
-                attachment.number,
-                attachment.replies,
-                reply,
-            )
-        )
+        self.attachments.reply(session, reply)
 
     def _attach(self, now_ms: int, request: SessionRequest, body: Attach) -> None:
         session = request.session
-        known = self._sessions.get(session)
-        if known is not None and known.number >= request.attachment:
+        attachment = self.attachments.begin(request)
+        if attachment is None:
             return
         if any(key[0] == session and key[1] for key in self.delivery.consumers):
             # It subscribes again next.
@@ -378,8 +319,6 @@ class Master:
         self.disuse.use(now_ms)
         self.delivery.unsubscribe_session(session)
         self._keep_only(session, body.held)
-        attachment = Attachment(request.attachment, requests=request.number)
-        self._sessions[session] = attachment
         if body.producer and is_outbox(body.producer) == is_courier(session):
             attachment.producer = body.producer
             self._claims.take(body.producer, session)
@@ -424,9 +363,7 @@ class Master:
             case Purge():
                 self._purge(now_ms, session, body)
             case Recalled():
-                for purge in self._purges:
-                    if purge.number == body.number:
-                        purge.waits.pop(session, None)
+                self._purges.on_recalled(session, body.number)
             case AckRange():
                 self._ack_range(now_ms, session, body)
             case Inquire():
@@ -482,34 +419,16 @@ class Master:
         self._reply(session, Browsed(body.request, tuple(found)))
 
     def _purge(self, now_ms: int, session: SessionId, body: Purge) -> None:
-        """Ready and delayed messages end, and what handles have fetched and no call has returned.
-
-        The last come back first; nothing is handed out meanwhile. A handle that does not answer
-        keeps what it has.
-        """
-        self._purge_number += 1
-        holders = [key[0] for key in self.delivery.holders(0) if key[0] in self._sessions]
-        self._purges.append(
-            OpenPurge(
-                session,
-                body.request,
-                self._purge_number,
-                now_ms + self._config.failure_ms,
-                {holder: self._sessions[holder].number for holder in holders},
-            )
-        )
+        """Ready and delayed messages end, and what handles have fetched that nobody has seen."""
+        holders = {
+            session: self.attachments.number_of(session)
+            for session, _ in self.delivery.holders(0)
+            if session in self.attachments
+        }
+        until_ms = now_ms + self._config.failure_ms
+        number = self._purges.begin(session, body.request, until_ms, holders)
         for holder in holders:
-            self._reply(holder, Recall(0, self._purge_number))
-
-    def _end_purges(self, now_ms: int) -> None:
-        for purge in list(self._purges):
-            waits = any(
-                session in self._sessions and self._sessions[session].number == attachment
-                for session, attachment in purge.waits.items()
-            )
-            if not waits or now_ms >= purge.until_ms:
-                self._purges.remove(purge)
-                self._purge_now(now_ms, purge)
+            self._reply(holder, Recall(0, number))
 
     def _purge_now(self, now_ms: int, purge: OpenPurge) -> None:
         ended = RangeSet((*self.delivery.take_ready(), *self.delays.take_all()))
@@ -535,7 +454,7 @@ class Master:
     def on_session_gone(self, session: SessionId) -> None:
         """A handle was closed or its process is gone: what it held goes back, counted."""
         self._waiting = deque(r for r in self._waiting if r.session != session)
-        attachment = self._sessions.pop(session, None)
+        attachment = self.attachments.end(session)
         if attachment is not None:
             self._claims.drop(attachment.producer, session)
         for key in [key for key in self._confirms if key[0] == session]:
@@ -547,17 +466,14 @@ class Master:
     def on_node_gone(self, node: str, incarnation: int | None) -> None:
         """A node's handles are gone; with an incarnation, only those of older lives."""
         waiting = [request.session for request in self._waiting]
-        for session in dict.fromkeys([*self._sessions, *waiting]):
+        for session in dict.fromkeys([*self.attachments, *waiting]):
             if session.node == node and (incarnation is None or session.incarnation < incarnation):
                 self.on_session_gone(session)
 
     def on_link_lost(self, now_ms: int, node: str) -> None:
         """Handles on that node must attach again; who does not is gone."""
         self._waiting = deque(r for r in self._waiting if r.session.node != node)
-        for session, attachment in self._sessions.items():
-            if session.node == node and attachment.lost_ms is None:
-                attachment.lost_ms = now_ms
-                self._has_lost = True
+        self.attachments.on_link_lost(now_ms, node)
 
     def _expire_producers(self, now_ms: int) -> None:
         """Ids that were idle for long end by an op; from here on they are unknown."""
@@ -582,14 +498,8 @@ class Master:
         return producer in self._highest and not is_outbox(producer)
 
     def _end_lost(self, now_ms: int) -> None:
-        patience_ms = 2 * self._config.failure_ms
-        self._has_lost = False
-        for session, attachment in list(self._sessions.items()):
-            lost_ms = attachment.lost_ms
-            if lost_ms is not None and now_ms - lost_ms >= patience_ms:
-                self.on_session_gone(session)
-            elif lost_ms is not None:
-                self._has_lost = True
+        for session in self.attachments.overdue(now_ms, 2 * self._config.failure_ms):
+            self.on_session_gone(session)
 
     def _end_overdue(self, now_ms: int) -> None:
         """Messages held for too long go back; their consumer hangs and is cancelled."""
@@ -663,7 +573,7 @@ class Master:
         self._held_by_limit = ""
         while held and not self._held_by_limit:
             session, number, body = held[0]
-            attachment = self._sessions.get(session)
+            attachment = self.attachments.get(session)
             is_current = attachment is not None and attachment.number == number
             if is_current and not self._takes(body):
                 return
@@ -777,7 +687,7 @@ class Master:
             count = self._codec.header(frame).count
             depth = self._depth()
             sizes = sizes_of(self._codec.offsets(frame), count)
-            told = self._sessions[session].told
+            attachment = self.attachments.get(session)
             verdict = judge(self._limit, depth, sizes, body.whole)
             if verdict.action == "refuse" and is_courier(session):
                 break  # Nobody would hear of it, and the message would be lost.
@@ -791,7 +701,8 @@ class Master:
             elif self._limit.overflow == "drop-head":
                 self._store_dropping(now_ms, piece, depth, verdict)
             else:
-                told.size_since += sum(sizes[: verdict.count])
+                if attachment is not None:
+                    attachment.told.size_since += sum(sizes[: verdict.count])
                 self._store(piece)
             if verdict.count == count:
                 return
@@ -926,7 +837,7 @@ class Master:
         """Before the confirms: who sees one and puts again knows that the queue is full."""
         is_bounded = self._limit is not None and self._limit.overflow == "block"
         depth = self._depth() if is_bounded else Depth(0, 0)
-        for session, attachment in self._sessions.items():
+        for session, attachment in self.attachments.all():
             if is_bounded or attachment.told.flow is not None:
                 self._tell_flow(session, attachment, depth)
 
@@ -1127,8 +1038,7 @@ class Master:
         if not self.active:
             return
         delivery = self.delivery
-        if self._has_lost:
-            self._end_lost(now_ms)
+        self._end_lost(now_ms)
         self._end_overdue(now_ms)
         self._expire_producers(now_ms)
         if delivery.came_back or self._expiry.next_ms is not None:
@@ -1143,8 +1053,8 @@ class Master:
         self.stages.admit(now_ms)
         self.stages.expire(now_ms, self.wall_us, self._config.staged_timeout_ms)
         self._flush_settles(now_ms)
-        if self._purges:
-            self._end_purges(now_ms)
+        for purge in self._purges.take_due(now_ms, self.attachments):
+            self._purge_now(now_ms, purge)
         due = self.delays.due(self.wall_us, self._next_sequence)
         if due is not None:
             self._propose(now_ms, due)
@@ -1255,18 +1165,13 @@ class Master:
     def wake_at_ms(self, now_ms: int) -> int | None:
         """When a handle whose link broke is given up, a held publish is looked at again, or a
         delay ends."""
-        wake: int | None = None
-        if self._has_lost:
-            patience_ms = 2 * self._config.failure_ms
-            lost = [a.lost_ms for a in self._sessions.values() if a.lost_ms is not None]
-            wake = min(lost) + patience_ms if lost else None
+        wake = self.attachments.wake_at_ms(2 * self._config.failure_ms)
         if self._held_publishes and not self._held_by_limit:
             wake = earliest(wake, now_ms + HELD_MS)
         oldest_ms = self.delivery.oldest_ms
         if oldest_ms is not None:
             wake = earliest(wake, oldest_ms + self._config.consumer_timeout_ms + 1)
-        for purge in self._purges:
-            wake = earliest(wake, purge.until_ms)
+        wake = earliest(wake, self._purges.wake_at_ms())
         return earliest(wake, self._active_wake_at_ms(now_ms)) if self.active else wake
 
     def _active_wake_at_ms(self, now_ms: int) -> int | None:

@@ -306,8 +306,9 @@ class Replica:
             if couriers.requests or couriers.loads:
                 out.requests += couriers.requests
                 out.loads, couriers.requests, couriers.loads = couriers.loads, [], []
-            if master.replies:
-                out.replies, master.replies = master.replies, []
+            attachments = master.attachments
+            if attachments.replies:
+                out.replies, attachments.replies = attachments.replies, []
             if master.commands:
                 out.commands, master.commands = master.commands, []
         out.wake_at_ms = self._wake_at_ms(now_ms, out.wake_at_ms)

@@ -63,7 +63,7 @@ class Stages:
         bytes_max = master._config.unstable_bytes_max
         while self._held and master._ring.unstable_bytes < bytes_max:
             session, number, body = self._held.popleft()
-            attachment = master._sessions.get(session)
+            attachment = master.attachments.get(session)
             if attachment is not None and attachment.number == number:
                 master._admit(now_ms, session, attachment, body)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from mirrorq.attachments import Attachment, Attachments
 from mirrorq.claims import Claims
 from mirrorq.columns import Column, Sizes
 from mirrorq.courier import Couriers
@@ -24,8 +25,9 @@ from mirrorq.expiry import Expiry
 from mirrorq.flow import Told
 from mirrorq.lanes import Horizons, Lane, ReadyLanes
 from mirrorq.limits import InLog
-from mirrorq.master import Attachment, Duties, Lease, Master, OpenPurge, PendingSettle
+from mirrorq.master import Duties, Lease, Master, PendingSettle
 from mirrorq.outbox import Outbox, Outlet
+from mirrorq.purges import OpenPurge, Purges
 from mirrorq.queue_state import Producer, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
@@ -40,6 +42,7 @@ from mirrorq.transfer import Transfer
 from mirrorq.vacancy import Vacancy
 
 PLAIN = (
+    Attachments,
     Claims,
     Couriers,
     Delays,
@@ -50,6 +53,7 @@ PLAIN = (
     Master,
     Outbox,
     Places,
+    Purges,
     QueueState,
     ReadyLanes,
     Replica,

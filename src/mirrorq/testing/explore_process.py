@@ -403,13 +403,14 @@ class _Work:
 
     def _publish(self, event: Publishes) -> None:
         master = self._process.master
-        if master._sessions.get(PRODUCER_SESSION) is None:
+        if PRODUCER_SESSION not in master.attachments:
             self._raw(PRODUCER_SESSION, 1, 1, Attach((), self._all.producer))
         frame = self._all.codec.frame(self._all.producer, event.number, settled=event.settled)
         self._request(PRODUCER_SESSION, Publish(frame, False))
 
     def _request(self, session: SessionId, body: Request) -> None:
-        attachment = self._process.master._sessions[session]
+        attachment = self._process.master.attachments.get(session)
+        assert attachment is not None
         self._raw(session, attachment.number, attachment.requests + 1, body)
 
     def _raw(self, session: SessionId, attachment: int, number: int, body: Request) -> None:
@@ -424,7 +425,7 @@ class _Work:
         if self._all.scope.is_late and replica.state.next_sequence == 1:
             return
         assert replica.master is not None
-        if CONSUMER_SESSION not in replica.master._sessions:
+        if CONSUMER_SESSION not in replica.master.attachments:
             self._attach(1, ())
 
     def _attach(self, attachment: int, held: tuple[HandOut, ...]) -> None:
@@ -508,7 +509,7 @@ def _set_back(replica: Replica) -> None:
     if transfer._wait_until_ms > LATER_MS:
         transfer._wait_until_ms = NOW_MS + 1
     if replica.master is not None:
-        for attachment in replica.master._sessions.values():
+        for _, attachment in replica.master.attachments.all():
             if attachment.lost_ms is not None:
                 attachment.lost_ms = min(attachment.lost_ms, NOW_MS)
 
