@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from mirrorq.demo.ports import free_ports
 
 DEADLINE_S = 30.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
@@ -25,12 +26,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def free_endpoints(names: Sequence[str]) -> dict[str, str]:
     """An endpoint on loopback for each name, on ports that nobody has now."""
-    sockets = [socket.socket() for _ in names]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    ports = free_ports(len(names))
     return {name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
 
 

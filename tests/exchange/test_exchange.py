@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,16 +20,11 @@ from mirrorq import (
     ShutDown,
     connect,
 )
+from mirrorq.demo.ports import free_ports
 from mirrorq.exchange import Exchange
+from processes.cluster import until
 
 DEADLINE_S = 60
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.01)
 
 
 def bodies(queue: MirroredQueue) -> list[bytes]:
@@ -153,19 +146,9 @@ def test_a_publish_that_is_not_accepted_is_in_no_queue(tmp_path: Path) -> None:
         assert all(len(c.result(DEADLINE_S)) == 2 for c in waited)
 
 
-def _endpoints(names: str) -> dict[str, str]:
-    sockets = [socket.socket() for _ in names]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return {n: f"tcp://127.0.0.1:{p}" for n, p in zip(names, ports, strict=True)}
-
-
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
-    peers = _endpoints("abc")
+    peers = {n: f"tcp://127.0.0.1:{p}" for n, p in zip("abc", free_ports(3), strict=True)}
     made = {name: Node(name, path=tmp_path / name, peers=peers) for name in peers}
     for node in made.values():
         node.wait_ready(DEADLINE_S)

@@ -17,7 +17,7 @@ from mirrorq import AckRefused, Client, Message, MirroredQueue, PreconditionFail
 from .cluster import Cluster, until
 from .oracle import Traffic
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 CLIENTS = 50
 EACH = 100
 Connecting = Callable[..., Client]
@@ -324,7 +324,7 @@ def test_a_hundred_clients_and_one_that_stands_still(
 
     def work(number: int) -> None:
         try:
-            mine = clients[number].queue("crowd")
+            mine = clients[number].queue("crowd", timeout=WAIT_S)
             mine.put(b"%d" % number).result(WAIT_S)
             message = mine.get(timeout=WAIT_S)
             (first if message.redelivered else others).append(message.body)

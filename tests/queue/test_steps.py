@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_host import FakeHost
+from fake_host import FakeHost, wait_until
 
 import mirrorq
 
@@ -16,13 +15,6 @@ import mirrorq
 def node(tmp_path: Path) -> Iterator[mirrorq.Node]:
     with mirrorq.Node("a", path=tmp_path / "a") as node:
         yield node
-
-
-def wait_until(look: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_transaction_takes_effect_as_one(node: mirrorq.Node) -> None:
