@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import threading
 from collections.abc import Sequence
 
@@ -18,7 +19,15 @@ from mirrorq.errors import ConfigError, NoQuorum, QueueNotFound
 from mirrorq.queue import MirroredQueue
 from pyspark_mirrorq.options import Options
 
-__all__ = ["client_of", "connected", "handle_on", "master_first", "queue_names", "reading_order"]
+__all__ = [
+    "client_of",
+    "connected",
+    "handle_on",
+    "label",
+    "master_first",
+    "queue_names",
+    "reading_order",
+]
 
 PATIENCE_MS = 5000
 """Silence of a node after which a driver or worker goes on to the next one. A process that is
@@ -70,6 +79,11 @@ def client_of(options: Options, endpoints: Sequence[str]) -> Client:
         if known is None or known.closed():
             known = _clients[key] = connected(options, endpoints)
         return known
+
+
+def label(what: str) -> str:
+    """How this process names itself to others that want the queue."""
+    return f"{what} (Spark driver, process {os.getpid()} on {socket.gethostname()})"
 
 
 def queue_names(options: Options, client: Client) -> tuple[str, ...]:

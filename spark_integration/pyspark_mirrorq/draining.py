@@ -6,8 +6,6 @@ ack happens in a task, so a task that is tried again finds what it found before.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -16,18 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from mirrorq.client import Client
 from mirrorq.errors import AckRefused, ConfigError
 from mirrorq.queue import MirroredQueue
-from pyspark_mirrorq.cluster import connected, handle_on, master_first
+from pyspark_mirrorq.cluster import connected, handle_on, label, master_first
 from pyspark_mirrorq.options import parse
 
-__all__ = ["Drain", "label"]
+__all__ = ["Drain"]
 
 ACK_S = 120.0
 """How long the cluster may take to ack what a job has done: a failover fits in."""
-
-
-def label(what: str) -> str:
-    """How this process names itself to others that want the queue."""
-    return f"{what} (Spark driver, process {os.getpid()} on {socket.gethostname()})"
 
 
 class Drain:

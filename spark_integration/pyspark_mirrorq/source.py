@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from pyspark_mirrorq.columns import checked_columns, schema_of
 from pyspark_mirrorq.options import Options, parse
 from pyspark_mirrorq.snapshot import snapshot
+from pyspark_mirrorq.stream_reader import QueueStream
 from pyspark_mirrorq.stretches import Stretch, read_stretch
 from pyspark_mirrorq.writer import BatchWriter, StreamWriter, check_columns
 
@@ -33,6 +34,11 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         options = parse(self.options)
         return SnapshotReader(options, checked_columns(options, schema))
 
+
+    def streamReader(self, schema: StructType) -> QueueStream:  # noqa: N802
+        """Streaming: what Spark has committed is acked, or with mode = browse nothing is."""
+        options = parse(self.options)
+        return QueueStream(options, checked_columns(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Batch write, exactly once."""

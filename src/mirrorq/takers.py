@@ -19,6 +19,7 @@ host's.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from mirrorq.confirmation import Settlement
-from mirrorq.errors import AckRefused, PreconditionFailed, QueueDown
+from mirrorq.errors import AckRefused, MirrorQError, PreconditionFailed, QueueDown
 from mirrorq.messages import HandOut, Purged, Range
 from mirrorq.ranges import RangeSet
 from mirrorq.session import Session, SettleCall, ack_range_request
@@ -148,6 +149,9 @@ class _Holding:
         if not handle._is_closed:
             handle._on_host(leave)
             left.wait(1.0)
+            with contextlib.suppress(MirrorQError):
+                # Who hears that it has ended may have the queue at once: the answer comes after.
+                handle._counts()
 
 
 class RangeLease(_Holding):

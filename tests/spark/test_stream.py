@@ -1,0 +1,152 @@
+"""Streaming reads: offsets are sequences, and only what Spark has committed is acked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import mirrorq
+from mirrorq.client import Client
+from mirrorq.queue import MirroredQueue
+from processes.cluster import Cluster, until
+
+STOP_S = 120
+
+
+class Pipe:
+    """A stream of a queue into Parquet, with a checkpoint."""
+
+    def __init__(self, spark: SparkSession, endpoints: str, queue: str, folder: Path) -> None:
+        self.spark = spark
+        self.given = {"endpoints": endpoints, "queue": queue, "columns": "sequence,value"}
+        self.folder = folder
+
+    def frame(self, **options: object) -> DataFrame:
+        given = {**self.given, **{name: str(value) for name, value in options.items()}}
+        return self.spark.readStream.format("mirrorq").options(**given).load()
+
+    def start(self, frame: DataFrame, **trigger: object) -> StreamingQuery:
+        writer = frame.writeStream.format("parquet").option("path", str(self.folder / "out"))
+        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        return writer.trigger(**trigger or {"availableNow": True}).start()
+
+    def run(self, **options: object) -> StreamingQuery:
+        """Take what is there now, to the end."""
+        query = self.start(self.frame(**options))
+        assert query.awaitTermination(STOP_S)
+        return query
+
+    def found(self) -> list[int]:
+        """All sequences in the output, in order."""
+        rows = self.spark.read.parquet(str(self.folder / "out")).select("sequence").collect()
+        return sorted(row.sequence for row in rows)
+
+
+@pytest.fixture
+def pipe(spark: SparkSession, client: Client, orders: MirroredQueue, tmp_path: Path) -> Pipe:
+    return Pipe(spark, ",".join(client.endpoints), orders.name, tmp_path)
+
+
+def test_available_now_drains_in_limited_batches_and_acks_all(
+    pipe: Pipe, orders: MirroredQueue
+) -> None:
+    """Each batch holds no more than maxOffsetsPerTrigger; at the end the queue is empty; the next
+    run goes on where this one ended."""
+    orders.put_many([b"%d" % number for number in range(250)]).result(30)
+    query = pipe.run(maxOffsetsPerTrigger=100)
+    batches = [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
+    assert batches == [100, 100, 50]
+    assert pipe.found() == list(range(1, 251))
+    assert orders.extent().messages == 0
+    orders.put_many([b"x"] * 10).result(30)
+    pipe.run()
+    assert pipe.found() == list(range(1, 261))
+    assert orders.extent().messages == 0
+
+
+def test_a_batch_that_fails_is_read_again_and_nothing_is_acked_before(
+    pipe: Pipe, orders: MirroredQueue
+) -> None:
+    """The sink raises: the query ends, the queue has all; restarted, the same batch comes."""
+    orders.put_many([b"%d" % number for number in range(40)]).result(30)
+    seen: list[tuple[int, int]] = []
+
+    def sink(fail: bool) -> StreamingQuery:
+        def take(frame: DataFrame, number: int) -> None:
+            seen.append((number, frame.count()))
+            if fail:
+                raise RuntimeError("the sink fails")
+
+        writer = pipe.frame().writeStream.foreachBatch(take)
+        checkpoint = str(pipe.folder / "other")
+        return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+    with pytest.raises(PySparkException, match="the sink fails"):
+        sink(fail=True).awaitTermination(STOP_S)
+    assert orders.extent(30).messages == 40
+    assert sink(fail=False).awaitTermination(STOP_S)
+    assert seen == [(0, 40), (0, 40)]
+    assert orders.extent(30).messages == 0
+
+
+def test_a_second_stream_is_told_who_has_the_queue(pipe: Pipe, orders: MirroredQueue) -> None:
+    """A draining stream has its queue alone; when it is stopped the next one may have it."""
+    orders.put(b"x").result(30)
+    first = pipe.start(pipe.frame(), processingTime="1 second")
+    try:
+        until(lambda: first.recentProgress and first.recentProgress[-1]["numInputRows"] == 0)
+        with pytest.raises(mirrorq.PreconditionFailed, match="a stream of queue"):
+            orders.get(timeout=10)
+        other = pipe.frame(claimTimeout="1s").writeStream.format("noop").start()
+        with pytest.raises(PySparkException, match=r"a stream of queue .*Spark driver, process"):
+            other.awaitTermination(STOP_S)
+    finally:
+        first.stop()
+    assert pipe.found() == [1]
+
+
+def test_browse_follows_and_takes_nothing(pipe: Pipe, orders: MirroredQueue) -> None:
+    """mode=browse needs no claim and acks nothing; startingOffsets is where it begins."""
+    orders.put_many([b"%d" % number for number in range(20)]).result(30)
+    message = orders.get(timeout=30)
+    pipe.run(mode="browse", startingOffsets=11)
+    assert pipe.found() == list(range(11, 21))
+    message.nack().result(30)
+    assert orders.extent().messages == 20
+
+
+def left_in(queue: MirroredQueue) -> int:
+    """How many messages live."""
+    return queue.extent(60).messages
+
+
+def test_several_queues_and_the_death_of_a_master(
+    spark: SparkSession, own_nodes: Cluster, tmp_path: Path
+) -> None:
+    """A running stream of two queues goes on over a failover: each message once in the output."""
+    endpoints = ",".join(own_nodes.endpoints.values())
+    with mirrorq.connect(endpoints, timeout=60) as client:
+        queues = [client.queue(name, timeout=60) for name in ("left", "right")]
+        pipe = Pipe(spark, endpoints, "left,right", tmp_path)
+        pipe.given["columns"] = "queue,sequence"
+        for queue in queues:
+            queue.put_many([b"x"] * 500).result(60)
+            assert len(queue.status().synchronised_mirrors) == 2
+        query = pipe.start(pipe.frame(maxOffsetsPerTrigger=300), processingTime="100 milliseconds")
+        try:
+            until(lambda: query.recentProgress)
+            master = queues[0].status().master
+            assert master is not None
+            own_nodes.kill(master)
+            for queue in queues:
+                queue.put_many([b"y"] * 500).result(120)
+            until(lambda: query.exception() or not any(map(left_in, queues)))
+        finally:
+            query.stop()
+        assert query.exception() is None
+        rows = spark.read.parquet(str(tmp_path / "out")).groupBy("queue").count().collect()
+        assert {row.queue: row["count"] for row in rows} == {"left": 1000, "right": 1000}
