@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,18 @@ from mirrorq.queue import MirroredQueue
 from processes.cluster import Cluster
 
 from .java import java_home
+
+DEADLINE_S = 300.0
+"""After this a condition is taken never to come: a cold JVM on a busy machine takes its time."""
+
+
+def until(look: Callable[[], object]) -> None:
+    """Look again and again until it is true."""
+    end = time.monotonic() + DEADLINE_S
+    while not look():
+        assert time.monotonic() < end, "never came"
+        time.sleep(0.05)
+
 
 QUIET = {
     "spark.ui.enabled": "false",
@@ -100,6 +113,7 @@ def read(spark: SparkSession, shared_nodes: Cluster) -> Reading:
         name = queue if isinstance(queue, str) else queue.name
         endpoints = ",".join(shared_nodes.endpoints.values())
         reader = spark.read.format("mirrorq").options(endpoints=endpoints, queue=name)
+        reader = reader.option("timeout", "120s")
         return reader.options(**{option: str(value) for option, value in options.items()}).load()
 
     return load

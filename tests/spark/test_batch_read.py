@@ -12,19 +12,19 @@ from pyspark.sql import SparkSession
 import mirrorq
 from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
-from processes.cluster import Cluster, until
+from processes.cluster import Cluster
 from pyspark_mirrorq.columns import schema_of
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.snapshot import snapshot
 
-from .conftest import Reading
+from .conftest import Reading, until
 
 
 def taken(queue: MirroredQueue, count: int) -> list[mirrorq.Message]:
     """So many messages, held."""
     found: list[mirrorq.Message] = []
     while len(found) < count:
-        found += queue.get_many(count - len(found), 30)
+        found += queue.get_many(count - len(found), 120)
     return found
 
 
@@ -32,8 +32,8 @@ def test_spark_finds_the_source_and_shows_every_message(
     orders: MirroredQueue, read: Reading
 ) -> None:
     """Without a registration `format("mirrorq")` works; each message is one row, none is taken."""
-    orders.put_many([b"%d" % number for number in range(2500)]).result(30)
-    before = orders.put(b"the last").result(30)
+    orders.put_many([b"%d" % number for number in range(2500)]).result(120)
+    before = orders.put(b"the last").result(120)
     frame = read(orders)
     assert frame.columns == ["value", "sequence", "timestamp", "queue", "shard"]
     rows = sorted(frame.collect(), key=lambda row: row.sequence)
@@ -50,11 +50,11 @@ def test_headers_and_delivery_are_columns_when_asked_for(
     orders: MirroredQueue, read: Reading
 ) -> None:
     """includeHeaders and includeDelivery add columns; messages without properties show null."""
-    orders.put(b"plain").result(30)
+    orders.put(b"plain").result(120)
     headers = {"kind": "x", "n": 5, "ok": True, "b": b"\xff"}
-    orders.put(b"rich", headers=headers, message_id="id-1").result(30)
+    orders.put(b"rich", headers=headers, message_id="id-1").result(120)
     (first,) = taken(orders, 1)
-    first.nack().result(30)
+    first.nack().result(120)
     rows = read(orders, includeHeaders=True, includeDelivery="true").orderBy("sequence").collect()
     assert rows[0].headers is None
     assert rows[0].message_id is None
@@ -67,10 +67,10 @@ def test_headers_and_delivery_are_columns_when_asked_for(
 
 def test_offsets_and_times_bound_what_is_read(orders: MirroredQueue, read: Reading) -> None:
     """The start is read, the end is not; times are milliseconds."""
-    orders.put_many([b"%d" % number for number in range(50)]).result(30)
+    orders.put_many([b"%d" % number for number in range(50)]).result(120)
     between_ms = int(time.time() * 1000) + 20
     until(lambda: time.time() * 1000 > between_ms + 20)
-    orders.put_many([b"%d" % number for number in range(50, 100)]).result(30)
+    orders.put_many([b"%d" % number for number in range(50, 100)]).result(120)
 
     def sequences(**options: object) -> list[int]:
         frame = read(orders, columns="sequence", **options)
@@ -94,7 +94,7 @@ def test_partitions_are_ranges_on_all_mirrors(
 ) -> None:
     """minPartitions splits evenly; the preferred endpoints are those of the mirrors, in turn."""
     for _ in range(10):
-        orders.put_many([b"x"] * 100).result(30)
+        orders.put_many([b"x"] * 100).result(120)
     frame = read(orders, minPartitions=4)
     assert frame.rdd.getNumPartitions() == 4
     assert frame.count() == 1000
@@ -112,8 +112,8 @@ def test_several_queues_by_list_and_by_pattern(read: Reading, client: Client) ->
     """Each row says of which queue it is."""
     names = ["many-a", "many-b", "many-c"]
     for name in names:
-        with client.queue(name, timeout=30) as queue:
-            queue.put(name.encode()).result(30)
+        with client.queue(name, timeout=120) as queue:
+            queue.put(name.encode()).result(120)
     listed = read("many-a, many-c").collect()
     assert sorted((row.queue, bytes(row.value).decode()) for row in listed) == [
         ("many-a", "many-a"),
@@ -129,12 +129,12 @@ def test_what_is_acked_after_planning_is_named_or_counted(
     orders: MirroredQueue, read: Reading
 ) -> None:
     """A plan names its messages: when some are gone, failOnDataLoss decides."""
-    orders.put_many([b"%d" % number for number in range(100)]).result(30)
+    orders.put_many([b"%d" % number for number in range(100)]).result(120)
     strict = read(orders)
     lenient = read(orders, failOnDataLoss=False)
     assert strict.count() == lenient.count() == 100
     messages = taken(orders, 10)
-    orders.ack_many([*messages[:2], *messages[3:5]]).result(30)
+    orders.ack_many([*messages[:2], *messages[3:5]]).result(120)
     with pytest.raises(PySparkException, match=r"2 message\(s\) of queue .* sequences 1 to 2"):
         read(orders, startingOffsets=1).count()
     assert read(orders, startingOffsets=1, failOnDataLoss="false").count() == 96

@@ -15,7 +15,9 @@ import mirrorq
 import pyspark_mirrorq
 from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
-from processes.cluster import Cluster, until
+from processes.cluster import Cluster
+
+from .conftest import until
 
 HOLDER = """
 import json, sys
@@ -40,23 +42,23 @@ def test_a_block_that_ends_well_acks_what_it_was_given(
     spark: SparkSession, orders: MirroredQueue, client: Client, tmp_path: Path
 ) -> None:
     """The limit is leased, nobody else gets it meanwhile, and afterwards it is gone."""
-    orders.put_many([b"%d" % number for number in range(300)]).result(30)
+    orders.put_many([b"%d" % number for number in range(300)]).result(120)
     path = str(tmp_path / "out")
     with pyspark_mirrorq.drain(spark, client.endpoints, orders.name, limit=200) as drained:
         assert drained.count == 200
-        assert orders.get(timeout=30).sequence == 201
+        assert orders.get(timeout=120).sequence == 201
         drained.df.write.parquet(path)
     assert drained.acked == 200
     rows = spark.read.parquet(path).collect()
     assert sorted(row.sequence for row in rows) == list(range(1, 201))
-    assert orders.extent().messages == 100
+    assert orders.extent(120).messages == 100
 
 
 def test_a_block_that_raises_returns_everything(
     spark: SparkSession, orders: MirroredQueue, client: Client
 ) -> None:
     """The messages are back at their places, marked as redelivered."""
-    orders.put_many([b"%d" % number for number in range(30)]).result(30)
+    orders.put_many([b"%d" % number for number in range(30)]).result(120)
     drained = pyspark_mirrorq.drain(spark, client.endpoints, orders.name)
 
     def fail() -> None:
@@ -67,7 +69,7 @@ def test_a_block_that_raises_returns_everything(
     with pytest.raises(RuntimeError, match="the job has failed"):
         fail()
     assert drained.acked == 0
-    message = orders.get(timeout=30)
+    message = orders.get(timeout=120)
     assert (message.sequence, message.redelivered) == (1, True)
 
 
@@ -88,7 +90,7 @@ def test_a_dead_driver_returns_what_it_leased(
     orders: MirroredQueue, client: Client, tmp_path: Path
 ) -> None:
     """A process that is killed keeps its lease no longer than its connection is waited for."""
-    orders.put_many([b"%d" % number for number in range(50)]).result(30)
+    orders.put_many([b"%d" % number for number in range(50)]).result(120)
     driver = subprocess.Popen(
         [sys.executable, "-c", HOLDER, ",".join(client.endpoints), orders.name],
         stdin=subprocess.PIPE,
@@ -98,9 +100,9 @@ def test_a_dead_driver_returns_what_it_leased(
     try:
         assert driver.stdout is not None
         assert json.loads(driver.stdout.readline()) == 30
-        assert orders.extent().unacknowledged == 30
+        assert orders.extent(120).unacknowledged == 30
         driver.send_signal(signal.SIGKILL)
-        until(lambda: orders.extent().ready == 50)
+        until(lambda: orders.extent(120).ready == 50)
     finally:
         driver.kill()
         driver.communicate()

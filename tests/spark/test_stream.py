@@ -12,9 +12,11 @@ from pyspark.sql.streaming import StreamingQuery
 import mirrorq
 from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
-from processes.cluster import Cluster, until
+from processes.cluster import Cluster
 
-STOP_S = 120
+from .conftest import until
+
+STOP_S = 600
 
 
 class Pipe:
@@ -23,6 +25,7 @@ class Pipe:
     def __init__(self, spark: SparkSession, endpoints: str, queue: str, folder: Path) -> None:
         self.spark = spark
         self.given = {"endpoints": endpoints, "queue": queue, "columns": "sequence,value"}
+        self.given["timeout"] = "120s"
         self.folder = folder
 
     def frame(self, **options: object) -> DataFrame:
@@ -56,23 +59,23 @@ def test_available_now_drains_in_limited_batches_and_acks_all(
 ) -> None:
     """Each batch holds no more than maxOffsetsPerTrigger; at the end the queue is empty; the next
     run goes on where this one ended."""
-    orders.put_many([b"%d" % number for number in range(250)]).result(30)
+    orders.put_many([b"%d" % number for number in range(250)]).result(120)
     query = pipe.run(maxOffsetsPerTrigger=100)
     batches = [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
     assert batches == [100, 100, 50]
     assert pipe.found() == list(range(1, 251))
-    assert orders.extent().messages == 0
-    orders.put_many([b"x"] * 10).result(30)
+    assert orders.extent(120).messages == 0
+    orders.put_many([b"x"] * 10).result(120)
     pipe.run()
     assert pipe.found() == list(range(1, 261))
-    assert orders.extent().messages == 0
+    assert orders.extent(120).messages == 0
 
 
 def test_a_batch_that_fails_is_read_again_and_nothing_is_acked_before(
     pipe: Pipe, orders: MirroredQueue
 ) -> None:
     """The sink raises: the query ends, the queue has all; restarted, the same batch comes."""
-    orders.put_many([b"%d" % number for number in range(40)]).result(30)
+    orders.put_many([b"%d" % number for number in range(40)]).result(120)
     seen: list[tuple[int, int]] = []
 
     def sink(fail: bool) -> StreamingQuery:
@@ -87,15 +90,15 @@ def test_a_batch_that_fails_is_read_again_and_nothing_is_acked_before(
 
     with pytest.raises(PySparkException, match="the sink fails"):
         sink(fail=True).awaitTermination(STOP_S)
-    assert orders.extent(30).messages == 40
+    assert orders.extent(120).messages == 40
     assert sink(fail=False).awaitTermination(STOP_S)
     assert seen == [(0, 40), (0, 40)]
-    assert orders.extent(30).messages == 0
+    assert orders.extent(120).messages == 0
 
 
 def test_a_second_stream_is_told_who_has_the_queue(pipe: Pipe, orders: MirroredQueue) -> None:
     """A draining stream has its queue alone; when it is stopped the next one may have it."""
-    orders.put(b"x").result(30)
+    orders.put(b"x").result(120)
     first = pipe.start(pipe.frame(), processingTime="1 second")
     try:
         until(lambda: first.recentProgress and first.recentProgress[-1]["numInputRows"] == 0)
@@ -111,12 +114,12 @@ def test_a_second_stream_is_told_who_has_the_queue(pipe: Pipe, orders: MirroredQ
 
 def test_browse_follows_and_takes_nothing(pipe: Pipe, orders: MirroredQueue) -> None:
     """mode=browse needs no claim and acks nothing; startingOffsets is where it begins."""
-    orders.put_many([b"%d" % number for number in range(20)]).result(30)
-    message = orders.get(timeout=30)
+    orders.put_many([b"%d" % number for number in range(20)]).result(120)
+    message = orders.get(timeout=120)
     pipe.run(mode="browse", startingOffsets=11)
     assert pipe.found() == list(range(11, 21))
-    message.nack().result(30)
-    assert orders.extent().messages == 20
+    message.nack().result(120)
+    assert orders.extent(120).messages == 20
 
 
 def left_in(queue: MirroredQueue) -> int:

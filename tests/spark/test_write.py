@@ -18,7 +18,7 @@ from pyspark_mirrorq.writer import BatchWriter, check_columns
 
 def bodies(queue: MirroredQueue) -> list[bytes]:
     """All bodies in order of sequence."""
-    last = queue.extent().next_sequence - 1
+    last = queue.extent(120).next_sequence - 1
     return [body for batch in queue.read(1, last) for body in batch.bodies()] if last else []
 
 
@@ -42,9 +42,9 @@ def test_each_row_is_one_message_with_its_properties(
         "value binary, headers map<string,string>, message_id string, key string",
     )
     write(frame, client, orders)
-    found = {message.body: message for message in orders.get_many(2, 30)}
+    found = {message.body: message for message in orders.get_many(2, 120)}
     while len(found) < 2:
-        found |= {message.body: message for message in orders.get_many(2, 30)}
+        found |= {message.body: message for message in orders.get_many(2, 120)}
     assert found[b"a"].headers == {"n": "1"}
     assert (found[b"a"].message_id, found[b"a"].key) == ("id-1", "k")
     assert (found[b"b"].headers, found[b"b"].message_id) == ({}, None)
@@ -102,7 +102,7 @@ def test_a_stream_writes_each_batch_once(
         stream = stream.option("endpoints", ",".join(client.endpoints))
         stream = stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         query = stream.start()
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(600)
 
     (source / "one").write_text("a\nb\n")
     run()
