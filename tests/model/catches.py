@@ -130,6 +130,7 @@ SEEDS: dict[str, Seeds] = {
     "step's acks forgotten": Seeds(runs.chains, "no progress", 0, 2),
     "first queue's outcome told for all": Seeds(runs.fans, "uneven", 0, 2),
     "outbox forgets one more than has arrived": Seeds(runs.dead_letters, "unsent", 3, 6),
+    "unclean promotion loses in silence": Seeds(runs.unclean, "uncounted", 0, 2),
     "delay of a put forgotten": Seeds(runs.delays, "early", 0, 2),
     "cut that keeps publishes on disk": Seeds(runs.store, "StoreCorrupt", 0, 3),
     "release of runs that are partly live": Seeds(runs.store, "messages_are_there", 0, 3),

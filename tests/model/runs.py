@@ -105,6 +105,11 @@ def fans(seed: int) -> str:
     return _of_swarm(Swarm(seed, chain=False, fan=True))
 
 
+def unclean(seed: int) -> str:
+    """Whole clusters in which members that are not in sync may be promoted."""
+    return _of_swarm(Swarm(seed, chain=False, fan=False, unclean=True))
+
+
 def dead_letters(seed: int) -> str:
     """Whole clusters with dead letters, and consumers of them."""
     return _of_swarm(Swarm(seed, chain=False, fan=False, dead_letters=True))

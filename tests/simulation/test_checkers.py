@@ -176,6 +176,45 @@ def test_dead_letters_are_missed_of_deleted_queues_too() -> None:
     assert checkers.unsent([made], world.cluster, world.queue_id) == []
 
 
+def test_what_an_unclean_promotion_lost_is_missed_unless_it_was_counted() -> None:
+    """Only what was put before it, and no more than its master says."""
+    made = journal()
+    drop(made)
+    assert len(checkers.uncounted(made, 0)) == 1
+    assert checkers.uncounted(made, 1) == []
+    made.unclean_ms = [1]
+    assert len(checkers.lost(made)) == 1
+    made.unclean_ms = [2]
+    assert checkers.lost(made) == []
+    made.ended = {2: ("expired", 3)}
+    assert checkers.uncounted(made, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("checker", "violate"),
+    [
+        (checkers.duplicated, move),
+        (checkers.undercounted, undercount),
+        (checkers.undone_acks, undo),
+        (checkers.revived, revive),
+    ],
+)
+def test_an_unclean_promotion_excuses_what_it_comes_between(
+    checker: Callable[[Journal], list[str]], violate: Callable[[Journal], None]
+) -> None:
+    """Acks, counts and places of a lost past are lost with it; what is of one past is judged."""
+    made = journal()
+    violate(made)
+    last = made.deliveries[-1 if checker is not checkers.revived else 1]
+    last.time_ms = 200
+    last.count = max(last.count, 2)
+    assert checker(made)
+    made.unclean_ms = [5]
+    assert checker(made)
+    made.unclean_ms = [150]
+    assert checker(made) == []
+
+
 def test_dead_letters_that_were_taken_have_arrived() -> None:
     """Where somebody consumes them they need not stand there, and come once."""
     world = World()

@@ -65,6 +65,8 @@ class Faults:
         kinds = self._kinds()
         mix = [kind for kind in kinds if random.random() < 0.6]
         self._mix = mix or kinds
+        if policies is not None and policies.may_lose:
+            self._mix += [self._kill_alone] * (len(self._mix) // 2 + 1)
         self._changes: list[Callable[[], None]] = []
         if policies is not None:
             self._changes += [policies.change] * 3
@@ -223,6 +225,18 @@ class Faults:
             self.counts[f"kill {kind}"] += 1
             self.cluster.kill(name)
             self._restart_later(name)
+
+    def _kill_alone(self) -> None:
+        """The only one in sync of some queue is gone for a while; where several are, all but the
+        master are for a moment, and perhaps not in sync when they are back."""
+        view = self.cluster.view(self.random.choice(self._queues()))
+        in_sync = [m.id.node for m in view.members if m.in_sync] if view is not None else []
+        is_alone = len(in_sync) == 1
+        for name in in_sync if is_alone else in_sync[1:]:
+            if name in self.cluster.running:
+                self.counts["kill the only one in sync" if is_alone else "kill mirror"] += 1
+                self.cluster.kill(name)
+                self.cluster.after(4000 if is_alone else 600, self._start, name)
 
     def _power_loss(self) -> None:
         """Everything that is not synced is lost on all nodes in one moment."""

@@ -94,6 +94,8 @@ class Onlooker:
     """queue -> sequence -> the word of `ENDINGS` for its end, and when that was first applied."""
     colds: dict[int, int] = field(factory=dict)
     """queue -> when a cold promotion was first applied, the last one: transient messages ended."""
+    uncleans: dict[int, list[int]] = field(factory=dict)
+    """queue -> when unclean promotions were first applied: what was before may be lost."""
     asked: dict[int, set[int]] = field(factory=dict)
     """queue -> lsns of applied ops about staged messages that are no commits: a confirm of one
     names its lsn."""
@@ -167,8 +169,10 @@ class Onlooker:
             for first, last in op.ranges:  # type: ignore[union-attr]
                 for sequence in range(first, last + 1):
                     ended.setdefault(sequence, (word, now_ms))
-        elif isinstance(op, PromotedOp) and op.how == "cold":
+        elif isinstance(op, PromotedOp) and op.how != "clean":
             self.colds[queue_id] = now_ms
+            if op.how == "unclean":
+                self.uncleans.setdefault(queue_id, []).append(now_ms)
 
     def on_reply(
         self,

@@ -45,6 +45,7 @@ class PolicyFaults:
         *,
         with_limits: bool = False,
         dead: str = "",
+        may_lose: bool = False,
     ) -> None:
         """Begin with no policy.
 
@@ -53,6 +54,7 @@ class PolicyFaults:
             with_limits: policies also limit how many messages there are, and how long and how
                 often they are there to be had.
             dead: a queue, matched by no policy, to which messages may go that end so.
+            may_lose: most policies let a copy that is not in sync be promoted.
         """
         self.counts: Counter[str] = Counter()
         """What was asked for -> how often."""
@@ -63,6 +65,7 @@ class PolicyFaults:
         self._queues = queues
         self._with_limits = with_limits
         self._dead = dead
+        self.may_lose = may_lose
 
     @property
     def changes(self) -> int:
@@ -103,6 +106,8 @@ class PolicyFaults:
         for group in groups:
             if self._random.random() < SHARE:
                 definition |= group()
+        if self.may_lose and self._random.random() < 0.8:
+            definition["ha-promote-on-failure"] = "always"
         if self._dead and self._random.random() < 0.6:
             definition["dead-letter-queue"] = self._dead
             self.endings["sent on"] = None
@@ -121,7 +126,7 @@ class PolicyFaults:
         count = copies if isinstance(copies, int) else len(copies)
         if count > 1 and random.random() < SHARE:
             definition["min-in-sync"] = random.randint(2, min(count, 3))
-        if random.random() < SHARE:
+        if random.random() < (2 * SHARE if self.may_lose else SHARE):
             definition["ha-sync-mode"] = "manual"
         if random.random() < SHARE:
             definition["ha-sync-batch-size"] = random.choice((1, 20))

@@ -47,6 +47,8 @@ DRAINED_SHARE = 0.5
 CHAIN_SHARE = 0.2
 FAN_SHARE = 0.2
 DELAY_SHARE = 0.15
+UNCLEAN_SHARE = 0.2
+"""Of the runs with policies and without dead letters: those that may promote who is not in sync."""
 DELAYS_MS = (0, 0, 60, 1500)
 LOOK_MS = 7
 """Between two looks at limits."""
@@ -88,6 +90,7 @@ class Swarm:
         chain: bool | None = None,
         fan: bool | None = None,
         dead_letters: bool | None = None,
+        unclean: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None)."""
         self.seed = seed
@@ -115,6 +118,9 @@ class Swarm:
             self._has_dead = dead_letters
         if dead_letters:
             policies, chances[1] = True, 0.0
+        may_lose = self.random.random() < UNCLEAN_SHARE if unclean is None else unclean
+        if unclean:
+            policies, self._has_dead = True, False
         if chances[0] < POLICY_SHARE if policies is None else policies:
             self.policies = PolicyFaults(
                 self.cluster,
@@ -122,6 +128,7 @@ class Swarm:
                 lambda: [load.name for load in self.loads],
                 with_limits=chances[1] < LIMIT_SHARE,
                 dead=DEAD if self._has_dead else "",
+                may_lose=may_lose and not self._has_dead,
             )
         if chances[3] < MEMBER_SHARE if members is None else members:
             self.members = MembershipFaults(self.cluster, self.random)
@@ -183,6 +190,9 @@ class Swarm:
         counts = Counter({kind: count for kind, count in self.faults.counts.items() if count})
         for kind, count in self.policies.counts.items() if self.policies is not None else ():
             counts[f"policies: {kind}"] = count
+        unclean = sum(map(len, self.cluster.onlooker.uncleans.values()))
+        if unclean:
+            counts["unclean promotion"] = unclean
         return counts
 
     def _start(self) -> None:
@@ -281,6 +291,8 @@ class Swarm:
         for life in self._lives():
             self._note_endings(life)
             found = checkers.all_of_journal(life.journal)
+            if life.journal.unclean_ms:
+                found += checkers.uncounted(life.journal, self._counted_lost(life.queue_id))
             if life.is_ending:
                 found += checkers.undeleted(self.cluster, life.queue_id)
             else:
@@ -315,6 +327,12 @@ class Swarm:
         onlooker = self.cluster.onlooker
         life.journal.ended = onlooker.ended.get(life.queue_id, {})
         life.journal.cold_ms = onlooker.colds.get(life.queue_id, -1)
+        life.journal.unclean_ms = onlooker.uncleans.get(life.queue_id, [])
+
+    def _counted_lost(self, queue_id: int) -> int:
+        """Messages that the queue's master knows to be lost."""
+        master = self.cluster.master(queue_id)
+        return self.cluster.engine(master).replicas[queue_id].state.lost if master else 0
 
     def _unwanted_endings(self) -> list[str]:
         """Messages ended by limits and times of which no policy has said anything."""

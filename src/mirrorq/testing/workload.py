@@ -104,10 +104,17 @@ class Journal:
     nobody has looked at them, and what a purge may have ended is taken for ended."""
     cold_ms: int = -1
     """When the last cold promotion was applied, which ends transient messages."""
+    unclean_ms: list[int] = field(factory=list)
+    """When unclean promotions were applied: each ends a past, with all that only that one had."""
     is_deleted: bool = False
     """The queue was deleted, with the messages that it had."""
     durable: bool = True
     """The queue outlives the end of all its nodes."""
+
+
+    def is_past(self, time_ms: int, now_ms: int = NEVER_MS) -> bool:
+        """Whether an unclean promotion came between these two."""
+        return any(time_ms <= unclean_ms <= now_ms for unclean_ms in self.unclean_ms)
 
 
 class SimulatedHandle:

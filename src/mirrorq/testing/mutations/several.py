@@ -54,3 +54,13 @@ def _delay_forgotten() -> Sequence[Patch]:
         real(self, first, last, 0)
 
     return [(Delays, "wait", wait)]
+
+
+@named("unclean promotion loses in silence")
+def _silent_loss() -> Sequence[Patch]:
+    real = QueueState._begin_anew
+
+    def begin_anew(self: QueueState, payload: Any) -> Any:
+        return real(self, evolve(payload, lost_count=0))
+
+    return [(QueueState, "_begin_anew", begin_anew)]
