@@ -196,6 +196,8 @@ class Engine:
         self._raft_number = 0
         self._has_raft_news = True
         """Raft or the founding has been stepped: there may be something to tend."""
+        self._tended: object = None
+        """Of Raft: what `_tend_cluster` has looked at; none of it changes while all is idle."""
         self._admissions: dict[StoreId, None] = {}
         self._was_registered = False
         """What `is_registered` said when the catalog was last applied."""
@@ -456,6 +458,14 @@ class Engine:
                 self._out.send.append((node, report))
 
     def _on_hello(self, now_ms: int, hello: Hello) -> None:
+        peer = self._doorkeeper.peers.find(hello.node)
+        seen = (self._raft.role, self._raft.term, self._raft.applied_index, self._raft.last_index)
+        if peer is not None and peer.is_greeted(hello, seen):
+            # The very same as before, and nothing has changed here by which it is judged.
+            assert peer.member is not None
+            peer.heard_ms = now_ms
+            self._supervise(now_ms, Heard(peer.member, hello.unheard))
+            return
         text = self._doorkeeper.reason_against(hello, self.catalog, self._raft.voters)
         if text is not None:
             self._keep_out(now_ms, hello, text)
@@ -473,6 +483,8 @@ class Engine:
             if is_new and hello.founded:
                 self._out.notices.append(Notice("foreign", foreign_text(store)))
             return
+        if self._raft.is_founded:
+            self._doorkeeper.peers.greet(hello, seen)
         self._supervise(now_ms, Heard(member, hello.unheard))
 
     def _welcome(self, member: MemberId) -> None:
@@ -567,7 +579,10 @@ class Engine:
             self._supervise(now_ms, SupervisorTick())
         if self._has_raft_news:
             self._has_raft_news = False
-            self._tend_cluster(now_ms)
+            tended = (raft.role, raft.term, raft.commit_index, raft.last_index)
+            if tended != self._tended or self._admissions:
+                self._tended = tended
+                self._tend_cluster(now_ms)
 
     def _show_life(self, now_ms: int) -> None:
         """At each heartbeat: hellos, reports, and a look at who is silent."""

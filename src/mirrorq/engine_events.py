@@ -178,3 +178,9 @@ class EngineEffects:
     disconnects: list[str] = field(factory=list)
     """Close the connection to these, named as in `connects`."""
     wake_at_ms: int | None = None
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether there is anything to do after the commit but to send."""
+        is_local = self.answers or self.notices or self.probes
+        return bool(is_local or self.reads or self.loads)

@@ -140,6 +140,8 @@ class Hosting:
         """Of a reign that this node is still to learn of."""
         self._inbox: dict[int, list[ReplicaEvent]] = {}
         self._due = Deadlines()
+        self.stepped: Iterable[int] = ()
+        """The queues whose copies were stepped in the last step of the engine."""
         self.handing_until_ms = NEVER_MS
         """Until then some queue here wants the lease, if none of them does anything."""
         self._holding: dict[int, None] = {}
@@ -155,6 +157,7 @@ class Hosting:
     def begin(self, out: EngineEffects) -> None:
         """A step of the engine begins, and what it comes to goes there."""
         self._out = out
+        self.stepped = ()
 
     def count_held_back(self) -> None:
         """What is held back from the store will need room there, too."""
@@ -179,6 +182,7 @@ class Hosting:
         for queue_id in self._due.take_due(now_ms):
             self._inbox.setdefault(queue_id, []).append(TICK)
         inbox, self._inbox = self._inbox, {}
+        self.stepped = inbox
         for queue_id, events in inbox.items():
             replica = self.replicas.get(queue_id)
             if replica is not None:

@@ -27,6 +27,14 @@ class Peer:
     rival: int = 0
     """Another store that says hello under this name while this one is alive; 0: none."""
     is_rival_told: bool = False
+    greeting: tuple[Hello, object] | None = None
+    """Its last hello, and the state of the catalog by which it was taken in."""
+
+    def is_greeted(self, hello: Hello, seen: object) -> bool:
+        """Whether it is well and has said just this, and been taken in in this very state."""
+        if self.gone or self.rival or self.greeting is None:
+            return False
+        return self.greeting == (hello, seen)
 
 
 class Peers:
@@ -41,6 +49,13 @@ class Peers:
 
     def remove(self, name: str) -> None:
         self._peers.pop(name, None)
+
+    def find(self, name: str) -> Peer | None:
+        return self._peers.get(name)
+
+    def greet(self, hello: Hello, seen: object) -> None:
+        """It was taken in: see `Peer.is_greeted`."""
+        self._peers[hello.node].greeting = (hello, seen)
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -61,6 +76,7 @@ class Peers:
         if known != member:
             peer.member = member
             peer.store, peer.voters = StoreId(hello.node, hello.store), None
+            peer.greeting = None
         peer.heard_ms = now_ms
         peer.gone = False
         return member != known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import define, frozen
 
 from mirrorq.catalog import Catalog
 from mirrorq.liveness import Probe
@@ -84,7 +84,7 @@ Event = (
 )
 
 
-@frozen
+@define
 class SupervisorEffects:
     """What a step wants done. Only `propose` and `send` need that this node leads."""
 

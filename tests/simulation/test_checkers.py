@@ -399,7 +399,7 @@ def test_two_orders_are_seen() -> None:
     copy = onlooker._copies["c", world.queue_id]
     copy.applied = replica.state.applied - 1
     copy.digests[replica.state.applied] = 1
-    onlooker.on_step("c", [], {world.queue_id: replica}, lambda _: False, 0)
+    onlooker.on_step("c", [], {world.queue_id: replica}, [world.queue_id], lambda _: False, 0)
     assert onlooker.wrong[0].startswith("two orders")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from attrs import frozen
+from attrs import define, frozen
 
 from mirrorq.effects import Persisted, RaftEntry, RaftSnapshot, RaftWrite
 from mirrorq.messages import StoreId
@@ -194,7 +194,7 @@ RaftEvent = (
 # --- Effects ------------------------------------------------------------------------------
 
 
-@frozen
+@define
 class RaftEffects:
     """What one step wants done, in the order of the fields.
 

@@ -36,6 +36,7 @@ from mirrorq.engine_events import (
 )
 from mirrorq.messages import (
     CatalogCommand,
+    Data,
     DeclareQueue,
     Deliver,
     Entry,
@@ -48,6 +49,7 @@ from mirrorq.messages import (
     View,
 )
 from mirrorq.outgoing import packed
+from mirrorq.raft.messages import AppendRequest
 from mirrorq.replica import Replica
 from mirrorq.room import PLENTY
 from mirrorq.testing.disk import SimulatedDisk
@@ -64,6 +66,8 @@ CHUNK_FRAMES = 4
 """Frames in one chunk of a transfer."""
 IDLE_STEPS_MAX = 10
 """After so many steps that nothing came for and that did not wait, it never ends."""
+CARRY_ENTRIES = (Data, FrameChunk, AppendRequest)
+"""Messages with ops, frames or commands in them."""
 RETRY_MS = 100
 """A commit that found the disk full is tried again after this, as in `driver`."""
 
@@ -318,10 +322,16 @@ class SimulatedCluster:
 
     def clock_ms(self, node: SimulatedNode) -> int:
         """What the node's own clock says."""
-        return self.now_ms + node.clock_offset_ms + self.now_ms * node.clock_gain // 1000
+        now_ms = self.now_ms
+        if not node.clock_gain:
+            return now_ms + node.clock_offset_ms
+        return now_ms + node.clock_offset_ms + now_ms * node.clock_gain // 1000
 
     def true_ms(self, node: SimulatedNode, clock_ms: int) -> int:
         """When the node's clock will have come so far; the next moment when it has."""
+        if not node.clock_gain:
+            true_ms = clock_ms - node.clock_offset_ms
+            return true_ms if true_ms > self.now_ms else self.now_ms + 1
         gone_ms = (clock_ms - node.clock_offset_ms) * 1000
         return max(-(-gone_ms // (1000 + node.clock_gain)), self.now_ms + 1)
 
@@ -400,11 +410,14 @@ class SimulatedCluster:
 
     def _schedule(self, node: SimulatedNode) -> None:
         """Have the node step at this moment, with all that arrives in it."""
-        if node.run_scheduled or node.engine is None or self.now_ms < node.paused_until_ms:
+        now_ms = self.now_ms
+        if node.run_scheduled or node.engine is None or now_ms < node.paused_until_ms:
             return
         node.run_scheduled = True
-        late_ms = self.random.randint(*node.late_ms) if node.late_ms[1] else 0
-        self.at(self.now_ms + late_ms, self._run_node, node, node.life)
+        if node.late_ms[1]:
+            now_ms += self.random.randint(*node.late_ms)
+        self._order += 1
+        heappush(self._events, (now_ms, self._order, self._run_node, (node, node.life)))
 
     def _set_timer(self, node: SimulatedNode, wake_ms: int | None) -> None:
         """Have the node step at `wake_ms` if nothing else comes before. One timer a node."""
@@ -435,8 +448,12 @@ class SimulatedCluster:
         wall_us = START_US + (clock_ms - node.clock_offset_ms) * 1000
         effects = node.engine.step(clock_ms, wall_us, events)
         engine = node.engine
-        is_deleted = engine.catalog.is_deleted
-        self.onlooker.on_step(node.name, effects.writes, engine.replicas, is_deleted, self.now_ms)
+        stepped = engine.hosting.stepped
+        if stepped or effects.writes:
+            is_deleted, replicas = engine.catalog.is_deleted, engine.replicas
+            self.onlooker.on_step(
+                node.name, effects.writes, replicas, stepped, is_deleted, self.now_ms
+            )
         wants_more = effects.wake_at_ms is not None and effects.wake_at_ms <= clock_ms
         node.idle_steps = node.idle_steps + 1 if wants_more and not events else 0
         if node.idle_steps == IDLE_STEPS_MAX:
@@ -490,6 +507,8 @@ class SimulatedCluster:
     def _carry_out(self, node: SimulatedNode, effects: EngineEffects) -> None:
         if effects.send:
             self._send(node, effects.send)
+        if not effects.has_rest:
+            return
         for peer, fetch in effects.reads:
             self._send(node, [(peer, _chunk(node, fetch))])
         for load in effects.loads:
@@ -510,21 +529,23 @@ class SimulatedCluster:
     def _send(self, node: SimulatedNode, messages: list[tuple[str, object]]) -> None:
         assert node.engine is not None
         incarnation = node.engine.me.incarnation
+        name, now_ms, events = node.name, self.now_ms, self._events
         for key, message in messages:
             other = self._contact(node, key)
             if other is None:
                 continue
-            peer = other.name
             delay_ms = self.random.getrandbits(1) if self.is_jittery else 1
-            link = self.network.link(node.name, peer)
-            arrival_ms = link.arrival_ms(self.now_ms + delay_ms)
+            link = self.network.link(name, other.name)
+            arrival_ms = link.arrival_ms(now_ms + delay_ms)
             if arrival_ms is None:
                 continue
-            count = len(getattr(message, "entries", ()))
-            if count:
-                self.entries_sent[peer] = self.entries_sent.get(peer, 0) + count
-            event = FromPeer(node.name, incarnation, message)
-            self.at(arrival_ms, self._arrive_over, link, link.generation, other, other.life, event)
+            if type(message) in CARRY_ENTRIES:
+                count: int = len(message.entries)  # type: ignore[attr-defined]
+                self.entries_sent[other.name] = self.entries_sent.get(other.name, 0) + count
+            event = FromPeer(name, incarnation, message)
+            self._order += 1
+            sent = (link, link.generation, other, other.life, event)
+            heappush(events, (arrival_ms, self._order, self._arrive_over, sent))
 
     def _arrive_over(
         self, link: Link, generation: int, other: SimulatedNode, life: int, event: FromPeer

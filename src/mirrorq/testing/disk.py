@@ -20,6 +20,9 @@ from mirrorq.effects import (
 )
 from mirrorq.messages import Entry, Range, first_incarnation
 
+NEAR = 64
+"""A frame with a message is looked for so many sequences back before all are looked at."""
+
 
 @define
 class QueueFiles:
@@ -130,12 +133,20 @@ class SimulatedDisk:
 
     def read(self, queue_id: int, first: int, last: int) -> list[Entry]:
         """Publish ops that hold messages of first to last, in order."""
-        files = self.queues.get(queue_id, QueueFiles())
-        return [
-            entry
-            for key, entry in sorted(files.frames.items())
-            if key <= last and entry.header.last_sequence >= first
-        ]
+        files = self.queues.get(queue_id)
+        if files is None:
+            return []
+        frames = files.frames
+        start = next((s for s in range(first, max(first - NEAR, 0), -1) if s in frames), None)
+        if start is None or last - start > len(frames):
+            found = [
+                (key, entry)
+                for key, entry in frames.items()
+                if key <= last and entry.header.last_sequence >= first
+            ]
+            return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+        found_near = [frames[sequence] for sequence in range(start, last + 1) if sequence in frames]
+        return [entry for entry in found_near if entry.header.last_sequence >= first]
 
     def backup(self) -> SimulatedDisk:
         """A copy as of now, to be restored later."""

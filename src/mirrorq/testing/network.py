@@ -32,7 +32,11 @@ class Link:
         """When a message arrives that would do so at `due_ms` on a free link; None: never."""
         if self.cut or self.silent:
             return None
-        due_ms = max(due_ms + self.delay_ms, self.clogged_until_ms, self.free_ms + self.gap_ms)
+        due_ms += self.delay_ms
+        if due_ms < self.clogged_until_ms:
+            due_ms = self.clogged_until_ms
+        if due_ms < self.free_ms + self.gap_ms:
+            due_ms = self.free_ms + self.gap_ms
         self.free_ms = due_ms
         return due_ms
 

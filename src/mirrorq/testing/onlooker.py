@@ -122,15 +122,20 @@ class Onlooker:
         node: str,
         writes: Iterable[QueueWrite],
         replicas: Mapping[int, Replica],
+        stepped: Iterable[int],
         is_deleted: Callable[[int], bool],
         now_ms: int,
     ) -> None:
-        """A node has stepped: hold what it has applied against what others have."""
+        """A node has stepped, and with it these of its replicas: hold what they have applied
+        against what others have."""
         for write in writes:
             self._copy(node, write.queue_id).note(write)
             if write.reset and is_deleted(write.queue_id):
                 self._deleted.add(write.queue_id)
-        for queue_id, replica in replicas.items():
+        for queue_id in stepped:
+            replica = replicas.get(queue_id)
+            if replica is None:
+                continue
             copy = self._copy(node, queue_id)
             if copy.applied == replica.state.applied:
                 continue
