@@ -26,6 +26,8 @@ class Attachment:
     """Number of the last request taken."""
     replies: int = 0
     producer: int = 0
+    owner: str = ""
+    """The key of a client."""
     lost_ms: int | None = None
     """When the link to the session's node broke; None once it has attached again."""
     told: Told = field(factory=Told)

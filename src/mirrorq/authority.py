@@ -62,6 +62,11 @@ class Authority:
         """Whether it is the key of the node of this name."""
         return self._nodes.get(node) == public_key
 
+    def is_any_node(self, public_key: str) -> bool:
+        """Whether it is the key of some node."""
+        known = self._by_key.get(public_key)
+        return known is not None and known.role is Role.PEER
+
     def keys_of(self, node: str) -> tuple[str, ...]:
         """A node's key; those of all nodes for who is known by its endpoint only."""
         known = self._nodes.get(node)

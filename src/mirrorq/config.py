@@ -66,6 +66,9 @@ class Config:
     staged_timeout_ms: int = _int(24 * 3600 * 1000, 1)
     """What a run has staged is dropped when it was neither committed nor sealed, and has staged
     nothing, for this long: more than the longest job needs from its first row to its last."""
+    connections_max: int = _int(10_000, 8)
+    """Connections of a node's endpoint; a client has two. At most three quarters of the file
+    descriptors that the process may have, so that the store and the host have theirs."""
     session_expiry_ms: int = _int(1000, 1)
     """A client that is silent this long is gone; what it held goes back."""
 

@@ -22,6 +22,7 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.bodies import chunk_of, fill, unpacked
+from mirrorq.complaints import Complaints
 from mirrorq.copy_page import CopyPage
 from mirrorq.copy_reader import read_copy
 from mirrorq.courier import OutboxLoad, OutboxLoaded
@@ -138,6 +139,8 @@ class Driver:
         """Why commits wait, "" when they do not."""
         self.entry: ClientSide | None = None
         """Takes messages of clients; called on the node thread."""
+        self.complaints = Complaints(log)
+        """Where what others cause is written; the node thread's."""
         self._store = store
         self._shelf = Shelf(store, engine.replicas)
         self._transport = transport
@@ -326,9 +329,9 @@ class Driver:
                 if self.entry is not None:
                     self.entry.on_reply_lost(inbound.identity, inbound.gone, inbound.size)
             case Refused():
-                log.warning("refused %s: %s", inbound.who, inbound.why)
+                self.complaints.warn("refused %s: %s", inbound.who, inbound.why)
             case Garbage():
-                log.warning("garbage from %s: %s", inbound.source, inbound.why)
+                self.complaints.warn("garbage from %s: %s", inbound.source, inbound.why)
 
     def _decoded(self, source: str, parts: list[bytes]) -> object | None:
         try:
@@ -337,7 +340,7 @@ class Driver:
             if isinstance(message, PackedChunk):
                 message = unpacked(message)
         except ProtocolError as error:
-            log.warning("dropped a message of %s: %s", source, error)
+            self.complaints.warn("dropped a message of %s: %s", source, error)
             return None
         return message
 

@@ -41,6 +41,7 @@ from mirrorq.engine_events import (
 from mirrorq.errors import MirrorQError, ProtocolError
 from mirrorq.exchange_watch import Seen
 from mirrorq.messages import (
+    Attach,
     ClientAdminister,
     ClientAnswer,
     ClientBye,
@@ -229,6 +230,7 @@ class Entry:
         self._status = status
         self._is_served = is_served
         self._is_ready = is_ready
+        self._warn = driver.complaints.warn
         self._authority = authority
         self._keys_version = 0 if authority is None else authority.version
         self._clients: dict[bytes, _Client] = {}
@@ -256,7 +258,7 @@ class Entry:
             message = decode(inbound.parts)
             check_publish(message)
         except ProtocolError as error:
-            log.warning("dropped a message of %s: %s", _label(identity, client), error)
+            self._warn("dropped a message of %s: %s", _label(identity, client), error)
             if client is None:
                 self._send(identity, ClientRefused(str(error)))
             return
@@ -277,7 +279,7 @@ class Entry:
                 self._on_ping(client, message)
             else:
                 kind = type(message).__name__
-                log.warning("dropped a %s of client %s: it is data", kind, client.name)
+                self._warn("dropped a %s of client %s: it is data", kind, client.name)
 
     def _on_known(self, client: _Client, message: WireMessage) -> None:
         match message:
@@ -300,7 +302,7 @@ class Entry:
                 self._end(client, "said goodbye")
             case _:
                 kind = type(message).__name__
-                log.warning("dropped a %s of client %s: not from clients", kind, client.name)
+                self._warn("dropped a %s of client %s: not from clients", kind, client.name)
 
     def _on_ping(self, client: _Client, ping: ClientPing) -> None:
         client.window.on_told(ping.received)
@@ -406,7 +408,7 @@ class Entry:
                     self._refuse_session(session, why)
 
     def _refuse_session(self, session: _Session, why: str) -> None:
-        log.warning("ended a session of client %s: %s", session.client.name, why)
+        self._warn("ended a session of client %s: %s", session.client.name, why)
         del session.client.sessions[session.number]
         self._end_session(session)
         self._end_owner(session.client, session.number)
@@ -419,10 +421,11 @@ class Entry:
             self._end(known, "began anew")
         if len(self._clients) >= CLIENTS_MAX:
             why = f"node {self._engine.me.node} has {CLIENTS_MAX} clients already"
-            log.warning("refused client %s: %s", hello.name[:NAME_CHARS_MAX], why)
+            self._warn("refused a client: %s", why)
             self._send(identity, ClientRefused(why))
             return
-        name = hello.name[:NAME_CHARS_MAX]
+        # It stands in logs: no line of it may look like another's.
+        name = "".join(c if c.isprintable() else "?" for c in hello.name[:NAME_CHARS_MAX])
         own_ms = self._config.session_expiry_ms
         expiry_ms = max(own_ms, min(hello.expiry_ms, EXPIRY_MS_MAX))
         self._send(identity, ClientWelcome(hello.number, self._engine.me.node, expiry_ms))
@@ -483,7 +486,7 @@ class Entry:
     def _open(self, client: _Client, message: ClientOpen) -> None:
         number, queue_id = message.session, message.queue
         if number in client.sessions:
-            log.warning("client %s opened session %s twice", client.name, number)
+            self._warn("client %s opened session %s twice", client.name, number)
             return
         if len(client.sessions) >= SESSIONS_MAX:
             reason = f"a client has at most {SESSIONS_MAX} handles: close some"
@@ -535,7 +538,7 @@ class Entry:
             log.debug("client %s: request of no session", client.name)
             return
         if session.queue_id != request.queue_id:
-            log.warning(
+            self._warn(
                 "dropped a request of client %s to queue %s: its session is on %s",
                 client.name,
                 request.queue_id,
@@ -555,6 +558,8 @@ class Entry:
             if why:
                 self._refuse_session(session, why)
                 return
+        if isinstance(body, Attach):
+            body = Attach(body.held, body.producer, session.client.key)
         if isinstance(body, Credit):
             seat = session.seats.get(body.number)
             if seat is not None:
@@ -565,7 +570,7 @@ class Entry:
             session.seats.pop(body.number, None)
         elif isinstance(body, Subscribe) and body.number not in session.seats:
             if len(session.seats) >= SEATS_MAX:
-                log.warning("dropped consumer %s of client %s", body.number, session.client.name)
+                self._warn("dropped consumer %s of client %s", body.number, session.client.name)
                 return
             session.seats[body.number] = Seat(body.number)
         self._driver.post(FromSession(session.in_own_name(body)))

@@ -319,11 +319,18 @@ class Master:
         self.disuse.use(now_ms)
         self.delivery.unsubscribe_session(session)
         self._keep_only(session, body.held)
-        if body.producer and is_outbox(body.producer) == is_courier(session):
+        attachment.owner = body.owner
+        if body.producer and self._owns(session, attachment, body.producer):
             attachment.producer = body.producer
             self._claims.take(body.producer, session)
         self._tell_flow(session, attachment, self._depth())
         self._reply(session, Attached())
+
+    def _owns(self, session: SessionId, attachment: Attachment, producer: int) -> bool:
+        """Whether what a session publishes may go under this id."""
+        if is_outbox(producer) != is_courier(session):
+            return False
+        return producer not in self._highest or self._claims.admits(producer, attachment.owner)
 
     def _keep_only(self, session: SessionId, held: tuple[HandOut, ...]) -> None:
         """What the session does not hold was seen by nobody: it goes back uncounted."""
@@ -589,7 +596,7 @@ class Master:
         if is_outbox(producer) and is_courier(session):
             # It never expires: who is not known has published nothing yet.
             self._highest.setdefault(producer, 0)
-        if producer not in self._highest or is_outbox(producer) != is_courier(session):
+        if producer not in self._highest or not self._owns(session, attachment, producer):
             self._reply(session, ProducerUnknown(producer))
             return
         attachment.producer = producer
@@ -991,7 +998,10 @@ class Master:
                 self._highest.setdefault(self._state.producer_id(header.lsn), 0)
             opener = self._openers.pop(header.lsn, None)
             if opener is not None:
-                self._reply(opener, ProducerOpened(self._state.producer_id(header.lsn)))
+                opened = self._state.producer_id(header.lsn)
+                attached = self.attachments.get(opener)
+                self._claims.open(opened, "" if attached is None else attached.owner)
+                self._reply(opener, ProducerOpened(opened))
         elif isinstance(payload, RefusalOp):
             refused = Refused(header.producer, header.first_number, header.count, payload.reason)
             for session in self._claims.of(header.producer):

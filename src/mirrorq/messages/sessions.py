@@ -31,6 +31,8 @@ class Attach:
 
     held: tuple[HandOut, ...]
     producer: int
+    owner: str = ""
+    """The key of the client. Its entry node puts it in."""
 
 
 @frozen

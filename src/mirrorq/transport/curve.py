@@ -45,6 +45,10 @@ class Guard(Protocol):
         """Whether it is the key of the node of this name."""
         ...
 
+    def is_any_node(self, public_key: str) -> bool:
+        """Whether it is the key of some node."""
+        ...
+
     def keys_of(self, node: str) -> tuple[str, ...]:
         """Public keys that whoever goes by this name may have: one for a node that is known."""
         ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import zmq
 
 from mirrorq.config import Config
@@ -112,6 +114,11 @@ class Link:
             # millisecond and would find none.
             is_readable(self.socket)
         return changes
+
+    def greet(self) -> None:
+        """Send a message that holds none: the other end then knows who this is."""
+        with contextlib.suppress(zmq.ZMQError):
+            send_parts(self.socket, Outbox().take())
 
     def flush(self) -> int:
         """Send what the outbox holds. Returns the number of messages that were lost."""

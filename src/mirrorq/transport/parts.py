@@ -46,9 +46,15 @@ def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
     return parts
 
 
-def receive_with_key(socket: zmq.Socket[bytes]) -> tuple[str, list[bytes]]:
-    """One zmq message from a guarded socket that is readable, and the key of its sender."""
+def receive_with_key(socket: zmq.Socket[bytes]) -> tuple[str, int, list[bytes]]:
+    """One zmq message from a guarded ROUTER that is readable: its sender's key and the
+    descriptor of his connection, -1 if libzmq does not say; then the parts."""
     first = socket.recv(_NOBLOCK, copy=False)
-    key = first.get("User-Id")
+    key = str(first.get("User-Id"))
+    try:
+        # The text that zmq_msg_get gives as ZMQ_SRCFD.
+        descriptor = int(str(first.get("__fd")))
+    except (zmq.ZMQError, ValueError):
+        descriptor = -1
     rest = receive_parts(socket) if socket.get(zmq.RCVMORE) else []
-    return str(key), [first.bytes, *rest]
+    return key, descriptor, [first.bytes, *rest]

@@ -14,6 +14,7 @@ from attrs import define
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ProtocolError, ShutDown
 from mirrorq.transport.curve import Guard, LinkKeys, Zap, guard_socket
+from mirrorq.transport.door import Door, connections_bound
 from mirrorq.transport.endpoint import (
     Endpoint,
     endpoint_in_use,
@@ -61,6 +62,8 @@ ROUND_COUNT_MAX = 2000
 """zmq messages that one poll returns at most, so that a round ends."""
 BACKLOG = 1024
 """Connections that wait to be accepted: after a restart all clients come at once."""
+UNDER_WAY_PARTS_MAX = 4
+"""A client may have so many of the largest parts under way; its window is far less."""
 PEERS_KNOWN_MAX = 4096
 """Parsed routing ids that are remembered."""
 
@@ -133,10 +136,14 @@ class Transport:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._zap = Zap(self._context, guard) if guard is not None else None
         self._router = self._context.socket(zmq.ROUTER)
+        under_way_max = UNDER_WAY_PARTS_MAX * self._part_bytes_max if guard is not None else None
+        bound = connections_bound(config.connections_max)
+        self._door = Door(self._context, self._router, bound, under_way_max)
         try:
             self.endpoint = self._bind(endpoint)
         except ConfigError:
             self._router.close(linger=0)
+            self._door.close()
             if self._zap is not None:
                 self._zap.close()
             self._context.term()
@@ -145,6 +152,7 @@ class Transport:
         self._poller = zmq.Poller()
         self._poller.register(self._router, zmq.POLLIN)
         self._poller.register(self._waker.fd, zmq.POLLIN)
+        self._poller.register(self._door.monitor, zmq.POLLIN)
         if self._zap is not None:
             self._poller.register(self._zap.socket, zmq.POLLIN)
 
@@ -332,6 +340,8 @@ class Transport:
             self._ask_guard(self._guard, self._zap, inbound)
         self._read_links(inbound)
         self._read_router(inbound)
+        for why in self._door.attend():
+            inbound.append(Refused("a connection", why, by_key=False))
         if self._probes:
             self._read_probes(inbound)
         return inbound
@@ -386,6 +396,8 @@ class Transport:
                         inbound.append(LinkDown(name))
                     elif change == UP and all(other.is_up for other in peer.links):
                         peer.is_up = True
+                        for each in peer.links if self._guard is not None else ():
+                            each.greet()
                         peer.next_key_ms, peer.trouble = None, ""
                         inbound.append(LinkUp(name))
                     elif change == REFUSED:
@@ -420,7 +432,9 @@ class Transport:
             if self._guard is None:
                 identity, *parts = receive_parts(self._router)
             else:
-                key, (identity, *parts) = receive_with_key(self._router)
+                key, descriptor, (identity, *parts) = receive_with_key(self._router)
+                is_trusted = identity[:1] == PEER_MARK and self._guard.is_any_node(key)
+                self._door.took(descriptor, parts, is_trusted=is_trusted)
             bytes_left -= sum(map(len, parts))
             try:
                 self._unpack(identity, parts, key, inbound)
@@ -482,6 +496,7 @@ class Transport:
                 link.close(linger_ms)
         self._peers.clear()
         self._router.close(linger=linger_ms)
+        self._door.close()
         if self._zap is not None:
             self._zap.close()
         self._context.term()

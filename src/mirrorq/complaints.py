@@ -1,0 +1,38 @@
+"""Warnings that strangers can cause: some are written, the rest are counted.
+
+Whoever reaches the endpoint can cause one with a few bytes, and a log that fills the disk would
+harm everybody.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from mirrorq import clock
+
+__all__ = ["Complaints"]
+
+PERIOD_MS = 10_000
+LINES_MAX = 20
+"""Lines in a period; one more says how many there were besides."""
+
+
+class Complaints:
+    """A log of which strangers cannot write more than so much. One thread's."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._began_ms = clock.now_ms()
+        self._count = 0
+
+    def warn(self, text: str, *values: object) -> None:
+        """As `Logger.warning`."""
+        now_ms = clock.now_ms()
+        if now_ms - self._began_ms >= PERIOD_MS:
+            left_out = self._count - LINES_MAX
+            if left_out > 0:
+                self._log.warning("%s more warnings of this kind were left out", left_out)
+            self._began_ms, self._count = now_ms, 0
+        self._count += 1
+        if self._count <= LINES_MAX:
+            self._log.warning(text, *values)
