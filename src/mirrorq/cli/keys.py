@@ -83,8 +83,9 @@ def _next_steps(key: Key, secret: Path, listed: Path) -> str:
             f'"{key.name}"), …)',
         ]
     else:
+        command = "status" if key.role.value == "admin" else "list-queues"
         lines += [
-            f"  mirrorq status --keys {secret} --connect ENDPOINTS",
+            f"  mirrorq {command} --keys {secret} --connect ENDPOINTS",
             f'  or mirrorq.connect(ENDPOINTS, security=mirrorq.Security.load("{secret}"))',
         ]
     if key.role.value == "client" and not (key.write or key.read or key.configure):
