@@ -42,6 +42,8 @@ __all__ = ["Claim", "RangeLease", "Taker"]
 
 LOOK_S = 0.05
 """Who waits for messages or for a claim looks again after this."""
+CLOSE_S = 1.0
+"""Who gives a claim up waits so long for a master that has heard of it."""
 COUNT_MAX = 1 << 40
 """More than any queue has."""
 
@@ -311,8 +313,12 @@ class Claim(_Holding):
         return reply.count
 
     def close(self) -> None:
-        """Let others have the queue."""
+        """Let others have the queue: they can have it when this returns."""
         self._leave()
+        if not self._handle._is_closed:
+            # The master's answer comes after it has heard of the leaving.
+            with contextlib.suppress(MirrorQError):
+                self._handle._counts(CLOSE_S)
 
     def __enter__(self) -> Claim:
         return self
