@@ -69,6 +69,9 @@ class Config:
     connections_max: int = _int(10_000, 8)
     """Connections of a node's endpoint; a client has two. At most three quarters of the file
     descriptors that the process may have, so that the store and the host have theirs."""
+    sealed_timeout_ms: int = _int(60_000, 1)
+    """A run that is sealed and was not decided for this long asks the queue that decides, which
+    gives it up: a driver seals and commits within moments."""
     session_expiry_ms: int = _int(1000, 1)
     """A client that is silent this long is gone; what it held goes back."""
 

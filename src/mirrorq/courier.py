@@ -16,9 +16,11 @@ from typing import Protocol
 
 from attrs import define, field, frozen
 
+from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.messages import MemberId, OutboxDoneOp, SessionId, SessionReply, SessionRequest
-from mirrorq.outbox import OUTBOX_BIT, Outlet, Parcel, producer_of
+from mirrorq.messages.staged import DONE, AbortOp, AskOp, CommitOp, Errand
+from mirrorq.outbox import ERRAND, OUTBOX_BIT, Outlet, Parcel, producer_of
 from mirrorq.queue_state import QueueState
 from mirrorq.session import (
     Failed,
@@ -143,6 +145,8 @@ class Courier:
     open_count: int = 0
     """Its messages that have no outcome."""
     refused: int = 0
+    errand: Errand | None = None
+    """The batch, when it is no messages."""
     is_unsure: bool = False
     """An outcome of it is unknown: it is published again, under the same numbers."""
     again_ms: int = 0
@@ -153,11 +157,22 @@ class Courier:
         return bool(self.loading or self.until)
 
 
+def _is_idle_talk(errand: Errand | None, reason: str) -> bool:
+    """Whether nothing is lost though the target refused it: all but a commit that came too late."""
+    return errand is not None and (errand.what != "commit" or reason.startswith(DONE))
+
+
 class Couriers:
     """Those of one reign of one queue."""
 
     def __init__(
-        self, me: MemberId, queue_id: int, state: QueueState, config: Config, targets: Targets
+        self,
+        me: MemberId,
+        queue_id: int,
+        state: QueueState,
+        config: Config,
+        targets: Targets,
+        codec: OpCodec,
     ) -> None:
         self.requests: list[SessionRequest] = []
         self.loads: list[OutboxLoad] = []
@@ -170,6 +185,7 @@ class Couriers:
         self._state = state
         self._config = config
         self._targets = targets
+        self._codec = codec
         self._couriers: dict[int, Courier] = {}
         self._given_up: dict[int, int] = {}
         """Deleted target -> number up to which its parcels are being dropped."""
@@ -232,6 +248,9 @@ class Couriers:
         for parcel in outlet.parcels:
             if parcel.last_number <= sent:
                 continue
+            if parcel.reason == ERRAND:
+                # It goes alone, when all before it has gone.
+                return found or [parcel]
             skipped = max(sent + 1 - parcel.number, 0)
             first = parcel.first + skipped
             last = min(parcel.last, first + LOAD_COUNT - count - 1)
@@ -280,11 +299,30 @@ class Couriers:
         return courier
 
     def _load(self, target: int, courier: Courier, waiting: list[Parcel]) -> None:
+        courier.errand = self._state.staging.errands.get((target, waiting[0].number))
+        if courier.errand is not None:
+            self._say(courier, courier.errand.op(self._queue_id), waiting[0].number)
+            return
         courier.loading = waiting[0].number
         producer = producer_of(self._queue_id, self._state.generation)
         self.loads.append(
             OutboxLoad(self._queue_id, target, producer, tuple(waiting), LOAD_BYTES)
         )
+
+    def _say(self, courier: Courier, asked: CommitOp | AbortOp | AskOp, number: int) -> None:
+        """No body is read: the target is told something of what is staged there."""
+
+        def pack(producer: int, first_number: int, settled: int) -> bytes:
+            return self._codec.request(
+                asked, producer=producer, first_number=first_number, settled=settled
+            )
+
+        courier.until = number
+        courier.open_count = 1
+        courier.refused = 0
+        courier.is_unsure = False
+        courier.session.go_on_from(number)
+        courier.session.put(Put(None, 1, 0, pack, True))
 
     def _step(self, now_ms: int, target: int, courier: Courier) -> None:
         events, courier.events = courier.events, []
@@ -295,7 +333,7 @@ class Couriers:
                 courier.open_count -= output.count
                 if output.unknown:
                     courier.is_unsure = True
-                else:
+                elif not _is_idle_talk(courier.errand, output.reason):
                     courier.refused += output.count
                     self.refused.append((target, output.count, output.reason))
         if courier.until and courier.open_count <= 0:

@@ -186,7 +186,7 @@ class Master:
         self.vacancy = Vacancy(ring.queue_id, reign)
         self.disuse = Disuse(ring.queue_id, reign)
         self._targets = targets or NoTargets()
-        self.couriers = Couriers(ring.me, ring.queue_id, state, config, self._targets)
+        self.couriers = Couriers(ring.me, ring.queue_id, state, config, self._targets, codec)
         self.has_outbox = False
         """The catalog knows that the queue may send to others."""
         self._has_asked = False
@@ -277,9 +277,13 @@ class Master:
             op = entry.payload
             self._next_sequence = op.sequence + op.count + 1
             self._in_log.note_runs(op.sequence + 1, self.stages.runs_of(op))
+        elif isinstance(entry.payload, AskOp):
+            self._outbox_lsn = header.lsn
         elif isinstance(entry.payload, LaneOp):
             self._next_sequence = entry.payload.next_place
         elif isinstance(entry.payload, OutboxOp):
+            self._outbox_lsn = header.lsn
+        if isinstance(entry.payload, CommitOp | AbortOp) and entry.payload.others:
             self._outbox_lsn = header.lsn
         if isinstance(entry.step, Step) and entry.step.target:
             self._outbox_lsn = header.lsn
@@ -1061,7 +1065,7 @@ class Master:
                 self._settle(session, body)
         self._admit_held(now_ms)
         self.stages.admit(now_ms)
-        self.stages.expire(now_ms, self.wall_us, self._config.staged_timeout_ms)
+        self.stages.expire(now_ms, self.wall_us)
         self._flush_settles(now_ms)
         for purge in self._purges.take_due(now_ms, self.attachments):
             self._purge_now(now_ms, purge)

@@ -24,11 +24,14 @@ from attrs import define, evolve, field, frozen
 from mirrorq.messages import Range
 from mirrorq.ranges import RangeSet
 
-__all__ = ["PUT", "Outbox", "Outlet", "Parcel", "is_outbox", "producer_of"]
+__all__ = ["ERRAND", "PUT", "Outbox", "Outlet", "Parcel", "is_outbox", "producer_of"]
 
 OUTBOX_BIT = 1 << 62
 """Of producer ids and of session numbers: no op gives such an id, no handle has such a number."""
 GENERATION_SHIFT = 40
+ERRAND = "errand"
+"""Reason of a parcel that is no message but something said of staged ones: `staging` has it. It
+has no sequence."""
 PUT = "put"
 """Reason of a parcel that was published for its target: it did not end, it begins."""
 
@@ -83,11 +86,13 @@ class Outbox:
         """By the id of the target. One stays when it is empty: its numbers go on."""
         self.kept = RangeSet()
         """Sequences of this queue whose bodies are needed yet."""
+        self._errands = 0
+        """Parcels that are no messages."""
 
     @property
     def count(self) -> int:
-        """Messages on their way."""
-        return self.kept.count
+        """Messages and errands on their way."""
+        return self.kept.count + self._errands
 
     def add(self, target: int, ranges: Iterable[Range], reason: str, stamp_us: int) -> None:
         """These have ended and are to be published in the target."""
@@ -99,6 +104,17 @@ class Outbox:
             outlet.next_number += last - first + 1
             self.kept.add(first, last)
 
+    def add_errand(self, target: int, stamp_us: int) -> int:
+        """Something is to be said to the target; return its number."""
+        outlet = self.outlets.get(target)
+        if outlet is None:
+            outlet = self.outlets[target] = Outlet()
+        number = outlet.next_number
+        outlet.parcels.append(Parcel(number, 0, 0, ERRAND, stamp_us))
+        self._errands += 1
+        outlet.next_number += 1
+        return number
+
     def done(self, target: int, number: int) -> tuple[Range, ...]:
         """Parcels up to this number are no more; return the sequences that nobody needs now."""
         outlet = self.outlets.get(target)
@@ -106,7 +122,10 @@ class Outbox:
         while outlet is not None and outlet.parcels and outlet.parcels[0].number <= number:
             parcel = outlet.parcels.popleft()
             last = min(parcel.last, parcel.first + number - parcel.number)
-            ended.append((parcel.first, last))
+            if parcel.reason == ERRAND:
+                self._errands -= 1
+            else:
+                ended.append((parcel.first, last))
             if last < parcel.last:
                 rest = evolve(parcel, number=number + 1, first=last + 1)
                 outlet.parcels.appendleft(rest)
@@ -120,17 +139,28 @@ class Outbox:
         if outlet is not None and not outlet.parcels:
             del self.outlets[target]
 
-    def begin_anew(self, lost: Iterable[Range]) -> None:
-        """An unclean promotion: these bodies are lost; numbers begin again under another id."""
+    def begin_anew(self, lost: Iterable[Range]) -> list[tuple[int, int, int]]:
+        """An unclean promotion: these bodies are lost; numbers begin again under another id.
+
+        Returns:
+            (target, old number, new number) of each errand.
+        """
+        errands = []
         gone = RangeSet(lost)
         old, self.outlets, self.kept = self.outlets, {}, RangeSet()
+        self._errands = 0
         for target, outlet in old.items():
             self.outlets[target] = Outlet()
             for parcel in outlet.parcels:
+                if parcel.reason == ERRAND:
+                    number = self.add_errand(target, parcel.stamp_us)
+                    errands.append((target, parcel.number, number))
+                    continue
                 left = RangeSet(((parcel.first, parcel.last),))
                 for first, last in gone.within(parcel.first, parcel.last):
                     left.remove(first, last)
                 self.add(target, left, parcel.reason, parcel.stamp_us)
+        return errands
 
     def image(self) -> Image:
         """The outbox as plain data; equal ones give equal data."""
@@ -152,10 +182,16 @@ class Outbox:
             number = parcels[0][0] if parcels else next_number
             for fields in parcels:
                 parcel = Parcel(*fields)
+                is_errand = parcel.reason == ERRAND
                 is_sound = parcel.number == number and parcel.first <= parcel.last < next_sequence
+                if is_errand != (parcel.last == 0):
+                    is_sound = False
                 if not is_sound or made.kept.within(parcel.first, parcel.last):
                     raise ValueError(f"an outbox for queue {target} with a wrong parcel {parcel}")
-                made.kept.add(parcel.first, parcel.last)
+                if is_errand:
+                    made._errands += 1
+                else:
+                    made.kept.add(parcel.first, parcel.last)
                 outlet.parcels.append(parcel)
                 number = parcel.last_number + 1
             if number != next_number:

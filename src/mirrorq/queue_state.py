@@ -444,7 +444,7 @@ class QueueState:
         sequence = header.lsn
         outcome = Outcome()
         if isinstance(payload, SealOp):
-            outcome = self.staging.on_seal(payload)
+            outcome = self.staging.on_seal(payload, header.timestamp_us)
         elif isinstance(payload, AbortOp):
             outcome = self.staging.on_abort(payload)
         elif isinstance(payload, CommitOp):
@@ -452,6 +452,11 @@ class QueueState:
             sequence = payload.sequence
             self.next_sequence = max(self.next_sequence, sequence + payload.count + 1)
             self._come_forth(payload, outcome, max(header.timestamp_us, 0) // 1000)
+        else:
+            outcome = self.staging.on_ask(payload, header.queue_id)
+        for target, errand in outcome.errands:
+            number = self.outbox.add_errand(target, header.timestamp_us)
+            self.staging.errands[target, number] = errand
         self._note(header, sequence, outcome.why)
         return tuple(outcome.dropped)
 
@@ -497,6 +502,7 @@ class QueueState:
 
     def _outbox_done(self, payload: OutboxDoneOp) -> tuple[Range, ...]:
         ended = self.outbox.done(payload.target, payload.number)
+        self.staging.forget_errands(payload.target, payload.number)
         if payload.outcome == "deleted":
             self.outbox.forget(payload.target)
         return ended
@@ -634,7 +640,7 @@ class QueueState:
         self.lost += payload.lost_count
         lost = self.staging.lose(payload.lost)
         dropped = self.staging.lost_runs(payload.lost)
-        self.outbox.begin_anew(lost)
+        self.staging.renumber(self.outbox.begin_anew(lost))
         return (*self._end(tuple(lost)), *dropped)
 
     def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:

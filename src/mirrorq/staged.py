@@ -9,10 +9,13 @@
     staged.commit(parts, timeout=60)
 
 What a task stages is on the disk of every member in sync and is seen by nobody. `commit` is one
-replicated op: it shows all messages of the named attempts, in order of partitions, and drops
-whatever else of this version was staged. Any number of commits of one (transaction, version), by
-whichever driver, take effect once; those after it are told that it is committed already. The
-driver that begins a version again takes another run. What nobody commits expires.
+op: it shows all messages of the named attempts, in order of partitions, and drops whatever else of
+this version was staged. Any number of commits of one (transaction, version), by whichever driver,
+take effect once; those after it are told that it is committed already. The driver that begins a
+version again takes another run. What nobody commits expires.
+
+A task may stage for several queues (`queue=`). The commit is decided in the one that `staged`
+names, the same one in every run; each other shows its part a moment later, whoever dies meanwhile.
 
 *Threads*: a `Staged` may be used by several threads, each with attempts of its own.
 """
@@ -34,7 +37,16 @@ from mirrorq.confirmation import Confirmation
 from mirrorq.errors import ConfigError, ConfirmUnknown, Full, MirrorQError, NotConfirmed
 from mirrorq.message import HeaderValue, pack_properties
 from mirrorq.messages import FLAG_STAGED, FLAG_STEP
-from mirrorq.messages.staged import DONE, WAIT, AbortOp, CommitOp, Stage, Staging, Winner
+from mirrorq.messages.staged import (
+    DONE,
+    WAIT,
+    AbortOp,
+    CommitOp,
+    SealOp,
+    Stage,
+    Staging,
+    Winner,
+)
 from mirrorq.puts import MESSAGE_OVERHEAD, error_of
 from mirrorq.session import Failed, Put, Stored
 from mirrorq.wire.frames import pack_publish
@@ -209,7 +221,9 @@ class Staged:
         if any(part.is_committed for part in listed):
             return Committed(range(0), True)
         winners = _winners(listed, self.queue)
-        op = CommitOp(self.transaction, self.version, self.run, winners)
+        others = self._seal(listed, deadline)
+        name = (self.transaction, self.version, self.run)
+        op = CommitOp(*name, winners, others=others)
         outcome = self._decide(self.queue, op, deadline)
         if isinstance(outcome, Stored):
             first = outcome.first_sequence + 1
@@ -232,15 +246,38 @@ class Staged:
             Full, NoQuorum, QueueDown: no outcome in time.
         """
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        named = [name for part in parts for name, _, _ in part.queues]
-        op = AbortOp(self.transaction, self.version, self.run)
-        for name in dict.fromkeys([self.queue, *named, *self._handles]):
-            outcome = self._decide(name, op, deadline)
-            if isinstance(outcome, Failed) and name == self.queue:
-                if outcome.reason.startswith(DONE):
-                    return False
-                raise NotConfirmed(f"run {self.run!r} was not aborted: {outcome.reason}")
-        return True
+        others = tuple(self._handle(name)._queue_id for name in self._others(parts))
+        op = AbortOp(self.transaction, self.version, self.run, others=others)
+        outcome = self._decide(self.queue, op, deadline)
+        if isinstance(outcome, Stored):
+            return True
+        if outcome.reason.startswith(DONE):
+            return False
+        raise NotConfirmed(f"run {self.run!r} was not aborted: {outcome.reason}")
+
+    def _others(self, parts: Iterable[StagedPart]) -> list[str]:
+        """Names of the other queues in which these parts have staged something."""
+        named = [name for part in parts for name, chunks, _ in part.queues if chunks]
+        return [name for name in dict.fromkeys(named) if name != self.queue]
+
+    def _seal(self, parts: Sequence[StagedPart], deadline: int | None) -> tuple[int, ...]:
+        """Have the other queues keep their winners for the one that decides; return their ids.
+
+        Raises:
+            NotConfirmed: one does not have them whole: nothing is shown anywhere.
+        """
+        sealed = []
+        home = self._handle(self.queue)._queue_id
+        for queue in self._others(parts):
+            winners = _winners(parts, queue)
+            op = SealOp(self.transaction, self.version, self.run, winners, home)
+            outcome = self._decide(queue, op, deadline)
+            if isinstance(outcome, Failed) and not outcome.reason.startswith(DONE):
+                raise NotConfirmed(
+                    f"version {self.version} was not committed: queue {queue!r}: {outcome.reason}"
+                )
+            sealed.append(self._handle(queue)._queue_id)
+        return tuple(sealed)
 
     def _check(self, parts: Sequence[StagedPart]) -> None:
         mine = (self.transaction, self.version, self.run)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from mirrorq.courier import is_courier
+from mirrorq.courier import is_courier, source_of
 from mirrorq.errors import ProtocolError
 from mirrorq.limits import Depth, judge
 from mirrorq.messages import (
@@ -25,11 +25,21 @@ from mirrorq.messages import (
     FLAG_TRANSIENT,
     Entry,
     Header,
+    NoteOutbox,
     Publish,
     Refused,
     SessionId,
 )
-from mirrorq.messages.staged import WAIT, AbortOp, AskOp, CommitOp, SealOp, Stage
+from mirrorq.messages.staged import (
+    DONE,
+    WAIT,
+    AbortOp,
+    AskOp,
+    CommitOp,
+    SealOp,
+    Stage,
+    Staging,
+)
 from mirrorq.queue_state import QueueState
 
 if TYPE_CHECKING:
@@ -49,6 +59,8 @@ class Stages:
         self._state = state
         self._held: deque[tuple[SessionId, int, Publish]] = deque()
         self._look_ms = 0
+        self._is_stalled = False
+        """The catalog is to know first that the queue has something to tell others."""
 
     # --- Requests -----------------------------------------------------------------------
 
@@ -61,7 +73,8 @@ class Stages:
         """R10: they wait for unstable ops to become stable, and for nothing else."""
         master = self._master
         bytes_max = master._config.unstable_bytes_max
-        while self._held and master._ring.unstable_bytes < bytes_max:
+        self._is_stalled = self._is_stalled and not master.has_outbox
+        while self._held and not self._is_stalled and master._ring.unstable_bytes < bytes_max:
             session, number, body = self._held.popleft()
             attachment = master.attachments.get(session)
             if attachment is not None and attachment.number == number:
@@ -77,27 +90,74 @@ class Stages:
         except ProtocolError as error:
             master.refuse(now_ms, header, str(error))
             return
-        why = self._state.staging.verdict(asked.transaction, asked.version, asked.run)
         if isinstance(asked, Stage):
-            why = why or self._stage_error(header, body)
-            if not why:
+            why = self._verdict(asked) or self._stage_error(header, body)
+            if why:
+                master.refuse(now_ms, header, why)
+            else:
                 master._store(body.frame)
-                return
-        elif is_courier(session) != (isinstance(asked, AskOp) or _is_decision(asked)):
-            why = "only another queue decides, and only a driver asks"
-        elif isinstance(asked, CommitOp) and not why:
-            asked, why = self._sized(now_ms, asked)
-        if why and not _is_decision(asked):
-            master.refuse(now_ms, header, why)
             return
-        assert not isinstance(asked, Stage)
-        master._propose(
-            now_ms,
-            asked,
-            producer=header.producer,
-            first_number=header.first_number,
-            settled=header.settled,
-        )
+        if is_courier(session):
+            asked, why = self._told(session, asked)
+        else:
+            asked, why = self._asked(now_ms, asked)
+        if why:
+            master.refuse(now_ms, header, why)
+        elif _has_to_tell(asked) and not master.has_outbox:
+            self._held.appendleft((session, master._sessions[session].number, body))
+            self._stall()
+        else:
+            master._propose(
+                now_ms,
+                asked,
+                producer=header.producer,
+                first_number=header.first_number,
+                settled=header.settled,
+            )
+
+    def _stall(self) -> None:
+        """Have the catalog know that the queue is not to be deleted over what it has to tell."""
+        self._is_stalled = True
+        if not self._master._has_asked:
+            self._master._has_asked = True
+            self._master.commands.append(NoteOutbox(self._master._ring.queue_id))
+
+    def _verdict(self, asked: Stage | Staging) -> str:
+        return self._state.staging.verdict(asked.transaction, asked.version, asked.run)
+
+    def _told(self, session: SessionId, asked: Staging) -> tuple[Staging, str]:
+        """Another queue says or asks something. Nobody there waits for room here."""
+        if isinstance(asked, AskOp):
+            return asked, "" if asked.asker == source_of(session) else "it asks for another queue"
+        if not _is_decision(asked):
+            return asked, "another queue decides, and does not ask"
+        if isinstance(asked, CommitOp):
+            count = sum(count for count, _ in self._state.staging.size_runs(asked))
+            self._master._is_enforcing = True
+            return evolve(asked, sequence=self._master._next_sequence, count=count), ""
+        return asked, ""
+
+    def _asked(self, now_ms: int, asked: Staging) -> tuple[Staging, str]:
+        """A driver asks."""
+        if isinstance(asked, AskOp) or _is_decision(asked):
+            return asked, "only another queue says so"
+        why = self._verdict(asked)
+        if isinstance(asked, AbortOp):
+            # To give up what was given up before changes nothing.
+            why = why if why.startswith(DONE) else ""
+            if not why:
+                asked = evolve(asked, others=tuple(filter(self._is_there, asked.others)))
+        if why or isinstance(asked, SealOp | AbortOp):
+            return asked, why
+        gone = [other for other in asked.others if not self._is_there(other)]
+        if gone or (asked.others and self._master.is_ending):
+            return asked, f"queue {gone[0] if gone else self._master._ring.queue_id} is deleted"
+        return self._sized(now_ms, asked)
+
+    def _is_there(self, queue_id: int) -> bool:
+        master = self._master
+        is_other = queue_id != master._ring.queue_id
+        return is_other and master._targets.serving(queue_id) is not None
 
     def _stage_error(self, header: Header, body: Publish) -> str:
         if header.count < 2 or not body.whole:
@@ -153,20 +213,42 @@ class Stages:
 
     # --- Time -----------------------------------------------------------------------------
 
-    def expire(self, now_ms: int, wall_us: int, timeout_ms: int) -> None:
-        """Runs whose driver and tasks have been silent for long are given up, by ops."""
+    def expire(self, now_ms: int, wall_us: int) -> None:
+        """Runs whose driver and tasks have been silent for long are given up, by ops; sealed ones
+        ask the queue that decides."""
         if now_ms < self._look_ms:
             return
-        self._look_ms = now_ms + max(timeout_ms // LOOKS, 1)
-        before_us = wall_us - timeout_ms * 1000
-        for transaction, version, run in list(self._state.staging.idle_runs(before_us)):
+        config, staging = self._master._config, self._state.staging
+        timeout_ms = config.staged_timeout_ms
+        least_ms = min(timeout_ms, config.sealed_timeout_ms)
+        self._look_ms = now_ms + max(least_ms // LOOKS, 1)
+        for name in list(staging.idle_runs(wall_us - timeout_ms * 1000)):
             why = f"it has staged nothing for {timeout_ms} ms (staged_timeout_ms)"
-            self._master._propose(now_ms, AbortOp(transaction, version, run, why))
+            self._master._propose(now_ms, AbortOp(*name, why))
+        before_us = wall_us - config.sealed_timeout_ms * 1000
+        for transaction, version, run, home in list(staging.sealed_runs(before_us)):
+            self._ask(now_ms, (transaction, version, run), home)
+
+    def _ask(self, now_ms: int, name: tuple[str, int, str], home: int) -> None:
+        master, run = self._master, self._state.staging.run(*name)
+        if not self._is_there(home):
+            why = f"queue {home}, which was to decide, is deleted"
+            master._propose(now_ms, AbortOp(*name, why, is_decision=True))
+        elif run is not None and not run.has_asked:
+            if master.has_outbox:
+                master._propose(now_ms, AskOp(*name, master._ring.queue_id))
+            else:
+                self._stall()
 
     def wake_at_ms(self) -> int | None:
         """When to look again."""
-        return self._look_ms if self._state.staging.staged else None
+        return self._look_ms if self._state.staging.open else None
 
 
-def _is_decision(asked: Stage | SealOp | CommitOp | AbortOp | AskOp) -> bool:
+def _is_decision(asked: Staging) -> bool:
     return isinstance(asked, CommitOp | AbortOp) and asked.is_decision
+
+
+def _has_to_tell(asked: Staging) -> bool:
+    """Whether other queues are to hear of it."""
+    return isinstance(asked, AskOp) or bool(getattr(asked, "others", ()))

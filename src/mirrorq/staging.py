@@ -25,7 +25,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from attrs import define, field, frozen
@@ -38,7 +38,9 @@ from mirrorq.messages.staged import (
     FENCED,
     SEALED,
     AbortOp,
+    AskOp,
     CommitOp,
+    Errand,
     SealOp,
     Stage,
     Winner,
@@ -56,9 +58,11 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Ranges = list[tuple[_Number, _Number]]
 _Attempts = list[tuple[_Number, _Number, _Number, _Ranges]]
 _Winners = tuple[tuple[_Number, _Number, _Number, _Number], ...]
-_Runs = list[tuple[str, _Number, _Number, _Winners, _Attempts]]
+_Runs = list[tuple[str, _Number, _Number, bool, _Winners, _Attempts]]
 _Works = list[tuple[str, _Number, _Runs, list[tuple[str, str]]]]
-_IMAGE = tuple[list[tuple[str, _Number]], _Works, bytes, bytes]
+_What = Literal["commit", "abort", "ask"]
+_Errands = list[tuple[_Number, _Number, _What, str, _Number, str]]
+_IMAGE = tuple[list[tuple[str, _Number]], _Works, bytes, bytes, _Errands]
 
 
 @frozen
@@ -73,6 +77,8 @@ class Outcome:
     """Of these: (so many messages, bytes of each), in order."""
     dropped: list[Range] = field(factory=list)
     """Origins of what nobody needs any more."""
+    errands: list[tuple[int, Errand]] = field(factory=list)
+    """What other queues are to be told: (queue id, what)."""
 
 
 @define
@@ -93,9 +99,11 @@ class Run:
     attempts: dict[tuple[int, int], Attempt] = field(factory=dict)
     """By (partition, attempt)."""
     used_us: int = 0
-    """When something was last staged, by the master's clock."""
+    """When something was last staged, or when it was sealed, by the master's clock."""
     home: int = 0
     """Sealed: id of the queue that decides; 0: not sealed."""
+    has_asked: bool = False
+    """Sealed: that queue was asked."""
     winners: tuple[Winner, ...] = ()
     """Of a sealed run."""
 
@@ -123,6 +131,8 @@ class Staging:
         self.origins = Places()
         """Committed messages that live, or are on their way to another queue: their origins are
         the names of these places, their sequences the places."""
+        self.errands: dict[tuple[int, int], Errand] = {}
+        """What is on its way to other queues: (queue id, number in the outbox) -> what."""
         self.attempts = 0
         """How many are open."""
         self.size = 0
@@ -216,6 +226,13 @@ class Staging:
                 if not run.home and run.used_us < before_us:
                     yield transaction, version, name
 
+    def sealed_runs(self, before_us: int) -> Iterator[tuple[str, int, str, int]]:
+        """Runs that were sealed before then, and the queue that decides."""
+        for (transaction, version), work in self.open.items():
+            for name, run in work.runs.items():
+                if run.home and run.used_us < before_us:
+                    yield transaction, version, name, run.home
+
     # --- Applying -----------------------------------------------------------------------
 
     def on_stage(self, stage: Stage, first: int, sizes: list[int], stamp_us: int) -> str:
@@ -252,7 +269,7 @@ class Staging:
         self.size += sum(sizes)
         return ""
 
-    def on_seal(self, op: SealOp) -> Outcome:
+    def on_seal(self, op: SealOp, stamp_us: int = 0) -> Outcome:
         """Losers of the run are dropped; all of it when the seal is refused."""
         why = self.verdict(op.transaction, op.version, op.run)
         if why:
@@ -266,7 +283,7 @@ class Staging:
             return self._refuse(op, lacking)
         work = self.open.setdefault((op.transaction, op.version), Work())
         run = work.runs.setdefault(op.run, Run())
-        run.home, run.winners = op.home, op.winners
+        run.home, run.winners, run.used_us = op.home, op.winners, stamp_us
         keep = [(partition, attempt) for partition, attempt, _, _ in op.winners]
         losers = [name for name in run.attempts if name not in keep]
         dropped = [piece for name in losers for piece in self._drop_attempt(run, name)]
@@ -297,7 +314,9 @@ class Staging:
                 del run.attempts[partition, attempt]
                 self.attempts -= 1
             run.home = 0
-        return Outcome("", pieces, sizes, self._finish(op.transaction, op.version))
+        told = Errand("commit", op.transaction, op.version, op.run)
+        errands = [(other, told) for other in op.others]
+        return Outcome("", pieces, sizes, self._finish(op.transaction, op.version), errands)
 
     def on_abort(self, op: AbortOp) -> Outcome:
         """The run is fenced, and what it has staged is dropped."""
@@ -308,7 +327,34 @@ class Staging:
             run.home = 0
         elif op.version <= self.committed.get(op.transaction, -1):
             return Outcome(self.verdict(op.transaction, op.version, op.run))
-        return Outcome("", dropped=self._fence(op.transaction, op.version, op.run, op.reason))
+        dropped = self._fence(op.transaction, op.version, op.run, op.reason)
+        told = Errand("abort", op.transaction, op.version, op.run)
+        return Outcome("", dropped=dropped, errands=[(other, told) for other in op.others])
+
+    def on_ask(self, op: AskOp, me: int) -> Outcome:
+        """A sealed run's queue, this one or another, wants to know."""
+        run = self.run(op.transaction, op.version, op.run)
+        name = (op.transaction, op.version, op.run)
+        if op.asker == me:
+            if run is None or not run.home or run.has_asked:
+                return Outcome("nothing is sealed here that is not decided or asked for")
+            run.has_asked = True
+            return Outcome("", errands=[(run.home, Errand("ask", *name))])
+        dropped: list[Range] = []
+        if not self.verdict(*name) and (run is None or not run.home):
+            dropped = self._fence(*name, "undecided when another queue asked")
+        return Outcome("", dropped=dropped, errands=[(op.asker, Errand("abort", *name))])
+
+    def forget_errands(self, target: int, number: int) -> None:
+        """Those for a queue up to this number have been dealt with."""
+        for key in [key for key in self.errands if key[0] == target and key[1] <= number]:
+            del self.errands[key]
+
+    def renumber(self, moves: Iterable[tuple[int, int, int]]) -> None:
+        """An unclean promotion has given errands other numbers."""
+        old, self.errands = self.errands, {}
+        for target, before, number in moves:
+            self.errands[target, number] = old[target, before]
 
     def lose(self, ranges: Iterable[Range]) -> list[Range]:
         """An unclean promotion: these origins are lost. Returns the sequences of committed
@@ -422,6 +468,7 @@ class Staging:
                             name,
                             run.used_us,
                             run.home,
+                            run.has_asked,
                             run.winners,
                             [
                                 (partition, attempt, one.chunks, one.ranges)
@@ -436,6 +483,10 @@ class Staging:
             ],
             self.sizes.to_bytes(),
             self.origins.by_sequence.to_bytes(),
+            [
+                (*key, one.what, one.transaction, one.version, one.run)
+                for key, one in sorted(self.errands.items())
+            ],
         ]
 
     @classmethod
@@ -445,16 +496,17 @@ class Staging:
         if not image:
             return made
         try:
-            committed, works, sizes, origins = msgspec.convert(image, _IMAGE)
+            committed, works, sizes, origins, errands = msgspec.convert(image, _IMAGE)
         except MALFORMED as error:
             raise ValueError(f"what is staged: {error}") from error
         made.committed = dict(committed)
+        made.errands = {(one[0], one[1]): Errand(*one[2:]) for one in errands}
         made.sizes = Sizes.from_bytes(sizes)
         made.origins = Places.from_bytes(origins, next_sequence)
         for transaction, version, runs, fenced in works:
             work = made.open[transaction, version] = Work(fenced=dict(fenced))
-            for name, used_us, home, winners, attempts in runs:
-                run = work.runs[name] = Run({}, used_us, home, winners)
+            for name, used_us, home, has_asked, winners, attempts in runs:
+                run = work.runs[name] = Run({}, used_us, home, has_asked, winners)
                 for partition, number, chunks, ranges in attempts:
                     made._restore(run, (partition, number), chunks, ranges)
         if made.staged and made.staged.last >= next_sequence:

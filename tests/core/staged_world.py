@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attrs import evolve
+
 from mirrorq.messages import FLAG_STAGED, FLAG_STEP, AckOp, Entry, PurgeOp, Range
-from mirrorq.messages.staged import DONE, AbortOp, CommitOp, SealOp, Stage, Winner
+from mirrorq.messages.staged import (
+    DONE,
+    AbortOp,
+    AskOp,
+    CommitOp,
+    Errand,
+    SealOp,
+    Stage,
+    Winner,
+)
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.staging import Staging
@@ -98,6 +109,139 @@ def _orders(left: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             rest = (*left[:agent], count - 1, *left[agent + 1 :])
             for order in _orders(rest):
                 yield (agent, *order)
+
+
+class TwoQueues:
+    """Every order in which two drivers, expiry, questions and errands meet two queues.
+
+    Queue 1 decides. Depth first, each state once.
+    """
+
+    STEPS: tuple[tuple[tuple[str, str], ...], ...] = (
+        (("stage", "a"), ("seal", "a"), ("commit", "a")),
+        (("stage", "b"), ("seal", "b"), ("commit", "b")),
+        (("expire", "a"),),
+        (("ask", "a"),),
+        (("ask", "b"),),
+        (("abort", "a"),),
+    )
+
+    def __init__(self) -> None:
+        self.queues = {1: Staging(), 2: Staging()}
+        self.channels: dict[int, list[Errand]] = {1: [], 2: []}
+        """What is on its way to each queue, in order."""
+        self.done = [0] * len(self.STEPS)
+        self.shown: dict[int, str] = {1: "", 2: ""}
+        self.failed: tuple[str, ...] = ()
+        """Runs whose driver was refused: it goes no further."""
+        self.told: dict[str, str] = {}
+        self.next_origin = 10
+
+    def copy(self) -> TwoQueues:
+        twin = TwoQueues()
+        twin.queues = {n: Staging.restore(q.image(), 1 << 40) for n, q in self.queues.items()}
+        twin.channels = {n: list(errands) for n, errands in self.channels.items()}
+        twin.done, twin.shown, twin.told = list(self.done), dict(self.shown), dict(self.told)
+        twin.failed, twin.next_origin = self.failed, self.next_origin
+        return twin
+
+    def key(self) -> str:
+        images = [queue.image() for queue in self.queues.values()]
+        return repr((images, self.channels, self.done, self.shown, self.failed, self.told))
+
+    def choices(self) -> list[tuple[str, int]]:
+        found = [("agent", n) for n, at in enumerate(self.done) if at < len(self.STEPS[n])]
+        found += [("errand", n) for n, errands in self.channels.items() if errands]
+        # Who is sealed asks in the end, whatever came of it before.
+        return found or [("question", n) for n, run in enumerate("ab") if self._waits(run)]
+
+    def _waits(self, run: str) -> bool:
+        known = self.queues[2].run("t", 1, run)
+        return known is not None and known.home > 0 and not known.has_asked
+
+    def take(self, kind: str, which: int) -> None:
+        if kind == "errand":
+            errand = self.channels[which].pop(0)
+            self._apply(which, errand.op(3 - which))
+            return
+        if kind == "question":
+            self._apply(2, AskOp("t", 1, "ab"[which], 2))
+            return
+        step, run = self.STEPS[which][self.done[which]]
+        self.done[which] += 1
+        if step == "ask":
+            self._apply(2, AskOp("t", 1, run, 2))
+        elif step == "expire":
+            self._apply(2, AbortOp("t", 1, run, "expired"))
+        elif step == "abort":
+            # A driver that has died before: it does nothing else.
+            self._apply(1, AbortOp("t", 1, run, others=(2,)))
+        elif run not in self.failed:
+            self._drive(step, run)
+
+    def _drive(self, step: str, run: str) -> None:
+        why = ""
+        if step == "stage":
+            for queue in self.queues.values():
+                why = why or queue.on_stage(
+                    Stage("t", 1, run, 0, 0, 1), self.next_origin, [1, 1], 0
+                )
+                self.next_origin += 10
+        elif step == "seal":
+            why = self._apply(2, SealOp("t", 1, run, ((0, 0, 1, 2),), 1))
+        else:
+            why = self._apply(1, CommitOp("t", 1, run, ((0, 0, 1, 2),), 1000, 2, (2,)))
+        if why and not (step == "seal" and why.startswith(DONE)):
+            self.failed = (*self.failed, run)
+
+    def _apply(self, number: int, op: SealOp | CommitOp | AbortOp | AskOp) -> str:
+        queue = self.queues[number]
+        if isinstance(op, SealOp):
+            outcome = queue.on_seal(op)
+        elif isinstance(op, AbortOp):
+            outcome = queue.on_abort(op)
+        elif isinstance(op, AskOp):
+            outcome = queue.on_ask(op, number)
+        else:
+            if op.is_decision:
+                op = evolve(op, sequence=1000, count=sum(n for n, _ in queue.size_runs(op)))
+            outcome = queue.on_commit(op)
+            if not outcome.why:
+                assert not self.shown[number], f"staged: queue {number} shows two runs"
+                assert outcome.pieces, f"staged: queue {number} shows nothing of {op.run}"
+                self.shown[number] = op.run
+            elif op.is_decision:
+                raise AssertionError(f"staged: queue {number} lost {op.run}: {outcome.why}")
+        for target, errand in outcome.errands:
+            self.channels[target].append(errand)
+        return outcome.why
+
+    def check_end(self) -> None:
+        """Nothing is on its way: both queues show the same run, and what is left is sealed."""
+        assert self.shown[1] == self.shown[2], f"staged: the queues show {self.shown}"
+        left = [run for work in self.queues[2].open.values() for run in work.runs.values()]
+        assert not any(run.home for run in left), "staged: a sealed run waits for ever"
+
+    @classmethod
+    def run_all(cls) -> tuple[int, set[str]]:
+        """(states, runs shown at an end)."""
+        seen: set[str] = set()
+        ends: set[str] = set()
+        stack = [cls()]
+        while stack:
+            world = stack.pop()
+            choices = world.choices()
+            if not choices:
+                world.check_end()
+                ends.add(world.shown[1])
+            for choice in choices:
+                after = world.copy()
+                after.take(*choice)
+                key = after.key()
+                if key not in seen:
+                    seen.add(key)
+                    stack.append(after)
+        return len(seen), ends
 
 
 class World:

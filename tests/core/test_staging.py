@@ -13,15 +13,18 @@ from mirrorq.messages.staged import (
     FENCED,
     SEALED,
     AbortOp,
+    AskOp,
     CommitOp,
+    Errand,
     SealOp,
     Stage,
     Winner,
 )
+from mirrorq.outbox import Outbox
 from mirrorq.queue_state import QueueState
 from mirrorq.staging import Outcome, Staging
 
-from .staged_world import Interleaving, World
+from .staged_world import Interleaving, TwoQueues, World
 
 T = "t"
 
@@ -121,6 +124,53 @@ def test_a_decision_gives_a_sealed_run_up() -> None:
     assert state.on_commit(commit("a", is_decision=True)).why.startswith(FENCED)
 
 
+def test_who_is_told_and_asked() -> None:
+    """A commit and an abort tell the others; a question is asked once; who is asked gives up what
+    is undecided, and tells in any case."""
+    state = Staging()
+    stage(state, "a", 0, 1, 10)
+    told = Errand("commit", T, 1, "a")
+    done = state.on_commit(commit("a", (0, 0, 1, 2), others=(7, 8)))
+    assert done.errands == [(7, told), (8, told)]
+    asked = AskOp(T, 1, "a", 7)
+    assert state.on_ask(asked, 1).errands == [(7, Errand("abort", T, 1, "a"))]
+    stage_other = state.on_stage(Stage(T, 2, "b", 0, 0, 1), 20, [1], 0)
+    assert (stage_other, state.on_ask(AskOp(T, 2, "b", 7), 1).dropped) == ("", [(20, 20)])
+    assert state.on_commit(CommitOp(T, 2, "b")).why.startswith(FENCED)
+    assert state.on_abort(AbortOp(T, 2, "c", others=(7,))).errands == [
+        (7, Errand("abort", T, 2, "c"))
+    ]
+    state.on_seal(SealOp(T, 3, "d", (), 9), 5)
+    assert list(state.sealed_runs(6)) == [(T, 3, "d", 9)]
+    assert list(state.sealed_runs(5)) == []
+    mine = AskOp(T, 3, "d", 1)
+    assert state.on_ask(mine, 1).errands == [(9, Errand("ask", T, 3, "d"))]
+    assert state.on_ask(mine, 1).why
+    assert state.on_abort(AbortOp(T, 3, "d", is_decision=True)).why == ""
+    assert state.on_ask(mine, 1).why
+
+
+def test_errands_have_numbers_of_the_outbox() -> None:
+    """They go between messages, keep no body, and are numbered anew after an unclean promotion."""
+    outbox = Outbox()
+    outbox.add(7, [(3, 4)], "expired", 1)
+    assert outbox.add_errand(7, 2) == 3
+    outbox.add(7, [(9, 9)], "expired", 3)
+    assert (outbox.count, outbox.kept.count) == (4, 3)
+    again = Outbox.restore(outbox.image(), 100)
+    assert (again.image(), again.count) == (outbox.image(), 4)
+    assert outbox.done(7, 1) == ((3, 3),)
+    assert outbox.begin_anew([(4, 4)]) == [(7, 3, 1)]
+    assert outbox.done(7, 2) == ((9, 9),)
+    assert (outbox.count, len(outbox.outlets[7].parcels)) == (0, 0)
+    state = Staging()
+    state.errands = {(7, 3): Errand("ask", T, 1, "r"), (7, 5): Errand("ask", T, 2, "r")}
+    state.renumber([(7, 3, 1), (7, 5, 2)])
+    state.forget_errands(7, 1)
+    assert list(state.errands) == [(7, 2)]
+    assert Staging.restore(state.image(), 100).errands == state.errands
+
+
 def test_idle_runs() -> None:
     state = Staging()
     state.on_stage(Stage(T, 1, "a", 0, 0, 1), 10, [1], 1000)
@@ -135,6 +185,14 @@ def test_every_order_of_two_drivers_and_their_tasks() -> None:
     """5,040 orders of chunks, a loser, two drivers, one of which asks twice, an expiry."""
     seen = Interleaving.run_all()
     assert seen == {"a", "b"}
+
+
+def test_every_order_in_two_queues() -> None:
+    """Two drivers that seal in one queue and commit in another, an expiry, an abort, questions,
+    and what the queues tell each other: both show the same run in the end."""
+    states, ends = TwoQueues.run_all()
+    assert states > 1000
+    assert ends == {"a", "b", ""}
 
 
 # --- The queue's whole state --------------------------------------------------------------
@@ -161,11 +219,12 @@ def test_random_lives(steps: list[tuple[int, int, int]]) -> None:
 @pytest.mark.parametrize(
     "image",
     [
-        [1, 2, 3, 4],
-        [[], [], b"123", b""],
-        [[], [["t", 1, [["r", 0, 0, [], [[0, 0, 1, [[5, 4]]]]]], []]], b"", b""],
-        [[], [["t", 1, [["r", 0, 0, [], [[0, 0, 1, [[5, 400]]]]]], []]], b"", b""],
-        [[], [["t", 1, [["r", 0, 0, [], [[0, 0, 2, [[5, 6], [6, 7]]]]]], []]], b"", b""],
+        [1, 2, 3, 4, 5],
+        [[], [], b"123", b"", []],
+        [[], [], b"", b"", [[7, 1, "sing", "t", 1, "r"]]],
+        [[], [["t", 1, [["r", 0, 0, False, [], [[0, 0, 1, [[5, 4]]]]]], []]], b"", b"", []],
+        [[], [["t", 1, [["r", 0, 0, False, [], [[0, 0, 1, [[5, 400]]]]]], []]], b"", b"", []],
+        [[], [["t", 1, [["r", 0, 0, False, [], [[0, 0, 2, [[5, 6], [6, 7]]]]]], []]], b"", b"", []],
     ],
 )
 def test_a_wrong_image_is_refused(image: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from attrs import frozen
 
 from core import test_master
+from core.test_staging import test_every_order_in_two_queues as sealed_orders
 from core.test_staging import test_every_order_of_two_drivers_and_their_tasks as staged_orders
 from mirrorq.testing.explore import Found, begin
 from mirrorq.testing.explore_search import PLANS, attempt, search
@@ -101,6 +102,8 @@ SCENARIOS: dict[str, Scenario] = {
     "abort without fence": Scenario(staged_orders, "staged:"),
     "commit without chunk counts": Scenario(staged_orders, "staged:"),
     "commit applied twice": Scenario(staged_orders, "staged:"),
+    "sealed run that expires": Scenario(sealed_orders, "staged:"),
+    "question that fences nothing": Scenario(sealed_orders, "staged:"),
     "min-in-sync ignored": Scenario(
         test_promotion.test_min_in_sync_withholds_confirms_until_members_are_back, "min_in_sync"
     ),

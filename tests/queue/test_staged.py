@@ -216,3 +216,80 @@ def test_what_is_staged_outlives_a_restart(tmp_path: Path) -> None:
             assert not staged.commit([part], 30).already
     with mirrorq.Node("a", path=tmp_path / "a") as node, node.queue("q") as queue:
         assert taken(queue, 4) == [b"1", b"2", b"a", b"b"]
+
+
+# --- Several queues -----------------------------------------------------------------------
+
+
+def parts_for(staged: Staged, *queues: str) -> list[StagedPart]:
+    """Two tasks, each with a row for each queue."""
+    parts = []
+    for partition in (0, 1):
+        task = staged.attempt(partition, 0)
+        for name in queues:
+            task.put(b"%d for %s" % (partition, name.encode()), queue=name)
+        parts.append(task.finish(30))
+    return parts
+
+
+def test_each_queue_shows_its_part(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+    """The one that decides has rows or none; a second commit changes nothing anywhere."""
+    with node.queue("r") as other, node.queue("s") as third:
+        with node.staged("job", 0, "q") as staged:
+            parts = parts_for(staged, "q", "r")
+            assert not staged.commit(parts, 30).already
+            assert staged.commit(parts, 30).already
+        with node.staged("job", 1, "q") as staged:
+            done = staged.commit(parts_for(staged, "r", "s"), 30)
+            assert (len(done.sequences), done.already) == (0, False)
+        assert taken(queue, 2) == [b"0 for q", b"1 for q"]
+        assert taken(other, 4) == [b"0 for r", b"1 for r"] * 2
+        assert taken(third, 2) == [b"0 for s", b"1 for s"]
+        for one in (queue, other, third):
+            wait_until(lambda one=one: one.status().messages_staged == 0)
+
+
+def test_an_abort_reaches_every_queue(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+    with node.queue("r") as other, node.staged("job", 0, "q") as staged:
+        parts = parts_for(staged, "q", "r")
+        assert other.status().messages_staged == 2
+        assert staged.abort(parts, 30)
+        assert staged.abort(parts, 30)
+        wait_until(lambda: other.status().messages_staged == 0)
+        with pytest.raises(mirrorq.NotConfirmed, match="given up"):
+            staged.commit(parts, 30)
+        assert (queue.qsize(), other.qsize()) == (0, 0)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_sealed_queue_asks(tmp_path: Path, is_deleted: bool) -> None:
+    """The driver died between seal and commit: the queue that decides gives the run up, and a
+    driver that comes back late is refused. Where that queue is deleted nobody decides any more."""
+    config = mirrorq.Config(sealed_timeout_ms=300)
+    with mirrorq.Node("a", path=tmp_path / "a", config=config) as node:
+        first, other = node.queue("q"), node.queue("r")
+        with node.staged("job", 0, "q") as staged:
+            parts = parts_for(staged, "q", "r")
+            staged._seal(parts, None)
+            assert other.status().messages_staged == 2
+            if is_deleted:
+                first.delete()
+            wait_until(lambda: other.status().messages_staged == 0)
+            if not is_deleted:
+                with pytest.raises(mirrorq.NotConfirmed):
+                    staged.commit(parts, 30)
+                with node.staged("job", 0, "q") as again:
+                    assert not again.commit(parts_for(again, "q", "r"), 30).already
+                assert taken(first, 2) == [b"0 for q", b"1 for q"]
+                assert taken(other, 2) == [b"0 for r", b"1 for r"]
+        assert other.qsize() == 0
+        other.close()
+
+
+def test_a_queue_is_deleted_when_it_has_told_the_others(
+    node: mirrorq.Node, queue: mirrorq.MirroredQueue
+) -> None:
+    with node.queue("r") as other, node.staged("job", 0, "q") as staged:
+        staged.commit(parts_for(staged, "r"), 30)
+        queue.delete()
+        assert taken(other, 2) == [b"0 for r", b"1 for r"]

@@ -84,14 +84,37 @@ class AbortOp:
 
 @frozen
 class AskOp:
-    """A queue with a sealed run asks the one that decides. Where that is undecided, the run is
-    fenced there; either way the asker is told."""
+    """A queue with a sealed run asks the one that decides.
+
+    In its own log: the question goes into its outbox. In the log of the one that decides: where
+    it is undecided the run is fenced, and in any case it tells the asker to give the run up; a
+    commit of it was told before."""
 
     transaction: str
     version: int
     run: str
     asker: int
     """Id of the queue that asks."""
+
+
+@frozen
+class Errand:
+    """What one queue tells or asks another, through its outbox."""
+
+    what: str
+    """commit, abort, ask."""
+    transaction: str
+    version: int
+    run: str
+
+    def op(self, asker: int) -> CommitOp | AbortOp | AskOp:
+        """What is asked of the other queue."""
+        name = (self.transaction, self.version, self.run)
+        if self.what == "commit":
+            return CommitOp(*name, is_decision=True)
+        if self.what == "abort":
+            return AbortOp(*name, "the queue that decides says so", is_decision=True)
+        return AskOp(*name, asker)
 
 
 Staging = SealOp | CommitOp | AbortOp | AskOp

@@ -26,8 +26,8 @@ class StagedSwarm(Swarm):
             self.policies._dead = ""
         self.staged: StagedLoad | None = None
 
-    def _start(self) -> None:
-        super()._start()
+    def _start_extras(self, pace: int) -> None:
+        super()._start_extras(pace)
         queue_id = self.cluster.declare(self.random.choice(self.data_nodes), "staged")
         self.staged = StagedLoad(
             self.cluster,
@@ -35,10 +35,9 @@ class StagedSwarm(Swarm):
             "staged",
             queue_id,
             self.faults.counts,
-            pace=len(self.loads),
+            pace=pace,
         )
         self.loads.append(self.staged)
-        self.staged.start()
 
     def _check(self) -> list[str]:
         if self.staged is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from mirrorq.messages import Range
-from mirrorq.messages.staged import FENCED, AbortOp, CommitOp, SealOp
+from mirrorq.messages.staged import FENCED, AbortOp, AskOp, CommitOp, Errand, SealOp
 from mirrorq.staging import Outcome, Staging
 from mirrorq.testing.mutations.registry import Patch, named
 
@@ -69,3 +69,26 @@ def _commit_twice() -> Sequence[Patch]:
         return Outcome("", dropped=self._fence(op.transaction, op.version, op.run, op.reason))
 
     return [(Staging, "verdict", verdict), (Staging, "on_abort", abort)]
+
+
+@named("sealed run that expires")
+def _sealed_expires() -> Sequence[Patch]:
+    real = Staging.on_abort
+
+    def on_abort(self: Staging, op: AbortOp) -> Outcome:
+        return real(self, evolve(op, is_decision=True))
+
+    return [(Staging, "on_abort", on_abort)]
+
+
+@named("question that fences nothing")
+def _question_without_fence() -> Sequence[Patch]:
+    real = Staging.on_ask
+
+    def on_ask(self: Staging, op: AskOp, me: int) -> Outcome:
+        if op.asker == me:
+            return real(self, op, me)
+        told = Errand("abort", op.transaction, op.version, op.run)
+        return Outcome("", errands=[(op.asker, told)])
+
+    return [(Staging, "on_ask", on_ask)]
