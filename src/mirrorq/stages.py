@@ -104,8 +104,10 @@ class Stages:
         if why:
             master.refuse(now_ms, header, why)
         elif _has_to_tell(asked) and not master.has_outbox:
-            self._held.appendleft((session, master._sessions[session].number, body))
-            self._stall()
+            attachment = master.attachments.get(session)
+            if attachment is not None:
+                self._held.appendleft((session, attachment.number, body))
+                self._stall()
         else:
             master._propose(
                 now_ms,

@@ -102,6 +102,8 @@ class StagedHandle(SimulatedHandle):
 class Task(StagedHandle):
     """Stages one attempt, chunk by chunk, and ends."""
 
+    is_failed = False
+
     def __init__(
         self,
         cluster: SimulatedCluster,
@@ -134,7 +136,10 @@ class Task(StagedHandle):
             self._left -= 1
             if not self._left:
                 self.record.is_staged = True
-        elif outcome.reason.startswith(FENCED):
+            return
+        # No room, a run that was given up, or nobody knows: the task fails.
+        self.is_failed = True
+        if outcome.reason.startswith(FENCED):
             self.run_record.told = self.run_record.told or "never"
 
 
@@ -317,7 +322,10 @@ class StagedLoad(Load):
             staged = [t for t in run.tasks if t.partition == partition and t.is_staged]
             if staged:
                 winners.append(staged[0])
-            elif not any(t.is_alive and t.record.partition == partition for t in stream.tasks):
+            elif not any(
+                task.is_alive and not task.is_failed and task.record.partition == partition
+                for task in stream.tasks
+            ):
                 self._add_task(stream, run, partition)
         if len(winners) < stream.partitions:
             return
