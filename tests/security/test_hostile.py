@@ -31,7 +31,7 @@ from mirrorq.security import Security
 from mirrorq.terms import PLAIN
 from mirrorq.transport import DATA, ClientMessage, Refused, Transport
 from mirrorq.transport.curve import LinkKeys
-from mirrorq.transport.door import Door, _received
+from mirrorq.transport.door import Door, _ends_of, _received
 from mirrorq.transport.packing import Outbox
 from mirrorq.wire.messages import encode
 
@@ -267,6 +267,19 @@ def test_a_message_without_an_end_is_ended(stack: ExitStack) -> None:
     until(pour)
     assert "of no whole message" in ended[0]
     assert len(door) == 0
+
+
+def test_what_is_another_connections_descriptor_is_left_alone(tmp_path: Path) -> None:
+    """A number that now is a file's, or another socket's, is not shut down, and nothing leaks."""
+    with (tmp_path / "file").open("wb") as file, socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        open_before = len(os.listdir("/proc/self/fd"))
+        ends = (("127.0.0.1", 1), ("127.0.0.1", 2))
+        for descriptor in (file.fileno(), other.fileno(), 2**20):
+            assert _received(descriptor, ends) == 0
+            assert _ends_of(descriptor) is None
+        assert len(os.listdir("/proc/self/fd")) <= open_before
+        assert other.getsockname()[1] > 0
 
 
 def test_a_long_life_of_small_messages_is_no_flood(

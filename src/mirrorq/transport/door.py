@@ -199,16 +199,30 @@ def _wire_bytes(part: bytes) -> int:
 def _ends_of(descriptor: int) -> tuple[object, object] | None:
     """Both addresses of a connection, None when it is none (any more)."""
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as found:
+        with _copied(descriptor) as found:
             return found.getsockname(), found.getpeername()
     except OSError:
         return None
 
 
+def _copied(descriptor: int) -> socket.socket:
+    """Another descriptor of the same socket.
+
+    Raises:
+        OSError: there is none, or it is no socket (any more).
+    """
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+
+
 def _duplicate(descriptor: int, ends: tuple[object, object]) -> socket.socket | None:
     """The connection with these ends, if the descriptor is still its."""
     try:
-        found = socket.socket(fileno=os.dup(descriptor))
+        found = _copied(descriptor)
     except OSError:
         return None
     try:
