@@ -5,12 +5,16 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from attrs import evolve
 
+from mirrorq.messages.staged import SealOp
 from mirrorq.replica import Replica
+from mirrorq.session import Failed, Stored
+from mirrorq.testing import checkers
 from mirrorq.testing.mutations import mutation
 from mirrorq.testing.staged_load import Decider, RunRecord, Task, TaskRecord, wrongly_staged
 from mirrorq.testing.staged_swarm import StagedSwarm
-from mirrorq.testing.workload import Delivery, Journal
+from mirrorq.testing.workload import Consumer, Delivery, Journal
 
 from .world import World
 
@@ -202,6 +206,74 @@ def test_the_disks_are_free_after_an_abort() -> None:
     scene.cluster.run(2500)
     assert all(not scene.bodies(name) for name in "abc")
     assert scene.drained() == []
+
+
+# --- Several queues -----------------------------------------------------------------------
+
+
+class Sealer(Decider):
+    """Its seal in another queue than the one that decides."""
+
+    def seal(self, home: int) -> None:
+        run = self.run_record
+        op = run.op()
+        self.send(SealOp(run.transaction, run.version, run.name, op.winners, home), [], "seal")
+
+    def on_outcome(self, outcome: Stored | Failed) -> None:
+        self.is_over = True
+        self.is_done = isinstance(outcome, Stored)
+
+
+class Committer(Decider):
+    """Commits in the queue that decides, for another one too."""
+
+    other = 0
+
+    def commit(self) -> None:
+        self.send(evolve(self.run_record.op(), others=(self.other,)), [], "commit")
+
+
+@pytest.mark.parametrize("victim", ["a", "b"])
+@pytest.mark.parametrize("pause_ms", [0, 1, 2, 4, 8, 20, 100])
+def test_a_master_dies_between_two_queues(victim: str, pause_ms: int) -> None:
+    """That of the queue that decides or of the other one, some time after the commit was sent:
+    both show their part, once, and nothing is left on any disk."""
+    scene = Scene()
+    cluster, home = scene.cluster, scene.world.queue_id
+    other = cluster.declare("b", "other")
+    scene.world.until(lambda: len(cluster.in_sync(other)) == 3)
+    parts = {}
+    for queue_id in (home, other):
+        run = RunRecord("t", 1, "r")
+        record = TaskRecord(0, 0)
+        run.tasks.append(record)
+        journal = Journal()
+        Task(cluster, "c", queue_id, Random(1), run, record, journal, [1, 1])
+        scene.world.until(lambda record=record: record.is_staged)
+        run.winners = [record]
+        parts[queue_id] = (run, journal)
+    sealer = Sealer(cluster, "c", other, Random(1), *parts[other])
+    sealer.seal(home)
+    scene.world.until(lambda: sealer.is_over)
+    assert sealer.is_done
+    driver = Committer(cluster, "c", home, Random(1), *parts[home])
+    driver.other = other
+    driver.commit()
+    cluster.run(pause_ms)
+    cluster.kill(victim)
+    scene.world.until(lambda: driver.is_done)
+    cluster.start(victim)
+    for queue_id, (run, journal) in parts.items():
+        name = f"c of {queue_id}"
+        consumer = Consumer(cluster, "c", queue_id, name, Random(3), journal, 0.0)
+        scene.world.until(lambda journal=journal: len(journal.deliveries) >= 2)
+        scene.world.until(lambda queue_id=queue_id: len(cluster.in_sync(queue_id)) == 3)
+        cluster.run(3000)
+        consumer.close()
+        assert [one.body for one in journal.deliveries] == run.winners[0].rows
+        assert all(not cluster.nodes[n].disk.queues[queue_id].frames for n in "abc")
+        assert checkers.unequal(cluster, queue_id) == []
+    assert cluster.onlooker.wrong == []
 
 
 # --- The checker --------------------------------------------------------------------------
