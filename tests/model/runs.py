@@ -6,6 +6,7 @@ the checker. The same runs, without any mutation, are tests of their own elsewhe
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 
@@ -53,7 +54,10 @@ def _of_swarm(one: Swarm) -> str:
     def run() -> None:
         wrong.extend(one.run().wrong)
 
-    return complaint(run) or "; ".join(wrong[:3])
+    raised = complaint(run)
+    # One sentence of each checker; those of a queue's journal begin with the queue.
+    kinds = {re.sub(r"^queue \d+: ", "", sentence).split()[0]: sentence for sentence in wrong}
+    return raised or "; ".join(kinds.values())
 
 
 def complaint(run: Callable[[], object]) -> str:
