@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from attrs import evolve
 
-from mirrorq.messages import FLAG_STAGED, FLAG_STEP, AckOp, Entry, PurgeOp, Range
+from mirrorq.messages import FLAG_STAGED, FLAG_STEP, AckOp, Entry, PromotedOp, Range
 from mirrorq.messages.staged import (
     DONE,
     AbortOp,
@@ -311,7 +311,7 @@ class World:
             for sequence in range(first + skipped, first + len(packed)):
                 self.bodies[sequence] = b"x"
 
-    def _apply(self, payload: AbortOp | AckOp | SealOp | CommitOp | PurgeOp) -> None:
+    def _apply(self, payload: AbortOp | AckOp | SealOp | CommitOp | PromotedOp) -> None:
         self.lsn += 1
         self._take(CODEC.op(payload, queue_id=1, epoch=1, lsn=self.lsn, timestamp_us=0))
 
@@ -319,6 +319,10 @@ class World:
         for first, last in self.state.apply(entry):
             for sequence in range(first, last + 1):
                 self.bodies.pop(sequence, None)
+
+    def promote(self, lost: tuple[Range, ...]) -> None:
+        """An unclean promotion that lacks these bodies."""
+        self._apply(PromotedOp("unclean", 1, 1, lost, len(lost)))
 
     def check(self) -> None:
         """What a copy must keep is what nobody was told to free."""

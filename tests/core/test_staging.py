@@ -216,6 +216,30 @@ def test_random_lives(steps: list[tuple[int, int, int]]) -> None:
     world.drain()
 
 
+def test_an_unclean_promotion_ends_what_it_lost() -> None:
+    """Lost bodies of committed messages end these; a run that lacks one is given up; the rest
+    stays, and what of it is needed is what was not lost."""
+    world = World()
+    world.do(2, 0, 3)
+    world.do(6, 0, 0)
+    world.do(2, 2, 2)
+    world.do(2, 4, 2)
+    (shown,) = world.state.live
+    assert shown == (6, 8)
+    staged = list(world.state.staging.staged)
+    lost = ((2, 2), (staged[0][0], staged[0][0]))
+    for first, last in lost:
+        for origin in range(first, last + 1):
+            del world.bodies[origin]
+    world.promote(lost)
+    assert list(world.state.live) == [(7, 8)]
+    assert list(world.state.staging.staged) == staged[1:]
+    assert "unclean" in world.state.staging.verdict("t", 2, "a")
+    assert world.state.staging.verdict("t", 3, "a") == ""
+    world.check()
+    assert QueueState.decode(world.state.encode()).encode() == world.state.encode()
+
+
 @pytest.mark.parametrize(
     "image",
     [
