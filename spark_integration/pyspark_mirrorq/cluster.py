@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import mirrorq
 from mirrorq.client import Client
 from mirrorq.config import Config
-from mirrorq.errors import ConfigError, NoQuorum, QueueNotFound
+from mirrorq.errors import AuthenticationError, ConfigError, NoQuorum, QueueNotFound
 from mirrorq.queue import MirroredQueue
 from pyspark_mirrorq.options import Options
 
@@ -131,10 +131,10 @@ def reading_order(options: Options, client: Client, queue: MirroredQueue) -> lis
     The master is spared: it is tried last, and is the only one where there are no mirrors.
     """
     status = queue.status()
-    nodes = {node.name: node.endpoint for node in client.nodes() if node.alive}
+    nodes = _endpoints(client)
     mirrors = [nodes[name] for name in status.synchronised_mirrors if nodes.get(name)]
     master = [nodes[status.master]] if status.master and nodes.get(status.master) else []
-    readers = mirrors or master or [options.endpoints[0]]
+    readers = mirrors or master or list(options.endpoints)
     last = [*master, *options.endpoints]
     return [
         list(dict.fromkeys([*readers[turn:], *readers[:turn], *last]))
@@ -142,10 +142,18 @@ def reading_order(options: Options, client: Client, queue: MirroredQueue) -> lis
     ]
 
 
+def _endpoints(client: Client) -> dict[str, str]:
+    """Where the nodes are that live; {} when this client's key may not know."""
+    try:
+        return {node.name: node.endpoint for node in client.nodes() if node.alive}
+    except AuthenticationError:
+        return {}
+
+
 def master_first(options: Options, client: Client, queue: str) -> list[str]:
     """Endpoints for who holds messages of a queue: its connection ends with the master or not at
     all, as a rule. The others are tried after it."""
     status = next((one for one in client.queues() if one.name == queue), None)
-    nodes = {node.name: node.endpoint for node in client.nodes() if node.alive}
+    nodes = _endpoints(client)
     first = nodes.get(status.master, "") if status is not None and status.master else ""
     return list(dict.fromkeys([*([first] if first else []), *options.endpoints]))

@@ -19,6 +19,7 @@ from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
     FLAG_STAGED,
     FLAG_STEP,
+    AckRange,
     Bind,
     Browse,
     ClientAdminister,
@@ -48,7 +49,7 @@ from mirrorq.rights import Key, Right, refusal
 
 __all__ = ["Permits", "lost_right"]
 
-_READING = (Subscribe, Unsubscribe, Credit, Settle, Browse, Purge, Recalled)
+_READING = (Subscribe, Unsubscribe, Credit, Settle, Browse, Purge, AckRange, Recalled)
 _Needs = tuple[tuple[Right, int], ...]
 """What is needed: (right, id of the queue)."""
 
