@@ -23,15 +23,22 @@ CHAOS_RESULTS ?= results/chaos.jsonl
 # Inputs of `make fuzz`, over all targets, and where they begin.
 COUNT ?= 1000000
 FUZZ_SEED ?= 1
+# Where `make pipeline` leaves its output: a folder that is empty or not there.
+PIPELINE_OUT ?= pipeline-out
+# Kills of `make soak-spark`, and which ones.
+SOAK_KILLS ?= 50
+SOAK_SEED ?= 1
 # Tests that run whole clusters or start processes have targets of their own.
 SIMULATION := tests/simulation
 SPARK := tests/spark
 PROCESSES := $(wildcard $(addprefix tests/,client cli processes test_demo.py test_examples.py))
 PYTEST := $(BIN)/python -m pytest
+PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/java)" SPARK_LOCAL_IP=127.0.0.1 \
+	$(BIN)/python examples/flights_pipeline.py
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit simulation processes spark-tests sim explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types unit simulation processes spark-tests pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
 	bench ceiling sanitize clean
 
 help:  ## this list
@@ -71,6 +78,24 @@ processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts i
 
 spark-tests: $(STAMP)  ## the Spark connector, in one session on this machine
 	$(PYTEST) $(SPARK)
+
+$(VENV)/.matplotlib: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.8'
+	touch $@
+
+pipeline: $(VENV)/.matplotlib  ## flights through a queue and Spark, master and driver killed: PIPELINE_OUT=pipeline-out
+	$(PIPELINE) $(PIPELINE_OUT)
+
+soak-spark: $(VENV)/.matplotlib  ## the same with many kills at random: SOAK_KILLS=50 SOAK_SEED=1
+	$(PIPELINE) --kills $(SOAK_KILLS) --seed $(SOAK_SEED) $(PIPELINE_OUT)-soak-$(SOAK_SEED)
+
+compat: $(STAMP)  ## the Spark tests on the newest 4.0, 4.1 and 4.2: minutes, and a gigabyte
+	set -e; for version in 4.0 4.1 4.2; do \
+		$(PYTHON) -m venv build/spark-$$version; \
+		build/spark-$$version/bin/python -m pip install --quiet --disable-pip-version-check \
+			--editable '.[test]' "pyspark==$$version.*"; \
+		PYTHONPATH=$(CURDIR)/spark_integration build/spark-$$version/bin/python -m pytest $(SPARK); \
+	done
 
 sim: $(STAMP)  ## many seeds of the simulation: make sim SEEDS=1000
 	$(SWARM) --seeds $(SEEDS) $(if $(RESULTS),--results $(RESULTS))

@@ -24,8 +24,20 @@ def run(name: str, path: Path) -> list[str]:
 
 def test_every_example_is_run_here() -> None:
     """An example that nobody runs breaks unseen."""
-    tested = {"embedded.py", "three_peers.py", "worker_pool.py"}
+    tested = {"embedded.py", "three_peers.py", "worker_pool.py", "flights_pipeline.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_the_pipeline_says_how_it_is_used() -> None:
+    """It takes minutes and a Java: `make pipeline` runs it whole. Here it only starts."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "flights_pipeline.py"), "--help"],
+        capture_output=True,
+        timeout=EXAMPLE_S,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--limit" in done.stdout
 
 
 def test_embedded(tmp_path: Path) -> None:
