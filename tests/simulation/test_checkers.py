@@ -184,6 +184,11 @@ def test_what_an_unclean_promotion_lost_is_missed_unless_it_was_counted() -> Non
     assert checkers.uncounted(made, 1) == []
     made.unclean_ms = [1]
     assert len(checkers.lost(made)) == 1
+    assert len(checkers.uncounted(made, 0)) == 1
+    made.unclean_ms = [2 + checkers.UNREPORTED_MS]
+    assert checkers.uncounted(made, 0) == []
+    made.unclean_ms = [3 + checkers.UNREPORTED_MS]
+    assert len(checkers.uncounted(made, 0)) == 1
     made.unclean_ms = [2]
     assert checkers.lost(made) == []
     made.ended = {2: ("expired", 3)}

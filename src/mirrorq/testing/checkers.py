@@ -25,6 +25,9 @@ EPOCH_BYTES = 24
 REFUSAL_BYTES = 32
 """Of a refusal that its producer may still ask for, beside its text."""
 
+UNREPORTED_MS = 500
+"""Two heartbeats: a report is one old at most when it is sent, and may be lost with its node."""
+
 
 @define
 class Tally:
@@ -117,6 +120,9 @@ def _is_ended(journal: Journal, attempt: Attempt) -> bool:
 def uncounted(journal: Journal, counted: int) -> list[str]:
     """What an unclean promotion has lost is counted: no more is missing than its masters said.
 
+    A new master counts by what the old one has reported. What was put just before the promotion
+    stands in no report that anybody has heard.
+
     Args:
         counted: how many messages they say are lost.
     """
@@ -129,6 +135,7 @@ def uncounted(journal: Journal, counted: int) -> list[str]:
         for attempt in journal.attempts.values()
         if attempt.state == "acknowledged"
         and attempt.body not in seen
+        and not journal.is_past(attempt.put_ms, attempt.put_ms + UNREPORTED_MS)
         and ended.get(attempt.sequence, ("acked",))[0] == "acked"
         and (attempt.persistent or attempt.put_ms > journal.cold_ms)
     ]
