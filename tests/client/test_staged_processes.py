@@ -6,12 +6,13 @@ import base64
 import pickle
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from running import NodeProcesses, Script, until
 
 from conftest import Connecting
+from mirrorq import AckRefused
 from mirrorq.staged import Committed, StagedPart
 
 COUNT = 30_000
@@ -82,8 +83,11 @@ def test_a_task_and_the_master_are_killed(
     while len(got) < len(rows):
         messages = orders.get_many(10_000, timeout=30)
         assert messages, f"{len(rows) - len(got)} rows never came"
-        got += [message.body for message in messages]
-        orders.ack_many(messages).result(30)
+        # A machine too busy for heartbeats sees another failover: then some come again, and say so.
+        seen = set(got)
+        got += [m.body for m in messages if not (m.redelivered and m.body in seen)]
+        with suppress(AckRefused):
+            orders.ack_many(messages).result(30)
     assert got == rows
     until(lambda: orders.status().messages == 0)
     assert len(done) == 1

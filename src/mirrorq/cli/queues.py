@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -139,16 +141,41 @@ def get(
             messages = queue.get_many(wanted, timeout=timeout)
             if not messages:
                 break
-            sys.stdout.buffer.write(b"".join(_line(message, is_json) for message in messages))
-            sys.stdout.buffer.flush()
             taken += len(messages)
-            if no_ack:
-                for message in messages:
-                    message.nack()
-            else:
-                queue.ack_many(messages).result(CONFIRM_S)
+            with interrupts_wait():
+                # What is written is acked, too: it shall not come again for a Ctrl-C.
+                sys.stdout.buffer.write(b"".join(_line(message, is_json) for message in messages))
+                sys.stdout.buffer.flush()
+                if no_ack:
+                    for message in messages:
+                        message.nack()
+                else:
+                    queue.ack_many(messages).result(CONFIRM_S)
     if not is_all and taken < count:
         raise Failed(f"only {taken} of {count} messages came within {timeout} s")
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Have a Ctrl-C meanwhile wait for the end of this; a second one does not."""
+    came: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _line(message: Message, is_json: bool) -> bytes:
