@@ -10,7 +10,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 import mirrorq
 from mirrorq.client import Client
@@ -29,6 +31,38 @@ def until(look: Callable[[], object]) -> None:
     while not look():
         assert time.monotonic() < end, "never came"
         time.sleep(0.05)
+
+
+STOP_S = 600
+"""The same for the end of a query."""
+
+
+def is_late_start(error: BaseException | None) -> bool:
+    """Whether only the Python process of a query was too slow to start: Spark gives it 10 seconds,
+    which a busy machine may not have."""
+    return "connect back" in str(error)
+
+
+def patiently(run: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Run a query to its end; again after a late start."""
+    while True:
+        query = run()
+        try:
+            assert query.awaitTermination(STOP_S)
+        except PySparkException as error:
+            if is_late_start(error):
+                continue
+            raise
+        return query
+
+
+def begun(run: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query and wait for its first progress; again after a late start."""
+    while True:
+        query = run()
+        until(lambda query=query: query.recentProgress or not query.isActive)
+        if not is_late_start(query.exception()):
+            return query
 
 
 QUIET = {

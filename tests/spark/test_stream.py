@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,7 @@ from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
 from processes.cluster import Cluster
 
-from .conftest import until
-
-STOP_S = 600
-
-
-def patiently(run: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Run a query to its end; again if only its Python process was too slow to start: Spark gives
-    it 10 seconds, which a busy machine may not have."""
-    while True:
-        query = run()
-        try:
-            assert query.awaitTermination(STOP_S)
-        except PySparkException as error:
-            if "connect back" in str(error):
-                continue
-            raise
-        return query
+from .conftest import begun, patiently, until
 
 
 class Pipe:
@@ -112,9 +95,9 @@ def test_a_batch_that_fails_is_read_again_and_nothing_is_acked_before(
 def test_a_second_stream_is_told_who_has_the_queue(pipe: Pipe, orders: MirroredQueue) -> None:
     """A draining stream has its queue alone; when it is stopped the next one may have it."""
     orders.put(b"x").result(120)
-    first = pipe.start(pipe.frame(), processingTime="1 second")
+    first = begun(lambda: pipe.start(pipe.frame(), processingTime="1 second"))
     try:
-        until(lambda: first.recentProgress and first.recentProgress[-1]["numInputRows"] == 0)
+        until(lambda: first.recentProgress[-1]["numInputRows"] == 0)
         with pytest.raises(mirrorq.PreconditionFailed, match="a stream of queue"):
             orders.get(timeout=10)
         other = pipe.frame(claimTimeout="1s").writeStream.format("noop")
@@ -152,9 +135,9 @@ def test_several_queues_and_the_death_of_a_master(
         for queue in queues:
             queue.put_many([b"x"] * 500).result(60)
             assert len(queue.status().synchronised_mirrors) == 2
-        query = pipe.start(pipe.frame(maxOffsetsPerTrigger=300), processingTime="100 milliseconds")
+        frame = pipe.frame(maxOffsetsPerTrigger=300)
+        query = begun(lambda: pipe.start(frame, processingTime="100 milliseconds"))
         try:
-            until(lambda: query.recentProgress)
             master = queues[0].status().master
             assert master is not None
             own_nodes.kill(master)

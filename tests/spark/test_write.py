@@ -15,6 +15,8 @@ from mirrorq.queue import MirroredQueue
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.writer import BatchWriter, check_columns
 
+from .conftest import patiently
+
 
 def bodies(queue: MirroredQueue) -> list[bytes]:
     """All bodies in order of sequence."""
@@ -101,8 +103,7 @@ def test_a_stream_writes_each_batch_once(
         stream = stream.format("mirrorq").option("queue", orders.name)
         stream = stream.option("endpoints", ",".join(client.endpoints))
         stream = stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        query = stream.start()
-        assert query.awaitTermination(600)
+        patiently(stream.start)
 
     (source / "one").write_text("a\nb\n")
     run()
