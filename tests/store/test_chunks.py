@@ -10,6 +10,7 @@ from mirrorq.bodies import chunk_of, unpacked
 from mirrorq.effects import QueueWrite
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import FetchFrames, PackedChunk
+from mirrorq.shelf import Shelf
 from mirrorq.store import Store
 from mirrorq.wire.messages import decode, encode
 
@@ -32,7 +33,7 @@ def store(path: Path) -> Store:
 def spans(store: Store, first: int, last: int, size: int = ALL, more: bool = False) -> object:
     """Sequences of the frames that come over the wire, and up to where they answer."""
     fetch = FetchFrames(QUEUE, 3, 7, first - 1, last, size, more)
-    (packed,) = [decode([bytes(part) for part in encode(chunk_of(store, fetch))])]
+    (packed,) = [decode([bytes(part) for part in encode(chunk_of(Shelf(store, {}), fetch))])]
     assert isinstance(packed, PackedChunk)
     chunk = unpacked(packed)
     assert (chunk.queue_id, chunk.epoch, chunk.number) == (QUEUE, 3, 7)
