@@ -163,11 +163,7 @@ def test_a_waiting_get_ends_on_ctrl_c(run: Run, endpoint: str) -> None:
     run("publish", "interrupted", given=b"")
     arguments = ["get", "interrupted", "-n", "2", "--timeout", "60", "--connect", endpoint]
     with subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # A shell that runs the tests in the background has them ignore SIGINT.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as waiting:
         run("publish", "interrupted", given=b"first\n")
         assert waiting.stdout is not None
