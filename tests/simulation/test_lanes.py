@@ -33,14 +33,14 @@ def test_each_lane_keeps_its_order_and_its_counts_across_a_failover() -> None:
     world.check_copies()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_or_out_of_order_whatever_breaks(seed: int) -> None:
     """The swarm with several priorities: every checker is content, order per lane included."""
     result = result_of(Swarm(seed, priorities=(0, 0, 3, 31), chain=False, fan=False).run(), "test")
     assert not result.wrong, describe(result)
 
 
-@pytest.mark.parametrize("seed", range(100, 104))
+@pytest.mark.parametrize("seed", range(100, 102))
 def test_nothing_is_lost_or_early_whatever_breaks(seed: int) -> None:
     """The same with delays on puts and on nacks, and clocks that differ."""
     delays_ms = (0, 0, 5, 300, 4000)
