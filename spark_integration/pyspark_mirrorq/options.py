@@ -45,7 +45,6 @@ class Options:
     include_headers: bool = False
     include_delivery: bool = False
     starting: Positions = EARLIEST
-    is_starting_given: bool = False
     ending: Positions = LATEST
     starting_ms: int | None = None
     ending_ms: int | None = None
@@ -104,7 +103,6 @@ def parse(given: Mapping[str, str]) -> Options:
             raise ConfigError(
                 f"options {_NAMES[offsets]} and {stamp} exclude each other: give one of them"
             )
-    found["is_starting_given"] = "startingoffsets" in options
     return Options(**found)
 
 
