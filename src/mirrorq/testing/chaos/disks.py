@@ -32,11 +32,6 @@ class Disks:
             if self._mount(path):
                 self._mounted.append(path)
 
-    @property
-    def are_mounted(self) -> bool:
-        """Whether each node has a file system of its own."""
-        return len(self._mounted) == len(self._paths)
-
     def _mount(self, path: Path) -> bool:
         if os.geteuid() != 0:
             return False
