@@ -47,6 +47,7 @@ PURE = (
     "founding",
     "lanes",
     "handover",
+    "health",
     "lease",
     "leftovers",
     "limits",

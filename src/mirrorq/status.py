@@ -63,6 +63,11 @@ class QueueStatus:
     """Staged, and shown by no commit yet; not counted as messages. As this node's copy has it."""
     bytes_staged: int = 0
     """Of their bodies."""
+    exclusive: bool = False
+    """Belongs to one handle, and is not mirrored."""
+    shortfall: str = ""
+    """What the policy wants and the queue has not: "wanted 3 copies, have 2: why", "" when it has
+    all. Among the warnings, too."""
 
     @classmethod
     def unknown(cls) -> QueueStatus:
@@ -92,6 +97,7 @@ class QueueStatus:
         replica = engine.replicas.get(queue_id)
         syncing = engine.catalog.synchronising(queue_id)
         progress = engine.sync_reports.of(now_ms, syncing, queue_id, replica)
+        lacks = _shortfall(engine, record)
         return cls(
             name=record.name,
             state=state,
@@ -114,20 +120,21 @@ class QueueStatus:
             sync_seconds_left=progress.ms_left / 1000 if progress and progress.ms_left else None,
             store_bytes=store_bytes,
             blocked_by=blocked_by or _blocked_by(engine, queue_id),
-            warnings=tuple(_warnings(engine, record)),
+            warnings=tuple(_warnings(engine, record, lacks)),
+            exclusive=record.exclusive,
+            shortfall=lacks,
         )
 
 
-def _warnings(engine: Engine, record: QueueRecord) -> Iterator[str]:
+def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:
     replica = engine.replicas.get(record.id)
     if replica is not None and replica.halted:
         yield replica.halted
     text = down_text(engine, record.id)
     if text:
         yield text
-    text = _shortfall(engine, record)
-    if text:
-        yield text
+    if lacks:
+        yield lacks
     if record.is_ending:
         yield "is being deleted: it goes when its last messages for other queues have arrived"
     dead = engine.catalog.definition_of(record.name).dead_letter_queue

@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from mirrorq.cli.bench import bench
+from mirrorq.cli.check import check
 from mirrorq.cli.keys import keygen
 from mirrorq.cli.node import demo, node
 from mirrorq.cli.nodes import forget_node
@@ -42,6 +43,7 @@ for command in (
     demo,
     node,
     status,
+    check,
     list_queues,
     set_policy,
     clear_policy,

@@ -1,0 +1,51 @@
+"""`mirrorq check`: is all as it should be, and may this node be stopped?"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from mirrorq.cli.connecting import Failed, as_json, connecting
+
+if TYPE_CHECKING:
+    from mirrorq.client import Client
+    from mirrorq.health import Health
+
+__all__ = ["check"]
+
+
+@click.command()
+@click.option("--node", "name", metavar="NODE", help="May it be stopped? Default: who answers.")
+@connecting
+@as_json
+def check(client: Client, name: str | None, is_json: bool) -> None:
+    """Say whether every queue has its copies in sync, and may do without a node.
+
+    Exit status 0 when all nodes run, every queue has as many copies in sync as its policy wants,
+    and no queue has its last one on NODE; else 1 and a list of what is wrong. Ask before each
+    step of a rolling upgrade.
+    """
+    from mirrorq.health import judge
+
+    nodes = client.nodes()
+    asked = name or client.entry_node
+    if asked not in [node.name for node in nodes]:
+        known = ", ".join(node.name for node in nodes)
+        raise Failed(f"the cluster has no node {asked!r}: its nodes are {known}")
+    health = judge(asked, nodes, client.queues())
+    if is_json:
+        click.echo(json.dumps(_shown(health), indent=2))
+    else:
+        for one in (*health.troubles, *health.warnings):
+            click.echo(f"{one.kind}\t{one.name}\t{one.text}")
+    if not health.is_good:
+        raise Failed(health.summary)
+    if not is_json:
+        click.echo(health.summary)
+
+
+def _shown(health: Health) -> dict[str, object]:
+    return {"ok": health.is_good, "summary": health.summary, **attrs.asdict(health)}

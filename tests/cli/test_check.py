@@ -1,0 +1,127 @@
+"""`mirrorq check`: what it calls wrong, and what its exit status says."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import mirrorq
+from mirrorq.cli import main
+from mirrorq.demo.ports import free_ports
+from mirrorq.health import judge
+from mirrorq.status import NodeStatus, QueueStatus
+
+from .running import COMMAND_S
+
+
+def node(name: str, *, alive: bool = True, witness: bool = False) -> NodeStatus:
+    return NodeStatus(name, f"tcp://{name}:1", 1, witness, alive, False)
+
+
+def queue(holders: str, state: str = "running", shortfall: str = "", **how: bool) -> QueueStatus:
+    """A queue in sync on these nodes, the master first."""
+    mirrors = tuple(holders[1:])
+    master = holders[0] if holders else None
+    warnings = (shortfall,) if shortfall else ()
+    return QueueStatus(
+        "q", state, master, mirrors, mirrors, shortfall=shortfall, warnings=warnings, **how
+    )
+
+
+ABC = [node(name) for name in "abc"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found", "kinds"),
+    [
+        (ABC, queue("abc"), []),
+        (ABC, queue("ba"), []),
+        (ABC, queue("b"), []),
+        (ABC, queue("a"), ["last copy"]),
+        (ABC, queue("a", exclusive=True), []),
+        ([node("a"), node("b", alive=False), node("c")], queue("ab"),
+         ["node", "majority", "last copy"]),
+        ([node("a"), node("b"), node("c", alive=False), node("d"), node("e")], queue("ab"),
+         ["node"]),
+        ([node("a")], queue("a"), []),
+        ([node("a"), node("w", witness=True), node("v", witness=True)], queue("a"), []),
+        ([node("a"), node("b")], queue("ab"), ["majority"]),
+        (ABC, queue("ab", shortfall="wanted 3 copies, have 2: c"), ["copies"]),
+        (ABC, queue("", "down"), ["down"]),
+        (ABC, queue("abc", "paused"), ["paused"]),
+        (ABC, queue("abc", "syncing"), []),
+    ],
+)  # fmt: skip
+def test_what_is_wrong(nodes: list[NodeStatus], found: QueueStatus, kinds: list[str]) -> None:
+    """Each thing that is wrong has its kind; stopping a is thought of."""
+    health = judge("a", nodes, [found])
+    assert [trouble.kind for trouble in health.troubles] == kinds
+    assert health.is_good == (not kinds)
+    assert health.warnings == ()
+
+
+def test_other_warnings_do_not_fail_it() -> None:
+    """What was lost long ago is shown and is no reason to wake anybody."""
+    lost = QueueStatus("q", "running", "a", ("b",), ("b",), warnings=("1 unclean promotions",))
+    health = judge("a", ABC, [lost])
+    assert health.is_good
+    assert [warning.text for warning in health.warnings] == ["1 unclean promotions"]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[dict[str, mirrorq.Node]]:
+    """Three nodes of one cluster, in this process."""
+    ports = free_ports(3)
+    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
+    made = {name: mirrorq.Node(name, path=tmp_path / name, peers=peers) for name in peers}
+    try:
+        for one in made.values():
+            one.wait_ready(COMMAND_S)
+        yield made
+    finally:
+        for one in made.values():
+            one.close()
+
+
+def check_until(endpoint: str, status: int, *arguments: str) -> Result:
+    """Its outcome once its exit status is this."""
+    end = time.monotonic() + COMMAND_S
+    while True:
+        done = CliRunner().invoke(main, ["check", "--connect", endpoint, *arguments])
+        if done.exit_code == status:
+            return done
+        assert time.monotonic() < end, done.output
+        time.sleep(0.05)
+
+
+def test_a_cluster_is_checked(nodes: dict[str, mirrorq.Node]) -> None:
+    """All is well; a mirror that is not in sync and a node that has ended are named."""
+    endpoint = nodes["a"].listening
+    handle = nodes["a"].queue("orders", timeout=COMMAND_S)
+    done = check_until(endpoint, 0)
+    assert done.stdout == "3 nodes, 1 queue: all run, all copies are in sync, node a may stop\n"
+    assert done.stderr == ""
+
+    nodes["a"].set_policy("one", "single", {"ha-mode": "exactly", "ha-params": 1})
+    nodes["a"].queue("single", timeout=COMMAND_S)
+    done = check_until(endpoint, 1)
+    assert done.stdout == "last copy\tsingle\tnode a has the only copy in sync that runs\n"
+    assert done.stderr == "mirrorq: 3 nodes, 2 queues: 1 x last copy\n"
+    assert "node b may stop" in check_until(endpoint, 0, "--node", "b").stdout
+    unknown = check_until(endpoint, 1, "--node", "x")
+    assert unknown.stderr == "mirrorq: the cluster has no node 'x': its nodes are a, b, c\n"
+
+    nodes["c"].close()
+    shown = json.loads(check_until(endpoint, 1, "--node", "b", "--json").stdout)
+    assert shown["ok"] is False
+    assert {(one["kind"], one["name"]) for one in shown["troubles"]} == {
+        ("node", "c"),
+        ("majority", "b"),
+        ("copies", "orders"),
+    }
+    assert handle.put(b"goes on").result(COMMAND_S) == 1
