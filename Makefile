@@ -38,7 +38,7 @@ PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/jav
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit simulation processes spark-tests pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types unit simulation processes spark-tests spark-cluster pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
 	bench ceiling sanitize clean
 
 help:  ## this list
@@ -78,6 +78,9 @@ processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts i
 
 spark-tests: $(STAMP)  ## the Spark connector, in one session on this machine
 	$(PYTEST) $(SPARK)
+
+spark-cluster: $(STAMP)  ## the connector on executors that are processes, and what takes long: minutes
+	$(PYTEST) $(SPARK) -m scale --durations=0
 
 $(VENV)/.matplotlib: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.8'

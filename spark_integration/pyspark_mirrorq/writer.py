@@ -1,8 +1,9 @@
-"""Writing DataFrames into a queue: staged by tasks, shown all at once by the driver's commit.
+"""Writing DataFrames into queues: staged by tasks, shown all at once by the driver's commit.
 
 Tasks are tried again, run twice, in another order, and are killed: what each try stages is named
 by its own attempt and seen by nobody. The commit is one replicated op that names the attempts
-that count; it takes effect once for each (transaction, version), however often it is asked.
+that count; it takes effect once for each (transaction, version), however often it is asked. Into
+how many queues they go makes no difference: one of them decides for all.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 from mirrorq.errors import ConfigError, MirrorQError
 from mirrorq.message import pack_properties
 from mirrorq.staged import Staged, StagedAttempt, StagedPart
+from pyspark_mirrorq.addresses import by_queue, deciding_queue, is_addressed, naming
 from pyspark_mirrorq.cluster import client_of, connected, handle_on
 from pyspark_mirrorq.options import Options
 
@@ -33,6 +35,8 @@ WRITTEN: dict[str, tuple[DataType, ...]] = {
     "message_id": (StringType(),),
     "key": TEXT,
 }
+ADDRESS: tuple[DataType, ...] = (StringType(),)
+"""What the column queue is, where it says where rows go."""
 READ_ONLY = ("queue", "shard", "sequence", "timestamp", "redelivered", "delivery_count")
 """Columns of what was read from a queue: another one gives its messages its own."""
 QUERY_PROPERTY = "sql.streaming.queryId"
@@ -46,25 +50,29 @@ def check_columns(options: Options, schema: StructType, overwrite: bool) -> None
     """Whether this can be written at all.
 
     Raises:
-        ConfigError: a column is missing, unknown or of the wrong type; there is no one queue.
+        ConfigError: a column is missing, unknown or of the wrong type; nothing says into which
+            queue.
     """
     if overwrite:
         raise ConfigError(
             'a queue is only added to: write with .mode("append"). To empty it first, purge it'
         )
-    if len(options.queues) != 1:
+    names = schema.fieldNames()
+    if len(options.queues) != 1 and not is_addressed(options, names):
         raise ConfigError(
-            'option queue is missing: name the one queue to write to, as in .option("queue", '
-            '"orders"). A column named queue is not looked at'
+            'option queue is missing: name the queue to write to, as in .option("queue", "orders")'
+            if not options.queues
+            else f"option queue names {', '.join(options.queues)}, and no column queue says which "
+            "row goes where: add the column, or name one queue"
         )
-    if "value" not in schema.fieldNames():
+    if "value" not in names:
         raise ConfigError(
             f"column value is missing: the bodies, binary or string. There are "
-            f"{', '.join(schema.fieldNames())}: rename one of them, or make one, as in "
+            f"{', '.join(names)}: rename one of them, or make one, as in "
             '.selectExpr("to_json(struct(*)) AS value")'
         )
     for field in schema.fields:
-        types = WRITTEN.get(field.name)
+        types = _types(field.name, is_addressed(options, names))
         if types is None and field.name not in READ_ONLY:
             raise ConfigError(
                 f"column {field.name!r} cannot be written: a message has {', '.join(WRITTEN)}. "
@@ -75,6 +83,11 @@ def check_columns(options: Options, schema: StructType, overwrite: bool) -> None
                 f"column {field.name} is of type {field.dataType.simpleString()}: make it "
                 f"{' or '.join(one.simpleString() for one in types)}"
             )
+
+
+def _types(name: str, is_addressed: bool) -> tuple[DataType, ...] | None:
+    """What a column may be; None: it is not written."""
+    return ADDRESS if name == "queue" and is_addressed else WRITTEN.get(name)
 
 
 def _is_type(given: DataType, wanted: DataType) -> bool:
@@ -102,14 +115,17 @@ def _stage(
     """A task's work: returns when all of it is on the disk of every member in sync."""
     context = TaskContext.get()
     client = client_of(options, options.endpoints)
-    with client.staged(transaction, version, options.queues[0], run=run) as staged:
+    # Which queue decides is no matter of tasks: the driver knows all parts.
+    with client.staged(transaction, version, "", run=run) as staged:
         attempt = staged.attempt(context.partitionId(), context.taskAttemptId())
         for batch in batches:
-            _stage_batch(attempt, batch)
+            for queue, rows in by_queue(batch, options):
+                with naming(queue, options):
+                    _stage_batch(attempt, rows, queue)
         return Part(attempt.finish(STAGE_S))
 
 
-def _stage_batch(attempt: StagedAttempt, batch: pa.RecordBatch) -> None:
+def _stage_batch(attempt: StagedAttempt, batch: pa.RecordBatch, queue: str) -> None:
     names = batch.schema.names
     column = batch.column(names.index("value"))
     if column.null_count:
@@ -123,7 +139,7 @@ def _stage_batch(attempt: StagedAttempt, batch: pa.RecordBatch) -> None:
     if extra:
         columns = [_listed(batch, names, name) for name in ("headers", "message_id", "key")]
         properties = [pack_properties(*row) for row in zip(*columns, strict=True)]
-    attempt.put_many(bodies, properties)
+    attempt.put_many(bodies, properties, queue=queue)
 
 
 def _listed(batch: pa.RecordBatch, names: Sequence[str], name: str) -> list[Any]:
@@ -134,25 +150,30 @@ def _listed(batch: pa.RecordBatch, names: Sequence[str], name: str) -> list[Any]
 
 
 @contextmanager
-def _driver(options: Options, part: StagedPart) -> Iterator[Staged]:
-    """The driver's side of a part's run."""
+def _driver(options: Options, parts: Sequence[StagedPart]) -> Iterator[Staged | None]:
+    """The driver's side of a run; None when there is nothing to commit."""
+    queue = deciding_queue(options, parts)
+    if not parts or queue is None:
+        yield None
+        return
+    first = parts[0]
     with (
         connected(options) as client,
-        client.staged(part.transaction, part.version, options.queues[0], run=part.run) as staged,
+        client.staged(first.transaction, first.version, queue, run=first.run) as staged,
     ):
         yield staged
 
 
 def _commit(options: Options, parts: Sequence[StagedPart]) -> None:
-    if parts:
-        with _driver(options, parts[0]) as staged:
+    with _driver(options, parts) as staged:
+        if staged is not None:
             staged.commit(parts, STAGE_S)
 
 
 def _abort(options: Options, parts: Sequence[StagedPart]) -> None:
     """After a commit, whose outcome the caller may not have heard, this does nothing."""
-    if parts:
-        with _driver(options, parts[0]) as staged:
+    with _driver(options, parts) as staged:
+        if staged is not None:
             staged.abort(parts, STAGE_S)
 
 
@@ -167,7 +188,8 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._transaction = options.transaction or f"spark-{self._run}"
         self._version = options.version or 0
         with connected(options) as client:
-            handle_on(client, options.queues[0], options.timeout_s).close()
+            for queue in options.queues:
+                handle_on(client, queue, options.timeout_s).close()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         return _stage(self._options, self._transaction, self._version, self._run, iterator)
@@ -233,7 +255,7 @@ ROWS = 1000
 
 
 def _batched(rows: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    names = [name for name in WRITTEN if name in schema.fieldNames()]
+    names = [name for name in (*WRITTEN, "queue") if name in schema.fieldNames()]
     types = {name: _arrow_type(schema[name].dataType) for name in names}
     gathered: list[Any] = []
 
