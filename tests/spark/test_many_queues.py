@@ -90,15 +90,15 @@ def asked(queue: str) -> Options:
 @pytest.mark.parametrize(
     ("columns", "queue", "says"),
     [
-        ("value string", "", "option queue is missing"),
-        ("value string", "a,b", "no column queue says which"),
-        ("value string, queue int", "", "column queue is of type int"),
+        (StructType().add("value", "string"), "", "option queue is missing"),
+        (StructType().add("value", "string"), "a,b", "no column queue says which"),
+        (StructType().add("value", "string").add("queue", "long"), "", "queue is of type bigint"),
     ],
 )
-def test_where_rows_go_must_be_said(columns: str, queue: str, says: str) -> None:
+def test_where_rows_go_must_be_said(columns: StructType, queue: str, says: str) -> None:
     """Before a task starts."""
     with pytest.raises(mirrorq.ConfigError, match=says):
-        check_columns(asked(queue), StructType.fromDDL(columns), overwrite=False)
+        check_columns(asked(queue), columns, overwrite=False)
 
 
 def test_rows_by_queue() -> None:
