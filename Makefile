@@ -23,6 +23,8 @@ CHAOS_RESULTS ?= results/chaos.jsonl
 # Inputs of `make fuzz`, over all targets, and where they begin.
 COUNT ?= 1000000
 FUZZ_SEED ?= 1
+# Arguments of `make compare`; `--help` lists them.
+COMPARE ?=
 # Where `make pipeline` leaves its output: a folder that is empty or not there.
 PIPELINE_OUT ?= pipeline-out
 # Kills of `make soak-spark`, and which ones.
@@ -39,7 +41,7 @@ SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint types unit simulation processes spark-tests spark-cluster pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
-	bench ceiling sanitize clean
+	bench ceiling compare sanitize clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +101,13 @@ compat: $(STAMP)  ## the Spark tests on the newest 4.0, 4.1 and 4.2: minutes, an
 			--editable '.[test]' "pyspark==$$version.*"; \
 		PYTHONPATH=$(CURDIR)/spark_integration build/spark-$$version/bin/python -m pytest $(SPARK); \
 	done
+
+$(VENV)/.compare: $(STAMP) benches/compare/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benches/compare/requirements.txt
+	touch $@
+
+compare: $(VENV)/.compare  ## beside RabbitMQ, NATS, PySyncObj and others: COMPARE='--only mirrorq,rabbit --rounds 1'
+	cd benches && ../$(BIN)/python -m compare $(COMPARE)
 
 sim: $(STAMP)  ## many seeds of the simulation: make sim SEEDS=1000
 	$(SWARM) --seeds $(SEEDS) $(if $(RESULTS),--results $(RESULTS))

@@ -65,7 +65,13 @@ class CeilingResult(NamedTuple):
 
 
 def measure(
-    path: str | os.PathLike[str] | None = None, *, busy: bool = False, seconds: float = 3.0
+    path: str | os.PathLike[str] | None = None,
+    *,
+    busy: bool = False,
+    seconds: float = 3.0,
+    message_bytes: int = MESSAGE_BYTES,
+    batch: int = BATCH_COUNT,
+    in_flight: int = IN_FLIGHT_MAX,
 ) -> CeilingResult:
     """Measure the ring.
 
@@ -73,12 +79,16 @@ def measure(
         path: where to make the stores, on the disk that counts; None: the temporary directory.
         busy: run a thread that computes in Python in the first member.
         seconds: length of each of the two parts.
+        message_bytes: of one message.
+        batch: messages that are sent and confirmed together.
+        in_flight: batches under way at once.
 
     Returns:
         Figures of this run; the stores are removed.
     """
-    many = _run_ring(path, BATCH_COUNT, IN_FLIGHT_MAX, busy, seconds)
-    single = _run_ring(path, 1, 1, busy, seconds)
+    task = {"message_bytes": message_bytes, "busy": busy, "seconds": seconds}
+    many = _run_ring(path, task | {"batch": batch, "in_flight": in_flight})
+    single = _run_ring(path, task | {"batch": 1, "in_flight": 1})
     cuts = statistics.quantiles(single["latencies_ms"], n=100, method="inclusive")
     return CeilingResult(many["messages"] / many["seconds"], cuts[49], cuts[98], busy)
 
@@ -86,23 +96,14 @@ def measure(
 # --- The ring, from outside ---------------------------------------------------------------
 
 
-def _run_ring(
-    path: str | os.PathLike[str] | None, batch: int, in_flight: int, busy: bool, seconds: float
-) -> dict[str, Any]:
+def _run_ring(path: str | os.PathLike[str] | None, task: dict[str, Any]) -> dict[str, Any]:
     """Start the members, join their sockets, and return what the first one reports."""
     directory = tempfile.mkdtemp(prefix="mirrorq-ceiling-", dir=path)
     members: list[subprocess.Popen[str]] = []
     try:
         for index in range(MEMBERS):
-            task = {
-                "index": index,
-                "path": str(Path(directory, str(index))),
-                "batch": batch,
-                "in_flight": in_flight,
-                "busy": busy,
-                "seconds": seconds,
-            }
-            command = [sys.executable, __file__, "--member", json.dumps(task)]
+            own = task | {"index": index, "path": str(Path(directory, str(index)))}
+            command = [sys.executable, __file__, "--member", json.dumps(own)]
             members.append(
                 subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             )
@@ -217,7 +218,7 @@ def run_mirror(member: Member, index: int) -> None:
 
 def run_first(member: Member, task: dict[str, Any]) -> dict[str, Any]:
     """Keep `in_flight` batches under way until the time is over; report what came of it."""
-    batch = os.urandom(MESSAGE_BYTES * task["batch"])
+    batch = os.urandom(task["message_bytes"] * task["batch"])
     sent_at: deque[float] = deque()
     latencies_ms: list[float] = []
     sent = stable = left_durable = 0

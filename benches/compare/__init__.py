@@ -1,0 +1,1 @@
+"""mirrorq beside what users would pick instead: `make compare`."""
