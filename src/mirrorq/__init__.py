@@ -42,6 +42,7 @@ used, so a client never loads LMDB.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 from mirrorq.errors import (
@@ -127,6 +128,9 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "StoreCorrupt",
     "StoreLocked",
 ]
+
+# What happens to nodes and clients is told here; an application says where it goes.
+logging.getLogger("mirrorq").addHandler(logging.NullHandler())
 
 _HOMES = {
     "Batch": "mirrorq.reading",

@@ -57,9 +57,11 @@ from mirrorq.messages import (
 )
 from mirrorq.notice import Notice
 from mirrorq.outgoing import packed
+from mirrorq.sampling import Sampler
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.shelf import Shelf
 from mirrorq.store import Store
+from mirrorq.timings import Timings
 from mirrorq.transport import CONTROL, DATA, Transport
 from mirrorq.transport.inbound import (
     ClientMessage,
@@ -101,6 +103,11 @@ class ClientSide(Protocol):
 
     wake_ms: int | None
 
+    @property
+    def client_count(self) -> int:
+        """Clients that are served now."""
+        ...
+
     def on_message(self, inbound: ClientMessage) -> None: ...
 
     def on_reply_lost(self, identity: bytes, gone: bool, size: int) -> None: ...
@@ -141,6 +148,8 @@ class Driver:
         """Takes messages of clients; called on the node thread."""
         self.complaints = Complaints(log)
         """Where what others cause is written; the node thread's."""
+        self.timings = Timings()
+        self.sampler = Sampler(self, store, transport)
         self._store = store
         self._shelf = Shelf(store, engine.replicas)
         self._transport = transport
@@ -250,6 +259,7 @@ class Driver:
         self.engine.room.bytes_left = self._store.room_bytes()
         effects = self.engine.step(clock.now_ms(), clock.wall_us(), events)
         self._wake_at_ms = effects.wake_at_ms
+        self.timings.note_steps(self.engine.replicas, self.engine.hosting.stepped)
         if self.entry is not None:
             self.entry.after_step()
         if self._transport is not None and (effects.connects or effects.disconnects):
@@ -268,6 +278,8 @@ class Driver:
         self._step_ports(clock.now_ms())
         if self._transport is not None:
             self._transport.flush()
+        if self.sampler.is_busy:
+            self.sampler.advance()
 
     def _connect(self, transport: Transport, effects: EngineEffects) -> None:
         for node, endpoint in effects.connects:
@@ -293,6 +305,8 @@ class Driver:
 
     def _timeout_ms(self) -> int:
         if self._events or self._calls or self._woken or self._reads or self._is_stopping:
+            return 0
+        if self.sampler.is_busy:
             return 0
         now_ms = clock.now_ms()
         wake = now_ms + POLL_MS_MAX
@@ -381,7 +395,8 @@ class Driver:
         if self._transport is not None:
             self._transport.flush()
         try:
-            self._store.commit(effects.writes, effects.raft)
+            with self.timings.commit():
+                self._store.commit(effects.writes, effects.raft)
         except StoreFull as error:
             if not self.blocked_by:
                 log.error("commits wait: %s", error)
@@ -456,6 +471,8 @@ class Driver:
             return
         if rest is not None:
             self.post(NotSent(rest))
+        if is_own and isinstance(reply.reply, Deliver):
+            self.engine.replicas[reply.queue_id].tally.note_sent(reply.reply)
         if is_here:
             self._ports[reply.session].events.append(ReplyArrived(reply))
         else:

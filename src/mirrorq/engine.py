@@ -489,6 +489,8 @@ class Engine:
 
     def _welcome(self, member: MemberId) -> None:
         """Another life of a peer has come: nothing of the one before, nothing told to it yet."""
+        text = f"node {member.node} has come, incarnation {member.incarnation}"
+        self._out.notices.append(Notice("came", text))
         self.hosting.post_all(NodeGone(member.node, member.incarnation))
         self.hosting.on_link(member.node)
         self.hosting.reports.tell_again()
@@ -685,6 +687,9 @@ class Engine:
             self._joins = ()
             self._out.notices.append(Notice("founded", "the cluster is founded"))
         is_news = was_leader is not raft.is_leader
+        if is_news:
+            leads = "leads" if raft.is_leader else "no longer leads"
+            self._out.notices.append(Notice("leader", f"{leads} the catalog in term {raft.term}"))
         if self._supervisor.is_asked_for_leases:
             contact_ms = raft.majority_contact_ms
             is_news = is_news or contact_ms != self._contact_ms

@@ -54,7 +54,7 @@ from mirrorq.replica import (
 from mirrorq.room import Room
 from mirrorq.rounds import Round, Rounds
 from mirrorq.sync_reports import SyncReports
-from mirrorq.view import find_store
+from mirrorq.view import find_store, view_text
 
 __all__ = ["LEFTOVER_FACTOR", "Hosting"]
 
@@ -150,6 +150,8 @@ class Hosting:
         """Queues whose copy here is a member that is not in sync."""
         self._yielding: dict[int, None] = {}
         """Queues that a master here has given up in their epoch."""
+        self._told_epochs: dict[int, int] = {}
+        """Views of copies here of which listeners have been told."""
         self._out = EngineEffects()
 
     # --- The step -------------------------------------------------------------------------
@@ -346,6 +348,10 @@ class Hosting:
         if record.view.members[0].id == self.me and not was_master:
             text = f"master of queue {record.name!r} at epoch {record.view.epoch}"
             self._out.notices.append(Notice("became master", text, queue_id))
+        if self._told_epochs.get(queue_id, 0) < record.view.epoch:
+            self._told_epochs[queue_id] = record.view.epoch
+            text = f"queue {record.name!r}: {view_text(record.view)}"
+            self._out.notices.append(Notice("view", text, queue_id))
 
     def _drop(self, queue_id: int) -> None:
         """The queue is no more: its store is emptied."""
@@ -359,6 +365,7 @@ class Hosting:
         self._leftovers.note(queue_id, False)
         self.images.pop(queue_id, None)
         self._inbox.pop(queue_id, None)
+        self._told_epochs.pop(queue_id, None)
         self._due.set(queue_id, None)
         self.reports.drop_copy(queue_id)
         if self.replicas.pop(queue_id, None) is not None:

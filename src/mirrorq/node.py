@@ -57,6 +57,7 @@ from mirrorq.notice import Notice
 from mirrorq.outcomes import Outcomes
 from mirrorq.proposals import recorded_endpoints
 from mirrorq.routing import ExchangeRecord
+from mirrorq.sampling import NodeSample
 from mirrorq.security import Security, check_endpoints, check_listen
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
@@ -652,6 +653,14 @@ class Node(Administration):
         """Every node of the cluster as this one sees it, by name."""
         self._check_open()
         return self._on_thread(lambda: NodeStatus.all_of(self._driver.engine), 5.0, [])
+
+    def sample(self, timeout: float = 1.0) -> NodeSample | None:
+        """What this node is like now, for metrics: of its own copies only.
+
+        When the node thread is busy for longer than `timeout` seconds, the last one that was
+        made, or None. May be called on a closed node.
+        """
+        return self._driver.sampler.take(timeout)
 
     def policies(self) -> list[PolicyStatus]:
         """Every policy of the cluster, by name."""

@@ -80,7 +80,7 @@ def _report_of(replica: Replica) -> QueueReport | None:
     master = replica.master
     if master is None or not master.active:
         return None
-    delivery = master.delivery
+    delivery, tally = master.delivery, replica.tally
     return QueueReport(
         replica.queue_id,
         master.reign,
@@ -90,4 +90,7 @@ def _report_of(replica: Replica) -> QueueReport | None:
         master.blocked_by,
         replica.state.lost,
         master.delays.count,
+        tally.published,
+        tally.delivered,
+        tally.acked,
     )

@@ -58,6 +58,7 @@ from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
 from mirrorq.room import Room
+from mirrorq.tally import Tally
 from mirrorq.transfer import Transfer
 
 SLOW_FACTOR = 5
@@ -228,6 +229,8 @@ class Replica:
         self.ring = Ring(me, queue_id, config.joiner_bytes_max, self.room)
         self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s)
         self.master: Master | None = None
+        self.tally = Tally()
+        """For metrics."""
         self.definition = DEFAULT
         """What the policy in force says; only what the master decides by it counts."""
         self._declared = Declared(False, False)
@@ -309,6 +312,7 @@ class Replica:
             attachments = master.attachments
             if attachments.replies:
                 out.replies, attachments.replies = attachments.replies, []
+                self.tally.note_replies(out.replies)
             if master.commands:
                 out.commands, master.commands = master.commands, []
         out.wake_at_ms = self._wake_at_ms(now_ms, out.wake_at_ms)
@@ -588,6 +592,7 @@ class Replica:
         self._bytes_since += len(entry.frame)
         self._applied_ms = now_ms
         if self.master is not None:
+            self.tally.note(entry, self.state.verdict)
             self.master.on_applied(now_ms, entry)
         return True
 

@@ -68,6 +68,12 @@ class QueueStatus:
     shortfall: str = ""
     """What the policy wants and the queue has not: "wanted 3 copies, have 2: why", "" when it has
     all. Among the warnings, too."""
+    messages_published: int = 0
+    """Stored since the present master has its copy, as the next two: their growth is a rate, and
+    they begin anew with another master or its restart."""
+    messages_delivered: int = 0
+    """Handed out, those that a get() fetches ahead included."""
+    messages_acknowledged: int = 0
 
     @classmethod
     def unknown(cls) -> QueueStatus:
@@ -98,6 +104,7 @@ class QueueStatus:
         syncing = engine.catalog.synchronising(queue_id)
         progress = engine.sync_reports.of(now_ms, syncing, queue_id, replica)
         lacks = _shortfall(engine, record)
+        published, delivered, acknowledged = _totals(engine, queue_id)
         return cls(
             name=record.name,
             state=state,
@@ -111,6 +118,9 @@ class QueueStatus:
             messages_delayed=delayed,
             messages_staged=replica.state.staging.staged.count if replica is not None else 0,
             bytes_staged=replica.state.staging.size if replica is not None else 0,
+            messages_published=published,
+            messages_delivered=delivered,
+            messages_acknowledged=acknowledged,
             counts_age_ms=age_ms,
             consumers=consumers,
             policy=None if policy is None else policy.name,
@@ -220,6 +230,15 @@ def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, 
         counts = (report.ready, report.unacknowledged, report.delayed, report.consumers)
         return (*counts, max(now_ms - heard_ms, 0))
     return (replica.state.live.count if replica is not None else 0, 0, 0, 0, 0)
+
+
+def _totals(engine: Engine, queue_id: int) -> tuple[int, int, int]:
+    """(published, delivered, acknowledged): the master's own, or its last report."""
+    replica = engine.replicas.get(queue_id)
+    if replica is not None and replica.is_serving:
+        return replica.tally.published, replica.tally.delivered, replica.tally.acked
+    known = engine.reports.get(queue_id)
+    return (known[0].published, known[0].delivered, known[0].acked) if known else (0, 0, 0)
 
 
 def _blocked_by(engine: Engine, queue_id: int) -> str:

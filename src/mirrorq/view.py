@@ -41,6 +41,7 @@ __all__ = [
     "promotable",
     "right",
     "standing",
+    "view_text",
 ]
 
 
@@ -75,6 +76,16 @@ def standing(view: View, member_id: MemberId) -> Standing:
         last,
         last == member_id,
     )
+
+
+def view_text(view: View) -> str:
+    """Return a view in words, for the log."""
+    master, *mirrors = view.members
+    in_sync = ", ".join(member.id.node for member in mirrors if member.in_sync)
+    joining = ", ".join(member.id.node for member in mirrors if not member.in_sync)
+    text = f"epoch {view.epoch}, master {master.id.node}"
+    text += f", in sync {in_sync}" if in_sync else ""
+    return text + (f", joining {joining}" if joining else "")
 
 
 def make_view(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -54,6 +55,11 @@ def _peers(
 @click.option(
     "--insecure", is_flag=True, help="Listen on other addresses than loopback without keys."
 )
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve metrics for Prometheus there, by plain HTTP; on loopback without a host.",
+)
 def node(
     name: str,
     path: Path,
@@ -63,6 +69,7 @@ def node(
     witness: bool,
     keys: Path | None,
     insecure: bool,
+    metrics: str | None,
 ) -> None:
     """Run the node NAME until SIGTERM or Ctrl-C."""
     # Blocked here and in all threads made from now on, and waited for below: a handler could run
@@ -72,7 +79,8 @@ def node(
     with failing():
         from mirrorq.node import Node
 
-        with Node(
+        _check_metrics(metrics, insecure)
+        with ExitStack() as ending, Node(
             name,
             path=path,
             peers=peers or None,
@@ -82,11 +90,31 @@ def node(
             listen=listen,
             join=join,
         ) as running:
+            if metrics is not None:
+                from mirrorq.metrics import serve
+
+                ending.callback(serve(metrics, running))
             click.echo(f"node {name} runs" + _where(running.listening))
             while signal.sigtimedwait(ENDING, LOOK_S) is None:
                 if running.closed():
                     raise Failed(f"node {name} has stopped: its log says why")
     click.echo(f"node {name} has ended")
+
+
+def _check_metrics(address: str | None, insecure: bool) -> None:
+    """Before anything starts: whether metrics can be served, and may be."""
+    if address is None:
+        return
+    try:
+        from mirrorq.metrics import split_address
+    except ImportError as error:
+        raise Failed(str(error)) from error
+    host, _ = split_address(address)
+    if host not in ("127.0.0.1", "::1", "localhost") and not insecure:
+        raise Failed(
+            f"metrics at {address} could be read by other machines, by plain HTTP: listen on "
+            "loopback, or allow it with --insecure"
+        )
 
 
 def _where(endpoint: str) -> str:

@@ -118,6 +118,10 @@ class QueueReport:
     lost: int = 0
     """Messages that unclean promotions have lost, as far as known."""
     delayed: int = 0
+    published: int = 0
+    """This and what follows: totals since the master has its copy, for rates."""
+    delivered: int = 0
+    acked: int = 0
 
 
 @frozen

@@ -87,7 +87,7 @@ DEFINED = (
 )
 """Mutable attrs classes."""
 COLUMNS = (Column, Sizes)
-SHARED = ("_config", "_codec", "out", "_standing", "meter", "_targets")
+SHARED = ("_config", "_codec", "out", "_standing", "meter", "tally", "_targets")
 """Fields that are no state, or follow from others: the same object in every copy."""
 
 _FIELDS: dict[type, tuple[str, ...]] = {

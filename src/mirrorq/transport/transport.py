@@ -172,6 +172,16 @@ class Transport:
         bound = router.getsockopt_string(zmq.LAST_ENDPOINT)
         return bound.rstrip("\0")
 
+    @property
+    def connection_count(self) -> int:
+        """Connections of the listening endpoint: of peers and of clients."""
+        return len(self._door)
+
+    @property
+    def peer_count(self) -> int:
+        """Peers to which this node's own connections stand."""
+        return sum(peer.is_up for peer in self._peers.values())
+
     # --- Peers ---
 
     def connect_peer(self, peer: str, endpoint: str) -> None:

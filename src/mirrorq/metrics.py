@@ -1,0 +1,266 @@
+"""A node's numbers for Prometheus. Needs the extra `metrics`; nothing else imports this module.
+
+    from prometheus_client import REGISTRY
+    from mirrorq.metrics import Collector
+
+    REGISTRY.register(Collector(node))
+
+A queue's counts come from its master's node only, so that a sum over all nodes is right. Names are
+RabbitMQ's where the thing is the same; docs/monitoring.md has all of them.
+
+*Threads*: a scrape runs on the scraper's thread. It waits up to `patience_s` for a fresh sample of
+the node thread and takes the last one otherwise: `mirrorq_sample_age_seconds` says how old it is.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from mirrorq.errors import ConfigError
+from mirrorq.histogram import BOUNDS_S, Observed
+from mirrorq.sampling import NodeSample, QueueSample
+
+try:
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
+    from prometheus_client.registry import Collector as BaseCollector
+except ImportError as error:
+    raise ImportError(
+        "mirrorq.metrics needs prometheus-client: pip install 'mirrorq[metrics]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from mirrorq.node import Node
+
+__all__ = ["Collector", "serve"]
+
+PATIENCE_S = 1.0
+"""A scrape waits this long for a node thread that is busy."""
+
+_OfNode = tuple[str, str, Callable[[NodeSample], float]]
+_OfCopy = tuple[str, str, Callable[[QueueSample], float]]
+
+NODE_GAUGES: tuple[_OfNode, ...] = (
+    ("sample_age_seconds", "Age of what is shown of this node", lambda s: s.age_ms() / 1000),
+    ("node_incarnation", "Grows at each start of the node", lambda s: s.incarnation),
+    ("node_leader", "1: leads the catalog", lambda s: s.is_leader),
+    ("node_paused", "1: no contact with a majority", lambda s: s.is_paused),
+    ("node_blocked", "1: commits wait, the disk or the store is full", lambda s: s.is_blocked),
+    ("nodes", "Nodes in the catalog", lambda s: s.nodes),
+    ("nodes_alive", "Nodes that run, as this one sees it", lambda s: s.nodes_alive),
+    ("queues", "Queues in the catalog", lambda s: s.queues),
+    ("queues_down", "Queues without a master that runs", lambda s: s.queues_down),
+    ("connections", "Connections of the listening endpoint", lambda s: s.connections),
+    ("peers_connected", "Peers to which this node is connected", lambda s: s.peers_connected),
+    ("clients", "Clients served by this node", lambda s: s.clients),
+    ("store_used_bytes", "Bytes in use in the store", lambda s: s.store_used_bytes),
+    ("store_limit_bytes", "store_bytes_max", lambda s: s.store_bytes_max),
+    (
+        "store_used_ratio",
+        "Part of store_bytes_max that is in use",
+        lambda s: s.store_used_bytes / s.store_bytes_max,
+    ),
+)
+NODE_COUNTERS: tuple[_OfNode, ...] = (
+    ("sends_dropped", "Messages between processes that found no way", lambda s: s.dropped),
+    ("garbage_received", "Messages that could not be read", lambda s: s.garbage),
+)
+MASTER_GAUGES: tuple[_OfCopy, ...] = (
+    ("queue_messages_ready", "Messages that can be handed out", lambda c: c.ready),
+    ("queue_messages_unacked", "Messages handed out and not acked", lambda c: c.unacked),
+    ("queue_messages_delayed", "Messages whose delay has not ended", lambda c: c.delayed),
+    (
+        "queue_messages",
+        "Ready, unacknowledged and delayed messages",
+        lambda c: c.ready + c.unacked + c.delayed,
+    ),
+    ("queue_consumers", "Consumers", lambda c: c.consumers),
+    ("queue_replicas", "Members of the view", lambda c: c.members),
+    ("queue_replicas_in_sync", "Members of the view in sync", lambda c: c.members_in_sync),
+    ("queue_unstable_bytes", "Ops not yet on all members in sync", lambda c: c.unstable_bytes),
+    ("queue_blocked", "1: publishes or their confirms wait", lambda c: c.is_blocked),
+)
+COPY_GAUGES: tuple[_OfCopy, ...] = (
+    ("copy_in_sync", "1: this node's copy is in sync", lambda c: c.in_sync),
+    ("copy_bytes", "Bytes of this node's copy", lambda c: c.copy_bytes),
+    ("copy_sync_ratio", "Part of what lives that this copy has", lambda c: c.sync_share),
+)
+COUNTERS: tuple[_OfCopy, ...] = (
+    ("messages_published", "Messages stored", lambda c: c.tally.published),
+    ("messages_confirmed", "Confirms told", lambda c: c.tally.confirmed),
+    ("messages_refused", "Messages refused", lambda c: c.tally.refused),
+    ("messages_delivered", "Messages handed out", lambda c: c.tally.delivered),
+    ("messages_redelivered", "Of these, not for the first time", lambda c: c.tally.redelivered),
+    ("messages_acked", "Messages acked", lambda c: c.tally.acked),
+    ("messages_returned", "Messages that went back", lambda c: c.tally.returned),
+    ("messages_dead_lettered", "Messages that went on", lambda c: c.tally.dead_lettered),
+    ("queue_failovers", "Times that this node took over", lambda c: c.tally.failovers),
+    ("queue_unclean_promotions", "Of these, not in sync", lambda c: c.tally.unclean),
+)
+
+
+class Collector(BaseCollector):
+    """Collects some nodes of this process, for any registry.
+
+    Args:
+        nodes: as a rule one. Every series has its name as the label `node`.
+        patience_s: how long a scrape waits for a node thread that is busy.
+    """
+
+    def __init__(self, *nodes: Node, patience_s: float = PATIENCE_S) -> None:
+        if not nodes:
+            raise ConfigError("Collector() collects nothing: give it a node")
+        self._nodes = nodes
+        self._patience_s = patience_s
+
+    def describe(self) -> Iterable[Metric]:
+        """The names, without a look at any node."""
+        return _families([], [])
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, as they are now."""
+        samples = [node.sample(self._patience_s) for node in self._nodes]
+        yield from _families([sample for sample in samples if sample is not None], self._nodes)
+
+
+def serve(address: str, *nodes: Node) -> Callable[[], None]:
+    """Serve the metrics of nodes, and of this process, over HTTP.
+
+    Args:
+        address: `host:port`; without a host, loopback.
+
+    Returns:
+        What ends it.
+
+    Raises:
+        ConfigError: there is no listening at this address.
+    """
+    from prometheus_client import PlatformCollector, ProcessCollector
+
+    host, port = split_address(address)
+    registry = CollectorRegistry()
+    registry.register(Collector(*nodes))
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot serve metrics at {address}: {error}") from error
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+    return end
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `:port` or `port`.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"{address!r} is no address: give host:port, as 127.0.0.1:9464")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _families(samples: list[NodeSample], nodes: Iterable[Node]) -> Iterator[Metric]:
+    up = GaugeMetricFamily("mirrorq_node_up", "1: the node runs", labels=["node"])
+    for node in nodes:
+        up.add_metric([node.name], not node.closed())
+    yield up
+    yield _info(nodes)
+    yield _disk_free(nodes)
+    for name, text, value in NODE_GAUGES:
+        gauge = GaugeMetricFamily(f"mirrorq_{name}", text, labels=["node"])
+        for sample in samples:
+            gauge.add_metric([sample.node], float(value(sample)))
+        yield gauge
+    for name, text, value in NODE_COUNTERS:
+        counter = CounterMetricFamily(f"mirrorq_{name}", text, labels=["node"])
+        for sample in samples:
+            counter.add_metric([sample.node], float(value(sample)))
+        yield counter
+    yield _histogram("commit_seconds", "Commits to disk", samples, lambda s: s.commits)
+    yield _histogram(
+        "ring_round_seconds",
+        "From an op's leaving the master to stable",
+        samples,
+        lambda s: s.rings,
+    )
+    yield from _of_copies(samples)
+
+
+def _of_copies(samples: list[NodeSample]) -> Iterator[Metric]:
+    copies = [(sample.node, copy) for sample in samples for copy in sample.copies]
+    for name, text, value in MASTER_GAUGES:
+        gauge = GaugeMetricFamily(f"mirrorq_{name}", text, labels=["node", "queue"])
+        for node, copy in copies:
+            if copy.is_master:
+                gauge.add_metric([node, copy.name], float(value(copy)))
+        yield gauge
+    for name, text, value in COPY_GAUGES:
+        gauge = GaugeMetricFamily(f"mirrorq_{name}", text, labels=["node", "queue"])
+        for node, copy in copies:
+            gauge.add_metric([node, copy.name], float(value(copy)))
+        yield gauge
+    for name, text, value in COUNTERS:
+        counter = CounterMetricFamily(f"mirrorq_{name}", text, labels=["node", "queue"])
+        for node, copy in copies:
+            counter.add_metric([node, copy.name], float(value(copy)))
+        yield counter
+    ended = CounterMetricFamily(
+        "mirrorq_messages_ended",
+        "Messages that ended without an ack",
+        labels=["node", "queue", "reason"],
+    )
+    for node, copy in copies:
+        for reason, count in copy.tally.ended.items():
+            ended.add_metric([node, copy.name, reason], count)
+    yield ended
+
+
+def _histogram(
+    name: str, text: str, samples: list[NodeSample], value: Callable[[NodeSample], Observed]
+) -> Metric:
+    family = HistogramMetricFamily(f"mirrorq_{name}", text, labels=["node"])
+    bounds = [*map(str, BOUNDS_S), "+Inf"]
+    for sample in samples:
+        observed = value(sample)
+        buckets = zip(bounds, accumulate(observed.counts), strict=True)
+        family.add_metric([sample.node], list(buckets), observed.seconds)
+    return family
+
+
+def _info(nodes: Iterable[Node]) -> Metric:
+    family = GaugeMetricFamily("mirrorq_build_info", "Always 1", labels=["node", "version"])
+    version = importlib.metadata.version("mirrorq")
+    for node in nodes:
+        family.add_metric([node.name, version], 1)
+    return family
+
+
+def _disk_free(nodes: Iterable[Node]) -> Metric:
+    """Asked of the system here: not by the node thread."""
+    family = GaugeMetricFamily(
+        "mirrorq_disk_free_bytes", "Free bytes of the store's disk", labels=["node"]
+    )
+    for node in nodes:
+        try:
+            found = os.statvfs(node.path)
+        except OSError:
+            continue
+        family.add_metric([node.name], found.f_bavail * found.f_frsize)
+    return family

@@ -1,0 +1,264 @@
+"""What a scrape shows: of one node, of a cluster over a failover, of a node that is busy."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mirrorq import ConfigError, Node
+from mirrorq.demo.ports import free_ports
+from mirrorq.metrics import Collector, serve, split_address
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 60.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Look again and again until the condition holds."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "never came"
+        time.sleep(0.01)
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
+    """One series, 0 when there is none."""
+    return registry.get_sample_value(f"mirrorq_{name}", labels) or 0.0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node("a", path=tmp_path / "a") as node:
+        yield node
+
+
+def test_a_scrape_tells_what_became_of_messages(node: Node) -> None:
+    """Every count of one queue, and times of commits and rounds."""
+    registry = CollectorRegistry()
+    registry.register(Collector(node))
+    orders = node.queue("orders")
+    orders.put_many([b"1", b"2", b"3", b"4"]).result(DEADLINE_S)
+    first, second, third = (orders.get(timeout=DEADLINE_S) for _ in range(3))
+    first.ack().result(DEADLINE_S)
+    second.nack(requeue=False).result(DEADLINE_S)
+    third.nack().result(DEADLINE_S)
+    assert orders.get(timeout=DEADLINE_S).redelivered
+    found = {
+        name: value(registry, f"messages_{name}_total", node="a", queue="orders")
+        for name in ("published", "confirmed", "acked", "returned", "redelivered", "refused")
+    }
+    assert found == {
+        "published": 4,
+        "confirmed": 4,
+        "acked": 1,
+        "returned": 1,
+        "redelivered": 1,
+        "refused": 0,
+    }
+    assert value(registry, "messages_delivered_total", node="a", queue="orders") >= 4
+    ended = {"node": "a", "queue": "orders", "reason": "rejected"}
+    assert value(registry, "messages_ended_total", **ended) == 1
+    total = value(registry, "queue_messages", node="a", queue="orders")
+    parts = ("queue_messages_ready", "queue_messages_unacked", "queue_messages_delayed")
+    assert total == sum(value(registry, part, node="a", queue="orders") for part in parts) == 2
+    assert value(registry, "queue_replicas_in_sync", node="a", queue="orders") == 1
+    assert value(registry, "copy_bytes", node="a", queue="orders") > 0
+    assert value(registry, "store_used_bytes", node="a") > 0
+    assert value(registry, "disk_free_bytes", node="a") > 0
+    assert value(registry, "node_up", node="a") == 1
+    for histogram in ("commit_seconds", "ring_round_seconds"):
+        count = value(registry, f"{histogram}_count", node="a")
+        assert count == value(registry, f"{histogram}_bucket", node="a", le="+Inf") > 0
+        assert value(registry, f"{histogram}_sum", node="a") > 0
+    orders.close()
+
+
+def test_names_of_queues_do_not_break_the_format(node: Node) -> None:
+    """Whatever a queue is called, a scraper reads it back."""
+    names = ['a"b', "line\nbreak", "back\\slash", "ümlaut {x}"]
+    for name in names:
+        node.queue(name).close()
+    registry = CollectorRegistry()
+    registry.register(Collector(node))
+    text = generate_latest(registry).decode()
+    seen = {
+        sample.labels["queue"]
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "mirrorq_queue_messages"
+    }
+    assert seen == set(names)
+
+
+def test_a_busy_node_thread_delays_no_scrape_for_good(node: Node) -> None:
+    """The scrape shows the last sample and its age; the node thread waits for no scraper."""
+    registry = CollectorRegistry()
+    registry.register(Collector(node, patience_s=0.05))
+    orders = node.queue("orders")
+    orders.put(b"1").result(DEADLINE_S)
+    until(lambda: value(registry, "messages_published_total", node="a", queue="orders") == 1)
+    is_held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_held.set()
+        go_on.wait(DEADLINE_S)
+
+    node._driver.call(hold)
+    assert is_held.wait(DEADLINE_S)
+    try:
+        until(lambda: value(registry, "sample_age_seconds", node="a") > 0.2)
+        assert value(registry, "messages_published_total", node="a", queue="orders") == 1
+    finally:
+        go_on.set()
+    orders.put(b"2").result(DEADLINE_S)
+    until(lambda: value(registry, "messages_published_total", node="a", queue="orders") == 2)
+    orders.close()
+
+
+def test_many_queues_are_looked_at_in_slices(node: Node) -> None:
+    """More queues than one round looks at, and all of them are there."""
+    from mirrorq.sampling import SLICE
+
+    for number in range(SLICE + 3):
+        node.queue(f"q{number}").close()
+    sample = node.sample(DEADLINE_S)
+    assert sample is not None
+    assert len(sample.copies) == sample.queues == SLICE + 3
+
+
+def test_a_closed_node_is_down_and_can_be_scraped(tmp_path: Path) -> None:
+    """What it was last is still there, and says its age."""
+    node = Node("a", path=tmp_path / "a")
+    registry = CollectorRegistry()
+    registry.register(Collector(node))
+    assert node.sample(DEADLINE_S) is not None
+    node.close()
+    assert value(registry, "node_up", node="a") == 0
+    assert value(registry, "nodes", node="a") >= 0
+
+
+def test_a_failover_shows_at_the_new_master(tmp_path: Path) -> None:
+    """Counts come from the master's node; who takes over counts it."""
+    ports = free_ports(3)
+    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
+    nodes = {name: Node(name, path=tmp_path / name, peers=peers) for name in peers}
+    registry = CollectorRegistry()
+    registry.register(Collector(*nodes.values()))
+    try:
+        nodes["a"].wait_ready(DEADLINE_S)
+        orders = nodes["a"].queue("orders", timeout=DEADLINE_S)
+        status = orders.status()
+        assert status.master == "a"
+        assert len(status.synchronised_mirrors) == 2
+        orders.put_many([b"1", b"2"]).result(DEADLINE_S)
+        until(lambda: value(registry, "queue_messages", node="a", queue="orders") == 2)
+        for name in "abc":
+            assert value(registry, "copy_in_sync", node=name, queue="orders") == 1
+            assert value(registry, "peers_connected", node=name) == 2
+        assert registry.get_sample_value("mirrorq_queue_messages", {"node": "b"}) is None
+        until(lambda: nodes["b"].queues()[0].messages_published == 2)
+        nodes["a"].close()
+        until(
+            lambda: (
+                sum(value(registry, "queue_messages", node=name, queue="orders") for name in "bc")
+                == 2
+            )
+        )
+        until(
+            lambda: (
+                sum(
+                    value(registry, "queue_failovers_total", node=name, queue="orders")
+                    for name in "bc"
+                )
+                == 1
+            )
+        )
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+def test_serving_over_http(node: Node) -> None:
+    """`serve` listens on loopback, and its end frees the port."""
+    port = free_ports(1)[0]
+    end = serve(f":{port}", node)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
+        text = answer.read().decode()
+    assert 'mirrorq_node_up{node="a"} 1.0' in text
+    assert "process_cpu_seconds_total" in text
+    with pytest.raises(ConfigError, match=f"cannot serve metrics at 127.0.0.1:{port}"):
+        serve(f"127.0.0.1:{port}", node)
+    end()
+    serve(f"127.0.0.1:{port}", node)()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("9464", ("127.0.0.1", 9464)),
+        (":9464", ("127.0.0.1", 9464)),
+        ("0.0.0.0:1", ("0.0.0.0", 1)),
+        ("[::1]:80", ("::1", 80)),
+        ("host", None),
+        ("host:", None),
+        ("host:70000", None),
+        ("", None),
+    ],
+)
+def test_addresses(text: str, expected: tuple[str, int] | None) -> None:
+    """Loopback unless somebody says otherwise."""
+    if expected is None:
+        with pytest.raises(ConfigError, match="give host:port"):
+            split_address(text)
+    else:
+        assert split_address(text) == expected
+
+
+def test_mirrorq_node_refuses_to_show_metrics_to_other_machines(tmp_path: Path) -> None:
+    """Plain HTTP beyond loopback is asked for by name."""
+    command = [sys.executable, "-m", "mirrorq.cli", "node", "a", "--path", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--metrics", "0.0.0.0:0"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "allow it with --insecure" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_dashboard_file_and_the_page_name_metrics_that_exist(node: Node) -> None:
+    """docs/grafana/mirrorq.json asks for nothing that is not there; the page lists everything."""
+    registry = CollectorRegistry()
+    registry.register(Collector(node))
+    node.queue("orders").close()
+    text = generate_latest(registry).decode()
+    existing = {
+        sample.name for family in text_string_to_metric_families(text) for sample in family.samples
+    }
+    families = {
+        family.name if family.type != "counter" else f"{family.name}_total"
+        for family in text_string_to_metric_families(text)
+    }
+    dashboard = json.loads((ROOT / "docs" / "grafana" / "mirrorq.json").read_text("utf-8"))
+    asked: set[str] = set()
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            asked.update(re.findall(r"mirrorq_\w+", target["expr"]))
+    for variable in dashboard["templating"]["list"]:
+        asked.update(re.findall(r"mirrorq_\w+", str(variable.get("query", ""))))
+    assert len(asked) > 15
+    assert sorted(asked - existing) == []
+    page = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
+    named = set(re.findall(r"`(mirrorq_\w+)`", page))
+    assert sorted(named ^ families) == []
