@@ -28,6 +28,7 @@ from mirrorq.cli.queues import (
     redrive,
     status,
 )
+from mirrorq.cli.stores import verify
 from mirrorq.cli.synchronise import cancel_sync_queue, sync_queue
 
 __all__ = ["main"]
@@ -58,6 +59,7 @@ for command in (
     purge_queue,
     redrive,
     delete_queue,
+    verify,
     keygen,
     bench,
 ):

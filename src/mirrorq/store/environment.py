@@ -75,10 +75,15 @@ class Tables:
     raft: lmdb._Database
 
     @classmethod
-    def open(cls, environment: lmdb.Environment, txn: lmdb.Transaction[memoryview]) -> Tables:
-        """Open or create them within `txn`."""
+    def open(
+        cls,
+        environment: lmdb.Environment,
+        txn: lmdb.Transaction[memoryview] | None,
+    ) -> Tables:
+        """Open or create them within `txn`; None: open them in an environment that is only read."""
         names = ("meta", "queues", "messages", "ops", "garbage", "raft")
-        return cls(*(environment.open_db(name.encode(), txn=txn) for name in names))
+        create = txn is not None
+        return cls(*(environment.open_db(name.encode(), txn, create=create) for name in names))
 
     def all(self) -> tuple[lmdb._Database, ...]:
         return (self.meta, self.queues, self.messages, self.ops, self.garbage, self.raft)
@@ -135,7 +140,7 @@ class Environment:
         whole = _whole_bytes(file)
         is_walk_due = not self._lock.was_clean and size <= WALK_BYTES_MAX
         if is_walk_due or whole is None or size < whole:
-            problems = _walk(file)
+            problems, _ = walk(file)
             if problems:
                 more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
                 raise StoreCorrupt(
@@ -372,14 +377,15 @@ def _whole_bytes(file: Path) -> int | None:
     return int((last_page + 1) * page_bytes)
 
 
-def _walk(file: Path) -> list[str]:
-    """What is wrong with the pages of a data file."""
+def walk(file: Path) -> tuple[list[str], list[str]]:
+    """What is wrong with the pages of a data file, and what of them is in use nowhere and in no
+    free list: that costs space, and nothing else."""
     try:
-        problems = lmdb_verify.verify(str(file), subdir=False)  # type: ignore[no-untyped-call]
+        found = lmdb_verify.verify(str(file), subdir=False)  # type: ignore[no-untyped-call]
     except (lmdb_verify.VerifyError, OverflowError) as error:
-        return [str(error)]
-    # Pages that are in use nowhere and in no free list cost space, and nothing else.
-    return [problem for problem in problems if "a leak" not in problem]
+        return [str(error)], []
+    leaks = [problem for problem in found if "a leak" in problem]
+    return [problem for problem in found if "a leak" not in problem], leaks
 
 
 def _code(error: lmdb.Error) -> int:

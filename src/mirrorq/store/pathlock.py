@@ -89,3 +89,44 @@ class PathLock:
         except OSError:
             # A new file on a full disk: the lock holds all the same, only the pid is not told.
             return
+
+
+class SharedPathLock:
+    """Keeps others from opening a store while it is only read; changes no byte of it.
+
+    Held from construction to `release`. Where there is no lock file (a backup) nobody ever opened
+    the store, and none is made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            StoreLocked: A process has the store open.
+        """
+        self._descriptor: int | None = None
+        status = os.stat(path)
+        identity = (status.st_dev, status.st_ino)
+        with _guard:
+            if _open_paths.get(identity) == os.getpid():
+                raise StoreLocked(f"store {path} is open in this process (pid {os.getpid()})")
+            try:
+                descriptor = os.open(path / FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = os.pread(descriptor, CONTENT_BYTES, 0).decode("ascii", "replace").split()
+                os.close(descriptor)
+                pid = holder[1] if len(holder) > 1 else "unknown"
+                raise StoreLocked(
+                    f"store {path} is open in another process (pid {pid}): stop that process first"
+                ) from error
+            self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the lock up. May be repeated."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,113 @@
+"""A store that no process has open, looked at without changing a byte of it.
+
+The pages are walked before LMDB maps them: LMDB trusts what it maps, and a damaged file would end
+the process with a signal. The lock is a shared one: it keeps a node from starting meanwhile, and
+others may look too. A backup has no lock file; nobody else writes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import lmdb
+
+from mirrorq.errors import StoreCorrupt, StoreError
+from mirrorq.store.environment import DATA_FILE, Tables, walk
+from mirrorq.store.pathlock import SharedPathLock
+
+__all__ = ["OfflineStore", "is_store"]
+
+Result = TypeVar("Result")
+
+MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
+MAGIC_AT = 16
+"""Where LMDB's first page has it."""
+
+
+def is_store(path: Path) -> bool:
+    """Whether there is an LMDB file in this directory."""
+    try:
+        with (path / DATA_FILE).open("rb") as file:
+            return file.read(MAGIC_AT + len(MAGIC))[MAGIC_AT:] == MAGIC
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+class OfflineStore:
+    """Open from construction to `close`; also a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock the path and walk the pages.
+
+        Raises:
+            StoreLocked: A process has it open.
+            StoreError: There is no store of mirrorq, or it cannot be read.
+        """
+        self.path = path
+        try:
+            if not is_store(path):
+                raise StoreError(
+                    f"{path} is no store: it has no {DATA_FILE} of LMDB. Give the directory of a "
+                    "node, or of a backup"
+                )
+            self._lock = SharedPathLock(path)
+        except OSError as error:
+            raise StoreError(f"store {path} cannot be read: {error}") from error
+        self._lmdb: lmdb.Environment | None = None
+        try:
+            self.file_bytes = (path / DATA_FILE).stat().st_size
+            self.problems, self.leaks = walk(path / DATA_FILE)
+            """What is wrong with LMDB's pages, and which of them only cost space."""
+            if not self.problems:
+                self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        try:
+            self._lmdb = lmdb.open(
+                str(self.path), readonly=True, lock=False, create=False, max_dbs=8, lib_version=0
+            )
+            with self._lmdb.begin(buffers=True) as txn:
+                names = {bytes(name) for name in self._lmdb.dbs(txn)}
+                if b"meta" not in names:
+                    raise StoreError(
+                        f"{self.path} is no store: it holds an LMDB environment that mirrorq did "
+                        "not make. Give the directory of a node, or of a backup"
+                    )
+            # Not in that transaction: handles would end with it.
+            self.tables = Tables.open(self._lmdb, None)
+        except lmdb.NotFoundError as error:
+            self.problems.append(f"a database of mirrorq is missing: {error}")
+        except lmdb.Error as error:
+            raise StoreError(f"store {self.path} cannot be read: {error}") from error
+
+    def __enter__(self) -> OfflineStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the lock up."""
+        if self._lmdb is not None:
+            self._lmdb.close()
+            self._lmdb = None
+        self._lock.release()
+
+    def read(self, work: Callable[[lmdb.Transaction[memoryview]], Result]) -> Result:
+        """Run `work` in a read transaction. What it returns must hold no view of the map.
+
+        Raises:
+            StoreCorrupt: The pages are damaged.
+        """
+        if self.problems or self._lmdb is None:
+            raise StoreCorrupt(f"store {self.path}: {self.problems[0]}")
+        try:
+            with self._lmdb.begin(buffers=True) as txn:
+                return work(txn)
+        except lmdb.Error as error:
+            raise StoreCorrupt(f"store {self.path}: {error}") from error
