@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "mirrorq"
 
 PURE = (
+    "alarms",
     "purges",
     "attachments",
     "rounds",

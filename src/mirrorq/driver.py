@@ -75,6 +75,7 @@ from mirrorq.transport.inbound import (
 )
 from mirrorq.transport.inbound import LinkDown as PeerLinkDown
 from mirrorq.transport.inbound import LinkUp as PeerLinkUp
+from mirrorq.watch import Watch
 from mirrorq.wire import frames
 from mirrorq.wire.messages import Part, decode, encode
 
@@ -150,6 +151,7 @@ class Driver:
         """Where what others cause is written; the node thread's."""
         self.timings = Timings()
         self.sampler = Sampler(self, store, transport)
+        self.watch = Watch(engine, store, self.timings, on_notice)
         self._store = store
         self._shelf = Shelf(store, engine.replicas)
         self._transport = transport
@@ -278,6 +280,7 @@ class Driver:
         self._step_ports(clock.now_ms())
         if self._transport is not None:
             self._transport.flush()
+        self.watch.look(clock.now_ms())
         if self.sampler.is_busy:
             self.sampler.advance()
 
@@ -295,6 +298,11 @@ class Driver:
 
     def _poll(self) -> None:
         timeout_ms = self._timeout_ms()
+        began_ms = clock.now_ms()
+        self._wait(timeout_ms)
+        self.watch.note_wait(clock.now_ms() - began_ms, timeout_ms)
+
+    def _wait(self, timeout_ms: int) -> None:
         if self._transport is None:
             if timeout_ms > 0:
                 self._wake_event.wait(timeout_ms / 1000)

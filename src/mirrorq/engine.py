@@ -168,6 +168,8 @@ class Engine:
         self.lease = self.hosting.lease
         self.room = self.hosting.room
         """Set by the driver before each step."""
+        self.alarms: tuple[str, ...] = ()
+        """Names of those that are raised here; set by the driver."""
         self._store = StoreId(me.node, me.store)
         self._endpoint = endpoint
         self._witness = witness
@@ -263,6 +265,15 @@ class Engine:
         if member == self.me:
             return True
         return self._supervisor.status(member) in (Status.ALIVE, Status.UNKNOWN)
+
+    def alarms_of(self, member: MemberId) -> tuple[str, ...]:
+        """Names of the alarms of this life of a node, as it last said."""
+        if member == self.me:
+            return self.alarms
+        peer = self._doorkeeper.peers.find(member.node)
+        if peer is None or peer.gone or peer.member != member or peer.greeting is None:
+            return ()
+        return peer.greeting[0].alarms
 
     @property
     def has_left(self) -> bool:
@@ -556,6 +567,7 @@ class Engine:
             unheard,
             self._endpoint,
             self.catalog.cluster,
+            self.alarms,
         )
 
     # --- Time ---------------------------------------------------------------------------

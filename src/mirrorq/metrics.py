@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from mirrorq.alarms import ADVICE
 from mirrorq.errors import ConfigError
 from mirrorq.histogram import BOUNDS_S, Observed
 from mirrorq.sampling import NodeSample, QueueSample
@@ -183,6 +184,7 @@ def _families(samples: list[NodeSample], nodes: Iterable[Node]) -> Iterator[Metr
     yield up
     yield _info(nodes)
     yield _disk_free(nodes)
+    yield _alarms(samples)
     for name, text, value in NODE_GAUGES:
         gauge = GaugeMetricFamily(f"mirrorq_{name}", text, labels=["node"])
         for sample in samples:
@@ -249,6 +251,14 @@ def _info(nodes: Iterable[Node]) -> Metric:
     version = importlib.metadata.version("mirrorq")
     for node in nodes:
         family.add_metric([node.name, version], 1)
+    return family
+
+
+def _alarms(samples: list[NodeSample]) -> Metric:
+    family = GaugeMetricFamily("mirrorq_alarm", "1: raised", labels=["node", "name"])
+    for sample in samples:
+        for name in ADVICE:
+            family.add_metric([sample.node, name], name in sample.alarms)
     return family
 
 

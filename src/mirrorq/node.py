@@ -17,8 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from attrs import evolve
+
 from mirrorq import clock, errors, termination
 from mirrorq.administration import Administration
+from mirrorq.alarms import Alarm
 from mirrorq.authority import Authority
 from mirrorq.catalog import exclusive_text
 from mirrorq.config import Config
@@ -62,6 +65,7 @@ from mirrorq.security import Security, check_endpoints, check_listen
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
 from mirrorq.transport import Transport, parse_listen
+from mirrorq.watch import ALARM
 from mirrorq.wire.ops import FrameCodec
 
 if TYPE_CHECKING:
@@ -75,7 +79,7 @@ log = logging.getLogger("mirrorq")
 
 HAND_OVER_MS = 2000
 """close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
-LOSSES = ("loss", "copy dropped")
+WARNINGS = ("loss", "copy dropped", ALARM)
 """Kinds of notices that are warnings in the log."""
 CLOSE_S = 5.0
 """close() ends within this, with or without a majority."""
@@ -625,13 +629,20 @@ class Node(Administration):
         return self._on_thread(lambda: self._status(queue_id), 1.0, QueueStatus.unknown())
 
     def _status(self, queue_id: int) -> QueueStatus:
-        return QueueStatus.of(
+        status = QueueStatus.of(
             self._driver.engine,
             queue_id,
             clock.now_ms(),
             self._queue_bytes(queue_id),
             self._driver.blocked_by,
         )
+        more = self._driver.watch.warnings_of(queue_id)
+        return evolve(status, warnings=status.warnings + more) if more else status
+
+    def alarms(self) -> tuple[Alarm, ...]:
+        """The alarms that are raised at this node, with what happened and what to do. Never
+        blocks. Names of other nodes' alarms are in `nodes()`."""
+        return self._driver.watch.raised
 
     def _queue_bytes(self, queue_id: int) -> int:
         try:
@@ -675,7 +686,7 @@ class Node(Administration):
         self._listeners.append(on_event)
 
     def _on_notice(self, notice: Notice) -> None:
-        level = logging.WARNING if notice.kind in LOSSES else logging.INFO
+        level = logging.WARNING if notice.kind in WARNINGS else logging.INFO
         log.log(level, "node %s: %s", self.name, notice.text)
         for listener in self._listeners:
             self._callbacks.call_back(listener, notice)

@@ -86,6 +86,8 @@ class NodeSample:
     """Messages that found no connection, or a full one; they are said again."""
     garbage: int
     """Messages that could not be read."""
+    alarms: tuple[str, ...]
+    """Names of those that are raised."""
     commits: Observed
     rings: Observed
     copies: tuple[QueueSample, ...]
@@ -183,6 +185,7 @@ class Sampler:
             clients=0 if driver.entry is None else driver.entry.client_count,
             dropped=0 if transport is None else transport.dropped_count,
             garbage=0 if transport is None else transport.garbage_count,
+            alarms=engine.alarms,
             commits=driver.timings.commits.observed(),
             rings=driver.timings.rings.observed(),
             copies=tuple(sorted(self._copies, key=lambda copy: copy.name)),

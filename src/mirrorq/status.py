@@ -260,6 +260,8 @@ class NodeStatus:
     alive: bool
     leader: bool
     """Leads the catalog."""
+    alarms: tuple[str, ...] = ()
+    """Names of those that are raised there: docs/monitoring.md says what to do."""
 
     @classmethod
     def all_of(cls, engine: Engine) -> list[NodeStatus]:
@@ -271,6 +273,7 @@ class NodeStatus:
                 node.witness,
                 engine.is_alive(node.member),
                 engine.leader == node.name,
+                engine.alarms_of(node.member),
             )
             for node in engine.catalog.nodes()
         ]

@@ -122,7 +122,7 @@ def test_raw_parts_are_not_copied() -> None:
     [
         (m.Watermark(1, 2, 3), "92019403010203"),
         (m.Data(1, 2, 3, (ENTRIES[0],)), "9201950101020391" + "70"),
-        (m.Hello("a", 5, 6, True), "92019846a1610506c390a000"),
+        (m.Hello("a", 5, 6, True), "92019946a1610506c390a00090"),
         (
             m.SessionRequest(1, 2, SESSION, 3, 4, m.Credit(0, 256)),
             "920197140102" + "93a66e6f64652d610311" + "0304" + "942300cd010000",
@@ -264,3 +264,9 @@ def test_too_large_a_head_is_not_sent() -> None:
     """The sender learns of a message that no node would take."""
     with pytest.raises(ProtocolError, match="Hello has a head of"):
         encode(m.Hello("a", 1, 1, True, ("x" * HEAD_BYTES_MAX,)))
+
+
+def test_a_hello_without_the_fields_of_later_is_read() -> None:
+    """A node of before alarms has none."""
+    older = bytes.fromhex("92019846a1610506c390a000")
+    assert decode([older]) == m.Hello("a", 5, 6, True)

@@ -23,6 +23,8 @@ class Hello:
     """Where the sender is reached, "" when it listens nowhere."""
     cluster: int = 0
     """Id of its cluster, 0 while it knows none: stores of other clusters are kept out."""
+    alarms: tuple[str, ...] = ()
+    """Names of those that are raised at the sender, for `nodes()` elsewhere."""
 
 
 @frozen

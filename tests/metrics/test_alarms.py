@@ -1,0 +1,236 @@
+"""Alarms: raised and cleared by measurements alone, and by real nodes."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from prometheus_client import CollectorRegistry
+
+from mirrorq import Node, connect
+from mirrorq.alarms import ADVICE, COPY_MS, GIB, QUIET_MS, Alarms, Measures
+from mirrorq.demo.ports import free_ports
+from mirrorq.metrics import Collector
+
+DEADLINE_S = 60.0
+WELL = Measures(
+    now_ms=0,
+    wall_ms=1_000_000,
+    store_used=0,
+    store_max=1000,
+    disk_free=100 * GIB,
+    disk_total=200 * GIB,
+    is_paused=False,
+    last_copies=(),
+    commit_ms=5,
+    late_ms=0,
+    failure_ms=1000,
+)
+STEP_MS = 1000
+
+
+class World:
+    """Steps alarms once a second."""
+
+    def __init__(self) -> None:
+        self.alarms = Alarms()
+        self.now_ms = 0
+        self.set_ms = 0
+        self.told: list[str] = []
+
+    def step(self, **measured: object) -> list[str]:
+        """One second later these were measured; what was told of it."""
+        self.now_ms += STEP_MS
+        wall_ms = WELL.wall_ms + self.now_ms + self.set_ms
+        measures = evolve(WELL, now_ms=self.now_ms, wall_ms=wall_ms, **measured)
+        raised, over = self.alarms.step(measures)
+        told = [f"+{alarm.name}" for alarm in raised] + [f"-{alarm.name}" for alarm in over]
+        self.told += told
+        return told
+
+    @property
+    def names(self) -> list[str]:
+        return [alarm.name for alarm in self.alarms.raised]
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "between", "well", "wait_ms"),
+    [
+        ("store_full", {"store_used": 850}, {"store_used": 800}, {"store_used": 749}, 0),
+        ("disk_low", {"disk_free": GIB - 1}, {"disk_free": GIB + 1}, {"disk_free": 2 * GIB}, 0),
+        ("slow_disk", {"commit_ms": 500}, {"commit_ms": 200}, {"commit_ms": 99}, QUIET_MS),
+        ("starved", {"late_ms": 500}, {"late_ms": 200}, {"late_ms": 99}, QUIET_MS),
+    ],
+)
+def test_a_gap_lies_between_bad_and_well(
+    name: str,
+    bad: dict[str, object],
+    between: dict[str, object],
+    well: dict[str, object],
+    wait_ms: int,
+) -> None:
+    """Raised once however long it is bad, kept in the gap, over once and not before its time."""
+    world = World()
+    assert world.step(**between) == []
+    assert world.step(**bad) == [f"+{name}"]
+    for _ in range(5):
+        assert world.step(**between) == world.step(**bad) == []
+    waited_ms = 0
+    while not world.step(**well):
+        waited_ms += STEP_MS
+        assert world.names == [name]
+        assert waited_ms <= wait_ms
+    assert waited_ms == wait_ms
+    assert world.told == [f"+{name}", f"-{name}"]
+    assert world.step(**between) == []
+
+
+def test_a_short_pause_and_a_mirror_that_restarts_raise_nothing() -> None:
+    """An election is no alarm, and what comes back begins its time anew."""
+    world = World()
+    assert world.step(is_paused=True) == []
+    assert world.step() == []
+    assert world.step(is_paused=True) == []
+    assert world.step(is_paused=True) == ["+no_quorum"]
+    assert world.step() == ["-no_quorum"]
+    for _ in range(COPY_MS // STEP_MS):
+        assert world.step(last_copies=("orders",)) == []
+    assert world.step() == []
+    for _ in range(COPY_MS // STEP_MS):
+        assert world.step(last_copies=("orders",)) == []
+    assert world.step(last_copies=("orders",)) == ["+last_copy"]
+    assert world.step() == ["-last_copy"]
+
+
+@pytest.mark.parametrize("jump_ms", [5000, -5000])
+def test_a_clock_that_is_set(jump_ms: int) -> None:
+    """Forwards or back: told once, over after a quiet minute; a drift is no jump."""
+    world = World()
+    world.step()
+    world.set_ms += 900
+    assert world.step() == []
+    world.set_ms += jump_ms
+    assert world.step() == ["+clock_jump"]
+    (alarm,) = world.alarms.raised
+    assert f"set by {jump_ms} ms" in alarm.text
+    for _ in range(QUIET_MS // STEP_MS):
+        assert world.step() == []
+    assert world.step() == ["-clock_jump"]
+
+
+def test_texts_have_values_and_what_to_do() -> None:
+    """Whoever reads the line needs nothing else to begin."""
+    world = World()
+    for _ in range(6):
+        world.step(
+            store_used=900,
+            disk_free=7,
+            disk_total=1000,
+            is_paused=True,
+            last_copies=("a", "b", "c", "d", "e"),
+            commit_ms=700,
+            late_ms=800,
+        )
+    assert world.names == [name for name in ADVICE if name != "clock_jump"]
+    texts = {alarm.name: alarm.text for alarm in world.alarms.raised}
+    assert "900 bytes in use, 90 % of store_bytes_max 1000" in texts["store_full"]
+    assert "7 bytes free, fewer than 50" in texts["disk_low"]
+    assert "of 'a', 'b', 'c' and 2 more" in texts["last_copy"]
+    assert "took 700 ms" in texts["slow_disk"]
+    assert "800 ms late" in texts["starved"]
+    for name, text in texts.items():
+        assert text.endswith(ADVICE[name])
+
+
+def test_an_unknown_disk_is_not_low() -> None:
+    """A file system that does not answer raises nothing."""
+    assert World().step(disk_free=-1, disk_total=0) == []
+
+
+def test_the_page_has_every_alarm() -> None:
+    """docs/monitoring.md says of each what to do."""
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text("utf-8")
+    section = page.partition("## Alarms\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(ADVICE)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Look again and again until the condition holds."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "never came"
+        time.sleep(0.05)
+
+
+def test_a_disk_that_fills_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log once, in the queue's warnings, in the metrics; and all of that ends."""
+    free = [500 * GIB]
+    real = os.statvfs
+
+    def statvfs(path: object) -> os.statvfs_result:
+        found = real(path)  # type: ignore[arg-type]
+        blocks = [1, 1, 1000 * GIB, free[0], free[0], *found[5:]]
+        return os.statvfs_result(blocks)
+
+    monkeypatch.setattr("mirrorq.watch.os.statvfs", statvfs)
+    registry = CollectorRegistry()
+    with caplog.at_level(logging.INFO, "mirrorq"), Node("a", path=tmp_path / "a") as node:
+        registry.register(Collector(node))
+        orders = node.queue("orders")
+        labels = {"node": "a", "name": "disk_low"}
+        assert registry.get_sample_value("mirrorq_alarm", labels) == 0
+        free[0] = 12345
+        until(lambda: any("12345 bytes free" in text for text in orders.status().warnings))
+        (alarm,) = (alarm for alarm in node.alarms() if alarm.name == "disk_low")
+        assert "make space" in alarm.text
+        assert "disk_low" in node.nodes()[0].alarms
+        until(lambda: registry.get_sample_value("mirrorq_alarm", labels) == 1)
+        free[0] = 500 * GIB
+        until(lambda: not any("bytes free" in text for text in orders.status().warnings))
+        until(lambda: registry.get_sample_value("mirrorq_alarm", labels) == 0)
+        orders.close()
+    lines = [(r.levelname, r.getMessage()) for r in caplog.records if "disk_low" in r.getMessage()]
+    assert [level for level, _ in lines] == ["WARNING", "INFO"]
+    assert "is over after" in lines[1][1]
+
+
+def test_alarms_of_a_cluster(tmp_path: Path) -> None:
+    """A host that holds the GIL, the last copy in sync, and a lost majority; every node and every
+    client is told of each node's."""
+    ports = free_ports(3)
+    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
+    nodes = {name: Node(name, path=tmp_path / name, peers=peers) for name in peers}
+
+    def names(node: Node) -> list[str]:
+        return [alarm.name for alarm in node.alarms()]
+
+    try:
+        nodes["a"].wait_ready(DEADLINE_S)
+        # Called without giving the GIL up, as an extension that computes would.
+        hold = ctypes.PyDLL(None).usleep
+        until(lambda: hold(900_000) == 0 and all("starved" in names(n) for n in nodes.values()))
+        nodes["a"].set_policy("two", "^orders$", {"ha-mode": "nodes", "ha-params": ["a", "b"]})
+        orders = nodes["a"].queue("orders", timeout=DEADLINE_S)
+        assert (orders.status().master, orders.status().synchronised_mirrors) == ("a", ("b",))
+        nodes["b"].close()
+        until(lambda: "last_copy" in names(nodes["a"]))
+        assert "only node a has a copy in sync" in orders.status().warnings
+        with connect(peers["c"], timeout=DEADLINE_S) as client:
+            until(lambda: "last_copy" in next(n.alarms for n in client.nodes() if n.name == "a"))
+        nodes["b"] = Node("b", path=tmp_path / "b", peers=peers)
+        until(lambda: "last_copy" not in names(nodes["a"]))
+        nodes["b"].close()
+        nodes["c"].close()
+        until(lambda: "no_quorum" in names(nodes["a"]))
+    finally:
+        for node in nodes.values():
+            node.close()
