@@ -41,8 +41,8 @@ class Administration(ABC):
         """Every policy of the cluster, by name."""
 
     @abstractmethod
-    def queues(self) -> list[QueueStatus]:
-        """The status of every queue of the cluster, by name."""
+    def queues(self, *, shards: bool = False) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name; with `shards` of each shard too."""
 
     def set_policy(
         self,

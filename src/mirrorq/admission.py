@@ -24,6 +24,7 @@ from mirrorq.messages import (
     ClearPolicy,
     DeclareExchange,
     DeclareQueue,
+    DeclareShards,
     DeleteExchange,
     DeleteQueue,
     DropCopy,
@@ -46,6 +47,9 @@ from mirrorq.moves import Moves
 from mirrorq.outlook import Outlook
 from mirrorq.placement import wanted_members
 from mirrorq.policy import from_text
+from mirrorq.sharding import shards_error
+from mirrorq.shards import shard_name
+from mirrorq.spread import Spread
 from mirrorq.view import (
     arrange,
     find,
@@ -84,6 +88,11 @@ class Admission:
             case DeclareQueue():
                 command = self.fill_members(command)
                 if not command.members and self._outlook.catalog.queue_named(command.name) is None:
+                    return CatalogAnswer(request.number, 0, retry=True)
+                return command
+            case DeclareShards():
+                command = self.fill_shards(command)
+                if not all(command.members):
                     return CatalogAnswer(request.number, 0, retry=True)
                 return command
             case ChangeView():
@@ -131,6 +140,28 @@ class Admission:
             return evolve(command, members=())
         in_sync, _ = arrange(wanted[0], wanted[1:], (), liveness.is_broken)
         return evolve(command, members=in_sync)
+
+    def fill_shards(self, command: DeclareShards) -> DeclareShards:
+        """Return the declaration with the first view of each shard; of those that exist too."""
+        if shards_error(command.shards):
+            return evolve(command, members=())
+        catalog, liveness = self._outlook.catalog, self._outlook.liveness
+        situation = self._outlook.situation()
+        steady = [member for member in situation.running if liveness.is_steady(member)]
+        definition = catalog.definition_of(shard_name(command.name, 0))
+        spread = Spread(definition, steady, situation.loads)
+        known = catalog.sharded_named(command.name)
+        for ring in () if known is None else known.rings:
+            record = catalog.queue(ring)
+            if record is not None:
+                spread.note(member_ids(record.view))
+        views = []
+        for shard in range(command.shards):
+            wanted = spread.members(command, shard)
+            if wanted:
+                wanted, _ = arrange(wanted[0], wanted[1:], (), liveness.is_broken)
+            views.append(wanted)
+        return evolve(command, members=tuple(views))
 
     def _change_error(self, asker: MemberId, command: ChangeView) -> str:
         """R12: what a master may change in its own view, and nobody else."""

@@ -36,6 +36,7 @@ from mirrorq.messages import (
     ClearPolicy,
     DeclareExchange,
     DeclareQueue,
+    DeclareShards,
     DeleteExchange,
     DeleteQueue,
     DropCopy,
@@ -58,6 +59,9 @@ from mirrorq.messages import (
 )
 from mirrorq.policy import DEFAULT, Definition, Policy, from_text, in_force, to_text
 from mirrorq.routing import Binding, ExchangeRecord, binding_error, exchange_error
+from mirrorq.sharding import ShardedRecord, Sharding, shards_error
+from mirrorq.sharding import difference as sharded_difference
+from mirrorq.shards import logical_name, shard_name, split_name
 from mirrorq.view import (
     counts_lives,
     find_store,
@@ -157,6 +161,7 @@ class _Image:
     cluster: int = 0
     past: tuple[StoreId, ...] = ()
     askers: tuple[AskerRecord, ...] = ()
+    sharded: tuple[ShardedRecord, ...] = ()
 
 
 class Catalog:
@@ -175,6 +180,7 @@ class Catalog:
         """Id of the cluster, 0 before its first leader has given it one."""
         self._past: dict[StoreId, None] = {}
         self._askers = Askers()
+        self._sharding = Sharding()
 
     # --- Questions --------------------------------------------------------------------
 
@@ -227,15 +233,42 @@ class Catalog:
 
     def is_deleted(self, queue_id: int) -> bool:
         """Say whether a queue had this id once: not whether it is still to come."""
-        return 0 < queue_id < self._next_queue_id and queue_id not in self._queues
+        is_there = queue_id in self._queues or self._sharding.get(queue_id) is not None
+        return 0 < queue_id < self._next_queue_id and not is_there
+
+    def is_ending(self, queue_id: int) -> bool:
+        """Say whether this queue is being deleted, and still there."""
+        record = self._queues.get(queue_id) or self._sharding.get(queue_id)
+        return record is not None and record.is_ending
+
+    def sharded(self, queue_id: int) -> ShardedRecord | None:
+        """Return a sharded queue by its id, or None."""
+        return self._sharding.get(queue_id)
+
+    def sharded_named(self, name: str) -> ShardedRecord | None:
+        """Return a sharded queue by its name, or None."""
+        return self._sharding.named(name)
+
+    def sharded_queues(self) -> tuple[ShardedRecord, ...]:
+        """Return all sharded queues, in order of id."""
+        return self._sharding.records()
+
+    def name_of(self, queue_id: int) -> str:
+        """Return the name that users know of a queue: of a shard its queue's; "" for none."""
+        record = self._sharding.get(queue_id) or self._queues.get(queue_id)
+        return "" if record is None else logical_name(record.name)
+
+    def home_of(self, queue_id: int) -> ShardedRecord | None:
+        """Return the sharded queue of which this one is a shard, or None."""
+        return self._sharding.home_of(queue_id)
 
     def queue_named(self, name: str) -> QueueRecord | None:
-        """Return a queue by its name, or None."""
+        """Return a queue by its name, or None: one ring, a shard too; not a sharded queue."""
         queue_id = self._ids.get(name)
         return None if queue_id is None else self._queues[queue_id]
 
     def queues(self) -> tuple[QueueRecord, ...]:
-        """Return all queues, in order of id."""
+        """Return all queues that are rings, shards too, in order of id."""
         return tuple(self._queues.values())
 
     def policies(self) -> tuple[Policy, ...]:
@@ -251,13 +284,17 @@ class Catalog:
         return tuple(self._exchanges[name] for name in sorted(self._exchanges))
 
     def policy_of(self, name: str) -> Policy | None:
-        """Return the policy in force for a queue of this name, or None."""
-        return in_force(self._policies.values(), name)
+        """Return the policy in force for a queue of this name, or None; a shard has its queue's."""
+        return in_force(self._policies.values(), logical_name(name))
 
     def definition_of(self, name: str) -> Definition:
         """Return what holds for a queue of this name."""
         policy = self.policy_of(name)
-        return DEFAULT if policy is None else policy.definition
+        definition = DEFAULT if policy is None else policy.definition
+        if definition.expires is not None and split_name(name) is not None:
+            # Shards are used unequally: one that nobody needs now is no less a part of its queue.
+            return evolve(definition, expires=None)
+        return definition
 
     def synchronising(self, queue_id: int) -> tuple[MemberId, ...]:
         """Return the joining members of a queue that fetch what they lack: those that were
@@ -327,6 +364,8 @@ class Catalog:
                 return self._on_node_stopped(command)
             case DeclareQueue():
                 return self._on_declare_queue(command)
+            case DeclareShards():
+                return self._on_declare_shards(command)
             case ChangeView():
                 return self._on_change_view(command)
             case DeleteQueue():
@@ -451,6 +490,12 @@ class Catalog:
         return record is not None and record.member == member
 
     def _on_declare_queue(self, command: DeclareQueue) -> CatalogResult:
+        sharded = self._sharding.named(command.name)
+        if sharded is not None:
+            difference = sharded_difference(sharded, command)
+            if difference:
+                return CatalogResult(error="PreconditionFailed", text=difference)
+            return CatalogResult(value=sharded.id)
         known = self.queue_named(command.name)
         if known is not None:
             difference = _difference(known, command)
@@ -477,6 +522,13 @@ class Catalog:
                     text=f"queue {command.name!r} cannot be exclusive: its owner "
                     f"{command.owner} is no handle on a node that runs",
                 )
+        queue_id = self._make(command, members, owner_life)
+        self._note_outboxes()
+        return CatalogResult(value=queue_id, queues=(queue_id,))
+
+    def _make(
+        self, command: DeclareQueue, members: tuple[Member, ...], owner_life: MemberId | None = None
+    ) -> int:
         queue_id = self._next_queue_id
         self._next_queue_id += 1
         self._ids[command.name] = queue_id
@@ -491,8 +543,46 @@ class Catalog:
             View(1, members, reign=1, durability=self.definition_of(command.name).durability),
             owner_life,
         )
+        return queue_id
+
+    def _on_declare_shards(self, command: DeclareShards) -> CatalogResult:
+        known = self._sharding.named(command.name)
+        wrong = "" if known is None else sharded_difference(known, command)
+        if known is None and self.queue_named(command.name) is not None:
+            wrong = (
+                f"queue {command.name!r} exists and is not sharded, not shards={command.shards}: "
+                "declare it without shards, or under another name"
+            )
+        if wrong:
+            return CatalogResult(error="PreconditionFailed", text=wrong)
+        wrong = shards_error(command.shards)
+        if wrong:
+            return CatalogResult(error="ConfigError", text=wrong)
+        rings = (0,) * command.shards if known is None else known.rings
+        lacking = [shard for shard, ring in enumerate(rings) if ring not in self._queues]
+        if known is not None and not lacking:
+            return CatalogResult(value=known.id)
+        views = [tuple(Member(member, True) for member in one) for one in command.members]
+        wrong = "" if len(views) == command.shards else f"it has {len(views)} first views"
+        for shard in lacking:
+            taken = shard_name(command.name, shard) in self._ids
+            wrong = wrong or order_error(views[shard]) or ("a shard's name is taken" * taken)
+        if wrong:
+            text = f"queue {command.name!r} cannot be made with {command.shards} shards: {wrong}"
+            return CatalogResult(error="ProtocolError", text=text)
+        if known is None:
+            known = ShardedRecord(self._next_queue_id, command.name, command.durable, rings)
+            self._next_queue_id += 1
+        made = {shard: self._make_shard(command, shard, views[shard]) for shard in lacking}
+        rings = tuple(made.get(shard, ring) for shard, ring in enumerate(rings))
+        self._sharding.put(evolve(known, rings=rings))
         self._note_outboxes()
-        return CatalogResult(value=queue_id, queues=(queue_id,))
+        return CatalogResult(value=known.id, queues=tuple(made.values()))
+
+    def _make_shard(self, command: DeclareShards, shard: int, members: tuple[Member, ...]) -> int:
+        name = shard_name(command.name, shard)
+        one = DeclareQueue(name, command.durable, False, False, command.declarer, None, ())
+        return self._make(one, members)
 
     def _life_of(self, owner: SessionId | None) -> MemberId | None:
         """Return the life of a node in which this handle was made, if that goes on."""
@@ -502,6 +592,9 @@ class Catalog:
         return record.member
 
     def _on_delete_queue(self, command: DeleteQueue) -> CatalogResult:
+        sharded = self._sharding.get(command.queue_id)
+        if sharded is not None:
+            return self._delete_sharded(sharded)
         known = self._queues.get(command.queue_id)
         if known is None:
             return _no_queue(command.queue_id)
@@ -511,11 +604,22 @@ class Catalog:
                 text=f"queue {known.name!r} was to be deleted in reign {command.reign}, and is "
                 f"in reign {known.view.reign}: its consumers may have come back",
             )
-        if known.has_outbox and not command.is_drained:
+        self._end(known, is_drained=command.is_drained)
+        return CatalogResult(queues=(known.id,))
+
+    def _delete_sharded(self, sharded: ShardedRecord) -> CatalogResult:
+        self._sharding.end(sharded)
+        rings = tuple(ring for ring in sharded.rings if ring in self._queues)
+        for ring in rings:
+            self._end(self._queues[ring])
+        return CatalogResult(queues=rings)
+
+    def _end(self, known: QueueRecord, *, is_drained: bool = False) -> None:
+        """Delete a queue; one that may have an outbox when that is empty."""
+        if known.has_outbox and not is_drained:
             self._queues[known.id] = evolve(known, is_ending=True)
         else:
             self._remove(known.id)
-        return CatalogResult(queues=(known.id,))
 
     def _note_outboxes(self) -> None:
         """Policies have changed, or a queue is new: who sends its dead letters elsewhere?"""
@@ -532,6 +636,12 @@ class Catalog:
 
     def _remove(self, queue_id: int) -> None:
         del self._ids[self._queues.pop(queue_id).name]
+        self._unbind_all(queue_id)
+        sharded = self._sharding.lose(queue_id, self._queues)
+        if sharded is not None:
+            self._unbind_all(sharded.id)
+
+    def _unbind_all(self, queue_id: int) -> None:
         for exchange in list(self._exchanges.values()):
             kept = tuple(b for b in exchange.bindings if b.queue_id != queue_id)
             if len(kept) < len(exchange.bindings):
@@ -623,13 +733,25 @@ class Catalog:
         return CatalogResult(queues=self._redefined(before))
 
     def _on_synchronise(self, command: Synchronise) -> CatalogResult:
-        known = self.queue_named(command.queue)
-        if known is None:
+        known = self._rings_named(command.queue)
+        if not known:
             return CatalogResult(
                 error="QueueNotFound", text=f"no queue is named {command.queue!r}: declare it"
             )
+        told = sum(self._synchronise(each, on=command.on) for each in known)
+        return CatalogResult(value=told, queues=tuple(each.id for each in known))
+
+    def _rings_named(self, name: str) -> tuple[QueueRecord, ...]:
+        """Return the rings that a user means by a name: all shards of a sharded queue."""
+        known, sharded = self.queue_named(name), self._sharding.named(name)
+        rings = () if sharded is None else sharded.rings
+        found = [self._queues[ring] for ring in rings if ring in self._queues]
+        return tuple(found) if known is None else (known,)
+
+    def _synchronise(self, known: QueueRecord, *, on: bool) -> int:
+        """Tell the joining members of a ring; return how many were told."""
         told = dict(known.told)
-        if command.on:
+        if on:
             changed = joining_ids(known.view)
             told.update(dict.fromkeys(changed, True))
         else:
@@ -638,9 +760,9 @@ class Catalog:
                 told.update(dict.fromkeys(changed, False))
             else:
                 # Nobody told it: should the policy become automatic, it goes on.
-                told = {member: on for member, on in told.items() if not on}
+                told = {member: is_on for member, is_on in told.items() if not is_on}
         self._queues[known.id] = evolve(known, told=tuple(told.items()))
-        return CatalogResult(value=len(changed), queues=(known.id,))
+        return len(changed)
 
     def _on_transfer_master(self, command: TransferMaster) -> CatalogResult:
         queue = self.queue_named(command.queue)
@@ -716,7 +838,7 @@ class Catalog:
         return CatalogResult(value=self.applied_index)
 
     def _on_bind(self, command: Bind) -> CatalogResult:
-        known, queue = self._exchanges.get(command.exchange), self.queue_named(command.queue)
+        known, queue = self._exchanges.get(command.exchange), self._bindable(command.queue)
         if known is None:
             return _no_exchange(command.exchange)
         if queue is None:
@@ -731,8 +853,12 @@ class Catalog:
             return CatalogResult(value=known.version)
         return self._rebind(known, (*known.bindings, binding))
 
+    def _bindable(self, name: str) -> QueueRecord | ShardedRecord | None:
+        """Return what a binding to this name leads to: a sharded queue as a whole."""
+        return self.queue_named(name) or self._sharding.named(name)
+
     def _on_unbind(self, command: Unbind) -> CatalogResult:
-        known, queue = self._exchanges.get(command.exchange), self.queue_named(command.queue)
+        known, queue = self._exchanges.get(command.exchange), self._bindable(command.queue)
         if known is None:
             return _no_exchange(command.exchange)
         if queue is None:
@@ -764,6 +890,7 @@ class Catalog:
             self.cluster,
             tuple(self._past),
             self._askers.records(),
+            self._sharding.records(),
         )
         return msgspec.msgpack.encode((SNAPSHOT_VERSION, image))
 
@@ -794,6 +921,7 @@ class Catalog:
         catalog.cluster = image.cluster
         catalog._past = dict.fromkeys(image.past)
         catalog._askers = Askers(image.askers)
+        catalog._sharding = Sharding(image.sharded)
         return catalog
 
 
@@ -891,6 +1019,7 @@ _COMMANDS: dict[int, Any] = {
     9: Rebalance,
     21: NameCluster,
     22: DropCopy,
+    24: DeclareShards,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 

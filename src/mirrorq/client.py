@@ -35,6 +35,7 @@ from mirrorq.errors import (
     ConfigError,
     MirrorQError,
     NoQuorum,
+    PreconditionFailed,
     ProtocolError,
     QueueNotFound,
     ShutDown,
@@ -60,6 +61,7 @@ from mirrorq.outcomes import Outcomes
 from mirrorq.refusals import Refusals
 from mirrorq.routing import ExchangeRecord
 from mirrorq.security import Security, check_endpoints
+from mirrorq.shards import shard_name
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 
 if TYPE_CHECKING:
@@ -286,6 +288,7 @@ class Client(Administration):
         exclusive: bool = False,
         auto_delete: bool = False,
         passive: bool = False,
+        shards: int | None = None,
         timeout: float | None = 30,
     ) -> MirroredQueue:
         """Declare a queue and return a handle on it, as `Node.queue` does.
@@ -307,6 +310,7 @@ class Client(Administration):
             auto_delete=auto_delete,
             passive=passive,
             timeout=timeout,
+            shards=shards,
         )
         return MirroredQueue._attach(self, declared, name)
 
@@ -346,6 +350,11 @@ class Client(Administration):
         declared = self.declare(
             name, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=timeout
         )
+        if declared.shards:
+            raise PreconditionFailed(
+                f"queue {name!r} has {len(declared.shards)} shards, each with sequences of its "
+                f"own: read each by its name, the first is {shard_name(name, 0)!r}"
+            )
         return Reader(self, declared.queue_id, name)
 
     def exchange(
@@ -385,6 +394,12 @@ class Client(Administration):
             watches = list(self._watches.values())
         return next((w.names[queue_id] for w in watches if queue_id in w.names), "")
 
+    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+        """Ids of the shards of a sharded queue that an exchange is bound to, () of another."""
+        with self._watch_lock:
+            watches = list(self._watches.values())
+        return next((w.rings[queue_id] for w in watches if queue_id in w.rings), ())
+
     def _watch_again(self, watch: ExchangeWatch) -> None:
         """Have the entry node say when the exchange has changed again."""
         message = self._numbered(ClientWatch(watch.name, watch.version, watch.index))
@@ -400,16 +415,20 @@ class Client(Administration):
         auto_delete: bool,
         passive: bool,
         timeout: float | None,
+        shards: int | None = None,
     ) -> Declared:
         """Declare a queue."""
-        wrong = declaration_error(name, exclusive, auto_delete)
+        wrong = declaration_error(name, exclusive, auto_delete, shards, passive=passive)
         if wrong:
             raise ConfigError(wrong)
         number = next(self._numbers) if exclusive else 0
-        declare = ClientDeclare(name, durable, exclusive, auto_delete, passive, number)
+        declare = ClientDeclare(
+            name, durable, exclusive, auto_delete, passive, number, shards or 0
+        )
         answer = self._ask(Call(self._numbered(declare)), timeout)
         owner = SessionId(self.name, 0, number) if number else None
-        return Declared(answer.value, owner, self._decoded(answer, "refusals", dict[str, str]))
+        refusals = self._decoded(answer, "refusals", dict[str, str])
+        return Declared(answer.value, owner, refusals, answer.rings)
 
     def delete(
         self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
@@ -434,9 +453,13 @@ class Client(Administration):
         except MirrorQError:
             return QueueStatus.unknown()
 
-    def queues(self) -> list[QueueStatus]:
-        """The status of every queue of the cluster, by name."""
-        return self._look("queues", 0, list[QueueStatus], CLOSE_S)
+    def queues(self, *, shards: bool = False) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name.
+
+        Args:
+            shards: after each sharded queue that of each of its shards.
+        """
+        return self._look("shards" if shards else "queues", 0, list[QueueStatus], CLOSE_S)
 
     def nodes(self) -> list[NodeStatus]:
         """Every node of the cluster as the entry node sees it, by name."""

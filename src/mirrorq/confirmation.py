@@ -106,6 +106,12 @@ class Confirmation(_Outcome):
 
     __slots__ = ()
 
+    @property
+    def shard(self) -> int | None:
+        """Number of the shard that it was put into, whose sequence `result` is; None where the
+        queue is not sharded."""
+        return self._outcomes.shard
+
     def result(self, timeout: float | None = None) -> Any:
         """Wait until the message is stable; return its sequence (put_many: a range).
 

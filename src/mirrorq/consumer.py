@@ -94,6 +94,9 @@ class Consumer:
             self._handle._on_host(leave)
             done.wait(WAIT_S)
         self._end()
+        self._join()
+
+    def _join(self) -> None:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(WAIT_S)
 
@@ -118,6 +121,9 @@ class Consumer:
                 self._handle._counts()
         if self.refused:
             raise PreconditionFailed(f"queue {self._handle.name!r}: {self.refused}")
+        self._begin()
+
+    def _begin(self) -> None:
         self._thread.start()
 
     # --- The host's thread ----------------------------------------------------------------
@@ -186,15 +192,23 @@ class Consumer:
     def _run(self) -> None:
         while True:
             with self._arrival:
-                while not self._buffer and not self._is_ended:
+                while not self._has_message() and not self._is_ended:
                     self._arrival.wait()
             if self._is_ended:
                 return
-            try:
-                message = self._buffer.popleft()
-            except IndexError:
-                continue
-            self._handle_one(message)
+            message = self._next()
+            if message is not None:
+                self._handle_one(message)
+
+    def _has_message(self) -> bool:
+        return bool(self._buffer)
+
+    def _next(self) -> Message | None:
+        """The next message; None when it has gone back meanwhile."""
+        try:
+            return self._buffer.popleft()
+        except IndexError:
+            return None
 
     def _handle_one(self, message: Message) -> None:
         if self._auto_ack:

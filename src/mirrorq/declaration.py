@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from mirrorq.sharding import shards_error
+from mirrorq.shards import SHARDS_MAX, shard_name, split_name
+
 __all__ = ["NAME_CHARS_MAX", "declaration_error"]
 
 NAME_CHARS_MAX = 255
 """Characters of a queue's name."""
 
 
-def declaration_error(name: object, exclusive: object, auto_delete: object) -> str:
+def declaration_error(
+    name: object,
+    exclusive: object,
+    auto_delete: object,
+    shards: object = None,
+    *,
+    passive: bool = True,
+) -> str:
     """Return what is wrong with a declaration before it is proposed, "" when nothing is."""
     if not isinstance(name, str):
         return f"a queue's name is a string, not {name!r}"
@@ -21,4 +31,32 @@ def declaration_error(name: object, exclusive: object, auto_delete: object) -> s
     for word, value in (("exclusive", exclusive), ("auto_delete", auto_delete)):
         if not isinstance(value, bool):
             return f"{word} is True or False, not {value!r}"
+    if not passive and split_name(name) is not None:
+        return (
+            f"the queue's name {name!r} is that of a shard: open a shard that exists with "
+            "passive=True, and give a queue another name"
+        )
+    return "" if shards is None else _sharded_error(name, exclusive, auto_delete, shards)
+
+
+def _sharded_error(name: str, exclusive: object, auto_delete: object, shards: object) -> str:
+    wrong = shards_error(shards)
+    if wrong:
+        return wrong
+    if exclusive:
+        return (
+            f"queue {name!r} cannot have shards and be exclusive: an exclusive queue is one "
+            "handle's alone, on that handle's node"
+        )
+    if auto_delete:
+        return (
+            f"queue {name!r} cannot have shards and auto_delete: who has consumed is judged shard "
+            "by shard. Delete it when it is no longer needed"
+        )
+    longest = len(shard_name(name, SHARDS_MAX - 1))
+    if longest > NAME_CHARS_MAX:
+        return (
+            f"the name of a sharded queue has at most {NAME_CHARS_MAX - longest + len(name)} "
+            f"characters, not {len(name)}: its shards' names are longer than it"
+        )
     return ""

@@ -65,6 +65,7 @@ from mirrorq.messages import (
     CatalogCommand,
     CatalogRequest,
     DeclareQueue,
+    DeclareShards,
     DeleteQueue,
     Deliver,
     Directory,
@@ -742,15 +743,14 @@ class Engine:
         answer = Answer(ask.token, result.value, result.error, result.text)
         if isinstance(command, DeleteQueue) and ask.token != NOBODY and not result.error:
             # As a rule its outbox is empty in a moment, and its name free when that is told.
-            record = self.catalog.queue(command.queue_id)
-            if record is not None and record.is_ending:
+            if self.catalog.is_ending(command.queue_id):
                 until_ms = now_ms + self.config.failure_ms
                 self.asks.await_end(command.queue_id, until_ms, ask, answer)
                 return
         self._answer(ask, answer)
 
     def _tell_endings(self, now_ms: int) -> None:
-        for ask, answer in self.asks.ended(now_ms, lambda queue: self.catalog.queue(queue) is None):
+        for ask, answer in self.asks.ended(now_ms, self.catalog.is_deleted):
             self._answer(ask, answer)
 
     def _answer(self, ask: PendingAsk, answer: Answer) -> None:
@@ -867,7 +867,7 @@ class Engine:
 
     def _on_catalog_request(self, now_ms: int, request: CatalogRequest) -> None:
         command = self._supervisor.admit(request, self._leading)
-        if isinstance(command, DeclareQueue) and self._is_assembling():
+        if isinstance(command, DeclareQueue | DeclareShards) and self._is_assembling():
             command = CatalogAnswer(request.number, 0, retry=True)
         if not isinstance(command, CatalogAnswer):
             data = pack(request.member, request.number, command, request.oldest)

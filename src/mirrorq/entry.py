@@ -66,6 +66,7 @@ from mirrorq.messages import (
     ClientWelcome,
     Credit,
     DeclareQueue,
+    DeclareShards,
     DeleteQueue,
     Deliver,
     Detach,
@@ -80,6 +81,8 @@ from mirrorq.messages import (
 from mirrorq.permits import Permits, lost_right
 from mirrorq.rights import Right
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
+from mirrorq.shard_status import listed, shard_text
+from mirrorq.sharding import ShardedRecord
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.transport import CONTROL, DATA
 from mirrorq.wire.messages import WireMessage, decode, encode
@@ -636,11 +639,15 @@ class Entry:
             if version == watch.version or catalog.applied_index < watch.index:
                 continue
             names: dict[int, str] = {}
+            rings: dict[int, tuple[int, ...]] = {}
             for binding in () if record is None else record.bindings:
-                queue = catalog.queue(binding.queue_id)
+                sharded = catalog.sharded(binding.queue_id)
+                queue = sharded or catalog.queue(binding.queue_id)
                 if queue is not None:
                     names[queue.id] = queue.name
-            seen = Seen(version, catalog.applied_index, record, names)
+                if sharded is not None:
+                    rings[sharded.id] = sharded.rings
+            seen = Seen(version, catalog.applied_index, record, names, rings)
             self._answer(client, ClientAnswer(number, 0, "", "", msgspec.json.encode(seen)))
 
     def _answer(self, client: _Client, answer: ClientAnswer) -> None:
@@ -666,14 +673,18 @@ class Entry:
         self.wake_ms = clock.now_ms()
 
     def _declare(self, client: _Client, number: int, call: ClientDeclare) -> None:
-        wrong = declaration_error(call.name, call.exclusive, call.auto_delete)
+        shards = call.shards or None
+        wrong = declaration_error(
+            call.name, call.exclusive, call.auto_delete, shards, passive=call.passive
+        )
         if wrong:
             self._answer(client, ClientAnswer(number, 0, "ConfigError", wrong, b""))
             return
         if call.passive:
             self._wait_for(client, number, lambda: self._passive(client, number, call.name))
             return
-        known = self._engine.catalog.queue_named(call.name)
+        catalog = self._engine.catalog
+        known = catalog.queue_named(call.name) or catalog.sharded_named(call.name)
         permits = client.permits
         if permits is not None and known is not None and not permits.may_declare(call.name):
             # Not by a command: it would make the queue anew if it was deleted this moment.
@@ -682,7 +693,7 @@ class Entry:
         owner = None
         if call.exclusive:
             owner = client.owners.setdefault(call.session, self._new_session())
-        command = DeclareQueue(
+        command: DeclareQueue | DeclareShards = DeclareQueue(
             call.name,
             call.durable,
             call.exclusive,
@@ -691,6 +702,9 @@ class Entry:
             owner,
             (),
         )
+        if call.shards:
+            me = self._engine.me.node
+            command = DeclareShards(call.name, call.shards, call.durable, me, ())
 
         def served() -> ClientAnswer | None:
             if known is None and not answers[0].error and not self._is_served(answers[0].value):
@@ -706,23 +720,39 @@ class Entry:
         self._ask(client, number, Ask(next(self._tokens), command), answered)
 
     def _existing(
-        self, client: _Client, number: int, record: QueueRecord, call: ClientDeclare
+        self,
+        client: _Client,
+        number: int,
+        record: QueueRecord | ShardedRecord,
+        call: ClientDeclare,
     ) -> ClientAnswer:
         """A queue as it is, for who may not make it."""
-        asked = (call.durable, call.auto_delete, call.exclusive)
-        if asked == (record.durable, record.auto_delete, record.exclusive) and not call.exclusive:
+        asked = (call.durable, call.auto_delete, call.exclusive, call.shards)
+        found: tuple[bool, bool, bool, int]
+        if isinstance(record, ShardedRecord):
+            found = (record.durable, False, False, call.shards and len(record.rings))
+        else:
+            found = (record.durable, record.auto_delete, record.exclusive, 0)
+        if asked == found and not call.exclusive:
             return self._found(client, ClientAnswer(number, record.id, "", "", b""))
         text = f"queue {call.name!r} exists with other properties: declare it as it is, or passive"
         return ClientAnswer(number, 0, "PreconditionFailed", text, b"")
 
     def _found(self, client: _Client, answer: ClientAnswer) -> ClientAnswer:
         """A declared queue, with what this client may not do to it."""
-        if client.permits is None or answer.error:
+        if answer.error:
             return answer
-        refused = msgspec.json.encode(client.permits.refusals(answer.value))
-        return ClientAnswer(answer.number, answer.value, "", "", refused)
+        sharded = self._engine.catalog.sharded(answer.value)
+        refused = b""
+        if client.permits is not None:
+            refused = msgspec.json.encode(client.permits.refusals(answer.value))
+        rings = () if sharded is None else sharded.rings
+        return ClientAnswer(answer.number, answer.value, "", "", refused, rings=rings)
 
     def _known_queue(self, number: int, name: str) -> ClientAnswer | None:
+        sharded = self._engine.catalog.sharded_named(name)
+        if sharded is not None:
+            return ClientAnswer(number, sharded.id, "", "", b"")
         record = self._engine.catalog.queue_named(name)
         if record is not None and record.exclusive:
             return ClientAnswer(number, 0, "PreconditionFailed", exclusive_text(record), b"")
@@ -739,10 +769,11 @@ class Entry:
 
     def _delete(self, client: _Client, number: int, call: ClientDelete) -> None:
         status = self._status(call.queue)
-        text = ""
-        if call.if_empty and status.messages:
+        home = self._engine.catalog.home_of(call.queue)
+        text = "" if home is None else shard_text(home)
+        if not text and call.if_empty and status.messages:
             text = f"queue {status.name!r} has {status.messages} messages: purge it first"
-        elif call.if_unused and status.consumers:
+        elif not text and call.if_unused and status.consumers:
             text = f"queue {status.name!r} has {status.consumers} consumers: cancel them first"
         if text:
             self._answer(client, ClientAnswer(number, 0, "PreconditionFailed", text, b""))
@@ -796,13 +827,12 @@ class Entry:
         seen: object
         if call.what == "status":
             seen = self._status(call.queue)
-        elif call.what == "queues":
-            records = sorted(self._engine.catalog.queues(), key=lambda record: record.name)
+        elif call.what in ("queues", "shards"):
             permits = client.permits
             seen = [
-                self._status(record.id)
-                for record in records
-                if permits is None or permits.sees(record.id)
+                self._status(queue_id)
+                for queue_id in listed(self._engine.catalog, shards=call.what == "shards")
+                if permits is None or permits.sees(queue_id)
             ]
         elif call.what == "nodes":
             seen = NodeStatus.all_of(self._engine)

@@ -58,6 +58,10 @@ class ExchangeHost(Host, Protocol):
         """The queue's name, "" when there is none of this id."""
         ...
 
+    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+        """Ids of the shards of a sharded queue, () of another."""
+        ...
+
     def _administer(self, command: Administrative, timeout: float | None) -> int: ...
 
 
@@ -299,7 +303,8 @@ class Exchange:
         for record in self._chain():
             queue_ids = self._routes_of(record).route(key, headers)
             handles = [self._handle(queue_id) for queue_id in queue_ids]
-            reached = [handle for handle in handles if handle is not None]
+            # Of a sharded queue the key's shard; without a key the next one.
+            reached = [handle._part_of(key or None) for handle in handles if handle is not None]
             if reached:
                 return reached
         return []
@@ -341,7 +346,8 @@ class Exchange:
         name = self._host.queue_name(queue_id)
         if not name:
             return None
-        handle = MirroredQueue._attach(self._host, Declared(queue_id), name)
+        declared = Declared(queue_id, shards=self._host.rings_of(queue_id))
+        handle = MirroredQueue._attach(self._host, declared, name)
         # One queue that is silent keeps no message from the others.
         handle._publisher.is_curious = False
         self._handles[queue_id] = handle
@@ -444,7 +450,7 @@ class _Gathering:
         """One queue has an outcome. On the host's thread: short."""
         with self._lock:
             if error is None:
-                self._sequences[handle.name] = value
+                self._sequences[handle._queue_name] = value
             elif not handle._is_deleted:
                 self._errors[handle.name] = error
         self.end_one()

@@ -32,6 +32,8 @@ class Seen:
     record: ExchangeRecord | None = None
     names: dict[int, str] = field(factory=dict)
     """Names of the queues that are bound."""
+    rings: dict[int, tuple[int, ...]] = field(factory=dict)
+    """Ids of the shards of those that are sharded."""
 
 
 class ExchangeWatch:
@@ -42,6 +44,7 @@ class ExchangeWatch:
         self.version = NEVER
         self.record: ExchangeRecord | None = None
         self.names: dict[int, str] = {}
+        self.rings: dict[int, tuple[int, ...]] = {}
         self.index = 0
         """Of the catalog, at the last answer: a node that is behind it does not answer yet."""
         self.refusal = ""
@@ -72,7 +75,8 @@ class ExchangeWatch:
             log.error("exchange %s: the entry node's answer is no exchange: %s", self.name, error)
             return
         with self._changed:
-            self.version, self.record, self.names = seen.version, seen.record, seen.names
+            self.version, self.record = seen.version, seen.record
+            self.names, self.rings = seen.names, seen.rings
             self.index = seen.index
             self._changed.notify_all()
         self._again(self)

@@ -57,10 +57,12 @@ from mirrorq.session import (
     inquire_request,
 )
 from mirrorq.settles import Settle
+from mirrorq.shards import split_name
 from mirrorq.staged import StagedPut
 from mirrorq.steps import StepPut, step_put
 
 if TYPE_CHECKING:
+    from mirrorq.config import Config
     from mirrorq.consumer import Consumer
     from mirrorq.takers import Taker
 
@@ -91,12 +93,15 @@ class Handle:
 
     def _open(self, host: Host, declared: Declared, name: str) -> None:
         self.name = name
+        self._shard: int | None
+        self._queue_name, self._shard = split_name(name) or (name, None)
+        """The name that users know, and of which shard this is the handle."""
         self._host = host
         self._queue_id = queue_id = declared.queue_id
         self._refusals = declared.refusals
-        self._config = host.config
+        self._config = self._own_config(host)
         self._pid = os.getpid()
-        self._outcomes = Outcomes()
+        self._outcomes = self._own_outcomes()
         self._inbox: deque[Any] = deque()
         """SinglePut, ManyPut, Settle, or a function to be called on the host's thread."""
         self._is_woken = False
@@ -124,6 +129,12 @@ class Handle:
         self._session_id = host.open_session(self, queue_id, declared.owner)
         self._session = Session(self._session_id, queue_id, self._config)
         host.wake(self._session_id)
+
+    def _own_config(self, host: Host) -> Config:
+        return host.config
+
+    def _own_outcomes(self) -> Outcomes:
+        return Outcomes(self._shard)
 
     # --- The host's thread ----------------------------------------------------------------
 
@@ -464,11 +475,16 @@ class Handle:
         return reply
 
     def _settle(
-        self, kind: str, messages: Sequence[Message], delay_ms: int = 0, target: int = 0
+        self,
+        kind: str,
+        messages: Sequence[Message],
+        delay_ms: int = 0,
+        target: int = 0,
+        settlement: Settlement | None = None,
     ) -> Settlement:
         if os.getpid() != self._pid:
             self._check()
-        settlement = Settlement(self._outcomes)
+        settlement = settlement or Settlement(self._outcomes)
         item = Settle(kind, messages, settlement, delay_ms, target)
         if not item.messages:
             with self._outcomes.lock:
@@ -492,6 +508,10 @@ class Handle:
 
     def _end_session(self) -> None:
         """Say good-bye to the master, then end what is open."""
+        self._detach()
+        self._ended.wait(CLOSE_S - FLUSH_S)
+
+    def _detach(self) -> None:
         session = self._session
         assert session is not None
 
@@ -502,4 +522,3 @@ class Handle:
             self._wake()
 
         self._on_host(detach)
-        self._ended.wait(CLOSE_S - FLUSH_S)

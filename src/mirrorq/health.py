@@ -63,8 +63,9 @@ def judge(node: str, nodes: Sequence[NodeStatus], queues: Sequence[QueueStatus])
     Args:
         node: the one whose stop is thought of; one of `nodes`.
         nodes: every node of the cluster.
-        queues: every queue of the cluster.
+        queues: every queue of the cluster; of a sharded one its shards are looked at.
     """
+    queues = [queue for queue in queues if not queue.shards]
     running = {one.name: None for one in nodes if one.alive}
     # Where no other node could hold a copy there is nothing to wait for before it is stopped.
     others = any(one.name != node and not one.witness for one in nodes)

@@ -25,6 +25,8 @@ class Declared:
     owner: SessionId | None = None
     refusals: Mapping[str, str] = field(factory=dict)
     """What this process may not do to it by its key: right -> why."""
+    shards: tuple[int, ...] = ()
+    """Ids of the rings of a sharded queue, by their number; () for any other."""
 
 
 class Host(Protocol):
@@ -74,6 +76,7 @@ class Host(Protocol):
         auto_delete: bool,
         passive: bool,
         timeout: float | None,
+        shards: int | None = None,
     ) -> Declared:
         """Declare a queue."""
         ...

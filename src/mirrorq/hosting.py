@@ -77,7 +77,15 @@ class _Targets:
         self._counter = 0
 
     def find(self, name: str) -> int:
-        record = self._hosting.catalog.queue_named(name)
+        catalog = self._hosting.catalog
+        sharded = catalog.sharded_named(name)
+        if sharded is not None:
+            # Who ends up there has no key that is known here: one shard after the other.
+            self._counter += 1
+            rings = [ring for ring in sharded.rings if catalog.queue(ring) is not None]
+            running = [ring for ring in rings if (self.serving(ring) or (0, False))[1]] or rings
+            return 0 if sharded.is_ending else running[self._counter % len(running)]
+        record = catalog.queue_named(name)
         return 0 if record is None or record.is_ending else record.id
 
     def serving(self, queue_id: int) -> tuple[int, bool] | None:

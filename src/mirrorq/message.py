@@ -138,7 +138,14 @@ class Message:
 
     @property
     def queue(self) -> str:
-        return self._chunk.handle.name
+        """The queue's name; of a sharded queue its own, whichever shard it came from."""
+        return self._chunk.handle._queue_name
+
+    @property
+    def shard(self) -> int | None:
+        """Number of the shard that it is in, whose `sequence` it has; None where the queue is not
+        sharded."""
+        return self._chunk.handle._shard
 
     @property
     def headers(self) -> dict[str, HeaderValue]:
@@ -227,7 +234,7 @@ class Message:
         terms = terms_of(persistent, priority, delay, ttl)
         data = handle._publisher.body(body)
         properties = pack_properties(headers, message_id, key)
-        target = handle._id_of(queue)
+        target = handle._id_of(queue, key)
         settlement = Settlement(handle._outcomes)
         handle._step([data], [properties], terms, (self,), target, settlement, block=block)
         return settlement
@@ -245,8 +252,8 @@ class Message:
 
     def __repr__(self) -> str:
         return (
-            f"<Message {self.queue}:{self.sequence} of {len(self.body)} bytes, delivery "
-            f"{self.delivery_count}>"
+            f"<Message {self._chunk.handle.name}:{self.sequence} of {len(self.body)} bytes, "
+            f"delivery {self.delivery_count}>"
         )
 
 

@@ -43,6 +43,13 @@ class Moves:
     ) -> CatalogCommand | CatalogAnswer:
         """Wish for the new master; the command goes into the log when it leads."""
         queue = self._outlook.catalog.queue_named(command.queue)
+        sharded = self._outlook.catalog.sharded_named(command.queue)
+        if sharded is not None:
+            text = (
+                f"queue {command.queue!r} has {len(sharded.rings)} shards, each with a master of "
+                f"its own: name one of them, as {sharded.names()[0]!r}, or call rebalance"
+            )
+            return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
         if queue is None:
             text = f"no queue is named {command.queue!r}: it was deleted or never made"
             return CatalogAnswer(request.number, 0, "QueueNotFound", text)

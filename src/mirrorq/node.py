@@ -52,6 +52,7 @@ from mirrorq.messages import (
     Administrative,
     CatalogCommand,
     DeclareQueue,
+    DeclareShards,
     DeleteQueue,
     MemberId,
     SessionId,
@@ -62,6 +63,7 @@ from mirrorq.proposals import recorded_endpoints
 from mirrorq.routing import ExchangeRecord
 from mirrorq.sampling import NodeSample
 from mirrorq.security import Security, check_endpoints, check_listen
+from mirrorq.shard_status import listed, shard_text, summed
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
 from mirrorq.transport import Transport, parse_listen
@@ -387,6 +389,7 @@ class Node(Administration):
         exclusive: bool = False,
         auto_delete: bool = False,
         passive: bool = False,
+        shards: int | None = None,
         timeout: float | None = 30,
     ) -> MirroredQueue:
         """Declare a queue and return a handle on it.
@@ -399,6 +402,8 @@ class Node(Administration):
                 the handle is closed or this process ends.
             auto_delete: deleted when its last consumer has gone; `get` is no consumer.
             passive: do not make it.
+            shards: make it of so many rings, 1 to 256, whose masters are spread over the nodes.
+                None: as it is; a new one is one ring, not sharded.
 
         Raises:
             PreconditionFailed: it exists with other properties, or belongs to another handle.
@@ -414,6 +419,7 @@ class Node(Administration):
             auto_delete=auto_delete,
             passive=passive,
             timeout=timeout,
+            shards=shards,
         )
         return MirroredQueue._attach(self, declared, name)
 
@@ -426,27 +432,35 @@ class Node(Administration):
         auto_delete: bool,
         passive: bool,
         timeout: float | None,
+        shards: int | None = None,
     ) -> Declared:
         """Declare a queue."""
-        wrong = declaration_error(name, exclusive, auto_delete)
+        wrong = declaration_error(name, exclusive, auto_delete, shards, passive=passive)
         if wrong:
             raise ConfigError(wrong)
         if passive:
             self.wait_ready(timeout)
             return self._known_queue(name)
         owner = self._new_session() if exclusive else None
+        command: DeclareQueue | DeclareShards
         command = DeclareQueue(name, durable, exclusive, auto_delete, self.name, owner, ())
-        known = self._on_thread(lambda: self._driver.engine.catalog.queue_named(name), 1.0, None)
+        if shards is not None:
+            command = DeclareShards(name, shards, durable, self.name, ())
+        catalog = self._driver.engine.catalog
+        known = self._on_thread(lambda: catalog.queue_named(name), 1.0, None)
+        sharded = self._on_thread(lambda: catalog.sharded_named(name), 1.0, None)
         if (
             known is not None
+            and shards is None
             and (known.durable, known.auto_delete) == (durable, auto_delete)
             and not (known.exclusive or exclusive)
             and self._is_ready
         ):
             return Declared(known.id)
-        declared = Declared(self._command(command, timeout).value, owner)
+        queue_id = self._command(command, timeout).value
+        declared = Declared(queue_id, owner, shards=self.rings_of(queue_id))
         try:
-            if known is None:
+            if known is None and sharded is None:
                 self._wait_served(declared.queue_id, timeout)
         except BaseException:
             self._disown(declared)
@@ -462,7 +476,16 @@ class Node(Administration):
         if owner is not None:
             self._driver.call(lambda: self._driver.post(SessionClosed(owner, declared.queue_id)))
 
+    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+        """Ids of the shards of a sharded queue, () of another. From any thread."""
+        record = self._driver.engine.catalog.sharded(queue_id)
+        return () if record is None else record.rings
+
     def _known_queue(self, name: str) -> Declared:
+        catalog = self._driver.engine.catalog
+        sharded = self._on_thread(lambda: catalog.sharded_named(name), 1.0, None)
+        if sharded is not None:
+            return Declared(sharded.id, shards=sharded.rings)
         record = self._on_thread(lambda: self._driver.engine.catalog.queue_named(name), 1.0, None)
         if record is None:
             raise QueueNotFound(f"no queue is named {name!r}: declare it without passive=True")
@@ -482,6 +505,9 @@ class Node(Administration):
 
     def _is_served(self, queue_id: int) -> bool:
         engine = self._driver.engine
+        rings = self.rings_of(queue_id)
+        if rings:
+            return all(self._is_served(ring) for ring in rings)
         replica = engine.replicas.get(queue_id)
         if replica is not None and replica.is_master:
             return replica.is_serving
@@ -493,8 +519,12 @@ class Node(Administration):
         """Delete a queue with everything in it.
 
         Raises:
-            PreconditionFailed: it is not empty, or has consumers, and that was asked.
+            PreconditionFailed: it is not empty, or has consumers, and that was asked; or it is
+                one shard of a queue.
         """
+        home = self._driver.engine.catalog.home_of(queue_id)
+        if home is not None:
+            raise PreconditionFailed(shard_text(home))
         if if_empty or if_unused:
             status = self.status(queue_id)
             if if_empty and status.messages:
@@ -550,7 +580,8 @@ class Node(Administration):
 
     def queue_name(self, queue_id: int) -> str:
         """The queue's name, "" when there is none of this id. From any thread."""
-        record = self._driver.engine.catalog.queue(queue_id)
+        catalog = self._driver.engine.catalog
+        record = catalog.sharded(queue_id) or catalog.queue(queue_id)
         return "" if record is None else record.name
 
     # --- Host of handles ----------------------------------------------------------------
@@ -629,6 +660,9 @@ class Node(Administration):
         return self._on_thread(lambda: self._status(queue_id), 1.0, QueueStatus.unknown())
 
     def _status(self, queue_id: int) -> QueueStatus:
+        sharded = self._driver.engine.catalog.sharded(queue_id)
+        if sharded is not None:
+            return summed(sharded, [self._status(ring) for ring in sharded.rings])
         status = QueueStatus.of(
             self._driver.engine,
             queue_id,
@@ -650,13 +684,17 @@ class Node(Administration):
         except MirrorQError:
             return 0
 
-    def queues(self) -> list[QueueStatus]:
-        """The status of every queue of the cluster, by name."""
+    def queues(self, *, shards: bool = False) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name.
+
+        Args:
+            shards: after each sharded queue that of each of its shards.
+        """
         self._check_open()
 
         def look() -> list[QueueStatus]:
-            records = self._driver.engine.catalog.queues()
-            return [self._status(record.id) for record in sorted(records, key=lambda r: r.name)]
+            catalog = self._driver.engine.catalog
+            return [self._status(queue_id) for queue_id in listed(catalog, shards=shards)]
 
         return self._on_thread(look, 5.0, [])
 

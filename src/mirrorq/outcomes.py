@@ -17,7 +17,9 @@ log = logging.getLogger("mirrorq")
 class Outcomes:
     """Shared by all confirmations and settlements of a handle."""
 
-    def __init__(self) -> None:
+    def __init__(self, shard: int | None = None) -> None:
+        self.shard = shard
+        """The shard to whose handle they belong; None where that is none."""
         self.lock = threading.Lock()
         self._condition = threading.Condition(self.lock)
         self._waiters = 0

@@ -46,6 +46,7 @@ from mirrorq.messages import (
 )
 from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp
 from mirrorq.rights import Key, Right, refusal
+from mirrorq.shards import logical_name
 
 __all__ = ["Permits", "lost_right"]
 
@@ -78,8 +79,8 @@ class Permits:
         """Why it is refused, "" when it is not."""
         match call.call:
             case ClientDeclare() as declare:
-                if declare.passive or self.catalog.queue_named(declare.name) is not None:
-                    return self._unknown(declare.name)
+                if declare.passive or self._id_of(declare.name):
+                    return self._unknown(logical_name(declare.name))
                 return refusal(self.key, Right.CONFIGURE, declare.name)
             case ClientDelete() as delete:
                 return self.refusal(Right.CONFIGURE, delete.queue)
@@ -91,7 +92,8 @@ class Permits:
                 if look.what == "status":
                     return "" if self.sees(look.queue) else self._unknown_id(look.queue)
                 # Of queues it is shown those that it knows.
-                return "" if look.what == "queues" else self._not_admin(f"see the {look.what}")
+                is_of_queues = look.what in ("queues", "shards")
+                return "" if is_of_queues else self._not_admin(f"see the {look.what}")
             case ClientAdminister() as administer:
                 return self._refusal_of_command(administer)
         return self._not_admin("ask for this")
@@ -175,30 +177,35 @@ class Permits:
         return why
 
     def _refusal_now(self, right: Right, queue_id: int) -> str:
-        record = self.catalog.queue(queue_id)
-        if record is None:
+        name = self.catalog.name_of(queue_id)
+        if not name:
             return f"key {self.key.name!r} is refused what no queue is known for: id {queue_id}"
         if right is Right.WRITE and self._writes_through_exchange(queue_id):
             return ""
-        return refusal(self.key, right, record.name)
+        return refusal(self.key, right, name)
+
+    def _id_of(self, name: str) -> int:
+        """Of a queue, sharded or not, by its name; 0: there is none."""
+        known = self.catalog.queue_named(name) or self.catalog.sharded_named(name)
+        return 0 if known is None else known.id
 
     def _writes_through_exchange(self, queue_id: int) -> bool:
+        home = self.catalog.home_of(queue_id)
+        bound = (queue_id,) if home is None else (queue_id, home.id)
         return any(
             self.key.allows(Right.WRITE, exchange.name)
-            and any(binding.queue_id == queue_id for binding in exchange.bindings)
+            and any(binding.queue_id in bound for binding in exchange.bindings)
             for exchange in self.catalog.exchanges()
         )
 
     def _unknown_id(self, queue_id: int) -> str:
-        record = self.catalog.queue(queue_id)
-        if record is None:
-            return self.refusal(Right.READ, queue_id)
-        return self._unknown(record.name)
+        name = self.catalog.name_of(queue_id)
+        return self._unknown(name) if name else self.refusal(Right.READ, queue_id)
 
     def _unknown(self, name: str, what: str = "queue") -> str:
         """Why it may not even know of it, "" when it may."""
-        known = self.catalog.queue_named(name) if what == "queue" else None
-        if self.key.knows(name) or (known is not None and self.sees(known.id)):
+        known = self._id_of(name) if what == "queue" else 0
+        if self.key.knows(name) or (known and self.sees(known)):
             return ""
         return (
             f"key {self.key.name!r} may not write, read or configure {what} {name!r}: give it a "

@@ -8,6 +8,7 @@ a client's (which then connects anew).
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from mirrorq.confirmation import Confirmation, Settlement
-from mirrorq.errors import AuthenticationError, Empty, ShutDown
+from mirrorq.errors import AuthenticationError, Empty, PreconditionFailed, ShutDown
 from mirrorq.handle import ASK_S, CLOSE_S, FLUSH_S, Handle
 from mirrorq.message import HeaderValue, Message, pack_properties
 from mirrorq.messages import Browsed, HandOut, Purged
@@ -25,6 +26,7 @@ from mirrorq.puts import ManyPut, SinglePut
 from mirrorq.reading import ReadingHandle
 from mirrorq.receiver import messages_of
 from mirrorq.session import browse_request, purge_request
+from mirrorq.shards import shard_of
 from mirrorq.terms import terms_of
 
 if TYPE_CHECKING:
@@ -51,6 +53,15 @@ def _nothing() -> None:
     """What a handle on somebody else's host releases."""
 
 
+def _class_of(declared: Declared) -> type[MirroredQueue]:
+    """What a queue is handled by: who opens it need not know whether it is sharded."""
+    if not declared.shards:
+        return MirroredQueue
+    from mirrorq.sharded import ShardedQueue
+
+    return ShardedQueue
+
+
 class MirroredQueue(ReadingHandle):
     """A replicated work queue: `put` with confirmation, `get` with ack.
 
@@ -63,7 +74,7 @@ class MirroredQueue(ReadingHandle):
         path: directory of the node's store.
         node: the node's name; "node" when there are no peers.
         peers, config, witness, security, insecure, listen, join: as in `Node`.
-        durable, exclusive, auto_delete, passive, timeout: as in `Node.queue`.
+        durable, exclusive, auto_delete, passive, shards, timeout: as in `Node.queue`.
 
     Raises:
         ConfigError: arguments that contradict each other or an open node on this path.
@@ -73,6 +84,8 @@ class MirroredQueue(ReadingHandle):
 
     _release: Callable[[], None] = staticmethod(_nothing)
     """Called when the handle is closed: the node that came with it may be closed too."""
+    _turns = itertools.count()
+    """Whose turn it is of another queue's shards."""
 
     def __init__(
         self,
@@ -91,6 +104,7 @@ class MirroredQueue(ReadingHandle):
         exclusive: bool = False,
         auto_delete: bool = False,
         passive: bool = False,
+        shards: int | None = None,
         timeout: float | None = 30,
     ) -> None:
         from mirrorq.shared_node import acquire, release
@@ -114,7 +128,9 @@ class MirroredQueue(ReadingHandle):
                 auto_delete=auto_delete,
                 passive=passive,
                 timeout=timeout,
+                shards=shards,
             )
+            self.__class__ = _class_of(declared)
             self._open(shared, declared, name)
         except BaseException:
             release(shared)
@@ -124,9 +140,31 @@ class MirroredQueue(ReadingHandle):
     @classmethod
     def _attach(cls, host: Host, declared: Declared, name: str) -> MirroredQueue:
         """A handle on a host that exists: what `Node.queue` and `Client.queue` return."""
-        handle = cls.__new__(cls)
+        kind = _class_of(declared)
+        handle = kind.__new__(kind)
         handle._open(host, declared, name)
         return handle
+
+    @property
+    def shards(self) -> int:
+        """How many shards the queue has; 0: it is not sharded."""
+        return 0
+
+    def shard(self, number: int) -> MirroredQueue:
+        """A new handle on one shard of a sharded queue, from 0, to be closed like any.
+
+        Raises:
+            PreconditionFailed: the queue is not sharded.
+        """
+        raise PreconditionFailed(f"queue {self.name!r} has no shards: use it as it is")
+
+    def _part_of(self, key: str | bytes | None) -> MirroredQueue:
+        """The handle that takes a message with this key: of a sharded queue one shard's."""
+        return self
+
+    def _source_of(self, message: Message) -> MirroredQueue | None:
+        """The handle that a message is held by, if that is this one or a part of it."""
+        return self if message._chunk.handle is self else None
 
     # --- Publishing -----------------------------------------------------------------------
 
@@ -156,7 +194,7 @@ class MirroredQueue(ReadingHandle):
                 queue's policy has a message-ttl (in ms) too, the lesser holds.
             delay: seconds until the message is ready; it then comes after all that are ready
                 in its priority.
-            key: carried.
+            key: carried; of a sharded queue, messages of one key keep their order.
             persistent: False: lost when all nodes stop.
             block, timeout: wait so long (seconds) while too much is unconfirmed.
             on_confirm: called with the confirmation when it has ended.
@@ -438,7 +476,7 @@ class MirroredQueue(ReadingHandle):
             self._check()
         publisher = self._publisher
         publisher.learn()
-        return not (publisher.has_room(1, 1) and publisher.has_credit(1, 1))
+        return not publisher.takes(1, 1, 1)
 
     def status(self) -> QueueStatus:
         """What this handle's node knows of the queue. Never blocks, never raises."""
@@ -538,8 +576,9 @@ class MirroredQueue(ReadingHandle):
             raise
         return confirmation
 
-    def _id_of(self, queue: str | Handle | int) -> int:
+    def _id_of(self, queue: str | Handle | int, key: str | bytes | None = None) -> int:
         """The id of another queue to be written, by a handle or by its name; an id is one already.
+        Of a sharded queue it is that of the key's shard.
 
         Raises:
             AuthenticationError: this client's key may not write it.
@@ -547,9 +586,9 @@ class MirroredQueue(ReadingHandle):
         """
         if isinstance(queue, int):
             return queue
-        if isinstance(queue, Handle):
+        if isinstance(queue, MirroredQueue):
             queue._check_right("write")
-            return queue._queue_id
+            return queue._part_of(key)._queue_id
         if not isinstance(queue, str):
             raise TypeError(f"a queue is named by a str or a handle, not {queue!r}")
         declared = self._host.declare(
@@ -557,6 +596,9 @@ class MirroredQueue(ReadingHandle):
         )
         if "write" in declared.refusals:
             raise AuthenticationError(declared.refusals["write"])
+        if declared.shards:
+            number = next(self._turns) if key is None else shard_of(key, len(declared.shards))
+            return declared.shards[number % len(declared.shards)]
         return declared.queue_id
 
     def as_queue(self) -> QueueAdapter:
@@ -593,22 +635,26 @@ class MirroredQueue(ReadingHandle):
         What has no outcome then ends with ConfirmUnknown. The node goes with its last handle
         if it was made by `MirroredQueue(…)`. May be repeated.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or not self._begin_close():
             return
-        with self._outcomes.lock:
-            if self._is_closing:
-                return
-            self._is_closing = True
-            self._outcomes.notify()
-        self._receiver.notify()
-        for consumer in list(self._consumers.values()):
-            consumer.cancel()
         if not self._is_closed and not self._host.closed():
             if not self._host.is_paused():
                 self._outcomes.wait_for(self._is_quiet, FLUSH_S)
             self._end_session()
         self._outcomes.close(CLOSE_S - FLUSH_S)
         self._release()
+
+    def _begin_close(self) -> bool:
+        """Let nobody begin anything more; False when that is so already."""
+        with self._outcomes.lock:
+            if self._is_closing:
+                return False
+            self._is_closing = True
+            self._outcomes.notify()
+        self._receiver.notify()
+        for consumer in list(self._consumers.values()):
+            consumer.cancel()
+        return True
 
     def __reduce__(self) -> tuple[object, ...]:
         """A handle on a client is pickled as its name: where it is loaded it connects anew.

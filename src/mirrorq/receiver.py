@@ -67,6 +67,9 @@ class Receiver:
         self._is_subscribed = False
         self._refused = ""
         """Why the master did not take get() as a consumer, until the next call."""
+        self._hint = 0
+        """1: a message would be taken soon, though no call waits at this handle."""
+        self.ahead_bytes = AHEAD_BYTES
         self.idle_at_ms: int | None = None
         """When what is buffered goes back, if no call comes."""
 
@@ -76,6 +79,11 @@ class Receiver:
     def buffered(self) -> int:
         """Messages here that no call has returned."""
         return len(self._buffer)
+
+    @property
+    def refused(self) -> str:
+        """Why the master did not take get() as a consumer, "" when it did."""
+        return self._refused
 
     def notify(self) -> None:
         """Something has changed that waiting calls should look at."""
@@ -91,6 +99,13 @@ class Receiver:
             if count > 0:
                 self._refused = ""
         self._handle._wake()
+
+    def hint(self) -> None:
+        """Have one message fetched, though nobody waits here: who takes from several handles in
+        turn waits for none of them while another has messages. Until calls stop coming."""
+        if not self._hint and not self._buffer:
+            self._hint = 1
+            self._handle._wake()
 
     def take_buffered(self, count: int) -> list[Message]:
         """Take up to `count` messages that are here; asks for more when few are left."""
@@ -120,7 +135,7 @@ class Receiver:
         is_warned = False
         while True:
             with self._ready:
-                if not self._buffer and not handle._is_shut and not self._refused:
+                if not self.buffered and not handle._is_shut and not self.refused:
                     left = LOOK_S if deadline is None else deadline - time.monotonic()
                     if left > 0:
                         self._ready.wait(min(left, LOOK_S))
@@ -156,7 +171,7 @@ class Receiver:
             except (QueueDown, NoQuorum):
                 break
             with self._ready:
-                if not self._buffer and counts.ready:
+                if not self.buffered and counts.ready:
                     self._ready.wait(min(left, 0.02))
             found = self._pop(count)
             if found:
@@ -171,8 +186,8 @@ class Receiver:
 
     def check_refused(self) -> None:
         """Raise PreconditionFailed when the master did not take get() as a consumer."""
-        if self._refused:
-            raise PreconditionFailed(f"get() on queue {self._handle.name!r}: {self._refused}")
+        if self.refused:
+            raise PreconditionFailed(f"get() on queue {self._handle.name!r}: {self.refused}")
 
     def _pop(self, count: int) -> list[Message]:
         buffer = self._buffer
@@ -197,19 +212,19 @@ class Receiver:
         self._arrived += len(messages)
         self._has_arrival = True
         self._buffer.extend(messages)
-        if self._demand:
+        if self._demand or self.listeners:
             self.notify()
 
     def fetch(self, session: Session, now_ms: int) -> None:
         """Ask for as many messages as calls want, and what they will want next."""
-        if self._demand and not self._is_subscribed and not self._refused:
+        if (self._demand or self._hint) and not self._is_subscribed and not self._refused:
             self._is_subscribed = True
             session.subscribe(0, self._handle._config.prefetch, False, False)
         if not self._is_subscribed:
             return
         self._watch_idleness(session, now_ms)
-        room = max(AHEAD_BYTES // max(self._message_bytes, 1), 1)
-        wanted = min(self._demand + self._window.size, room)
+        room = max(self.ahead_bytes // max(self._message_bytes, 1), 1)
+        wanted = min(self._demand + max(self._window.size, self._hint), room)
         self._low = self._window.size // 2
         session.want(0, len(self._buffer), wanted)
 
@@ -233,6 +248,7 @@ class Receiver:
     def give_back(self, session: Session, keep: int | None = None) -> None:
         """Return what no call has taken, all but the first `keep` (None: what calls wait for)."""
         self._window.on_idle()
+        self._hint = 0
         self.idle_at_ms = None
         unseen = self._empty(self._demand if keep is None else keep)
         if unseen:
@@ -243,6 +259,7 @@ class Receiver:
         # Who has lost a master first asks for what calls wait for: acks of what users hold are
         # to find their messages where they were.
         self._window.on_idle()
+        self._hint = 0
         self.idle_at_ms = None
         session.drop(self._empty(0))
 
@@ -263,6 +280,7 @@ class Receiver:
     def on_refused(self, why: str) -> None:
         """The master does not take get() as a consumer."""
         self._is_subscribed = False
+        self._hint = 0
         self._refused = why
         self.notify()
 

@@ -34,7 +34,14 @@ from attrs import define, field, frozen
 
 from mirrorq import clock
 from mirrorq.confirmation import Confirmation
-from mirrorq.errors import ConfigError, ConfirmUnknown, Full, MirrorQError, NotConfirmed
+from mirrorq.errors import (
+    ConfigError,
+    ConfirmUnknown,
+    Full,
+    MirrorQError,
+    NotConfirmed,
+    PreconditionFailed,
+)
 from mirrorq.message import HeaderValue, pack_properties
 from mirrorq.messages import FLAG_STAGED, FLAG_STEP
 from mirrorq.messages.staged import (
@@ -49,6 +56,7 @@ from mirrorq.messages.staged import (
 )
 from mirrorq.puts import MESSAGE_OVERHEAD, error_of
 from mirrorq.session import Failed, Put, Stored
+from mirrorq.shards import shard_name
 from mirrorq.wire.frames import pack_publish
 from mirrorq.wire.ops import NAME_LENGTH_MAX, encode_staged
 
@@ -342,7 +350,14 @@ class Staged:
         with self._lock:
             handle = self._handles.get(queue)
             if handle is None:
-                handle = self._handles[queue] = self._opener.queue(queue, passive=True)
+                handle = self._opener.queue(queue, passive=True)
+                if handle.shards:
+                    handle.close()
+                    raise PreconditionFailed(
+                        f"queue {queue!r} has {handle.shards} shards: stage into each of them by "
+                        f"its name, the first is {shard_name(queue, 0)!r}"
+                    )
+                self._handles[queue] = handle
             return handle
 
 

@@ -74,6 +74,9 @@ class QueueStatus:
     messages_delivered: int = 0
     """Handed out, those that a get() fetches ahead included."""
     messages_acknowledged: int = 0
+    shards: int = 0
+    """Of a sharded queue: all counts are sums over its shards, `master` names all nodes that lead
+    one, `state` is the worst of them. 0: it is not sharded."""
 
     @classmethod
     def unknown(cls) -> QueueStatus:

@@ -122,7 +122,9 @@ class Transaction:
     """
 
     def __init__(self, queue: MirroredQueue) -> None:
-        self._queue = queue
+        self._whole = queue
+        self._queue: MirroredQueue | None = None
+        """Where it takes effect, once that is certain: a sharded queue has several such places."""
         self._bodies: list[bytes] = []
         self._properties: list[bytes] = []
         self._terms = PLAIN
@@ -146,17 +148,20 @@ class Transaction:
 
         Raises:
             ValueError: ttl, priority, delay or persistent is another one than in a put before:
-                they are one for all puts of a transaction.
+                they are one for all puts of a transaction. Or, of a sharded queue, the key is of
+                another shard than what came before.
         """
         self._check()
+        place = None if key is None else self._placed(self._whole._part_of(key), f"key {key!r}")
         terms = terms_of(persistent, priority, delay, ttl)
         if self._bodies and terms != self._terms:
             raise ValueError(
                 f"all puts of a transaction have the same terms: {terms} is not {self._terms}. "
                 "Use a transaction for each"
             )
-        data = self._queue._publisher.body(body)
+        data = self._whole._publisher.body(body)
         properties = pack_properties(headers, message_id, key)
+        self._queue = place or self._queue
         self._terms = terms
         self._bodies.append(data)
         self._properties.append(properties)
@@ -165,14 +170,27 @@ class Transaction:
         """Ack a message of this queue with the rest.
 
         Raises:
-            ValueError: it came from another handle, was settled, or is acked here already.
+            ValueError: it came from another handle, was settled, or is acked here already. Or, of
+                a sharded queue, it is of another shard than what came before.
         """
         self._check()
-        if message._chunk.handle is not self._queue:
-            raise ValueError(f"{message!r} did not come from this handle on {self._queue.name!r}")
+        place = self._whole._source_of(message)
+        if place is None:
+            raise ValueError(f"{message!r} did not come from this handle on {self._whole.name!r}")
+        place = self._placed(place, f"{message!r}")
         if message._is_settled or any(message is other for other in self._messages):
             raise ValueError(f"{message!r} is settled already, or was only browsed")
         self._messages.append(message)
+        self._queue = place
+
+    def _placed(self, place: MirroredQueue, what: str) -> MirroredQueue:
+        """Where it takes effect, if that can be there."""
+        if self._queue is not None and self._queue is not place:
+            raise ValueError(
+                f"{what} is of {place.name!r}, the transaction of {self._queue.name!r}: a "
+                "transaction is one op of one shard. Use one for each shard"
+            )
+        return place
 
     @property
     def confirmation(self) -> Confirmation:
@@ -194,7 +212,7 @@ class Transaction:
     def _send(self, block: bool = True) -> Confirmation:
         """The block has ended well: send what was gathered."""
         step = (self._bodies, self._properties, self._terms, self._messages)
-        found = self._queue._step(*step, block=block)
+        found = (self._queue or self._whole._part_of(None))._step(*step, block=block)
         assert isinstance(found, Confirmation)
         return found
 

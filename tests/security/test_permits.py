@@ -84,6 +84,15 @@ class FakeCatalog:
     def queue_named(self, name: str) -> Record | None:
         return next((Record(i, each) for i, each in NAMES.items() if each == name), None)
 
+    def sharded_named(self, name: str) -> None:
+        """None is sharded."""
+
+    def home_of(self, queue_id: int) -> None:
+        """None is a shard."""
+
+    def name_of(self, queue_id: int) -> str:
+        return NAMES.get(queue_id, "")
+
     def exchanges(self) -> tuple[ExchangeRecord, ...]:
         return self.found
 

@@ -212,11 +212,11 @@ class MirroredQueue:
 
         Returns once it is accepted. Await the settlement for the outcome.
         """
-        if message._chunk.handle is not self.handle:
+        if self.handle._source_of(message) is None:
             raise ValueError(f"{message!r} did not come from this handle on {self.name!r}")
         target: Any = queue.handle if isinstance(queue, MirroredQueue) else queue
         if isinstance(target, str):
-            target = await in_thread(partial(self.handle._id_of, target))
+            target = await in_thread(partial(self.handle._id_of, target, arguments.get("key")))
         put = partial(message.ack_and_put, target, body, **arguments)
         return await self._accepted(put, True, None)
 

@@ -35,7 +35,7 @@ def check(client: Client, name: str | None, is_json: bool) -> None:
     if asked not in [node.name for node in nodes]:
         known = ", ".join(node.name for node in nodes)
         raise Failed(f"the cluster has no node {asked!r}: its nodes are {known}")
-    health = judge(asked, nodes, client.queues())
+    health = judge(asked, nodes, client.queues(shards=True))
     if is_json:
         click.echo(json.dumps(_shown(health), indent=2))
     else:

@@ -47,10 +47,11 @@ def status(client: Client, is_json: bool) -> None:
     if is_json:
         click.echo(json.dumps({"nodes": nodes, "queues": queues}, indent=2))
         return
-    columns = ("name", "endpoint", "alive", "leader", "witness", "incarnation")
-    print_rows(columns, [[node[column] for column in columns] for node in nodes], is_json=False)
+    of_nodes = ("name", "endpoint", "alive", "leader", "witness", "incarnation")
+    print_rows(of_nodes, [[node[column] for column in of_nodes] for node in nodes], is_json=False)
     click.echo()
-    print_rows(COLUMNS, [[queue[column] for column in COLUMNS] for queue in queues], is_json=False)
+    columns = (*COLUMNS, "shards") if any(queue["shards"] for queue in queues) else COLUMNS
+    print_rows(columns, [[queue[column] for column in columns] for queue in queues], is_json=False)
 
 
 def _columns(
@@ -63,30 +64,35 @@ def _columns(
     for column in columns:
         if column not in known:
             raise click.BadParameter(f"no column {column!r}: choose from {', '.join(known)}")
-    return columns or COLUMNS
+    return columns
 
 
 @click.command()
 @click.argument("columns", nargs=-1, metavar="[COLUMN]...", callback=_columns)
+@click.option("--shards", is_flag=True, help="List the shards of each sharded queue, too.")
 @connecting
 @as_json
-def list_queues(client: Client, columns: tuple[str, ...], is_json: bool) -> None:
+def list_queues(client: Client, columns: tuple[str, ...], shards: bool, is_json: bool) -> None:
     """List the queues of a cluster; COLUMN is any field of their status."""
-    rows = [[getattr(queue, column) for column in columns] for queue in client.queues()]
+    queues = client.queues(shards=shards)
+    is_sharded = any(queue.shards for queue in queues)
+    columns = columns or ((*COLUMNS, "shards") if is_sharded else COLUMNS)
+    rows = [[getattr(queue, column) for column in columns] for queue in queues]
     print_rows(columns, rows, is_json=is_json)
 
 
 @click.command()
 @click.argument("name", metavar="QUEUE")
 @click.option("--transient", is_flag=True, help="Declare the queue as not durable.")
+@click.option("--shards", type=click.IntRange(1), help="Declare it with so many shards.")
 @connecting
-def publish(client: Client, name: str, transient: bool) -> None:
+def publish(client: Client, name: str, transient: bool, shards: int | None) -> None:
     """Publish each line of standard input to QUEUE, declared if it is not there.
 
     Ends when every line is confirmed, and prints how many there were.
     """
     count = 0
-    with client.queue(name, durable=not transient) as queue:
+    with client.queue(name, durable=not transient, shards=shards) as queue:
         open_confirmations: list[Confirmation] = []
         for lines in _arriving_lines(sys.stdin.buffer):
             open_confirmations = [each for each in open_confirmations if not _is_confirmed(each)]

@@ -94,6 +94,8 @@ class ClientDeclare:
     passive: bool
     session: int = 0
     """Exclusive: the client's own number of the session that is to own the queue."""
+    shards: int = 0
+    """To be made with so many; 0: nothing is said of shards."""
 
 
 @frozen
@@ -105,7 +107,8 @@ class ClientDelete:
 
 @frozen
 class ClientLook:
-    """`what`: status (of `queue`), queues, nodes or policies; the answer's `data` is JSON."""
+    """`what`: status (of `queue`), queues, shards (queues and their shards), nodes or policies; the
+    answer's `data` is JSON."""
 
     what: str
     queue: int = 0
@@ -182,6 +185,8 @@ class ClientAnswer:
     text: str
     data: bytes
     frames: tuple[bytes, ...] = ()
+    rings: tuple[int, ...] = ()
+    """Of a declaration: ids of the shards of a sharded queue, by their number."""
 
 
 @frozen

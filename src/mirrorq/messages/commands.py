@@ -43,7 +43,22 @@ class DeclareQueue:
 
 
 @frozen
+class DeclareShards:
+    """Make a sharded queue with all its rings at once; one that exists gets those that it lacks."""
+
+    name: str
+    shards: int
+    durable: bool
+    declarer: str
+    """Name of the declaring node."""
+    members: tuple[tuple[MemberId, ...], ...]
+    """The first view of each shard, all in sync; the master first. Chosen by the leader."""
+
+
+@frozen
 class DeleteQueue:
+    """Delete a queue, or a sharded one with all its rings."""
+
     queue_id: int
     reign: int = 0
     """Deletes only in this reign: a master judged that its last consumer has gone. 0: always."""
@@ -183,6 +198,7 @@ CatalogCommand = (
     RegisterNode
     | NodeStopped
     | DeclareQueue
+    | DeclareShards
     | DeleteQueue
     | NoteConsumers
     | NoteOutbox

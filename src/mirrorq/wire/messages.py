@@ -114,6 +114,7 @@ _TAGS: dict[type, int] = {
     # Catalog commands
     m.RegisterNode: 80,
     m.DeclareQueue: 81,
+    m.DeclareShards: 172,
     m.DeleteQueue: 82,
     m.ChangeView: 83,
     m.RemoveNode: 84,

@@ -1,0 +1,407 @@
+"""`ShardedQueue`: what `queue()` returns for a queue with shards.
+
+One handle a shard does the work (`shard`), each with a session at its shard's master, all on the
+one thread of their host. This one has no session: it chooses the shard for what is put, takes from
+all of them in turn, and tells the outcomes of several as one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mirrorq.confirmation import Confirmation, Settlement
+from mirrorq.errors import (
+    Empty,
+    MirrorQError,
+    NoQuorum,
+    PreconditionFailed,
+    QueueDown,
+    ShutDown,
+)
+from mirrorq.fork_lock import FORK_LOCK
+from mirrorq.handle import CLOSE_S, FLUSH_S
+from mirrorq.host import Declared
+from mirrorq.message import HeaderValue, Message, pack_properties
+from mirrorq.outcomes import Outcomes
+from mirrorq.queue import MirroredQueue
+from mirrorq.sharded.consumer import ShardedConsumer
+from mirrorq.sharded.gathering import GatheredAnswer, gathered_reply, settle_together
+from mirrorq.sharded.publisher import ShardedPublisher
+from mirrorq.sharded.receiver import ShardedReceiver
+from mirrorq.sharded.shard import Shard
+from mirrorq.shards import shard_name, shard_of
+from mirrorq.terms import terms_of
+
+if TYPE_CHECKING:
+    from mirrorq.consumer import Consumer
+    from mirrorq.handle import Answer
+    from mirrorq.host import Host
+
+__all__ = ["ShardedQueue"]
+
+
+class ShardedQueue(MirroredQueue):
+    """A handle on a sharded queue. Made by `MirroredQueue`, `Node.queue` and `Client.queue`.
+
+    The calls are those of `MirroredQueue`. Sequences are the shards' own; messages of one key are
+    in one shard, in order; between shards there is no order.
+    """
+
+    _parts: list[Shard]
+    _publisher: ShardedPublisher
+    _receiver: ShardedReceiver
+
+    def _open(self, host: Host, declared: Declared, name: str) -> None:
+        self.name = self._queue_name = name
+        self._shard = None
+        self._host = host
+        self._queue_id = declared.queue_id
+        self._refusals = declared.refusals
+        self._config = host.config
+        self._rings = declared.shards
+        self._is_shut = self._is_shut_for_gets = self._is_closing = False
+        self._consumers = {}
+        self._consumer_number = 0
+        self._session = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Open the parts, in this process."""
+        self._pid = os.getpid()
+        self._outcomes = Outcomes()
+        self._parts = []
+        for number, ring in enumerate(self._rings):
+            self._parts.append(Shard.of(self, ring, number))
+        self._publisher = ShardedPublisher(self)
+        self._receiver = ShardedReceiver(self)
+
+    # --- Shards ---------------------------------------------------------------------------
+
+    @property
+    def shards(self) -> int:
+        """How many shards the queue has."""
+        return len(self._rings)
+
+    def shard(self, number: int) -> MirroredQueue:
+        """A new handle on one shard, from 0, to be closed like any: it has everything that a queue
+        which is not sharded has, leases, claims and reading too.
+
+        Raises:
+            PreconditionFailed: there is no such shard.
+        """
+        if isinstance(number, bool) or number not in range(self.shards):
+            raise PreconditionFailed(
+                f"queue {self.name!r} has no shard {number!r}: its shards are 0 to "
+                f"{self.shards - 1}"
+            )
+        self._check()
+        declared = Declared(self._rings[number], refusals=self._refusals)
+        return MirroredQueue._attach(self._host, declared, shard_name(self.name, number))
+
+    def shard_of(self, key: str | bytes) -> int:
+        """The number of the shard to which messages with this key go."""
+        return shard_of(key, self.shards)
+
+    def _part_of(self, key: str | bytes | None) -> Shard:
+        return self._publisher.choose() if key is None else self._parts[self.shard_of(key)]
+
+    def _source_of(self, message: Message) -> Shard | None:
+        handle = message._chunk.handle
+        return handle if isinstance(handle, Shard) and handle._whole is self else None
+
+    # --- Publishing -----------------------------------------------------------------------
+
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        key: str | bytes | None = None,
+        persistent: bool = True,
+        block: bool = True,
+        timeout: float | None = None,
+        on_confirm: Callable[[Confirmation], object] | None = None,
+    ) -> Confirmation:
+        """Publish a message into the shard of its key, or of those that run the next one.
+
+        With a key it waits for that shard, though others run. Arguments and errors as of
+        `MirroredQueue.put`; the confirmation ends with the sequence in its `shard`.
+        """
+        self._check_open_for_puts()
+
+        def put(part: Shard, block: bool = False, timeout: float | None = None) -> Confirmation:
+            return part.put(
+                body,
+                headers=headers,
+                message_id=message_id,
+                ttl=ttl,
+                priority=priority,
+                delay=delay,
+                key=key,
+                persistent=persistent,
+                block=block,
+                timeout=timeout,
+                on_confirm=on_confirm,
+            )
+
+        if key is not None:
+            return put(self._parts[self.shard_of(key)], block, timeout)
+        size = len(body) if isinstance(body, bytes | bytearray) else 0
+        return self._publisher.put_anywhere(put, 1, size, block, timeout)
+
+    def put_many(
+        self,
+        bodies: Sequence[bytes | bytearray | memoryview],
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        key: str | bytes | None = None,
+        persistent: bool = True,
+        block: bool = True,
+        timeout: float | None = None,
+        on_confirm: Callable[[Confirmation], object] | None = None,
+    ) -> Confirmation:
+        """Publish messages together into one shard: that of the key, or the next that runs.
+
+        So it is all or none, and ends with one range, as of `MirroredQueue.put_many`.
+        """
+        self._check_open_for_puts()
+        terms_of(persistent, priority, delay, ttl)
+        data = self._publisher.bodies(bodies)
+        pack_properties(headers, message_id, key)
+
+        def put(part: Shard, block: bool = False, timeout: float | None = None) -> Confirmation:
+            return part.put_many(
+                data,
+                headers=headers,
+                message_id=message_id,
+                ttl=ttl,
+                priority=priority,
+                delay=delay,
+                key=key,
+                persistent=persistent,
+                block=block,
+                timeout=timeout,
+                on_confirm=on_confirm,
+            )
+
+        if key is not None:
+            return put(self._parts[self.shard_of(key)], block, timeout)
+        size = sum(map(len, data))
+        return self._publisher.put_anywhere(put, len(data), size, block, timeout)
+
+    # --- Consuming ------------------------------------------------------------------------
+
+    def ack_many(self, messages: Sequence[Message]) -> Settlement:
+        """Ack messages of this handle together: one outcome for all, an op for each shard."""
+        messages = list(messages)
+        if any(self._source_of(message) is None for message in messages):
+            raise ValueError(f"not all messages came from this handle on queue {self.name!r}")
+        return self._settle("ack", messages)
+
+    def _settle(
+        self,
+        kind: str,
+        messages: Sequence[Message],
+        delay_ms: int = 0,
+        target: int = 0,
+        settlement: Settlement | None = None,
+    ) -> Settlement:
+        held: dict[Shard, list[Message]] = {}
+        for message in messages:
+            source = self._source_of(message)
+            assert source is not None
+            held.setdefault(source, []).append(message)
+        settlement = settlement or Settlement(self._outcomes)
+        if held:
+            return settle_together(settlement, kind, held)
+        with self._outcomes.lock:
+            settlement._finish(None, None)
+        return settlement
+
+    def consume(
+        self,
+        callback: Callable[[Message], object],
+        *,
+        prefetch: int | None = None,
+        auto_ack: bool = False,
+        exclusive: bool = False,
+        on_cancel: Callable[[Consumer], object] | None = None,
+        cancel_on_failover: bool = False,
+    ) -> Consumer:
+        """Have `callback(message)` called for each message of any shard, on one thread.
+
+        `prefetch` is divided over the shards, at least one for each. Arguments and errors as of
+        `MirroredQueue.consume`; `exclusive` is of all shards, or of none.
+        """
+        self._check()
+        self._check_right("read")
+        with self._outcomes.lock:
+            self._consumer_number += 1
+            number = self._consumer_number
+        consumer = ShardedConsumer(
+            self,
+            number,
+            callback,
+            prefetch=self._config.prefetch if prefetch is None else prefetch,
+            auto_ack=auto_ack,
+            exclusive=exclusive,
+            on_cancel=on_cancel,
+            cancel_on_failover=cancel_on_failover,
+        )
+        consumer._start()
+        return consumer
+
+    # --- Questions ------------------------------------------------------------------------
+
+    def browse(self, start: int | None = None, count_max: int = 1000) -> list[Message]:
+        """Look at messages of all shards without taking them, the oldest first.
+
+        In order within each shard, and by the masters' clocks between them.
+
+        Args:
+            start: first sequence, inclusive, of every shard; None: the oldest.
+            count_max: most messages returned.
+        """
+        self._check()
+        found = [part.browse(start, count_max) for part in self._parts if part.is_open]
+        return list(islice(heapq.merge(*found, key=lambda one: one.timestamp), count_max))
+
+    def redrive(self, count_max: int | None = None) -> int:
+        """Move dead letters of all shards back to the queues in which they ended; how many."""
+        moved = 0
+        for part in self._parts:
+            left = None if count_max is None else count_max - moved
+            moved += part.redrive(left)
+        return moved
+
+    def _begin_ask(
+        self, request: Callable[[int], Any], first: Callable[[], None] | None = None
+    ) -> Answer:
+        asked = [(part, part._begin_ask(request)) for part in self._parts if part.is_open]
+        return GatheredAnswer(asked)  # type: ignore[return-value]
+
+    def _end_ask(self, answer: Answer, timeout: float) -> object:
+        assert isinstance(answer, GatheredAnswer)
+        replies, error = [], None
+        for part, each in answer.parts:
+            try:
+                replies.append(part._end_ask(each, timeout))
+            except MirrorQError as why:
+                error = why
+        if error is not None:
+            raise error
+        if not replies:
+            self._check()
+            raise ShutDown(f"the handle on queue {self.name!r} is closed")
+        return gathered_reply(replies)
+
+    def _why_not(self, otherwise: MirrorQError) -> MirrorQError:
+        """The reason for a time-out: no message could come from a shard that is down, but what has
+        no key can be put into another."""
+        whys = [part._why_not(otherwise) for part in self._parts if part.is_open]
+        reasons = [why for why in whys if isinstance(why, NoQuorum | QueueDown)]
+        is_why = reasons if isinstance(otherwise, Empty) else len(reasons) == len(whys)
+        return reasons[0] if is_why and reasons else otherwise
+
+    # --- What only one shard can do ---------------------------------------------------------
+
+    def _only_of_a_shard(self, call: str) -> NoReturn:
+        raise PreconditionFailed(
+            f"{call} is of one ring, and queue {self.name!r} has {self.shards}: call it on a "
+            f"shard, queue.shard(0) to queue.shard({self.shards - 1})"
+        )
+
+    def lease(self, *_: Any, **__: Any) -> NoReturn:
+        """Not of a sharded queue: see `shard`."""
+        self._only_of_a_shard("lease()")
+
+    def claim(self, *_: Any, **__: Any) -> NoReturn:
+        """Not of a sharded queue: see `shard`."""
+        self._only_of_a_shard("claim()")
+
+    def extent(self, *_: Any, **__: Any) -> NoReturn:
+        """Not of a sharded queue: see `shard`."""
+        self._only_of_a_shard("extent()")
+
+    def live_ranges(self, *_: Any, **__: Any) -> NoReturn:
+        """Not of a sharded queue: see `shard`."""
+        self._only_of_a_shard("live_ranges()")
+
+    def read(self, *_: Any, **__: Any) -> NoReturn:
+        """Not of a sharded queue: see `shard`."""
+        self._only_of_a_shard("read()")
+
+    def sequence_at(self, *_: Any, **__: Any) -> NoReturn:
+        """Not of a sharded queue: see `shard`."""
+        self._only_of_a_shard("sequence_at()")
+
+    # --- The end --------------------------------------------------------------------------
+
+    @property
+    def _is_closed(self) -> bool:  # type: ignore[override]
+        """No shard is served any more: the handle was closed, or the queue deleted."""
+        return all(part._is_closed for part in self._parts)
+
+    @property
+    def _is_deleted(self) -> bool:  # type: ignore[override]
+        return all(part._is_deleted for part in self._parts)
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            self._on_forked()
+        if any(part._is_refused for part in self._parts):
+            for part in self._parts:
+                part._check()
+        if self._is_closing or self._is_closed or self._host.closed():
+            raise ShutDown(f"the handle on queue {self.name!r} is closed")
+
+    def _on_forked(self) -> None:
+        if not self._host.survives_fork:
+            super()._on_forked()
+        with FORK_LOCK:
+            if os.getpid() != self._pid and not self._is_closing:
+                self._consumers = {}
+                self._begin()
+
+    def shutdown(self, immediate: bool = False) -> None:
+        """Take no more puts on this handle; as `MirroredQueue.shutdown`."""
+        self._check()
+        self._is_shut = True
+        if immediate:
+            self._is_shut_for_gets = True
+            for consumer in list(self._consumers.values()):
+                consumer.cancel()
+        for part in self._parts:
+            if part.is_open:
+                part.shutdown(immediate)
+        self._receiver.notify()
+
+    def _begin_close(self) -> bool:
+        is_first = super()._begin_close()
+        for part in self._parts:
+            part._begin_close()
+        return is_first
+
+    def _is_quiet(self) -> bool:
+        return all(part._is_quiet() for part in self._parts)
+
+    def _end_session(self) -> None:
+        for part in self._parts:
+            if part.is_open:
+                part._detach()
+        self._outcomes.wait_for(lambda: self._is_closed, CLOSE_S - FLUSH_S)
+
+    def __repr__(self) -> str:
+        return f"<MirroredQueue {self.name!r} of {self.shards} shards on {self._host.name}>"

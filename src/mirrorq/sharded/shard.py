@@ -1,0 +1,102 @@
+"""`Shard`: the handle on one shard, as a part of the handle on the whole queue.
+
+It is a handle like any, with its own session at its shard's master. What its users wait on it
+shares with the others: one lock and one thread for callbacks, as a handle has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from mirrorq.host import Declared
+from mirrorq.outcomes import Outcomes
+from mirrorq.queue import MirroredQueue
+from mirrorq.receiver import AHEAD_BYTES, FIRST_BYTES
+from mirrorq.shards import shard_name
+
+if TYPE_CHECKING:
+    from mirrorq.config import Config
+    from mirrorq.host import Host
+    from mirrorq.sharded.queue import ShardedQueue
+
+__all__ = ["Shard", "share"]
+
+LEAST_BYTES = 4 << 10
+
+
+def share(bound: int, shards: int) -> int:
+    """One shard's part of a bound that is the whole handle's, at least 1."""
+    return max(-(-bound // shards), 1)
+
+
+class ShardOutcomes(Outcomes):
+    """The outcomes of one shard's handle: those of the whole, and which shard they are of."""
+
+    def __init__(self, whole: Outcomes, shard: int) -> None:
+        super().__init__(shard)
+        self._whole = whole
+        self.lock = whole.lock
+        self.listeners = whole.listeners
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        return self._whole.wait_for(condition, timeout)
+
+    def notify(self) -> None:
+        self._whole.notify()
+
+    def call_back(self, callback: Callable[..., object], *arguments: Any) -> None:
+        self._whole.call_back(callback, *arguments)
+
+    def close(self, timeout: float) -> None:
+        """The thread is the whole's."""
+
+
+class Shard(MirroredQueue):
+    """One shard's handle. Its bounds are its share of what one handle may have."""
+
+    _whole: ShardedQueue
+    _number: int
+
+    @classmethod
+    def of(cls, whole: ShardedQueue, ring: int, number: int) -> Shard:
+        made = cls.__new__(cls)
+        made._whole, made._number = whole, number
+        made.open_again(ring)
+        return made
+
+    def open_again(self, ring: int) -> None:
+        """Open it, in this process."""
+        whole = self._whole
+        declared = Declared(ring, refusals=whole._refusals)
+        self._open(whole._host, declared, shard_name(whole.name, self._number))
+        self._receiver.ahead_bytes = max(AHEAD_BYTES // whole.shards, FIRST_BYTES)
+
+    def _own_config(self, host: Host) -> Config:
+        config, shards = host.config, self._whole.shards
+        return evolve(
+            config,
+            prefetch=share(config.prefetch, shards),
+            unconfirmed_count_max=share(config.unconfirmed_count_max, shards),
+            unconfirmed_bytes_max=max(share(config.unconfirmed_bytes_max, shards), LEAST_BYTES),
+        )
+
+    def _own_outcomes(self) -> Outcomes:
+        return ShardOutcomes(self._whole._outcomes, self._number)
+
+    def _on_forked(self) -> None:
+        self._whole._on_forked()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session: its queue was not deleted."""
+        return not self._is_closed
+
+    @property
+    def runs(self) -> bool:
+        """Whether its master has been heard of, and serves."""
+        session = self._session
+        is_available = session is not None and session.available
+        return is_available and self._publisher.credit.is_known and self.is_open
