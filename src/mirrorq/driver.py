@@ -26,6 +26,7 @@ from mirrorq.complaints import Complaints
 from mirrorq.copy_page import CopyPage
 from mirrorq.copy_reader import read_copy
 from mirrorq.courier import OutboxLoad, OutboxLoaded
+from mirrorq.deadlines import Deadlines
 from mirrorq.engine import Engine
 from mirrorq.engine_events import (
     Answer,
@@ -124,10 +125,10 @@ class ClientSide(Protocol):
 
 @define
 class _Port:
+    session: SessionId
     port: SessionPort
     queue_id: int
     events: list[SessionEvent] = field(factory=list)
-    wake_ms: int | None = None
 
 
 class Driver:
@@ -159,6 +160,11 @@ class Driver:
         self._ports: dict[SessionId, _Port] = {}
         self._calls: deque[Callable[[], None]] = deque()
         self._woken: deque[SessionId] = deque()
+        self._due: dict[SessionId, None] = {}
+        """Ports with events."""
+        self._deadlines = Deadlines()
+        """When ports want to be stepped, by the numbers of their sessions."""
+        self._sessions: dict[int, SessionId] = {}
         self._events: list[EngineEvent] = []
         self._answers: dict[int, Callable[[Answer], None]] = {}
         self._commits: deque[EngineEffects] = deque()
@@ -217,7 +223,9 @@ class Driver:
         self.post(Forget(token))
 
     def open_port(self, session: SessionId, queue_id: int, port: SessionPort) -> None:
-        self._ports[session] = _Port(port, queue_id, wake_ms=0)
+        self._ports[session] = _Port(session, port, queue_id)
+        self._sessions[session.number] = session
+        self._due[session] = None
         self.post(SessionOpened(session, queue_id))
 
     def close_port(self, session: SessionId) -> None:
@@ -226,7 +234,8 @@ class Driver:
             return
         # What its user called last is still on its way into requests.
         self._step_port(known, clock.now_ms())
-        del self._ports[session]
+        del self._ports[session], self._sessions[session.number]
+        self._deadlines.set(session.number, None)
         self.post(SessionClosed(session, known.queue_id))
 
     def _run(self) -> None:
@@ -312,19 +321,18 @@ class Driver:
             self._on_inbound(inbound)
 
     def _timeout_ms(self) -> int:
-        if self._events or self._calls or self._woken or self._reads or self._is_stopping:
+        if self._events or self._calls or self._woken or self._due or self._reads:
+            return 0
+        if self._is_stopping:
             return 0
         if self.sampler.is_busy:
             return 0
         now_ms = clock.now_ms()
-        wake = now_ms + POLL_MS_MAX
+        wake = min(now_ms + POLL_MS_MAX, self._deadlines.next_ms)
         if self._wake_at_ms is not None:
             wake = min(wake, self._wake_at_ms)
         if self._commits:
             wake = min(wake, self._retry_at_ms)
-        for port in self._ports.values():
-            if port.wake_ms is not None:
-                wake = min(wake, port.wake_ms)
         if self.entry is not None and self.entry.wake_ms is not None:
             wake = min(wake, self.entry.wake_ms)
         return max(wake - now_ms, 0)
@@ -368,21 +376,27 @@ class Driver:
 
     def _step_ports(self, now_ms: int) -> None:
         """Let handles that have something to do turn it into requests."""
-        due: dict[SessionId, None] = {}
+        if not (self._woken or self._due or self._deadlines.next_ms <= now_ms):
+            return
+        due, self._due = self._due, {}
         while self._woken:
             due[self._woken.popleft()] = None
-        for session, known in self._ports.items():
-            if known.events or (known.wake_ms is not None and known.wake_ms <= now_ms):
-                due[session] = None
+        for number in self._deadlines.take_due(now_ms):
+            due[self._sessions[number]] = None
         for session in due:
-            known_port = self._ports.get(session)
-            if known_port is not None:
-                self._step_port(known_port, now_ms)
+            known = self._ports.get(session)
+            if known is not None:
+                self._step_port(known, now_ms)
 
     def _step_port(self, known: _Port, now_ms: int) -> None:
         events, known.events = known.events, []
-        requests, known.wake_ms = known.port.step(now_ms, events)
+        requests, wake_ms = known.port.step(now_ms, events)
+        self._deadlines.set(known.session.number, wake_ms)
         self._events.extend(FromSession(request) for request in requests)
+
+    def _tell_port(self, known: _Port, event: SessionEvent) -> None:
+        known.events.append(event)
+        self._due[known.session] = None
 
     # --- Effects ------------------------------------------------------------------------
 
@@ -482,7 +496,7 @@ class Driver:
         if is_own and isinstance(reply.reply, Deliver):
             self.engine.replicas[reply.queue_id].tally.note_sent(reply.reply)
         if is_here:
-            self._ports[reply.session].events.append(ReplyArrived(reply))
+            self._tell_port(self._ports[reply.session], ReplyArrived(reply))
         else:
             self._send([(reply.session.node, reply)])
 
@@ -500,11 +514,11 @@ class Driver:
             if known.queue_id != change.queue_id:
                 continue
             if isinstance(change, MasterLinkLost):
-                known.events.append(LinkLost())
+                self._tell_port(known, LinkLost())
             elif change.reign:
-                known.events.append(MasterChanged(change.reign, change.available))
+                self._tell_port(known, MasterChanged(change.reign, change.available))
             else:
-                known.events.append(Closed("the queue was deleted", deleted=True))
+                self._tell_port(known, Closed("the queue was deleted", deleted=True))
 
 
 def check_publish(message: object) -> None:

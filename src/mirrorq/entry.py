@@ -107,6 +107,8 @@ SEATS_MAX = 1024
 """Consumers of one handle."""
 CALLS_MAX = 256
 """Declarations and questions of one client under way."""
+JUDGE_MS = 50
+"""How often it is looked for clients that are silent."""
 SERVED_POLL_MS = 5
 """How often a new queue's master is looked for."""
 
@@ -239,7 +241,9 @@ class Entry:
         self._clients: dict[bytes, _Client] = {}
         self._told_index = 0
         """Index of the catalog when watchers were last told."""
-        self._stepped_ms = clock.now_ms()
+        self._stepped_ms = self._judged_ms = clock.now_ms()
+        self._waiting: dict[bytes, _Client] = {}
+        """Clients with calls that wait for something to come true."""
 
     @property
     def client_count(self) -> int:
@@ -446,23 +450,29 @@ class Entry:
         self._stepped_ms = now_ms
         if self._authority is not None and self._authority.version != self._keys_version:
             self._follow_keys(self._authority)
-        is_waiting = False
-        for client in list(self._clients.values()):
-            client.heard_ms = min(client.heard_ms + stood_ms, now_ms)
-            if now_ms - client.heard_ms >= client.expiry_ms:
-                self._end(client, f"silent for {now_ms - client.heard_ms} ms")
-                continue
+        if stood_ms:
+            for client in self._clients.values():
+                client.heard_ms = min(client.heard_ms + stood_ms, now_ms)
+        if now_ms - self._judged_ms >= min(JUDGE_MS, self._config.heartbeat_ms):
+            self._judged_ms = now_ms
+            self._end_silent(now_ms)
+        for client in list(self._waiting.values()):
             for look in list(client.waiting.values()):
                 answer = look()
                 if answer is not None:
                     self._answer(client, answer)
-            is_waiting = is_waiting or bool(client.waiting)
-        pause_ms = SERVED_POLL_MS if is_waiting else self._config.heartbeat_ms
+        pause_ms = SERVED_POLL_MS if self._waiting else self._config.heartbeat_ms
         self.wake_ms = now_ms + pause_ms if self._clients else None
+
+    def _end_silent(self, now_ms: int) -> None:
+        for client in list(self._clients.values()):
+            if now_ms - client.heard_ms >= client.expiry_ms:
+                self._end(client, f"silent for {now_ms - client.heard_ms} ms")
 
     def _end(self, client: _Client, why: str) -> None:
         log.info("client %s is gone: %s", client.name, why)
         del self._clients[client.identity]
+        self._waiting.pop(client.identity, None)
         for session in client.sessions.values():
             self._end_session(session)
         for number in list(client.calls):
@@ -652,12 +662,16 @@ class Entry:
 
     def _answer(self, client: _Client, answer: ClientAnswer) -> None:
         client.calls.pop(answer.number, None)
-        client.waiting.pop(answer.number, None)
+        self._wait_no_more(client, answer.number)
         client.watches.pop(answer.number, None)
         self._send(client.identity, answer)
 
+    def _wait_no_more(self, client: _Client, number: int) -> None:
+        if client.waiting.pop(number, None) is not None and not client.waiting:
+            self._waiting.pop(client.identity, None)
+
     def _forget(self, client: _Client, number: int) -> None:
-        client.waiting.pop(number, None)
+        self._wait_no_more(client, number)
         client.watches.pop(number, None)
         token = client.calls.pop(number, 0)
         if token:
@@ -670,6 +684,7 @@ class Entry:
             self._answer(client, answer)
             return
         client.waiting[number] = look
+        self._waiting[client.identity] = client
         self.wake_ms = clock.now_ms()
 
     def _declare(self, client: _Client, number: int, call: ClientDeclare) -> None:

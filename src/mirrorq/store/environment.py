@@ -109,6 +109,8 @@ class Environment:
         self._pid = os.getpid()
         self._writing = threading.Lock()
         self._reading = threading.Lock()
+        self._room_bytes: int | None = None
+        """What `room_bytes` said, until something is written."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = PathLock(path)
@@ -224,6 +226,7 @@ class Environment:
         self._check_process()
         with self._writing, self._translated("writing"):
             self._check_open()
+            self._room_bytes = None
             while True:
                 before = self._lmdb.info()["last_txnid"]
                 try:
@@ -295,9 +298,16 @@ class Environment:
         return self.read(self._used_bytes)
 
     def room_bytes(self) -> int:
-        """Bytes of messages below the bound: a commit that stays within it is not refused."""
-        free = self._bytes_max - self._file_bytes() - RESERVE_BYTES
-        return free if free > ROOM_BYTES else self._bytes_max - self.used_bytes()
+        """Bytes of messages below the bound: a commit that stays within it is not refused.
+
+        To be called by who writes.
+        """
+        room = self._room_bytes
+        if room is None:
+            free = self._bytes_max - self._file_bytes() - RESERVE_BYTES
+            room = free if free > ROOM_BYTES else self._bytes_max - self.used_bytes()
+            self._room_bytes = room
+        return room
 
     def _used_bytes(self, txn: lmdb.Transaction[memoryview]) -> int:
         pages = 2

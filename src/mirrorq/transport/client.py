@@ -32,6 +32,8 @@ from mirrorq.transport.wake import Waker
 
 ROUND_COUNT_MAX = 2000
 """zmq messages that one poll returns at most, so that a round ends."""
+LOOK_MS = 10
+"""A thread that is never idle looks this often whether its connections have come or gone."""
 LAP_MS = 50
 """Pause after all endpoints have been tried in vain."""
 
@@ -92,6 +94,7 @@ class ClientSocket:
         self._link: Link | None = None
         self._control: Link | None = None
         self._deadline_ms = 0
+        self._look_at_ms = 0
         self._connect()
 
     @property
@@ -185,12 +188,15 @@ class ClientSocket:
         inbound, self._lost = self._lost, []
         if inbound or any(is_readable(link.socket) for link in self._links):
             timeout_ms = 0
-        self._wait(timeout_ms)
+        is_look_due = self._wait(timeout_ms)
+        now_ms = _now_ms()
         for link in self._links:
             self._read_messages(link, inbound)
-        for link in self._links:
-            if link in (self._control, self._link):
-                self._read_changes(link, inbound)
+        if is_look_due or now_ms >= self._look_at_ms or not self.is_up:
+            self._look_at_ms = now_ms + LOOK_MS
+            for link in self._links:
+                if link in (self._control, self._link):
+                    self._read_changes(link, inbound)
         if not self.is_up and _now_ms() >= self._deadline_ms:
             if self._link is None:
                 self._connect()
@@ -198,16 +204,22 @@ class ClientSocket:
                 self.leave()
         return inbound
 
-    def _wait(self, timeout_ms: int) -> None:
-        """Block until something is there. Gives the GIL away only if there is need to."""
+    def _wait(self, timeout_ms: int) -> bool:
+        """Block until something is there. Gives the GIL away only if there is need to.
+
+        Returns:
+            Whether a connection is known to have come or gone.
+        """
         if timeout_ms <= 0 or not self._waker.fall_asleep():
             self._waker.awake(is_readable=False)
-            return
+            return False
         if not self.is_up:
             timeout_ms = max(0, min(timeout_ms, self._deadline_ms - _now_ms()))
         ready = self._poller.poll(timeout_ms)
         waker_fd = self._waker.fd
         self._waker.awake(is_readable=any(item[0] == waker_fd for item in ready))
+        monitors = [link.monitor for link in self._links]
+        return any(item[0] in monitors for item in ready)
 
     def _read_messages(self, link: Link, inbound: list[ClientInbound]) -> None:
         bytes_left = self._part_bytes_max

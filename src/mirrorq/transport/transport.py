@@ -66,6 +66,9 @@ UNDER_WAY_PARTS_MAX = 4
 """A client may have so many of the largest parts under way; its window is far less."""
 PEERS_KNOWN_MAX = 4096
 """Parsed routing ids that are remembered."""
+LOOK_MS = 10
+"""A thread that is never idle looks this often whether connections have come or gone; one that
+has waited knows."""
 
 _ROUTING_ID = struct.Struct(">cBQ8s")
 
@@ -131,6 +134,8 @@ class Transport:
         self._replies: dict[bytes, Outbox] = {}
         self._probes: dict[str, Probe] = {}
         self._lost: list[Inbound] = []
+        self._look_at_ms = 0
+        """When connections are looked at, even if none is known to have changed."""
         self._is_closed = False
         endpoint = resolve_listen(parse_listen(listen))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -345,22 +350,31 @@ class Transport:
         inbound, self._lost = self._lost, []
         if inbound or is_readable(self._router):
             timeout_ms = 0
-        self._wait(timeout_ms)
-        if self._guard is not None and self._zap is not None:
-            self._ask_guard(self._guard, self._zap, inbound)
-        self._read_links(inbound)
-        self._read_router(inbound)
-        for why in self._door.attend():
-            inbound.append(Refused("a connection", why, by_key=False))
-        if self._probes:
-            self._read_probes(inbound)
+        is_look_due = self._wait(timeout_ms)
+        now_ms = _now_ms()
+        if is_look_due or self._probes or now_ms >= self._look_at_ms:
+            self._look_at_ms = now_ms + LOOK_MS
+            if self._guard is not None and self._zap is not None:
+                self._ask_guard(self._guard, self._zap, inbound)
+            self._read_links(inbound)
+            self._read_router(inbound)
+            for why in self._door.attend():
+                inbound.append(Refused("a connection", why, by_key=False))
+            if self._probes:
+                self._read_probes(inbound)
+        else:
+            self._read_router(inbound)
         return inbound
 
-    def _wait(self, timeout_ms: int) -> None:
-        """Block until something is there. Gives the GIL away only if there is need to."""
+    def _wait(self, timeout_ms: int) -> bool:
+        """Block until something is there. Gives the GIL away only if there is need to.
+
+        Returns:
+            Whether anything but messages is known to have come.
+        """
         if timeout_ms <= 0 or not self._waker.fall_asleep():
             self._waker.awake(is_readable=False)
-            return
+            return False
         fds = []
         for probe in self._probes.values():
             if probe.fd is not None:
@@ -373,7 +387,16 @@ class Transport:
         for fd in fds:
             self._poller.unregister(fd)
         waker_fd = self._waker.fd
-        self._waker.awake(is_readable=any(item[0] == waker_fd for item in ready))
+        is_woken = is_look_due = False
+        for item, _ in ready:
+            if item is self._router:
+                continue
+            if item == waker_fd:
+                is_woken = True
+            else:
+                is_look_due = True
+        self._waker.awake(is_readable=is_woken)
+        return is_look_due
 
     def _ask_guard(self, guard: Guard, zap: Zap, inbound: list[Inbound]) -> None:
         """Let in who may come, and follow changes of keys."""
