@@ -57,6 +57,9 @@ class Config:
     """Random part of the election time, so that two nodes seldom stand at once."""
     lag_ms_max: int = _int(1000, 1)
     """R9: a member that holds the ring up for longer is moved to the tail as joining."""
+    mark_delay_ms: int = _int(10, 0)
+    """What is stable is told to mirrors with the next op, and on its own when none comes for this
+    long: of a queue that gets one message at a time each message wakes them once less."""
     producer_expiry_ms: int = _int(24 * 3600 * 1000, 1000)
     """An idle producer id is forgotten after this."""
     checkpoint_bytes: int = _int(8 * MIB, 4 * KIB)

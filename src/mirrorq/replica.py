@@ -226,7 +226,7 @@ class Replica:
         """Why this copy has stopped: an op of a version to come."""
         self.state = QueueState() if image.state is None else QueueState.decode(image.state)
         self.room = room or Room()
-        self.ring = Ring(me, queue_id, config.joiner_bytes_max, self.room)
+        self.ring = Ring(me, queue_id, config.joiner_bytes_max, self.room, config.mark_delay_ms)
         self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s)
         self.master: Master | None = None
         self.tally = Tally()
@@ -555,13 +555,13 @@ class Replica:
                 out,
             )
             out.wake_at_ms = earliest(out.wake_at_ms, wake)
-        ring.settle()
+        ring.settle(now_ms)
         received = ring.received
         self._apply_stable(now_ms)
         if self.master is not None:
             self.master.settle(now_ms)
             if ring.received != received:
-                ring.settle()
+                ring.settle(now_ms)
             self._count_in(now_ms, out)
             self._move_slow_out(now_ms, out)
 
@@ -769,6 +769,8 @@ class Replica:
             wake = earliest(wake, tick_ms if tick_ms > now_ms else now_ms + 1)
         if self._write_due_ms is not None:
             wake = earliest(wake, self._write_due_ms)
+        if self.ring.mark_at_ms is not None:
+            wake = earliest(wake, self.ring.mark_at_ms)
         if self._ops_since:
             wake = earliest(wake, self._applied_ms + IDLE_CHECKPOINT_MS)
         if self.master is not None:

@@ -10,10 +10,10 @@ Nothing here tells users anything: that is `replica`, from stable ops only.
 
 How it works. Members stand in a row, m0 (master), m1 … mj in sync, then joining ones.
 A frame goes right along the row, each member passing it on before its own disk write.
-`durable` marks run after it: each member passes right the minimum of what came from the
-left and its own; what the last in sync member sends to the master is on all disks, and the
-master calls that stable. One op costs two trips and one disk write, whatever the size of
-the ring, and a body crosses each link once.
+`durable` marks run after it: each mirror passes right the minimum of what came from the mirror
+on its left and its own; what the last in sync member sends to the master is on the disks of all
+mirrors, and the master calls stable what is on its own disk too. One op costs two trips and one
+disk write, whatever the size of the ring, and a body crosses each link once.
 
 It gets trickier when the row changes. Each change is a *view* with a new epoch, agreed by
 the catalog. In a new epoch nothing of the old one counts: marks start from zero, frames
@@ -87,7 +87,12 @@ class Ring:
     """The log and the marks of one member. Methods are called by `replica` only."""
 
     def __init__(
-        self, me: MemberId, queue_id: int, joiner_bytes_max: int, room: Room | None = None
+        self,
+        me: MemberId,
+        queue_id: int,
+        joiner_bytes_max: int,
+        room: Room | None = None,
+        mark_delay_ms: int = 0,
     ) -> None:
         self.me = me
         self.queue_id = queue_id
@@ -138,6 +143,9 @@ class Ring:
         """What the right has been sent; -1 until it says that it is repaired."""
         self._left_heard = False
         self._marked = (-1, -1)
+        self._mark_delay_ms = mark_delay_ms
+        self.mark_at_ms: int | None = None
+        """When a mark goes right that says only what is stable, if no op takes it along before."""
         self._is_watermark_fresh = False
         """Said since the last tick: the next one need not repeat it."""
         self._is_mark_fresh = False
@@ -179,6 +187,7 @@ class Ring:
         self._right_received = -1
         self._left_heard = False
         self._marked = (-1, -1)
+        self.mark_at_ms = None
         self._ticks_left = REPEAT_COUNT
         self._asked_from = 0
         self.gates = {}
@@ -411,7 +420,7 @@ class Ring:
 
     # --- The end of a step --------------------------------------------------------------
 
-    def settle(self) -> None:
+    def settle(self, now_ms: int = 0) -> None:
         """Send marks and frames that this step has made due."""
         if self.view is None or not self.repaired or not self.is_member:
             return
@@ -422,7 +431,7 @@ class Ring:
             self._advance_stable()
         elif not self.in_sync:
             self._report_joiner()
-        self._mark_right()
+        self._mark_right(now_ms)
 
     def take_write(self) -> tuple[int | None, tuple[Entry, ...]]:
         """What of the log this step wants on disk: (truncate to, appended entries)."""
@@ -589,16 +598,17 @@ class Ring:
         return tuple(batch)
 
     def _pass_watermark(self) -> None:
-        """R2: the running minimum goes right; the last in sync member closes the ring."""
-        if not self.in_sync or self.view is None:
+        """R2: the running minimum of the mirrors goes right; the last in sync closes the ring.
+
+        The master knows its own disk, and counts it in itself (`_advance_stable`).
+        """
+        standing = self._standing
+        if not self.in_sync or self.is_master:
             return
         lowest = self.assured
-        if not self.is_master and self._w_left < lowest:
+        if standing.left != standing.master and self._w_left < lowest:
             lowest = self._w_left
         if lowest <= self._w_sent:
-            return
-        standing = self._standing
-        if standing.is_last_in_sync and standing.is_master:
             return
         to = standing.master if standing.is_last_in_sync else standing.right
         if to is not None:
@@ -631,15 +641,23 @@ class Ring:
         if master is not None and self.repaired:
             self._send(master, JoinerDurable(self.queue_id, self.epoch, self.assured))
 
-    def _mark_right(self) -> None:
+    def _mark_right(self, now_ms: int) -> None:
         right = self._standing.right
         mark = (self.stable, self.received)
         if right is None or mark == self._marked:
             # Also to one that has not said that it is repaired: after a break its word may have
             # come before the news of the break, and only a mark makes it ask again.
+            self.mark_at_ms = None
             return
         if not self.has_state:
             return
+        if self._mark_delay_ms and self._marked[1] == self.received:
+            # Only what is stable is news, and as a rule the next op takes it along.
+            if self.mark_at_ms is None:
+                self.mark_at_ms = now_ms + self._mark_delay_ms
+            if now_ms < self.mark_at_ms:
+                return
+        self.mark_at_ms = None
         self._marked = mark
         self._is_mark_fresh = True
         self._send(right, Mark(self.queue_id, self.epoch, self.stable, self.received))

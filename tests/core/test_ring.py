@@ -120,15 +120,63 @@ def test_an_op_that_is_no_longer_kept_sends_a_joiner_to_a_transfer() -> None:
 # --- R2 -------------------------------------------------------------------------------
 
 
-def test_a_mirror_passes_the_minimum_on() -> None:
-    """R2: what goes right is the least of the left's mark and the own durable."""
+def test_the_first_mirror_waits_for_no_mark_of_the_master() -> None:
+    """R2: the master counts its own disk itself, so it sends no watermark, and the mirror next to
+    it passes on what it has."""
     ring = _mirror(2)
-    ring.on_watermark(A, Watermark(QUEUE, 2, 1))
-    ring.settle()
-    assert ("c", Watermark(QUEUE, 2, 1)) in sent(ring)
-    ring.on_watermark(A, Watermark(QUEUE, 2, 5))
     ring.settle()
     assert ("c", Watermark(QUEUE, 2, 2)) in sent(ring)
+    master = ring_of(A, [publish(1, 1)])
+    master.install(view(2, "abc"))
+    master.settle()
+    assert not [message for _, message in sent(master) if isinstance(message, Watermark)]
+
+
+def test_a_mirror_passes_the_minimum_on() -> None:
+    """R2: what goes right is the least of the left's mark and the own durable."""
+    ring = ring_of(C, [publish(1, 1), publish(2, 2)])
+    ring.install(view(2, "abcd"))
+    _repaired(ring, 2, ((1, 2),))
+    ring.on_watermark(B, Watermark(QUEUE, 2, 1))
+    ring.settle()
+    assert ("d", Watermark(QUEUE, 2, 1)) in sent(ring)
+    ring.on_watermark(B, Watermark(QUEUE, 2, 5))
+    ring.settle()
+    assert ("d", Watermark(QUEUE, 2, 2)) in sent(ring)
+
+
+def _waiting(delay_ms: int) -> Ring:
+    """B between A and C, with an op that it has passed on, and a mark of A that it is stable."""
+    ring = Ring(B, QUEUE, 4096, mark_delay_ms=delay_ms)
+    ring.install(view(2, "abc"))
+    _repaired(ring, 2)
+    ring.on_repaired(C, Repaired(QUEUE, 2, 0))
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),)))
+    ring.settle(1000)
+    sent(ring)
+    ring.on_mark(A, Mark(QUEUE, 2, 1, 1))
+    ring.settle(1001)
+    return ring
+
+
+def test_what_is_stable_rides_on_the_next_op() -> None:
+    """R2: a mark that says only what is stable waits for a moment, and an op takes it along."""
+    ring = _waiting(10)
+    assert (sent(ring), ring.mark_at_ms) == ([], 1011)
+    ring.on_data(A, Data(QUEUE, 2, 1, (publish(2, 2, epoch=2),)))
+    ring.settle(1005)
+    assert sent(ring) == [("c", Data(QUEUE, 2, 1, (publish(2, 2, epoch=2),)))]
+    assert ring.mark_at_ms is None
+
+
+def test_what_is_stable_is_told_when_no_op_comes() -> None:
+    """R2: and goes on its own when none has come in time; without a delay it goes at once."""
+    ring = _waiting(10)
+    ring.settle(1010)
+    assert sent(ring) == []
+    ring.settle(1011)
+    assert (sent(ring), ring.mark_at_ms) == ([("c", Mark(QUEUE, 2, 1, 1))], None)
+    assert ("c", Mark(QUEUE, 2, 1, 1)) in sent(_waiting(0))
 
 
 def test_the_last_mirror_closes_the_ring() -> None:

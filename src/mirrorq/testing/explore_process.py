@@ -239,7 +239,8 @@ class Processes:
 
     def __init__(self, scope: Scope) -> None:
         self.codec = ModelCodec()
-        self.config = Config(joiner_bytes_max=scope.joiner_bytes_max)
+        # A mark that waits is one on a slow link, which the scopes have.
+        self.config = Config(joiner_bytes_max=scope.joiner_bytes_max, mark_delay_ms=0)
         self.scope = scope
         self.producer = 0
         """The producer's id: the lsn of its op."""

@@ -110,10 +110,10 @@ def _watermark_unrepaired() -> Sequence[Patch]:
         real_on(self, sender, message)
         self.repaired = kept
 
-    def settle(self: Ring) -> None:
+    def settle(self: Ring, now_ms: int = 0) -> None:
         if not self.repaired and self.view is not None:
             self._pass_watermark()
-        real_settle(self)
+        real_settle(self, now_ms)
 
     return [(Ring, "on_watermark", on_watermark), (Ring, "settle", settle)]
 
