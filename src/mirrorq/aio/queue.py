@@ -57,6 +57,15 @@ class MirroredQueue:
     def name(self) -> str:
         return self.handle.name
 
+    @property
+    def shards(self) -> int:
+        """How many shards the queue has; 0: it is not sharded."""
+        return self.handle.shards
+
+    async def shard(self, number: int) -> MirroredQueue:
+        """A new handle on one shard, from 0."""
+        return MirroredQueue(await opened(partial(self.handle.shard, number)))
+
     # --- Publishing -----------------------------------------------------------------------
 
     async def put(
@@ -273,6 +282,8 @@ class MirroredQueue:
         """Look at all messages, those delayed too, without taking them."""
         self.handle._check()
         self.handle._check_right("read")
+        if self.handle.shards:
+            return await in_thread(partial(self.handle.browse, start, count_max))
         found: list[Message] = []
         position: int | None = start or 1
         while position is not None and len(found) < count_max:
