@@ -53,6 +53,27 @@ def test_lists_are_text_or_json(run: Run, endpoint: str) -> None:
     assert b"\t" + endpoint.encode() + b"\tyes" in run("status").stdout
 
 
+def test_a_sharded_queue_is_one_row(run: Run) -> None:
+    """With --shards one more for each; its name takes all commands, its shards' names too."""
+    assert run("publish", "wide", "--shards", "3", given=b"a\nb\n").stdout == b"confirmed: 2\n"
+    rows = json.loads(run("list-queues", "--json", "name", "shards").stdout)
+    assert {"name": "wide", "shards": 3} in rows
+    assert not [row for row in rows if "#" in row["name"]]
+    names = run("list-queues", "--shards", "name").stdout.decode().split()
+    assert [name for name in names if name.startswith("wide")] == [
+        "wide",
+        *(f"wide#shard{number}" for number in range(3)),
+    ]
+    refused = run("publish", "wide", "--shards", "4", given=b"c\n")
+    assert refused.returncode == 1
+    assert b"shards=3, not 4" in refused.stderr
+    refused = run("transfer-master", "wide", "a")
+    assert b"'wide#shard0'" in refused.stderr
+    assert run("get", "wide", "-n", "2").stdout == b"a\nb\n"
+    assert run("delete-queue", "wide").stdout == b"deleted: wide\n"
+    assert b"wide" not in run("list-queues", "--shards", "name").stdout
+
+
 def test_queues_are_purged_and_deleted(run: Run) -> None:
     """`purge-queue` says how many it ended; `delete-queue` obeys its conditions."""
     run("publish", "doomed", given=b"a\nb\nc\n")

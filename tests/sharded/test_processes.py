@@ -17,8 +17,8 @@ from processes.cluster import Cluster, until
 WAIT_S = 60.0
 SHARDS = 6
 KEYS = tuple(f"table-{number}" for number in range(20))
-PUTS = 800
-KILL_AT = 250
+PUTS = 500
+KILL_AT = 150
 """Messages that have come when the node is killed."""
 
 

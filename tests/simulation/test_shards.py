@@ -85,7 +85,8 @@ def test_every_shard_keeps_what_it_confirmed(seed: int) -> None:
     assert answer.value == record.id
     shards = [Shard(cluster, ring) for ring in record.rings]
     assert cluster.run_until(lambda: all(s.master is not None for s in shards), 60_000)
-    assert Counter(shard.master for shard in shards) == {"a": 2, "b": 2, "c": 2}, "though a leads another queue"
+    # Though a leads another queue.
+    assert Counter(shard.master for shard in shards) == {"a": 2, "b": 2, "c": 2}
     assert all(set(cluster.in_sync(s.queue_id)) == set("abc") for s in shards)
     for number, shard in enumerate(shards):
         shard.consumer("bc"[number % 2])
