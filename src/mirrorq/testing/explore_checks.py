@@ -97,6 +97,7 @@ class Checkers:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._states: dict[tuple[Entry, ...], QueueState] = {(): QueueState()}
+        self._encoded: dict[tuple[Entry, ...], bytes] = {}
         self._passed: set[tuple[int, tuple[Entry, ...], bool, bool, bool, bool]] = set()
 
     # --- What a step showed -------------------------------------------------------------
@@ -248,9 +249,16 @@ class Checkers:
         """What these ops make of an empty queue."""
         known = self._states.get(stable)
         if known is None:
-            known = QueueState.decode(self.state_at(stable[:-1]).encode())
+            known = QueueState.decode(self._encoded_at(stable[:-1]))
             known.apply(stable[-1])
             self._states[stable] = known
+        return known
+
+    def _encoded_at(self, stable: tuple[Entry, ...]) -> bytes:
+        """The same as bytes."""
+        known = self._encoded.get(stable)
+        if known is None:
+            known = self._encoded[stable] = self.state_at(stable).encode()
         return known
 
     def _check_disk(self, process: Process, stable: tuple[Entry, ...]) -> None:
@@ -268,7 +276,7 @@ class Checkers:
                     f"{_name(entry)} is stable",
                 )
         if image.state is not None:
-            if image.state != self.state_at(stable[:base]).encode():
+            if image.state != self._encoded_at(stable[:base]):
                 raise Violation("disk", f"{name} has a wrong state at {base}")
             self._check_bodies(process, stable, base)
 
@@ -313,7 +321,7 @@ class Checkers:
             return
         if state.applied > len(stable):
             raise Violation("applied", f"{name} applied {state.applied} of {len(stable)} stable")
-        if state.encode() != self.state_at(stable[: state.applied]).encode():
+        if state.encode() != self._encoded_at(stable[: state.applied]):
             raise Violation("applied", f"{name} has another state at {state.applied}")
         if ring.stable > len(stable):
             raise Violation("log", f"{name} takes {ring.stable} for stable of {len(stable)}")
