@@ -80,6 +80,7 @@ PURE = (
     "staging",
     "supervisor",
     "supervisor_events",
+    "survivor",
     "timetable",
     "transfer",
     "vacancy",

@@ -21,7 +21,7 @@ master counts a joiner in is checked by the leader before the command enters the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -874,6 +874,34 @@ class Catalog:
             exchange, version=self.applied_index, bindings=bindings
         )
         return CatalogResult(value=self.applied_index)
+
+    # --- Without the others -----------------------------------------------------------
+
+    def outlive(
+        self,
+        survivor: NodeRecord,
+        voters: Sequence[StoreId],
+        cluster: int,
+        views: Mapping[int, View],
+    ) -> None:
+        """Make this the catalog of another cluster, whose only node is the survivor.
+
+        No command, and never on a node that runs: see `survivor`.
+
+        Args:
+            voters: all stores of the lost cluster; none of them is taken back.
+            views: of the queues that go on; all others are deleted.
+        """
+        lost = [*voters, *(StoreId(node.name, node.store) for node in self.nodes())]
+        self._past.update(dict.fromkeys(lost))
+        self._nodes = {survivor.name: survivor}
+        self._askers = Askers()
+        self.cluster = cluster
+        for queue in self.queues():
+            if queue.id in views:
+                self._queues[queue.id] = evolve(queue, view=views[queue.id], told=())
+            else:
+                self._remove(queue.id)
 
     # --- Snapshots --------------------------------------------------------------------
 

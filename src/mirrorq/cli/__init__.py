@@ -8,7 +8,9 @@ from __future__ import annotations
 import click
 
 from mirrorq.cli.bench import bench
+from mirrorq.cli.booting import force_boot
 from mirrorq.cli.check import check
+from mirrorq.cli.copies import backup, restore
 from mirrorq.cli.keys import keygen
 from mirrorq.cli.node import demo, node
 from mirrorq.cli.nodes import forget_node
@@ -59,7 +61,10 @@ for command in (
     purge_queue,
     redrive,
     delete_queue,
+    backup,
+    restore,
     verify,
+    force_boot,
     keygen,
     bench,
 ):

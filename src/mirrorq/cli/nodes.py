@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
-from mirrorq.cli.connecting import connecting
-
-if TYPE_CHECKING:
-    from mirrorq.client import Client
+from mirrorq.cli.booting import boot
+from mirrorq.cli.connecting import ENDPOINTS, connected, failing, with_keys
 
 __all__ = ["forget_node"]
 
@@ -19,11 +17,46 @@ __all__ = ["forget_node"]
 @click.option(
     "--force", is_flag=True, help="Even if that deletes queues of which it has the last copy."
 )
-@connecting
-def forget_node(client: Client, name: str, force: bool) -> None:
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    help="Offline: the store of the only other node, when NODE is lost for good (see force-boot).",
+)
+@click.option("--yes", is_flag=True, help="With --path: do not ask.")
+@click.option(
+    "--connect",
+    "endpoints",
+    envvar=ENDPOINTS,
+    metavar="ENDPOINTS",
+    help=f"Nodes to try, as tcp://host:port joined by commas. Default: ${ENDPOINTS}.",
+)
+@click.option("--insecure", is_flag=True, help="Allow other addresses than loopback.")
+@click.option(
+    "--wait", default=10.0, show_default=True, help="Seconds to wait for a node that answers."
+)
+@with_keys
+def forget_node(
+    name: str,
+    force: bool,
+    path: Path | None,
+    yes: bool,
+    endpoints: str | None,
+    insecure: bool,
+    wait: float,
+    keys: Path | None,
+) -> None:
     """Take NODE, which does not run, out of the cluster: its vote and its copies.
 
-    It may join anew with an empty directory, and not with the one that it had.
+    It may join anew with an empty directory, and not with the one that it had. A majority of
+    the other nodes has to run. Of two nodes the one that is left has none: stop it, and say
+    --path with its directory.
     """
-    client.forget_node(name, force)
+    with failing():
+        if path is not None:
+            boot(path, name, is_agreed=yes)
+            return
+        if endpoints is None:
+            raise click.UsageError(f"say --connect (or ${ENDPOINTS}), or --path of a stopped node")
+        with connected(endpoints, insecure=insecure, wait=wait, keys=keys) as client:
+            client.forget_node(name, force)
     click.echo(f"forgotten: {name}")

@@ -272,6 +272,9 @@ class Environment:
             )
 
     def _grow(self) -> None:
+        if self._lmdb.reader_check():
+            # A backup that was killed kept freed pages from being used again.
+            return
         size = self._lmdb.info()["map_size"]
         if size >= self._bytes_limit:
             raise StoreFull(

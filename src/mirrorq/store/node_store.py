@@ -29,8 +29,8 @@ Decoded = TypeVar("Decoded")
 _FORMAT = b"format"
 _LMDB = b"lmdb"
 _NODE = b"node"
-_STORE_ID = b"store id"
-_INCARNATION = b"incarnation"
+STORE_ID = b"store id"
+INCARNATION = b"incarnation"
 _VALUE = b"value "
 """Before the names of what `put_meta` keeps."""
 
@@ -91,9 +91,9 @@ class Store:
             self._put(txn, _FORMAT, pack_u64(FORMAT_VERSION))
             self._put(txn, _LMDB, library.encode())
             self._put(txn, _NODE, self.node.encode())
-            self._put(txn, _STORE_ID, pack_u64(store_id))
+            self._put(txn, STORE_ID, pack_u64(store_id))
             incarnation = first_incarnation(store_id)
-            self._put(txn, _INCARNATION, pack_u64(incarnation))
+            self._put(txn, INCARNATION, pack_u64(incarnation))
             return store_id, incarnation
         version = self._get(txn, _FORMAT, unpack_u64)
         if version != FORMAT_VERSION:
@@ -113,9 +113,9 @@ class Store:
                 f"store {self.path} belongs to node {owner!r}, not to {self.node!r}: "
                 f"give the path of {self.node!r}, or start this node as {owner!r}"
             )
-        incarnation = self._get(txn, _INCARNATION, unpack_u64) + 1
-        self._put(txn, _INCARNATION, pack_u64(incarnation))
-        return self._get(txn, _STORE_ID, unpack_u64), incarnation
+        incarnation = self._get(txn, INCARNATION, unpack_u64) + 1
+        self._put(txn, INCARNATION, pack_u64(incarnation))
+        return self._get(txn, STORE_ID, unpack_u64), incarnation
 
     def _put(self, txn: lmdb.Transaction[memoryview], key: bytes, data: bytes) -> None:
         txn.put(key, seal(key, data), db=self._environment.tables.meta)

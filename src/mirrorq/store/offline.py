@@ -16,6 +16,7 @@ import lmdb
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.store.environment import DATA_FILE, Tables, walk
 from mirrorq.store.pathlock import SharedPathLock
+from mirrorq.store.records import Damaged
 
 __all__ = ["OfflineStore", "is_store"]
 
@@ -109,5 +110,5 @@ class OfflineStore:
         try:
             with self._lmdb.begin(buffers=True) as txn:
                 return work(txn)
-        except lmdb.Error as error:
+        except (lmdb.Error, Damaged) as error:
             raise StoreCorrupt(f"store {self.path}: {error}") from error

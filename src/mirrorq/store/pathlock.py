@@ -91,6 +91,13 @@ class PathLock:
             return
 
 
+def is_open_here(path: Path) -> bool:
+    """Whether this process has the store open."""
+    status = os.stat(path)
+    with _guard:
+        return _open_paths.get((status.st_dev, status.st_ino)) == os.getpid()
+
+
 class SharedPathLock:
     """Keeps others from opening a store while it is only read; changes no byte of it.
 

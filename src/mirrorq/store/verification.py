@@ -67,6 +67,10 @@ class Report:
     queues: int = 0
     messages: int = 0
     """That live by the logs: also those of ops that were never stable."""
+    messages_of: dict[int, int] = Factory(dict)
+    """The same by queue id."""
+    lacking_of: dict[int, int] = Factory(dict)
+    """Messages that were still to be fetched from another member, by queue id."""
     frames: int = 0
     raft_entries: int = 0
     catalog_index: int = 0
@@ -280,6 +284,7 @@ class _Walk:
                 self._report.notes.append(text)
                 return
             self._apply(queue_id, key, state, entry)
+        self._report.messages_of[queue_id] = state.live.count
         self._report.messages += state.live.count
 
     def _look_for_bodies(
@@ -293,6 +298,7 @@ class _Walk:
                 last - first + 1 for piece in lacking for first, last in missing.within(*piece)
             )
             if expected:
+                self._report.lacking_of[queue_id] = expected
                 self._report.notes.append(
                     f"queue {queue_id}: {expected} messages were still to be fetched from another "
                     "member"

@@ -1,0 +1,117 @@
+"""`mirrorq force-boot`, and `forget-node` while no majority is left to forget anybody."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mirrorq.cli.connecting import Failed, failing
+from mirrorq.cli.stores import verified
+
+if TYPE_CHECKING:
+    from mirrorq.effects import RaftWrite
+    from mirrorq.store.renewal import Inventory
+    from mirrorq.survivor import Estate
+
+__all__ = ["boot", "force_boot", "go_on_alone"]
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def force_boot(path: Path, yes: bool) -> None:
+    """Make the node whose store is at PATH, and which does not run, the only one of its cluster.
+
+    Only when so many nodes are lost for good that no majority can come back. What only they
+    had is lost; they come back with empty stores. Says what that means, and asks.
+    """
+    with failing():
+        boot(path, None, is_agreed=yes)
+
+
+def boot(path: Path, forgotten: str | None, *, is_agreed: bool) -> None:
+    """Ask, and do it.
+
+    Args:
+        forgotten: the other node that is to be the only other one; None: whoever they are.
+    """
+    from mirrorq.store.offline import OfflineStore
+    from mirrorq.store.renewal import taken_of
+    from mirrorq.survivor import estate_of
+
+    report = verified(path)
+    if not report.is_good:
+        raise Failed(
+            f"store {path} is damaged ({report.problems[0]}): see mirrorq verify, and take another "
+            "node or a backup"
+        )
+    with OfflineStore(path) as store:
+        inventory = taken_of(store)
+    estate = estate_of(inventory.node, inventory.store, inventory.raft)
+    if estate is None:
+        raise Failed(f"the store at {path} belongs to no cluster yet: start its node")
+    _check(path, estate, forgotten)
+    for text in _will_be(estate, inventory.queues, report.messages_of, report.lacking_of):
+        click.echo(text)
+    if not is_agreed and not click.confirm("Go on?", err=True):
+        raise Failed("nothing was changed")
+    go_on_alone(path)
+    click.echo(f"done: start node {estate.node.name}, and the others with empty directories")
+
+
+def _check(path: Path, estate: Estate, forgotten: str | None) -> None:
+    name = estate.node.name
+    if not estate.others:
+        raise Failed(f"node {name} at {path} is the only one of its cluster already: start it")
+    if estate.node.witness:
+        raise Failed(f"node {name} at {path} is a witness and holds no queue: take another node")
+    if forgotten is not None and estate.others != (forgotten,):
+        raise Failed(
+            f"the cluster of node {name} at {path} has the nodes {', '.join(estate.others)} beside "
+            f"it: without {forgotten!r} they, or force-boot, must decide"
+        )
+
+
+def _will_be(
+    estate: Estate, copies: Sequence[int], messages: dict[int, int], lacking: dict[int, int]
+) -> list[str]:
+    """What it comes to, line by line."""
+    others = ", ".join(estate.others)
+    lines = [f"node {estate.node.name} becomes the only one; forgotten for good: {others}"]
+    for loss in estate.losses(copies):
+        record = estate.catalog.queue_named(loss.queue)
+        assert record is not None
+        if loss.is_exclusive:
+            lines.append(f"queue {loss.queue!r}: deleted, it was exclusive and its owner is gone")
+        elif not loss.has_copy:
+            lines.append(f"queue {loss.queue!r}: LOST, there is no copy of it here")
+        else:
+            missing = lacking.get(record.id, 0)
+            kept = messages.get(record.id, 0) - missing
+            sync = "was in sync" if loss.was_in_sync else "was NOT in sync: newer messages are lost"
+            gone = f", {missing} LOST that it had not fetched yet" if missing else ""
+            lines.append(f"queue {loss.queue!r}: {kept} messages kept{gone}; this copy {sync}")
+    lines.append(
+        "lost too: all that was confirmed, acked or declared without this node; messages that are "
+        "kept may be delivered again"
+    )
+    return lines
+
+
+def go_on_alone(path: Path) -> None:
+    """Write it."""
+    from mirrorq.store.renewal import renew
+    from mirrorq.survivor import estate_of
+
+    def renewal(inventory: Inventory, identity: int) -> RaftWrite:
+        estate = estate_of(inventory.node, inventory.store, inventory.raft)
+        if estate is None:
+            raise Failed(f"the store at {path} belongs to no cluster yet: start its node")
+        cluster = secrets.randbelow((1 << 63) - 1) + 1
+        return estate.inherited(inventory.queues, identity, cluster)
+
+    renew(path, renewal)

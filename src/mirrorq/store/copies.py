@@ -1,0 +1,149 @@
+"""Copies of whole stores: a backup of one that may be open, and the way back.
+
+LMDB lets other processes read while one writes: a copy is made in one read transaction, so it
+is the store as of one moment, with all that was confirmed before. Meanwhile pages that the node
+frees are not used again, and its file grows by what it writes. What does not become whole leaves
+nothing under the name that was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from mirrorq.errors import StoreError, StoreLocked
+from mirrorq.store.environment import DATA_FILE
+from mirrorq.store.offline import OfflineStore, is_store
+from mirrorq.store.pathlock import is_open_here
+
+__all__ = ["back_up", "copied_to", "put_back"]
+
+Progress = Callable[[int, int], None]
+LOOK_S = 0.1
+"""How often a progress bar is moved."""
+CHUNK_BYTES = 8 << 20
+TRIES = 10
+"""The node may let its map grow between opening and reading."""
+
+
+@contextmanager
+def copied_to(target: Path) -> Iterator[Path]:
+    """A directory to fill, which gets the name `target` at the end; gone when that fails.
+
+    Raises:
+        StoreError: `target` is there already.
+    """
+    if target.exists() or target.is_symlink():
+        raise StoreError(f"{target} is there already: give a path that is not")
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.mkdir(mode=0o700)
+        yield part
+        for file in part.iterdir():
+            _sync(file)
+        _sync(part)
+        part.rename(target)
+        _sync(target.parent)
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None:
+    """Copy a store, of a node that runs or not, into an empty directory, without free pages.
+
+    Raises:
+        StoreError: There is no store of mirrorq, it is damaged, or it cannot be read.
+    """
+    if not is_store(path):
+        raise StoreError(f"{path} is no store: it has no {DATA_FILE} of LMDB")
+    try:
+        with OfflineStore(path) as store:
+            if store.problems:
+                raise StoreError(
+                    f"store {path} is damaged ({store.problems[0]}): look at it with mirrorq verify"
+                )
+    except StoreLocked:
+        if is_open_here(path):
+            # LMDB's locks are the process's: opened here a second time they would be lost.
+            raise
+        # The process that has it open has looked at its pages.
+    for _ in range(TRIES):
+        try:
+            _copy(path, part, on_progress)
+            return
+        except lmdb.MapResizedError:
+            continue
+        except lmdb.Error as error:
+            raise StoreError(f"store {path} cannot be copied to {part.parent}: {error}") from error
+    raise StoreError(f"store {path} grows too fast to be copied: try again")
+
+
+def _copy(path: Path, part: Path, on_progress: Progress | None) -> None:
+    # With LMDB's own lock file: the writer must see this reader and leave its pages alone.
+    with lmdb.open(str(path), readonly=True, create=False, max_dbs=8, lib_version=0) as source:
+        total = int((source.info()["last_pgno"] + 1) * source.stat()["psize"])
+        with _watched(part / DATA_FILE, total, on_progress):
+            try:
+                source.copy(str(part), compact=True)
+            except lmdb.IncompatibleError:
+                # Pages are in use nowhere and in no free list: LMDB will not leave them out.
+                (part / DATA_FILE).unlink(missing_ok=True)
+                source.copy(str(part), compact=False)
+
+
+@contextmanager
+def _watched(file: Path, total: int, on_progress: Progress | None) -> Iterator[None]:
+    """Tell how far a file has grown, on a thread: LMDB copies in one call."""
+    if on_progress is None:
+        yield
+        return
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(LOOK_S):
+            done = file.stat().st_size if file.exists() else 0
+            on_progress(min(done, total), total)
+
+    watcher = threading.Thread(target=watch, name="mirrorq-backup", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
+
+
+def put_back(backup: Path, part: Path, on_progress: Progress | None = None) -> None:
+    """Copy a backup into an empty directory.
+
+    Raises:
+        StoreLocked: The backup is a store that a process has open.
+        StoreError: It is no store, or cannot be read.
+    """
+    # Held open for its lock; what is damaged is found in the copy.
+    with OfflineStore(backup), (backup / DATA_FILE).open("rb") as source:
+        total = os.fstat(source.fileno()).st_size
+        done = 0
+        with (part / DATA_FILE).open("wb") as target:
+            while chunk := source.read(CHUNK_BYTES):
+                target.write(chunk)
+                done += len(chunk)
+                if on_progress is not None:
+                    on_progress(done, total)
