@@ -33,6 +33,7 @@ SOAK_SEED ?= 1
 # Tests that run whole clusters or start processes have targets of their own.
 SIMULATION := tests/simulation
 SPARK := tests/spark
+BROWSER := tests/browser
 PROCESSES := $(wildcard $(addprefix tests/,client cli processes test_demo.py test_examples.py))
 PYTEST := $(BIN)/python -m pytest
 PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/java)" SPARK_LOCAL_IP=127.0.0.1 \
@@ -40,7 +41,7 @@ PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/jav
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit simulation processes spark-tests spark-cluster pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types unit simulation processes spark-tests spark-cluster test-browser pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare sanitize clean
 
 help:  ## this list
@@ -70,7 +71,7 @@ types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(STAMP)  ## unit and property tests
-	$(PYTEST) tests --ignore=$(SIMULATION) --ignore=$(SPARK) $(PROCESSES:%=--ignore=%)
+	$(PYTEST) tests --ignore=$(SIMULATION) --ignore=$(SPARK) --ignore=$(BROWSER) $(PROCESSES:%=--ignore=%)
 
 simulation: $(STAMP)  ## whole clusters on virtual time under random faults: a few seeds
 	$(PYTEST) $(SIMULATION)
@@ -83,6 +84,10 @@ spark-tests: $(STAMP)  ## the Spark connector, in one session on this machine
 
 spark-cluster: $(STAMP)  ## the connector on executors that are processes, and what takes long: minutes
 	$(PYTEST) $(SPARK) -m scale --durations=0
+
+test-browser: $(STAMP)  ## the dashboard in a real browser: apt-get install chromium chromium-driver
+	@command -v chromium chromedriver >/dev/null || { echo 'apt-get install chromium chromium-driver'; exit 1; }
+	$(PYTEST) $(BROWSER)
 
 $(VENV)/.matplotlib: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.8'

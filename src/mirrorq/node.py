@@ -71,6 +71,7 @@ from mirrorq.watch import ALARM
 from mirrorq.wire.ops import FrameCodec
 
 if TYPE_CHECKING:
+    from mirrorq.dashboard import Dashboard
     from mirrorq.exchange import Exchange
     from mirrorq.queue import MirroredQueue
     from mirrorq.staged import Staged
@@ -109,6 +110,8 @@ class Node(Administration):
             commas: an empty store joins it. Other nodes reach this one at its endpoint in
             `peers` (which then names this node only), or where it listens; without either it
             takes a free port on loopback. A store that has joined needs no `join` any more.
+        dashboard: `host:port` at which a web page shows the cluster, read-only; needs the extra
+            `dashboard`. Other addresses than loopback need `insecure`.
 
     Returns at once, with or without peers; `wait_ready` waits for a majority.
 
@@ -134,6 +137,7 @@ class Node(Administration):
         insecure: bool = False,
         listen: str | None = None,
         join: str | Sequence[str] | None = None,
+        dashboard: str | None = None,
     ) -> None:
         _check_names(name, peers)
         joins = _join_endpoints(join, name, peers)
@@ -152,6 +156,7 @@ class Node(Administration):
         self._closed = threading.Event()
         self._close_lock = threading.Lock()
         self._transport: Transport | None = None
+        self._dashboard: Dashboard | None = None
         address = listen or self.peers.get(name)
         if address is not None:
             check_listen(address, insecure=insecure, security=security)
@@ -177,6 +182,17 @@ class Node(Administration):
         self._warn_of_two(witness)
         self._driver.thread.start()
         termination.end_with(self)
+        if dashboard is not None:
+            self._dashboard = self._show(dashboard, insecure)
+
+    def _show(self, address: str, insecure: bool) -> Dashboard:
+        try:
+            from mirrorq.dashboard import Dashboard
+
+            return Dashboard(self, address, insecure=insecure)
+        except BaseException:
+            self.close()
+            raise
 
     def _recorded_address(self, joins: tuple[str, ...]) -> str | None:
         """Where to listen when that was not said: as before or, to join, anywhere on loopback."""
@@ -261,6 +277,8 @@ class Node(Administration):
         with self._close_lock:
             if self._closed.is_set():
                 return
+            if self._dashboard is not None:
+                self._dashboard.close()
             self._hand_over()
             self._closed.set()
             self._driver.stop(CLOSE_S)

@@ -73,7 +73,7 @@ class MirroredQueue(ReadingHandle):
         name: the queue's name, unique in the cluster.
         path: directory of the node's store.
         node: the node's name; "node" when there are no peers.
-        peers, config, witness, security, insecure, listen, join: as in `Node`.
+        peers, config, witness, security, insecure, listen, join, dashboard: as in `Node`.
         durable, exclusive, auto_delete, passive, shards, timeout: as in `Node.queue`.
 
     Raises:
@@ -100,6 +100,7 @@ class MirroredQueue(ReadingHandle):
         insecure: bool = False,
         listen: str | None = None,
         join: str | Sequence[str] | None = None,
+        dashboard: str | None = None,
         durable: bool = True,
         exclusive: bool = False,
         auto_delete: bool = False,
@@ -119,6 +120,7 @@ class MirroredQueue(ReadingHandle):
             insecure=insecure,
             listen=listen,
             join=join,
+            dashboard=dashboard,
         )
         try:
             declared = shared.declare(

@@ -40,6 +40,7 @@ def acquire(
     insecure: bool,
     listen: str | None,
     join: str | Sequence[str] | None,
+    dashboard: str | None,
 ) -> Node:
     """The node on this path: the one that is open here, if its arguments are equal.
 
@@ -55,6 +56,7 @@ def acquire(
         "insecure": insecure,
         "listen": listen,
         "join": join,
+        "dashboard": dashboard,
     }
     key = (os.getpid(), str(Path(path).resolve()))
     with _LOCK:
@@ -70,6 +72,7 @@ def acquire(
                 insecure=insecure,
                 listen=listen,
                 join=join,
+                dashboard=dashboard,
             )
             shared = _NODES[key] = _Shared(node, arguments, 0)
         elif shared.arguments != arguments:

@@ -11,6 +11,7 @@ from mirrorq.cli.bench import bench
 from mirrorq.cli.booting import force_boot
 from mirrorq.cli.check import check
 from mirrorq.cli.copies import backup, restore
+from mirrorq.cli.dashboard import dashboard
 from mirrorq.cli.keys import keygen
 from mirrorq.cli.node import demo, node
 from mirrorq.cli.nodes import forget_node
@@ -47,6 +48,7 @@ for command in (
     node,
     status,
     check,
+    dashboard,
     list_queues,
     set_policy,
     clear_policy,

@@ -60,6 +60,11 @@ def _peers(
     metavar="[HOST:]PORT",
     help="Serve metrics for Prometheus there, by plain HTTP; on loopback without a host.",
 )
+@click.option(
+    "--dashboard",
+    metavar="[HOST:]PORT",
+    help="Show the cluster on a web page there; on loopback without a host.",
+)
 def node(
     name: str,
     path: Path,
@@ -70,6 +75,7 @@ def node(
     keys: Path | None,
     insecure: bool,
     metrics: str | None,
+    dashboard: str | None,
 ) -> None:
     """Run the node NAME until SIGTERM or Ctrl-C."""
     # Blocked here and in all threads made from now on, and waited for below: a handler could run
@@ -80,6 +86,7 @@ def node(
         from mirrorq.node import Node
 
         _check_metrics(metrics, insecure)
+        _check_dashboard(dashboard)
         with ExitStack() as ending, Node(
             name,
             path=path,
@@ -89,6 +96,7 @@ def node(
             insecure=insecure,
             listen=listen,
             join=join,
+            dashboard=dashboard,
         ) as running:
             if metrics is not None:
                 from mirrorq.metrics import serve
@@ -115,6 +123,14 @@ def _check_metrics(address: str | None, insecure: bool) -> None:
             f"metrics at {address} could be read by other machines, by plain HTTP: listen on "
             "loopback, or allow it with --insecure"
         )
+
+
+def _check_dashboard(address: str | None) -> None:
+    if address is not None:
+        try:
+            import mirrorq.dashboard  # noqa: F401
+        except ImportError as error:
+            raise Failed(str(error)) from error
 
 
 def _where(endpoint: str) -> str:

@@ -1,0 +1,58 @@
+"""`mirrorq dashboard`: a web page that shows a cluster."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from mirrorq.cli.connecting import Failed, connecting
+
+if TYPE_CHECKING:
+    from mirrorq.client import Client
+
+__all__ = ["dashboard"]
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+ADMIN_KEY = "MIRRORQ_ADMIN_KEY"
+LOOK_S = 0.5
+"""A signal that another thread got is seen after this."""
+
+
+@click.command()
+@click.option(
+    "--listen",
+    "address",
+    default="127.0.0.1:7480",
+    show_default=True,
+    metavar="[HOST:]PORT",
+    help="Where the page is.",
+)
+@click.option("--open", "is_open", is_flag=True, help="Allow other addresses than loopback.")
+@click.option(
+    "--admin-key",
+    envvar=ADMIN_KEY,
+    metavar="KEY",
+    help="Who gives this key on the page may synchronise queues and move masters. Better given as "
+    f"${ADMIN_KEY}: arguments are seen by others.",
+)
+@connecting
+def dashboard(client: Client, address: str, is_open: bool, admin_key: str | None) -> None:
+    """Show a cluster on a web page, until SIGTERM or Ctrl-C.
+
+    Rings with masters, mirrors and their state, rates and depths, synchronisation, failovers and
+    policies. Read-only without an admin key.
+    """
+    try:
+        from mirrorq.dashboard import Dashboard
+    except ImportError as error:
+        raise Failed(str(error)) from error
+    ended: list[int] = []
+    for number in ENDING:
+        signal.signal(number, lambda number, _: ended.append(number))
+    with Dashboard(client, address, admin_key=admin_key, insecure=is_open) as running:
+        click.echo(f"dashboard at {running.url}")
+        while not ended:
+            time.sleep(LOOK_S)

@@ -1,0 +1,151 @@
+"""Serves the dashboard of one cluster over HTTP, on threads of its own."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+from typing import Protocol
+
+from mirrorq.errors import ConfigError
+
+try:
+    import uvicorn
+
+    from mirrorq.dashboard.observer import Observer
+    from mirrorq.dashboard.site import make_site
+except ImportError as error:
+    raise ImportError(
+        "the dashboard needs starlette and uvicorn: pip install 'mirrorq[dashboard]'"
+    ) from error
+
+from mirrorq.administration import Administration
+from mirrorq.status import NodeStatus
+
+__all__ = ["Dashboard", "is_loopback", "split_address"]
+
+CONNECTIONS_MAX = 256
+REQUEST_BYTES_MAX = 16 * 1024
+BACKLOG = 64
+KEEP_ALIVE_S = 20
+END_S = 2.0
+"""A node that ends has 5 s in all."""
+ADMIN_KEY_CHARS_MIN = 16
+
+
+class Shown(Protocol):
+    """A `Node` or a `Client`: besides, it is an `Administration`."""
+
+    def nodes(self) -> list[NodeStatus]: ...
+
+
+class Dashboard:
+    """One page at one address. Starts at once; `close` ends it.
+
+    Args:
+        cluster: a `Node` or a `Client`; whoever made it closes it, after the dashboard.
+        address: `host:port`, `:port` or `port`; without a host, loopback; port 0 takes a free one.
+        admin_key: who gives it may synchronise queues and move masters; at least 16 characters.
+            None: the page is read-only.
+        insecure: allow other addresses than loopback, by plain HTTP.
+
+    Raises:
+        ConfigError: the address is none, cannot be had or is not allowed; the key is too short.
+    """
+
+    def __init__(
+        self,
+        cluster: Administration,
+        address: str = "127.0.0.1:7480",
+        *,
+        admin_key: str | None = None,
+        insecure: bool = False,
+    ) -> None:
+        host, port = split_address(address)
+        if not is_loopback(host) and not insecure:
+            raise ConfigError(
+                f"a dashboard at {address} could be read by other machines, by plain HTTP: listen "
+                "on loopback, or allow it with insecure=True (--open)"
+            )
+        if admin_key is not None and len(admin_key) < ADMIN_KEY_CHARS_MIN:
+            raise ConfigError(
+                f"an admin key of {len(admin_key)} characters can be guessed: give at least "
+                f"{ADMIN_KEY_CHARS_MIN}"
+            )
+        self._socket = _listen(host, port)
+        bound = self._socket.getsockname()
+        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        self.url = f"http://{shown}:{bound[1]}/"
+        """Where the page is."""
+        self._observer = Observer(cluster)  # type: ignore[arg-type]
+        site = make_site(self._observer, cluster, admin_key, (host.lower(),))
+        config = uvicorn.Config(
+            site,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            loop="asyncio",
+            http="h11",
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=REQUEST_BYTES_MAX,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._serve, name="mirrorq-site", daemon=True)
+        self._observer.start()
+        self._thread.start()
+
+    def _serve(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+    def __enter__(self) -> Dashboard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it within seconds; who is connected is cut off. May be repeated."""
+        self._server.should_exit = True
+        self._thread.join(END_S)
+        self._observer.stop()
+        self._socket.close()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `:port` or `port`.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"{address!r} is no address: give host:port, as 127.0.0.1:7480")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        raise ConfigError(f"cannot serve a dashboard at {host}:{port}: {error}") from error
+    return made

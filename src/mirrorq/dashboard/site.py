@@ -1,0 +1,197 @@
+"""The HTTP side: one page, its two files, what it asks for, and what an admin may do.
+
+Read-only, unless there is an admin key and a request has it. The page takes names and texts of
+others as text, never as markup, and a policy of the browser's (CSP) lets nothing else in. A
+request must name this host by an address or as localhost: a page of somebody else's, whose name
+has been made to lead here, gets nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mirrorq.administration import Administration
+from mirrorq.dashboard.observer import Observer
+from mirrorq.errors import MirrorQError
+
+__all__ = ["make_site"]
+
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+BODY_BYTES_MAX = 4096
+TIMEOUT_S = 20.0
+"""Of what an admin asks for."""
+
+_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/dashboard.css": ("dashboard.css", "text/css; charset=utf-8"),
+    "/dashboard.js": ("dashboard.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def make_site(
+    observer: Observer, admin: Administration, admin_key: str | None, hosts: tuple[str, ...]
+) -> ASGIApp:
+    """The application.
+
+    Args:
+        admin: does what an admin asks for.
+        admin_key: who has it may; None: nobody may.
+        hosts: names by which the page may be asked for, beside addresses and localhost.
+    """
+
+    async def state(request: Request) -> Response:
+        return Response(observer.state(), media_type="application/json")
+
+    async def past(request: Request) -> Response:
+        body = await run_in_threadpool(observer.past)
+        return Response(body, media_type="application/json")
+
+    async def rights(request: Request) -> Response:
+        found = {"possible": admin_key is not None, "admin": _is_admin(request, admin_key)}
+        return JSONResponse(found)
+
+    async def act(request: Request) -> Response:
+        if not _is_admin(request, admin_key):
+            return _refused(403, "this needs the admin key of the dashboard")
+        try:
+            asked = await _asked(request)
+            done = _action(admin, asked)
+        except ValueError as error:
+            return _refused(400, str(error))
+        try:
+            await run_in_threadpool(done)
+        except MirrorQError as error:
+            return _refused(409, str(error))
+        observer.hurry()
+        return JSONResponse({"done": True})
+
+    routes = [Route(path, _file(*found)) for path, found in _FILES.items()]
+    routes += [
+        Route("/api/state", state),
+        Route("/api/past", past),
+        Route("/api/rights", rights),
+        Route("/api/act", act, methods=["POST"]),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, hosts=hosts)])
+
+
+class _Guard:
+    """Looks at the host of each request, and puts the headers on each answer."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
+        if not _is_known_host(Request(scope).headers.get("host", ""), self._hosts):
+            answer = _refused(421, "ask by an address, or as localhost")
+            await answer(scope, receive, send_guarded)
+            return
+        await self._app(scope, receive, send_guarded)
+
+
+def _is_known_host(host: str, hosts: tuple[str, ...]) -> bool:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    name = name.strip("[]").lower()
+    if name == "localhost" or name in hosts:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _file(name: str, kind: str) -> Handler:
+    body = (files("mirrorq.dashboard") / "page" / name).read_bytes()
+
+    async def give(request: Request) -> Response:
+        return Response(body, headers={"content-type": kind})
+
+    return give
+
+
+def _refused(status: int, text: str) -> Response:
+    return JSONResponse({"error": text}, status_code=status)
+
+
+def _is_admin(request: Request, admin_key: str | None) -> bool:
+    if admin_key is None:
+        return False
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    return kind.lower() == "bearer" and hmac.compare_digest(given.encode(), admin_key.encode())
+
+
+async def _asked(request: Request) -> Mapping[str, Any]:
+    """The request's JSON object.
+
+    Raises:
+        ValueError: it is none, or too large.
+    """
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise ValueError(f"a request has at most {BODY_BYTES_MAX} bytes")
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("the request is no JSON") from None
+    if not isinstance(asked, dict):
+        raise ValueError("the request is no JSON object")
+    return asked
+
+
+def _action(admin: Administration, asked: Mapping[str, Any]) -> Callable[[], object]:
+    """What is asked for.
+
+    Raises:
+        ValueError: it is nothing that there is.
+    """
+    what, queue, node = (asked.get(name, "") for name in ("what", "queue", "node"))
+    if not (isinstance(what, str) and isinstance(queue, str) and isinstance(node, str)):
+        raise ValueError("what, queue and node are texts")
+    if what == "rebalance":
+        return lambda: admin.rebalance(timeout=TIMEOUT_S)
+    if not queue:
+        raise ValueError("name a queue")
+    if what == "sync":
+        return lambda: admin.sync_queue(queue, timeout=TIMEOUT_S)
+    if what == "cancel-sync":
+        return lambda: admin.cancel_sync(queue, timeout=TIMEOUT_S)
+    if what == "transfer":
+        return lambda: admin.transfer_master(queue, node, timeout=TIMEOUT_S)
+    raise ValueError(f"nothing is called {what!r}")
