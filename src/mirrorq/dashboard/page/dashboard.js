@@ -163,13 +163,13 @@ function showTiles() {
 }
 
 function showAlarms() {
-  const found = [];
+  const nodes = new Map();
   for (const node of state.nodes) {
-    for (const name of node.alarms) {
-      found.push(make("div", { class: "alarm" }, make("b", {}, node.name + ": " + name),
-        " — " + (state.advice[name] || "")));
-    }
+    for (const name of node.alarms) nodes.set(name, [...(nodes.get(name) || []), node.name]);
   }
+  const found = [...nodes].map(([name, names]) => make("div", { class: "alarm" },
+    make("b", {}, name + " on " + names.join(", ")),
+    Object.hasOwn(state.advice, name) ? ": " + state.advice[name] : ""));
   at("alarms").hidden = found.length === 0;
   at("alarms").replaceChildren(...found);
 }
@@ -280,17 +280,17 @@ function makeRing(members) {
   members.forEach(([name, kind], index) => {
     if (members.length > 1) element.append(arrow(spot, angleOf(index) + Math.PI / members.length));
     const [x, y] = spot(angleOf(index));
-    const label = clip(name, 9);
-    const width = Math.max(34, 20 + 8.2 * Array.from(label).length);
+    const label = clip(name, 8);
+    const width = Math.max(34, 18 + 7.8 * Array.from(label).length);
     const left = Math.min(Math.max(x - width / 2, 2), 238 - width);
     const group = draw("g", { class: kind });
     group.append(draw("title", {}, name), draw("rect", { class: "pill", x: left, y: y - 15, width,
       height: 30, rx: 15 }), draw("text", { x: left + width / 2, y: y + 0.5 }, label));
     element.append(group);
   });
-  const depth = draw("text", { class: "depth", x: middle, y: middle - 10 });
-  const small = draw("text", { class: "small", x: middle, y: middle + 27 });
-  element.append(depth, draw("text", { class: "small", x: middle, y: middle + 11 }, "ready"), small);
+  const depth = draw("text", { class: "depth", x: middle, y: middle - 20 });
+  const small = draw("text", { class: "small", x: middle, y: middle + 15 });
+  element.append(depth, draw("text", { class: "small", x: middle, y: middle }, "ready"), small);
   return { element, flow, depth, small };
 }
 
@@ -416,7 +416,7 @@ function showNodes() {
     if (node.leader) tags.append(make("span", { class: "tag" }, "leads the catalog"));
     if (node.witness) tags.append(make("span", { class: "tag" }, "witness"));
     for (const name of node.alarms) {
-      tags.append(make("span", { class: "tag warn", title: state.advice[name] || "" }, name));
+      tags.append(make("span", { class: "tag warn", title: Object.hasOwn(state.advice, name) ? state.advice[name] : "" }, name));
     }
     const lives = make("span", { class: node.alive ? "state" : "state bad" },
       node.alive ? "running" : "not running");
