@@ -189,7 +189,10 @@ class Fan:
             branch = self._branch(publisher, load)
             # What it asks of a handle of users: a name, and a lock that is never contended here.
             handle: Any = SimpleNamespace(
-                name=load.name, _outcomes=confirmation._outcomes, _is_deleted=False
+                name=load.name,
+                _queue_name=load.name,
+                _outcomes=confirmation._outcomes,
+                _is_deleted=False,
             )
             branch.publish(body, gathering.part(handle))
         gathering.end_one()
