@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from mirrorq.errors import Empty, NoQuorum, PreconditionFailed, QueueDown
@@ -36,6 +37,11 @@ NOWAIT_S = 1.0
 """get_nowait() waits so long for the master's word on whether there is a message."""
 RECALL_ASKS = 3
 """get_nowait() asks so often while others hold messages: one of them may give some back."""
+CALLS_AHEAD = 4
+"""Calls that take many at once have so many times that fetched ahead of them, when they come as
+fast as messages do: with less they would wait for each credit's way to the master and back."""
+CALL_COUNT_MAX = 4096
+"""Of a call, as far as that counts: what one Deliver holds."""
 AHEAD_BYTES = 32 << 20
 """A handle fetches no more than about this ahead of its callers, whatever they ask for."""
 FIRST_BYTES = 64 << 10
@@ -58,6 +64,8 @@ class Receiver:
         self._low = 0
         """Who leaves so few in the buffer wakes the host, to have more fetched."""
         self._window = Window(WINDOW_MAX_FACTOR * handle._config.prefetch)
+        self._asked = 1
+        """How many messages the last call asked for."""
         self._message_bytes = FIRST_BYTES
         """How large messages have been of late; bounds how many are fetched at once."""
         self._arrived = 0
@@ -109,6 +117,7 @@ class Receiver:
 
     def take_buffered(self, count: int) -> list[Message]:
         """Take up to `count` messages that are here; asks for more when few are left."""
+        self._asked = count
         found = self._pop(count)
         if found and len(self._buffer) <= self._low:
             self._handle._wake()
@@ -196,8 +205,9 @@ class Receiver:
             if count == 1:
                 found.append(buffer.popleft())
             else:
+                take, keep = buffer.popleft, found.append
                 for _ in range(min(count, len(buffer))):
-                    found.append(buffer.popleft())
+                    keep(take())
         if found:
             self._handle._publisher.on_taken()
         return found
@@ -222,6 +232,8 @@ class Receiver:
             session.subscribe(0, self._handle._config.prefetch, False, False)
         if not self._is_subscribed:
             return
+        ahead = CALLS_AHEAD * min(self._asked, CALL_COUNT_MAX)
+        self._window.bound(max(WINDOW_MAX_FACTOR * self._handle._config.prefetch, ahead))
         self._watch_idleness(session, now_ms)
         room = max(self.ahead_bytes // max(self._message_bytes, 1), 1)
         wanted = min(self._demand + max(self._window.size, self._hint), room)
@@ -323,5 +335,5 @@ def messages_of(
             frames.split_properties(frame),
             header.timestamp_us,
         )
-        messages += [Message(chunk, index) for index in range(len(chunk.bodies))]
+        messages.extend(map(Message, repeat(chunk), range(len(chunk.bodies))))
     return messages
