@@ -1,9 +1,14 @@
 """Speed of the Spark connector: read beside a bare source, write beside put_many, in one run.
 
     python benches/spark.py --count 2000000 --nodes 3
+    python benches/spark.py --streaming 60 --rate 100000      # seconds, messages a second
 
 The bare source is a Python data source that yields record batches of the same shape from memory:
 what Spark's own way with a Python source costs. Every figure is the best of `--rounds`.
+
+Streaming: a producer keeps its pace, a query with a trigger of one second follows it into a sink
+that does nothing, then the same with a bare source of that pace. Micro-batches of the first
+seconds, while Spark warms up, do not count.
 """
 
 from __future__ import annotations
@@ -12,17 +17,23 @@ import argparse
 import json
 import multiprocessing
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
 import mirrorq
 from mirrorq.demo.ports import free_ports
@@ -32,6 +43,8 @@ SIZE = 100
 BATCH = 10_000
 """Messages of one put_many and of one record batch."""
 PROCESSES = 2
+WARM_S = 15
+"""Micro-batches that began earlier do not count."""
 NODE = """
 import json, sys
 import mirrorq
@@ -56,6 +69,9 @@ class Bare(DataSource):  # type: ignore[misc]
     def reader(self, schema: object) -> DataSourceReader:
         return BareReader(int(self.options["count"]))
 
+    def streamReader(self, schema: object) -> BareStream:  # noqa: N802
+        return BareStream(int(self.options["rate"]))
+
 
 class BareReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, count: int) -> None:
@@ -69,6 +85,35 @@ class BareReader(DataSourceReader):  # type: ignore[misc]
         batch = pa.RecordBatch.from_arrays([values], ["value"])
         for _ in range(partition.value // BATCH):
             yield batch
+
+
+class BareStream(DataSourceStreamReader):  # type: ignore[misc]
+    """So many messages a second, from memory."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._began = time.time()
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"seq": 0}
+
+    def latestOffset(self, start: object = None, limit: object = None) -> dict[str, int]:  # noqa: N802
+        count = int((time.time() - self._began) * self._rate)
+        return {"seq": count // BATCH * BATCH}
+
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[InputPartition]:
+        count = (end["seq"] - start["seq"]) // BATCH
+        parts = [count // PROCESSES + (one < count % PROCESSES) for one in range(PROCESSES)]
+        return [InputPartition(one * BATCH) for one in parts if one]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        values = pa.array([b"x" * SIZE] * BATCH, pa.binary())
+        batch = pa.RecordBatch.from_arrays([values], ["value"])
+        for _ in range(partition.value // BATCH):
+            yield batch
+
+    def commit(self, end: object) -> None:
+        pass
 
 
 def nodes(folder: Path, count: int) -> tuple[list[subprocess.Popen[str]], str]:
@@ -132,6 +177,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2_000_000)
     parser.add_argument("--nodes", type=int, default=3, choices=(1, 3))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--streaming", type=int, metavar="SECONDS", help="streaming, so long")
+    parser.add_argument("--rate", type=int, default=100_000, help="messages a second")
     given = parser.parse_args()
     count = given.count // (BATCH * PROCESSES) * BATCH * PROCESSES
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -142,7 +189,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         started, endpoints = nodes(Path(folder), given.nodes)
         try:
-            measure(spark, endpoints, count, given.rounds)
+            if given.streaming:
+                stream(spark, endpoints, given.rate, given.streaming)
+            else:
+                measure(spark, endpoints, count, given.rounds)
         finally:
             for process in started:
                 process.kill()
@@ -179,6 +229,82 @@ def measure(spark: SparkSession, endpoints: str, count: int, rounds: int) -> Non
         print(f"{name:10} {figure:12,.0f} messages/s")
     print(f"read  / bare source  {figures['read'] / figures['bare']:.2f}")
     print(f"write / put_many     {figures['write'] / figures['put_many']:.2f}")
+
+
+# --- Streaming ----------------------------------------------------------------------------
+
+
+def put_at(endpoints: str, queue: str, rate: int, seconds: float) -> None:
+    """A producer that keeps its pace; what it could not it says."""
+    with mirrorq.connect(endpoints) as client, client.queue(queue) as target:
+        bodies = [b"x" * SIZE] * (rate // 10)
+        began = time.monotonic()
+        put = []
+        for turn in range(int(seconds * 10)):
+            time.sleep(max(began + turn / 10 - time.monotonic(), 0))
+            put.append(target.put_many(bodies))
+        for one in put:
+            one.result(600)
+        took = time.monotonic() - began
+    print(f"the producer put {len(put) * len(bodies) / took:,.0f} messages/s", flush=True)
+
+
+def follow(frame: DataFrame, folder: str, seconds: float) -> list[dict[str, Any]]:
+    """Progress of the micro-batches of a query with a trigger of a second."""
+    query = (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", folder)
+        .trigger(processingTime="1 second")
+        .start()
+    )
+    began = time.monotonic()
+    found: dict[int, dict[str, Any]] = {}
+    while time.monotonic() < began + seconds:
+        assert query.exception() is None, query.exception()
+        for progress in query.recentProgress:
+            number = progress["batchId"]
+            if number not in found and progress["numInputRows"]:
+                found[number] = {**json.loads(progress.json), "at": time.monotonic() - began}
+        time.sleep(0.2)
+    query.stop()
+    return [one for one in found.values() if one["at"] > WARM_S]
+
+
+def report(name: str, batches: list[dict[str, Any]], seconds: float) -> float:
+    """Print a query's figures; return the median of its micro-batches, ms."""
+    if not batches:
+        raise SystemExit(f"{name}: no micro-batch in {seconds:.0f} s after {WARM_S} s: run longer")
+    took = [one["durationMs"]["triggerExecution"] for one in batches]
+    rows = sum(one["numInputRows"] for one in batches[1:])
+    spent = max(batches[-1]["at"] - batches[0]["at"], 1)
+    print(
+        f"{name:8} {rows / spent:10,.0f} messages/s, "
+        f"{len(batches)} micro-batches: median {statistics.median(took):.0f} ms, "
+        f"longest {max(took)} ms"
+    )
+    phases = sorted({phase for one in batches for phase in one["durationMs"]})
+    for phase in phases:
+        median = statistics.median(one["durationMs"].get(phase, 0) for one in batches)
+        print(f"    {phase:20} {median:6.0f} ms")
+    return statistics.median(took)
+
+
+def stream(spark: SparkSession, endpoints: str, rate: int, seconds: int) -> None:
+    """Follow a producer, then a bare source of its pace."""
+    with mirrorq.connect(endpoints) as client, tempfile.TemporaryDirectory() as folder:
+        queue = client.queue("stream")
+        context = multiprocessing.get_context("spawn")
+        producer = context.Process(target=put_at, args=(endpoints, "stream", rate, seconds))
+        reader = spark.readStream.format("mirrorq").options(endpoints=endpoints, queue="stream")
+        producer.start()
+        batches = follow(reader.option("columns", "value").load(), f"{folder}/own", seconds)
+        behind = queue.extent().messages
+        producer.join()
+        own = report("mirrorq", batches, seconds)
+        bare = spark.readStream.format("bare").option("rate", rate).load()
+        other = report("bare", follow(bare, f"{folder}/bare", seconds), seconds)
+        print(f"not committed at the end: {behind:,} messages, of {behind / rate:.1f} s")
+        print(f"added to a micro-batch: {own - other:.0f} ms")
 
 
 if __name__ == "__main__":

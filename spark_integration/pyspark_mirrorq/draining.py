@@ -6,6 +6,7 @@ ack happens in a task, so a task that is tried again finds what it found before.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -13,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirrorq.client import Client
 from mirrorq.errors import AckRefused, ConfigError
-from mirrorq.queue import MirroredQueue
-from pyspark_mirrorq.cluster import connected, handle_on, label, master_first
+from mirrorq.takers import RangeLease
+from pyspark_mirrorq.cluster import connected, label, master_first
 from pyspark_mirrorq.options import parse
+from pyspark_mirrorq.shards import parts_of
 
 __all__ = ["Drain"]
 
@@ -38,6 +40,8 @@ class Drain:
             raise ConfigError(f"drain one queue at a time, not {self._options.queues}")
         self._limit = limit
         self._client: Client | None = None
+        self._leases: dict[str, RangeLease] = {}
+        """By name of the queue, or of each of its shards."""
         self.acked = 0
         """How many messages were acked; set when the block has ended well."""
 
@@ -47,10 +51,8 @@ class Drain:
             order = master_first(options, client, options.queues[0])
         self._client = client = connected(options, order)
         try:
-            queue = handle_on(client, options.queues[0], options.timeout_s)
-            who = label(f"drain of {options.queues[0]}")
-            self._lease = queue.lease(self._limit, who, options.timeout_s)
-            self.df = self._frame(queue)
+            self._take(client)
+            self.df = self._frame()
         except BaseException:
             client.close()
             raise
@@ -59,12 +61,23 @@ class Drain:
     @property
     def count(self) -> int:
         """How many messages are leased."""
-        return self._lease.count
+        return sum(lease.count for lease in self._leases.values())
 
-    def _frame(self, queue: MirroredQueue) -> DataFrame:
-        ranges = ",".join(f"{first}-{last}" for first, last in self._lease.ranges) or "none"
+    def _take(self, client: Client) -> None:
+        options = self._options
+        who = label(f"drain of {options.queues[0]}")
+        for part in parts_of(client, options.queues[0], options.timeout_s):
+            left = None if self._limit is None else self._limit - self.count
+            if left != 0:
+                self._leases[part.name] = part.lease(left, who, options.timeout_s)
+
+    def _frame(self) -> DataFrame:
+        named = {
+            name: ",".join(f"{first}-{last}" for first, last in lease.ranges) or "none"
+            for name, lease in self._leases.items()
+        }
         reader = self._spark.read.format("mirrorq").options(**self._given)
-        return reader.option("sequences", ranges).load()
+        return reader.option("sequences", json.dumps(named)).load()
 
     def __exit__(
         self,
@@ -75,19 +88,24 @@ class Drain:
         assert self._client is not None
         try:
             if kind is None:
-                self.acked = self._ack()
+                self._ack()
             elif not self._client.closed():
-                self._lease.give_back(self._options.timeout_s)
+                for lease in self._leases.values():
+                    lease.give_back(self._options.timeout_s)
         finally:
             # Whatever has not been settled goes back with the connection.
             self._client.close()
 
-    def _ack(self) -> int:
-        try:
-            return self._lease.ack(ACK_S)
-        except AckRefused as error:
+    def _ack(self) -> None:
+        refused: list[str] = []
+        for name, lease in self._leases.items():
+            try:
+                self.acked += lease.ack(ACK_S)
+            except AckRefused as error:
+                refused.append(f"{name}: {error}")
+        if refused:
             raise AckRefused(
                 f"the drain of queue {self._options.queues[0]!r} lost its lease before the job was "
-                f"done: {error}. What comes again is in the job's output already: discard that, "
-                "or write by sequence so that a second time changes nothing"
-            ) from None
+                f"done: {'; '.join(refused)}. What comes again is in the job's output already: "
+                "discard that, or write by sequence so that a second time changes nothing"
+            )

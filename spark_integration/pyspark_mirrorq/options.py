@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 from mirrorq.errors import ConfigError
+from mirrorq.shards import shard_name
 
 __all__ = ["EARLIEST", "LATEST", "Options", "Position", "parse"]
 
@@ -23,6 +24,8 @@ Position = str | int
 """EARLIEST, LATEST, or a sequence."""
 Positions = Position | Mapping[str, Position]
 """The same for all queues, or for each by name."""
+
+Ranges = tuple[tuple[int, int], ...]
 
 KAFKA_EARLIEST = -2
 KAFKA_LATEST = -1
@@ -48,8 +51,8 @@ class Options:
     ending: Positions = LATEST
     starting_ms: int | None = None
     ending_ms: int | None = None
-    sequences: tuple[tuple[int, int], ...] | None = None
-    """Only these ranges."""
+    sequences: Ranges | Mapping[str, Ranges] | None = None
+    """Only these ranges; or those of each queue or shard by name."""
     partitions_min: int = 0
     """0: as many as suit the size."""
     trigger_max: int | None = None
@@ -171,7 +174,22 @@ def _seconds(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _sequences(text: str) -> tuple[tuple[int, int], ...]:
+def _sequences(text: str) -> Ranges | Mapping[str, Ranges]:
+    if not text.startswith("{"):
+        return _ranges(text)
+    return {str(queue): _ranges(str(value)) for queue, value in _json(text).items()}
+
+
+def _json(text: str) -> Mapping[Any, Any]:
+    try:
+        listed = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+    assert isinstance(listed, dict)
+    return listed
+
+
+def _ranges(text: str) -> Ranges:
     if text == "none":
         return ()
     found: list[tuple[int, int]] = []
@@ -194,11 +212,15 @@ def _positions(is_start: bool) -> Callable[[str], Positions]:
     def read(text: str) -> Positions:
         if not text.startswith("{"):
             return _position(text, is_start)
-        try:
-            listed = json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"it is no JSON: {error}") from None
-        return {str(queue): _position(value, is_start) for queue, value in listed.items()}
+        found: dict[str, Position] = {}
+        for queue, value in _json(text).items():
+            # As Kafka's by partition: a queue's by shard.
+            shards = value if isinstance(value, dict) else None
+            if shards is None:
+                found[str(queue)] = _position(value, is_start)
+            for shard, one in (shards or {}).items():
+                found[shard_name(str(queue), _at_least(0)(str(shard)))] = _position(one, is_start)
+        return found
 
     return read
 

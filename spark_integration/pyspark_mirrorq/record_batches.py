@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from mirrorq.reading import Batch
+from pyspark_mirrorq.shards import name_and_shard
 
 __all__ = ["record_batches"]
 
@@ -26,7 +27,7 @@ BYTES_MIN = 1 << 20
 def record_batches(
     batches: Iterable[Batch], queue: str, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Make record batches of these columns out of batches of one queue."""
+    """Make record batches of these columns out of batches of one queue, or of one shard."""
     schema = pa.schema([pa.field(name, _ARROW[name]) for name in columns])
     for group in _groups(batches):
         arrays = [_column(name, group, queue) for name in columns]
@@ -71,11 +72,11 @@ def _timestamps(batch: Batch, queue: str) -> pa.Array:
 
 
 def _queues(batch: Batch, queue: str) -> pa.Array:
-    return pa.repeat(pa.scalar(queue, pa.string()), batch.count)
+    return pa.repeat(pa.scalar(name_and_shard(queue)[0], pa.string()), batch.count)
 
 
 def _shards(batch: Batch, queue: str) -> pa.Array:
-    return pa.repeat(pa.scalar(0, pa.int32()), batch.count)
+    return pa.repeat(pa.scalar(name_and_shard(queue)[1], pa.int32()), batch.count)
 
 
 def _headers(batch: Batch, queue: str) -> pa.Array:

@@ -8,9 +8,10 @@ from mirrorq.client import Client
 from mirrorq.errors import ConfigError
 from mirrorq.queue import MirroredQueue
 from mirrorq.reading import Extent
-from pyspark_mirrorq.cluster import connected, handle_on, queue_names, reading_order
+from pyspark_mirrorq.cluster import connected, queue_names, reading_order
 from pyspark_mirrorq.losses import missing_from, on_missing
 from pyspark_mirrorq.options import EARLIEST, LATEST, Options, Position
+from pyspark_mirrorq.shards import given_for, parts_of
 from pyspark_mirrorq.stretches import Stretch, cut
 
 __all__ = ["position_of", "snapshot"]
@@ -25,11 +26,12 @@ def snapshot(options: Options) -> list[Stretch]:
     """
     with connected(options) as client:
         names = queue_names(options, client)
-        _check_names(options, names)
+        parts = [part for name in names for part in parts_of(client, name, options.timeout_s)]
+        _check_names(options, (*names, *(part.name for part in parts)))
         found: list[Stretch] = []
-        least = -(-options.partitions_min // len(names))
-        for name in names:
-            found += _of_queue(options, client, name, least)
+        least = -(-options.partitions_min // len(parts))
+        for part in parts:
+            found += _of_part(options, client, part, least)
         return found
 
 
@@ -39,7 +41,7 @@ def _check_names(options: Options, names: tuple[str, ...]) -> None:
         unknown = [name for name in named if name not in names]
         if unknown:
             raise ConfigError(
-                f"option {option} names queue {unknown[0]!r}, which is not read: "
+                f"option {option} names {unknown[0]!r}, which is not read: "
                 f"{', '.join(names)} are"
             )
 
@@ -47,15 +49,18 @@ def _check_names(options: Options, names: tuple[str, ...]) -> None:
 def position_of(
     given: Position | Mapping[str, Position], name: str, otherwise: Position
 ) -> Position:
-    """The position of one queue."""
-    return given.get(name, otherwise) if isinstance(given, Mapping) else given
+    """The position of one queue, or of one shard."""
+    return given_for(given, name, otherwise) if isinstance(given, Mapping) else given
 
 
-def _of_queue(options: Options, client: Client, name: str, least: int) -> list[Stretch]:
-    queue = handle_on(client, name, options.timeout_s)
+def _of_part(
+    options: Options, client: Client, queue: MirroredQueue, least: int
+) -> list[Stretch]:
+    name, only = queue.name, options.sequences
     extent = queue.extent(options.timeout_s)
-    if options.sequences is not None:
-        named = [one for one in options.sequences if one[0] < extent.next_sequence]
+    if only is not None:
+        wanted = given_for(only, name, ()) if isinstance(only, Mapping) else only
+        named = [one for one in wanted if one[0] < extent.next_sequence]
         return cut(name, named, extent, reading_order(options, client, queue), least)
     first = _first(options, queue, extent)
     end = _end(options, queue, extent)

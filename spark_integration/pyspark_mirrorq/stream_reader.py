@@ -1,10 +1,10 @@
 """Streaming read: offsets are sequences, and what Spark has committed is acked, nothing before.
 
-An offset is, for each queue, `{"from": first, "seq": end}`: `seq` is the first sequence that no
-batch has, and everything from `from` up to it is the stream's to ack. Spark calls `commit` only
-when the next batch has begun; from 4.2 on it tells `latestOffset` the end of the last batch whose
-commit record is on its disk, and what is before that is acked there: so a query that stops after
-its last batch has acked everything.
+An offset is, for each queue, and for each shard of a sharded one, `{"from": first, "seq": end}`:
+`seq` is the first sequence that no batch has, and everything from `from` up to it is the stream's
+to ack. Spark calls `commit` only when the next batch has begun; from 4.2 on it tells
+`latestOffset` the end of the last batch whose commit record is on its disk, and what is before that
+is acked there: so a query that stops after its last batch has acked everything.
 
 The reader lives in a process of the driver, which holds the claims; a copy of it, pickled, reads
 in workers and holds nothing.
@@ -35,6 +35,7 @@ from pyspark_mirrorq.cluster import (
 )
 from pyspark_mirrorq.losses import on_missing
 from pyspark_mirrorq.options import EARLIEST, LATEST, Options
+from pyspark_mirrorq.shards import parts_of
 from pyspark_mirrorq.snapshot import position_of
 from pyspark_mirrorq.stretches import Stretch, cut, read_stretch
 
@@ -78,6 +79,9 @@ class _Driver:
             order = master_first(options, client, queue_names(options, client)[0])
         self.client: Client = connected(options, order)
         self.held: dict[str, _Held] = {}
+        """By name of a queue, or of a shard."""
+        self._seen: list[str] = []
+        """Queues all of whose parts are held."""
         self._options = options
 
     def see(self) -> dict[str, _Held]:
@@ -88,18 +92,26 @@ class _Driver:
             QueueNotFound, NoQuorum, QueueDown: and why.
         """
         options = self._options
-        if not self.held or options.queue_pattern:
+        if len(self._seen) < len(options.queues) or options.queue_pattern:
             for name in queue_names(options, self.client):
-                if name not in self.held:
-                    self.held[name] = self._hold(name)
+                if name not in self._seen:
+                    self._hold_all(name)
+                    self._seen.append(name)
         return self.held
 
-    def _hold(self, name: str) -> _Held:
+    def _hold_all(self, name: str) -> None:
+        parts = parts_of(self.client, name, self._options.timeout_s)
+        for part in parts:
+            if part.name in self.held:
+                part.close()
+            else:
+                self.held[part.name] = self._hold(part)
+
+    def _hold(self, queue: MirroredQueue) -> _Held:
         options = self._options
-        queue = handle_on(self.client, name, options.timeout_s)
         if options.mode == "browse":
             return _Held(queue, None)
-        who = label(f"a stream of queue {name}")
+        who = label(f"a stream of queue {queue.name}")
         try:
             return _Held(queue, queue.claim(who, options.claim_timeout_s))
         except PreconditionFailed as error:
@@ -224,23 +236,24 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
     def _next(self, driver: _Driver, begin: Offset) -> dict[str, Place]:
         """The end of a batch that begins there, within the limits."""
         options = self._options
-        room = options.trigger_max
         found: dict[str, Place] = {name: dict(place) for name, place in sorted(begin.items())}
-        available = 0
+        has_limits = options.trigger_max is not None or options.trigger_min > 0
+        live: dict[str, list[tuple[int, int]]] = {}
         for name, held in sorted(driver.see().items()):
             place = begin.get(name) or self._start(held.queue)
             extent = held.queue.extent()
             end = min(extent.next_sequence, self._target.get(name, extent.next_sequence))
             if self._target and name not in self._target:
                 end = place["seq"]
-            if end > place["seq"] and (room is not None or options.trigger_min):
-                ranges = held.queue.live_ranges(place["seq"], end - 1, extent)
-                available += sum(last - first + 1 for first, last in ranges)
-                if room is not None and begin:
-                    end, room = _within(ranges, end, room)
+            if end > place["seq"] and has_limits:
+                live[name] = held.queue.live_ranges(place["seq"], end - 1, extent)
             found[name] = {"from": place["from"], "seq": max(end, place["seq"])}
-        if self._is_too_little(available):
+        if self._is_too_little(sum(map(_count, live.values()))):
             return {name: dict(place) for name, place in sorted(begin.items())}
+        if options.trigger_max is not None and begin:
+            for name, room in _shares(live, options.trigger_max).items():
+                end = _within(live[name], found[name]["seq"], room)
+                found[name] = {"from": found[name]["from"], "seq": end}
         return dict(sorted(found.items()))
 
     def _is_too_little(self, available: int) -> bool:
@@ -334,11 +347,31 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return read_stretch(partition, self._options, self._columns)
 
 
-def _within(ranges: Sequence[tuple[int, int]], end: int, room: int) -> tuple[int, int]:
-    """Where `room` messages of these ranges end, `end` at most, and the room that is left."""
+def _count(ranges: Sequence[tuple[int, int]]) -> int:
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def _shares(live: Mapping[str, Sequence[tuple[int, int]]], room: int) -> dict[str, int]:
+    """How much of the room each gets: in proportion to what there is, so that none has to wait for
+    the end of another."""
+    total = sum(map(_count, live.values()))
+    found: dict[str, int] = {}
+    before = 0
+    for name, ranges in live.items():
+        upto = before + _count(ranges)
+        if total <= room:
+            found[name] = upto - before
+        else:
+            found[name] = room * upto // total - room * before // total
+        before = upto
+    return found
+
+
+def _within(ranges: Sequence[tuple[int, int]], end: int, room: int) -> int:
+    """Where `room` messages of these ranges end, `end` at most."""
     for first, last in ranges:
         count = last - first + 1
         if count > room:
-            return first + room, 0
+            return first + room
         room -= count
-    return end, room
+    return end

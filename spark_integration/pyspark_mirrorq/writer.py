@@ -22,7 +22,7 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 from mirrorq.errors import ConfigError, MirrorQError
 from mirrorq.message import pack_properties
 from mirrorq.staged import Staged, StagedAttempt, StagedPart
-from pyspark_mirrorq.addresses import by_queue, deciding_queue, is_addressed, naming
+from pyspark_mirrorq.addresses import Addresses, deciding_queue, is_addressed
 from pyspark_mirrorq.cluster import client_of, connected, handle_on
 from pyspark_mirrorq.options import Options
 
@@ -118,10 +118,10 @@ def _stage(
     # Which queue decides is no matter of tasks: the driver knows all parts.
     with client.staged(transaction, version, "", run=run) as staged:
         attempt = staged.attempt(context.partitionId(), context.taskAttemptId())
+        addresses = Addresses(client, options, context.partitionId())
         for batch in batches:
-            for queue, rows in by_queue(batch, options):
-                with naming(queue, options):
-                    _stage_batch(attempt, rows, queue)
+            for part, rows in addresses.parts(batch):
+                _stage_batch(attempt, rows, part)
         return Part(attempt.finish(STAGE_S))
 
 
@@ -152,16 +152,17 @@ def _listed(batch: pa.RecordBatch, names: Sequence[str], name: str) -> list[Any]
 @contextmanager
 def _driver(options: Options, parts: Sequence[StagedPart]) -> Iterator[Staged | None]:
     """The driver's side of a run; None when there is nothing to commit."""
-    queue = deciding_queue(options, parts)
-    if not parts or queue is None:
+    if not parts:
         yield None
         return
     first = parts[0]
-    with (
-        connected(options) as client,
-        client.staged(first.transaction, first.version, queue, run=first.run) as staged,
-    ):
-        yield staged
+    with connected(options) as client:
+        queue = deciding_queue(client, options, parts)
+        if queue is None:
+            yield None
+            return
+        with client.staged(first.transaction, first.version, queue, run=first.run) as staged:
+            yield staged
 
 
 def _commit(options: Options, parts: Sequence[StagedPart]) -> None:
