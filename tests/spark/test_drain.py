@@ -28,7 +28,7 @@ class Session:
     pass
 
 class Held(Drain):
-    def _frame(self, queue):
+    def _frame(self):
         return None
 
 endpoints, queue = sys.argv[1:]
