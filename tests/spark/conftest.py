@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +21,12 @@ from mirrorq.queue import MirroredQueue
 from processes.cluster import Cluster
 
 from .java import java_home
+
+SPARK = tuple(map(int, pyspark.__version__.split(".")[:2]))
+PLANS_ONCE = SPARK >= (4, 1)
+"""Before, Spark plans a DataFrame anew at each action."""
+TELLS_COMMITS = SPARK >= (4, 2)
+"""Before, an AvailableNow query is one batch, and its last one stays in the queue."""
 
 DEADLINE_S = 300.0
 """After this a condition is taken never to come: a cold JVM on a busy machine takes its time."""

@@ -17,7 +17,7 @@ from pyspark_mirrorq.columns import schema_of
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.snapshot import snapshot
 
-from .conftest import Reading, until
+from .conftest import PLANS_ONCE, Reading, until
 
 
 def taken(queue: MirroredQueue, count: int) -> list[mirrorq.Message]:
@@ -139,8 +139,11 @@ def test_what_is_acked_after_planning_is_named_or_counted(
         read(orders, startingOffsets=1).count()
     assert read(orders, startingOffsets=1, failOnDataLoss="false").count() == 96
     assert read(orders).count() == 96
-    with pytest.raises(PySparkException, match="sequences 1 to 2, 4 to 5"):
-        strict.collect()
+    if PLANS_ONCE:
+        with pytest.raises(PySparkException, match="sequences 1 to 2, 4 to 5"):
+            strict.collect()
+    else:
+        assert len(strict.collect()) == 96
     assert len(lenient.collect()) in (96, 100)
 
 
@@ -162,6 +165,9 @@ def test_another_copy_goes_on_when_a_node_dies(
     assert frame.rdd.getNumPartitions() == 6
     own_nodes.kill(status.synchronised_mirrors[0])
     assert frame.select("sequence").distinct().count() == 10_000
+    if not PLANS_ONCE:
+        # To plan anew needs a majority.
+        return
     assert status.master is not None
     own_nodes.kill(status.master)
     survivor = status.synchronised_mirrors[1]

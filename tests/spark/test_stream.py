@@ -14,7 +14,7 @@ from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
 from processes.cluster import Cluster
 
-from .conftest import begun, patiently, until
+from .conftest import TELLS_COMMITS, begun, patiently, until
 
 
 class Pipe:
@@ -54,17 +54,17 @@ def test_available_now_drains_in_limited_batches_and_acks_all(
     pipe: Pipe, orders: MirroredQueue
 ) -> None:
     """Each batch holds no more than maxOffsetsPerTrigger; at the end the queue is empty; the next
-    run goes on where this one ended."""
+    run goes on where this one ended. Spark before 4.2 makes one batch, and the last one stays."""
     orders.put_many([b"%d" % number for number in range(250)]).result(120)
     query = pipe.run(maxOffsetsPerTrigger=100)
     batches = [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
-    assert batches == [100, 100, 50]
+    assert batches == ([100, 100, 50] if TELLS_COMMITS else [250])
     assert pipe.found() == list(range(1, 251))
-    assert orders.extent(120).messages == 0
+    assert orders.extent(120).messages == (0 if TELLS_COMMITS else 250)
     orders.put_many([b"x"] * 10).result(120)
     pipe.run()
     assert pipe.found() == list(range(1, 261))
-    assert orders.extent(120).messages == 0
+    assert orders.extent(120).messages == (0 if TELLS_COMMITS else 10)
 
 
 def test_a_batch_that_fails_is_read_again_and_nothing_is_acked_before(
@@ -89,7 +89,7 @@ def test_a_batch_that_fails_is_read_again_and_nothing_is_acked_before(
     assert orders.extent(120).messages == 40
     patiently(lambda: sink(fail=False))
     assert seen == [(0, 40), (0, 40)]
-    assert orders.extent(120).messages == 0
+    assert orders.extent(120).messages == (0 if TELLS_COMMITS else 40)
 
 
 def test_a_second_stream_is_told_who_has_the_queue(pipe: Pipe, orders: MirroredQueue) -> None:
@@ -136,6 +136,10 @@ def test_several_queues_and_the_death_of_a_master(
             queue.put_many([b"x"] * 500).result(60)
             assert len(queue.status().synchronised_mirrors) == 2
         frame = pipe.frame(maxOffsetsPerTrigger=300)
+
+        def rows() -> DataFrame:
+            return spark.read.parquet(str(tmp_path / "out"))
+
         query = begun(lambda: pipe.start(frame, processingTime="100 milliseconds"))
         try:
             master = queues[0].status().master
@@ -143,9 +147,14 @@ def test_several_queues_and_the_death_of_a_master(
             own_nodes.kill(master)
             for queue in queues:
                 queue.put_many([b"y"] * 500).result(120)
-            until(lambda: query.exception() or not any(map(left_in, queues)))
+
+            def is_through() -> bool:
+                # Spark before 4.2 has the last batch acked by the next one, which never comes.
+                return not any(map(left_in, queues)) if TELLS_COMMITS else rows().count() == 2000
+
+            until(lambda: query.exception() or is_through())
         finally:
             query.stop()
         assert query.exception() is None
-        rows = spark.read.parquet(str(tmp_path / "out")).groupBy("queue").count().collect()
-        assert {row.queue: row["count"] for row in rows} == {"left": 1000, "right": 1000}
+        counts = rows().groupBy("queue").count().collect()
+        assert {row.queue: row["count"] for row in counts} == {"left": 1000, "right": 1000}
