@@ -51,7 +51,7 @@ def test_a_catalog_snapshot_with_a_queue_of_nobody_is_refused() -> None:
 
 def test_properties_that_cannot_be_read_are_named() -> None:
     """`headers` raised an error of a library that users need not know."""
-    handle: Any = SimpleNamespace(name="orders")
+    handle: Any = SimpleNamespace(name="orders", _queue_name="orders")
     for column in (b"\x05", NO_TEXT, DEEP):
         message = Message(Chunk(handle, 0, HandOut(1, 1, 7, 7, 1), 7, [b""], [column], 0), 0)
         with pytest.raises(ProtocolError, match="message 7 of queue 'orders'"):
