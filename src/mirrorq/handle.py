@@ -117,7 +117,7 @@ class Handle:
         """The client's key does not allow it (any more)."""
         self._close_reason = ""
         self._ended = threading.Event()
-        self._publisher = Publisher(self)
+        self._publisher = self._own_publisher()
         self._receiver = Receiver(self)
         self._consumers: dict[int, Consumer] = {}
         """Changed on the host's thread only."""
@@ -135,6 +135,9 @@ class Handle:
 
     def _own_outcomes(self) -> Outcomes:
         return Outcomes(self._shard)
+
+    def _own_publisher(self) -> Publisher:
+        return Publisher(self)
 
     # --- The host's thread ----------------------------------------------------------------
 

@@ -532,3 +532,21 @@ def test_closing_ends_what_waits(node: Node) -> None:
     for call in (lambda: queue.put(b"x"), queue.get, queue.qsize):
         with pytest.raises(ShutDown):
             call()
+
+
+def test_puts_gather_while_a_batch_is_on_its_way(node: Node) -> None:
+    """Whatever gathers is stored in order; at the handle's end too."""
+    with sharded(node) as queue:
+        key = _key_of(1, 3)
+        confirmations = [queue.put(b"%d" % number, key=key) for number in range(3000)]
+        with queue.transaction() as step:
+            step.put(b"step", key=key)
+        after = queue.put(b"after", key=key)
+        queue.close()
+        sequences = [confirmation.result(0) for confirmation in confirmations]
+        assert sequences == list(range(1, 3001))
+        assert step.result(0).start > 3000
+        assert after.result(0) > step.result(0).start
+    with node.queue("orders#shard1", passive=True) as shard:
+        bodies = [message.body for message in shard.browse(count_max=4000)]
+        assert bodies == [*(b"%d" % number for number in range(3000)), b"step", b"after"]

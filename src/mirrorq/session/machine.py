@@ -269,6 +269,11 @@ class Session:
         return max(self._heard_ms, self._pinged_ms) + self._config.failure_ms
 
     @property
+    def has_open_batches(self) -> bool:
+        """Whether some batch has no outcome."""
+        return bool(self._waiting or self._batches)
+
+    @property
     def is_idle(self) -> bool:
         """Nothing waits for an outcome."""
         return not (self._waiting or self._batches or self._settles or self._queries)

@@ -135,8 +135,10 @@ class ShardedQueue(MirroredQueue):
         With a key it waits for that shard, though others run. Arguments and errors as of
         `MirroredQueue.put`; the confirmation ends with the sequence in its `shard`.
         """
-        self._check_open_for_puts()
+        if os.getpid() != self._pid:
+            self._check()
 
+        # What else could be wrong the shard finds out, once.
         def put(part: Shard, block: bool = False, timeout: float | None = None) -> Confirmation:
             return part.put(
                 body,

@@ -6,13 +6,14 @@ shares with the others: one lock and one thread for callbacks, as a handle has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
 from mirrorq.host import Declared
 from mirrorq.outcomes import Outcomes
+from mirrorq.publisher import Publisher
 from mirrorq.queue import MirroredQueue
 from mirrorq.receiver import AHEAD_BYTES, FIRST_BYTES
 from mirrorq.shards import shard_name
@@ -20,11 +21,17 @@ from mirrorq.shards import shard_name
 if TYPE_CHECKING:
     from mirrorq.config import Config
     from mirrorq.host import Host
+    from mirrorq.puts import ManyPut, SinglePut
+    from mirrorq.session import Session
     from mirrorq.sharded.queue import ShardedQueue
+    from mirrorq.steps import StepPut
 
 __all__ = ["Shard", "share"]
 
 LEAST_BYTES = 4 << 10
+BATCH_BYTES = 256 << 10
+BATCH_COUNT = 1000
+"""When so much has gathered it leaves all the same."""
 
 
 def share(bound: int, shards: int) -> int:
@@ -54,11 +61,46 @@ class ShardOutcomes(Outcomes):
         """The thread is the whole's."""
 
 
+class ShardPublisher(Publisher):
+    """The puts of one shard. While batches are on their way those that come gather to a larger one.
+
+    What one handle puts is divided over many rings, and a ring's cost is by the batch. So a batch
+    leaves at once when none of this shard waits for its outcome, else with that outcome.
+    """
+
+    def __init__(self, handle: Shard) -> None:
+        super().__init__(handle)
+        self._gathered: list[SinglePut | ManyPut] = []
+        self._gathered_bytes = 0
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether there are puts that the session does not know of."""
+        return bool(self._gathered)
+
+    def offer(self, session: Session, items: Sequence[SinglePut | ManyPut]) -> None:
+        """Take what was put since the last step."""
+        self._gathered += items
+        self._gathered_bytes += sum(item.size for item in items)
+
+    def send(self, session: Session, *, is_all: bool = False) -> None:
+        """Pack what has gathered, if it is time."""
+        is_enough = self._gathered_bytes >= BATCH_BYTES or len(self._gathered) >= BATCH_COUNT
+        if self._gathered and (is_all or is_enough or not session.has_open_batches):
+            super().offer(session, self.take_gathered())
+
+    def take_gathered(self) -> list[SinglePut | ManyPut]:
+        """What has gathered, which is then the caller's."""
+        items, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        return items
+
+
 class Shard(MirroredQueue):
     """One shard's handle. Its bounds are its share of what one handle may have."""
 
     _whole: ShardedQueue
     _number: int
+    _publisher: ShardPublisher
 
     @classmethod
     def of(cls, whole: ShardedQueue, ring: int, number: int) -> Shard:
@@ -85,6 +127,25 @@ class Shard(MirroredQueue):
 
     def _own_outcomes(self) -> Outcomes:
         return ShardOutcomes(self._whole._outcomes, self._number)
+
+    def _own_publisher(self) -> ShardPublisher:
+        return ShardPublisher(self)
+
+    def _drain(self, session: Session) -> None:
+        super()._drain(session)
+        self._publisher.send(session)
+
+    def _offer_step(self, session: Session, item: StepPut) -> None:
+        # In the order of calls: what was put before it is stored before it.
+        self._publisher.send(session, is_all=True)
+        super()._offer_step(session, item)
+
+    def _on_closed(self, session: Session, is_deleted: bool) -> None:
+        self._inbox.extendleft(reversed(self._publisher.take_gathered()))
+        super()._on_closed(session, is_deleted)
+
+    def _is_quiet(self) -> bool:
+        return super()._is_quiet() and not self._publisher.has_gathered
 
     def _on_forked(self) -> None:
         self._whole._on_forked()
