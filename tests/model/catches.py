@@ -124,16 +124,16 @@ TESTED: dict[str, Scenario] = {
 """The test switches the mutation on by itself, and passes when its checker has objected."""
 
 SEEDS: dict[str, Seeds] = {
-    "lease without the commit index": Seeds(runs.leases, "check_leases", 25, 60),
-    "lease from the grant's receipt": Seeds(runs.leases, "check_", 17, 60),
-    "lease without the new leader's wait": Seeds(runs.leases, "check_", 0, 60),
+    "lease without the commit index": Seeds(runs.leases, "check_leases", 15, 60),
+    "lease from the grant's receipt": Seeds(runs.leases, "check_", 23, 60),
+    "lease without the new leader's wait": Seeds(runs.leases, "check_", 17, 60),
     "limit judged on the applied state only": Seeds(runs.lengths, "28", 0, 12),
     "drop-head of the newest": Seeds(runs.lengths, "28", 1, 12),
     "message of a lane handed out of its order": Seeds(runs.lanes, "order", 0, 10),
     "step's acks forgotten": Seeds(runs.chains, "no progress", 0, 2),
     "first queue's outcome told for all": Seeds(runs.fans, "uneven", 0, 2),
-    "outbox forgets one more than has arrived": Seeds(runs.dead_letters, "unsent", 3, 6),
-    "unclean promotion loses in silence": Seeds(runs.unclean, "uncounted", 0, 2),
+    "outbox forgets one more than has arrived": Seeds(runs.dead_letters, "unsent", 0, 6),
+    "unclean promotion loses in silence": Seeds(runs.unclean, "uncounted", 5, 12),
     "delay of a put forgotten": Seeds(runs.delays, "early", 0, 2),
     "cut that keeps publishes on disk": Seeds(runs.store, "StoreCorrupt", 0, 3),
     "release of runs that are partly live": Seeds(runs.store, "messages_are_there", 0, 3),
