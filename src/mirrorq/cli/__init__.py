@@ -33,6 +33,7 @@ from mirrorq.cli.queues import (
 )
 from mirrorq.cli.stores import verify
 from mirrorq.cli.synchronise import cancel_sync_queue, sync_queue
+from mirrorq.cli.top import top
 
 __all__ = ["main"]
 
@@ -49,6 +50,7 @@ for command in (
     status,
     check,
     dashboard,
+    top,
     list_queues,
     set_policy,
     clear_policy,

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from mirrorq.cli.connecting import Failed, failing, loaded, with_keys
+from mirrorq.cli.node_file import NodeFile
 
 __all__ = ["demo", "node"]
 
@@ -34,8 +35,15 @@ def _peers(
 
 
 @click.command()
-@click.argument("name")
-@click.option("--path", required=True, type=click.Path(path_type=Path), help="Its directory.")
+@click.argument("name", required=False)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="TOML with any of these options, and limits under [config]; options come before it.",
+)
+@click.option("--path", type=click.Path(path_type=Path), help="Its directory.")
 @click.option(
     "--peer",
     "peers",
@@ -66,8 +74,9 @@ def _peers(
     help="Show the cluster on a web page there; on loopback without a host.",
 )
 def node(
-    name: str,
-    path: Path,
+    name: str | None,
+    file: Path | None,
+    path: Path | None,
     peers: dict[str, str],
     listen: str | None,
     join: str | None,
@@ -77,7 +86,27 @@ def node(
     metrics: str | None,
     dashboard: str | None,
 ) -> None:
-    """Run the node NAME until SIGTERM or Ctrl-C."""
+    """Run the node NAME until SIGTERM or Ctrl-C.
+
+    NAME and --path are needed, here or in FILE.
+    """
+    said = NodeFile(
+        name=name,
+        path=path,
+        peers=peers or None,
+        listen=listen,
+        join=join,
+        witness=witness or None,
+        keys=keys,
+        insecure=insecure or None,
+        metrics=metrics,
+        dashboard=dashboard,
+    )
+    with failing():
+        settings = said if file is None else NodeFile.read(file).over(said)
+    if settings.name is None or settings.path is None:
+        where = "" if file is None else f", or in {file} name = and path ="
+        raise click.UsageError(f"a node needs NAME and --path{where}")
     # Blocked here and in all threads made from now on, and waited for below: a handler could run
     # while this thread holds the very lock that it needs to be heard.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
@@ -85,28 +114,30 @@ def node(
     with failing():
         from mirrorq.node import Node
 
-        _check_metrics(metrics, insecure)
-        _check_dashboard(dashboard)
+        is_insecure = bool(settings.insecure)
+        _check_metrics(settings.metrics, is_insecure)
+        _check_dashboard(settings.dashboard)
         with ExitStack() as ending, Node(
-            name,
-            path=path,
-            peers=peers or None,
-            witness=witness,
-            security=loaded(keys, name),
-            insecure=insecure,
-            listen=listen,
-            join=join,
-            dashboard=dashboard,
+            settings.name,
+            path=settings.path,
+            peers=settings.peers,
+            config=settings.config,
+            witness=bool(settings.witness),
+            security=loaded(settings.keys, settings.name),
+            insecure=is_insecure,
+            listen=settings.listen,
+            join=settings.join,
+            dashboard=settings.dashboard,
         ) as running:
-            if metrics is not None:
+            if settings.metrics is not None:
                 from mirrorq.metrics import serve
 
-                ending.callback(serve(metrics, running))
-            click.echo(f"node {name} runs" + _where(running.listening))
+                ending.callback(serve(settings.metrics, running))
+            click.echo(f"node {settings.name} runs" + _where(running.listening))
             while signal.sigtimedwait(ENDING, LOOK_S) is None:
                 if running.closed():
-                    raise Failed(f"node {name} has stopped: its log says why")
-    click.echo(f"node {name} has ended")
+                    raise Failed(f"node {settings.name} has stopped: its log says why")
+    click.echo(f"node {settings.name} has ended")
 
 
 def _check_metrics(address: str | None, insecure: bool) -> None:

@@ -1,0 +1,60 @@
+"""Keys of JSON stay: what docs/operations.md promises is what the commands print."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.shell_completion import BashComplete
+
+import mirrorq
+from mirrorq.cli import main
+
+from .running import COMMAND_S, Run, run_alone
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def promised(what: str) -> set[str]:
+    """The keys in a line of the table; there may be more."""
+    section = DOCUMENT.read_text(encoding="utf-8").rpartition("## JSON")[2]
+    (line,) = re.findall(rf"^\| {re.escape(what)} \| (.*) \|$", section, re.MULTILINE)
+    keys = set(re.findall(r"`(\w+)`", line))
+    assert len(keys) > 2
+    return keys
+
+
+def printed(run: Run, *arguments: str) -> Any:
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def test_commands_about_a_cluster_keep_their_keys(run: Run) -> None:
+    """`status`, `top`, `check` and a list of all columns."""
+    run("publish", "keyed", given=b"a\n")
+    status = printed(run, "status")
+    assert promised("nodes") <= set(status["nodes"][0])
+    assert promised("queues") <= set(status["queues"][0])
+    top = printed(run, "top", "--interval", "0.1")
+    assert promised("nodes") <= set(top["nodes"][0])
+    beside = promised("queues of top, beside these")
+    assert promised("queues") | beside <= set(top["queues"][0])
+    listed = printed(run, "list-queues", *promised("queues"))
+    assert set(listed[0]) == promised("queues")
+    assert promised("check") <= set(printed(run, "check"))
+
+
+def test_verify_keeps_its_keys(tmp_path: Path) -> None:
+    with mirrorq.Node("a", path=tmp_path) as node:
+        node.queue("orders").put(b"x").result(COMMAND_S)
+    shown = json.loads(run_alone("verify", str(tmp_path), "--json").stdout)
+    assert promised("verify") <= set(shown)
+
+
+@pytest.mark.parametrize(("typed", "wanted"), [("force", "force-boot"), ("ver", "verify")])
+def test_the_shell_completes_commands(typed: str, wanted: str) -> None:
+    """As the documented line has it: click's own completion, of what the command is."""
+    completion = BashComplete(main, {}, "mirrorq", "_MIRRORQ_COMPLETE")
+    assert [item.value for item in completion.get_completions([], typed)] == [wanted]
