@@ -87,6 +87,21 @@ def test_it_shows_the_cluster(node: Node, dashboard: Dashboard) -> None:
     orders.close()
 
 
+def test_each_shard_is_a_ring_of_its_own(node: Node, dashboard: Dashboard) -> None:
+    """A sharded queue's shards are shown, and its messages counted once."""
+    many = node.queue("many", shards=2)
+    many.put_many([b"1", b"2", b"3"]).result(DEADLINE_S)
+
+    def shown() -> bool:
+        queues = state(dashboard.url).get("queues", [])
+        names = [queue["name"] for queue in queues]
+        ready = sum(queue["messages_ready"] for queue in queues)
+        return (names, ready) == (["many#shard0", "many#shard1"], 3)
+
+    until(shown)
+    many.close()
+
+
 def test_nothing_but_its_own_files_and_no_markup() -> None:
     """The page asks nobody else, and puts nothing in as markup."""
     for path in PAGE.iterdir():

@@ -39,7 +39,7 @@ TEXT_MAX = 2000
 class Cluster(Protocol):
     """What is looked at: a `Node` or a `Client`."""
 
-    def queues(self) -> list[QueueStatus]: ...
+    def queues(self, *, shards: bool = False) -> list[QueueStatus]: ...
     def nodes(self) -> list[NodeStatus]: ...
     def policies(self) -> list[PolicyStatus]: ...
 
@@ -109,7 +109,9 @@ class Observer:
 
     def _look(self) -> None:
         try:
-            queues = self._cluster.queues()
+            # Of a sharded queue each shard is a ring, and there is none of the whole.
+            told = self._cluster.queues(shards=True)
+            queues = [queue for queue in told if not queue.shards]
             self._nodes = self._cluster.nodes()
             self._policies = self._cluster.policies()
             self._error = ""
