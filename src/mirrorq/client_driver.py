@@ -17,7 +17,7 @@ from typing import Protocol
 from attrs import define, field
 
 from mirrorq import clock
-from mirrorq.client_flow import Outflow, Parts, Window
+from mirrorq.client_flow import PATIENCE_MAX, Outflow, Parts, Window
 from mirrorq.config import Config
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
@@ -163,6 +163,8 @@ class ClientDriver:
         self._heard_ms = 0
         self._ping_ms = 0
         self._pinged_ms = 0
+        self._patience = 100
+        """Percent, as the entry node says: see `client_flow.patience_of`."""
         self.on_notice: Callable[[Notice], None] = _ignore
         """Called on the thread: short."""
         self.thread = threading.Thread(target=self._run, name="mirrorq-client", daemon=True)
@@ -264,13 +266,23 @@ class ClientDriver:
         now_ms = clock.now_ms()
         wake = now_ms + self._config.failure_ms
         if self._hello:
-            wake = min(wake, self._heard_ms + self._config.failure_ms)
+            wake = min(wake, self._heard_ms + self._patience_ms)
         if self.welcomed.is_set():
-            wake = min(wake, self._pinged_ms + self._ping_ms)
+            wake = min(wake, self._pinged_ms + self._pause_ms)
         for known in self._ports.values():
             if known.wake_ms is not None:
                 wake = min(wake, known.wake_ms)
         return max(wake - now_ms, 0)
+
+    @property
+    def _patience_ms(self) -> int:
+        """Silence of the node after which it is left."""
+        return self._config.failure_ms * self._patience // 100
+
+    @property
+    def _pause_ms(self) -> int:
+        """Between two signs of life."""
+        return self._ping_ms * self._patience // 100
 
     def _step_ports(self, now_ms: int) -> None:
         """Let handles that have something to do turn it into requests."""
@@ -391,6 +403,7 @@ class ClientDriver:
         if message.number != self._hello:
             return
         self._window.begin()
+        self._patience = 100
         self._heard_ms = clock.now_ms()
         expiry_ms = message.session_expiry_ms // PINGS_PER_EXPIRY
         self._ping_ms = max(min(self._config.heartbeat_ms, expiry_ms), 1)
@@ -414,6 +427,7 @@ class ClientDriver:
             text = f"{kind}: contact of node {self.entry_node} with a majority"
             self.on_notice(Notice(kind, text))
         self._window.on_told(message.received)
+        self._patience = min(max(message.patience, 100), PATIENCE_MAX)
         self.entry_paused = message.paused
         if not message.paused:
             self._paused_ms = None
@@ -432,7 +446,7 @@ class ClientDriver:
     def _keep_alive(self, now_ms: int) -> None:
         """Give signs of life; leave a node that gives none or is of no use."""
         patience_ms = self._config.failure_ms
-        if self._hello and now_ms - self._heard_ms >= patience_ms:
+        if self._hello and now_ms - self._heard_ms >= self._patience_ms:
             self._leave(f"{self._socket.endpoint} was silent for {now_ms - self._heard_ms} ms")
             return
         if not self.welcomed.is_set():
@@ -441,7 +455,7 @@ class ClientDriver:
         is_useless = paused_ms is not None and now_ms - paused_ms >= patience_ms
         if is_useless and self._endpoint_count > 1:
             self._leave(f"node {self.entry_node} has no contact with a majority")
-        elif now_ms - self._pinged_ms >= self._ping_ms:
+        elif now_ms - self._pinged_ms >= self._pause_ms:
             self._ping()
 
     def _leave(self, why: str) -> None:
@@ -452,6 +466,7 @@ class ClientDriver:
     def _on_left(self, why: str) -> None:
         """No node serves this client now."""
         self._hello = 0
+        self._patience = 100
         self._outflow.clear()
         self._note(why)
         if not self.welcomed.is_set():

@@ -25,7 +25,7 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.catalog import exclusive_text
-from mirrorq.client_flow import Seat, Window
+from mirrorq.client_flow import Seat, Window, patience_of
 from mirrorq.config import Config
 from mirrorq.copy_page import pack_pieces
 from mirrorq.copy_reader import seek_copy
@@ -121,7 +121,7 @@ class _Client:
     name: str
     heard_ms: int
     expiry_ms: int
-    """Silence after which it is gone."""
+    """Silence after which it is gone, times its patience."""
     window: Window
     key: str = ""
     """Its public key, "" without security."""
@@ -139,6 +139,10 @@ class _Client:
     """Calls that wait for an exchange to change."""
     channel: int = DATA
     """On which it gives signs of life."""
+    patience: int = 100
+    """Percent, the last that it was told."""
+    patience_before: int = 100
+    """It may not have heard the last yet."""
     is_lossy: bool = False
     """Messages to it were dropped; its next pong says so."""
 
@@ -320,7 +324,9 @@ class Entry:
     def _pong(self, client: _Client) -> None:
         paused = self._engine.is_paused(clock.now_ms())
         lost, client.is_lossy = client.is_lossy, False
-        pong = ClientPong(paused, lost, client.window.report())
+        client.patience_before = client.patience
+        client.patience = patience_of(len(self._clients))
+        pong = ClientPong(paused, lost, client.window.report(), client.patience)
         if client.channel == CONTROL:
             self._transport.reply(client.identity, encode(pong), CONTROL)
         else:
@@ -466,7 +472,8 @@ class Entry:
 
     def _end_silent(self, now_ms: int) -> None:
         for client in list(self._clients.values()):
-            if now_ms - client.heard_ms >= client.expiry_ms:
+            patience = max(client.patience, client.patience_before)
+            if (now_ms - client.heard_ms) * 100 >= client.expiry_ms * patience:
                 self._end(client, f"silent for {now_ms - client.heard_ms} ms")
 
     def _end(self, client: _Client, why: str) -> None:

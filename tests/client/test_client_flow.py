@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.client_flow import LOST_WINDOWS, Outflow, Parts, Seat, Window
+from mirrorq.client_flow import LOST_WINDOWS, Outflow, Parts, Seat, Window, patience_of
 from mirrorq.messages import Deliver
 
 
@@ -83,3 +83,18 @@ def test_a_seat_is_granted_its_share_again_and_again() -> None:
     seat.on_deliver(Deliver(7, (), (bytes(1),)))
     assert seat.is_due
     assert seat.credit(3, 1000).size == 1
+
+
+def test_patience_grows_with_the_crowd() -> None:
+    """Up to a hundred clients nothing changes, and no crowd is waited for without bound."""
+    asked = [0, 1, 100, 101, 250, 500, 1000, 4096]
+    assert [patience_of(clients) for clients in asked] == [
+        100,
+        100,
+        100,
+        101,
+        250,
+        500,
+        1000,
+        1000,
+    ]

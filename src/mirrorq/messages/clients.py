@@ -205,6 +205,9 @@ class ClientPong:
     """Messages to this client were dropped since the last pong."""
     received: int = 0
     """Bytes of data that have come from this client since its Hello."""
+    patience: int = 100
+    """Percent of what was agreed: how long each side waits for the other, and between signs of
+    life. More while a node has many clients."""
 
 
 @frozen
