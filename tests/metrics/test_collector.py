@@ -233,6 +233,29 @@ def test_mirrorq_node_refuses_to_show_metrics_to_other_machines(tmp_path: Path) 
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_mirrorq_node_serves_metrics_and_a_page(tmp_path: Path) -> None:
+    """Both on loopback when only a port is given, and gone with the node."""
+    metrics, page = free_ports(2)
+    command = [sys.executable, "-m", "mirrorq.cli", "node", "a", "--path", str(tmp_path / "a")]
+    options = ["--metrics", str(metrics), "--dashboard", str(page)]
+    running = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "node a runs alone, without peers\n"
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{metrics}/metrics", timeout=DEADLINE_S) as answer:
+            assert 'mirrorq_node_up{node="a"} 1.0' in answer.read().decode()
+        with opener.open(f"http://127.0.0.1:{page}/", timeout=DEADLINE_S) as answer:
+            assert b"<title>mirrorq</title>" in answer.read()
+        running.terminate()
+        assert running.wait(DEADLINE_S) == 0
+    finally:
+        running.kill()
+        running.communicate()
+
+
 def test_the_dashboard_file_and_the_page_name_metrics_that_exist(node: Node) -> None:
     """docs/grafana/mirrorq.json asks for nothing that is not there; the page lists everything."""
     registry = CollectorRegistry()
