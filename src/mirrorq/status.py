@@ -151,7 +151,9 @@ def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:
     if record.is_ending:
         yield "is being deleted: it goes when its last messages for other queues have arrived"
     dead = engine.catalog.definition_of(record.name).dead_letter_queue
-    if dead is not None and engine.catalog.queue_named(dead) is None:
+    catalog = engine.catalog
+    is_there = dead is None or catalog.queue_named(dead) or catalog.sharded_named(dead)
+    if not is_there:
         yield f"dead-letter-queue {dead!r} does not exist: what ends goes nowhere. Declare it"
     text = _durability_text(engine, record)
     if text:

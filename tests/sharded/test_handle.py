@@ -416,6 +416,7 @@ def test_dead_letters_come_and_go(node: Node) -> None:
         for message in take(queue, 4):
             message.nack(requeue=False).result(WAIT_S)
         until(lambda: dead.qsize() == 4)
+        assert queue.status().warnings == ()
         assert dead.redrive() == 4
         back = take(queue, 4)
         assert [message.shard for message in back] == [1] * 4
