@@ -23,14 +23,13 @@ from attrs import frozen
 from mirrorq.confirmation import Confirmation
 from mirrorq.errors import (
     ConfigError,
-    ConfirmUnknown,
     Full,
     MirrorQError,
-    NotConfirmed,
     QueueNotFound,
     ShutDown,
 )
 from mirrorq.fork_lock import FORK_LOCK
+from mirrorq.gathering import Gathering
 from mirrorq.host import Declared, Host
 from mirrorq.message import HeaderValue, pack_properties
 from mirrorq.messages import Administrative, Bind, DeclareExchange, DeleteExchange, Unbind
@@ -262,11 +261,15 @@ class Exchange:
                     return handle
             with self._outcomes.lock:
                 self._open_count += 1
-            gathering = _Gathering(letter.confirmation, letter.mandatory, self._on_ended)
+            gathering = Gathering(letter.confirmation, letter.mandatory, self._on_ended)
             for handle in reached:
                 part = gathering.part(handle)
                 put = SinglePut(part, letter.body, letter.properties, letter.terms)
-                gathering.accept(part, put)
+                try:
+                    handle._publisher.accept(put, 1, put.size, len(put.body), False, None)
+                except MirrorQError as error:
+                    # Closed, because its queue was deleted; or a limit of that queue alone.
+                    gathering.end(handle, None, error)
             gathering.end_one()
             return None
 
@@ -415,85 +418,6 @@ class Letter:
     @property
     def size(self) -> int:
         return len(self.body) + len(self.properties)
-
-
-class _Gathering:
-    """The outcomes of one message in all the queues that it reaches, as one."""
-
-    def __init__(
-        self, confirmation: Confirmation, mandatory: bool, on_ended: Callable[[], None]
-    ) -> None:
-        self._confirmation = confirmation
-        self._mandatory = mandatory
-        self._on_ended = on_ended
-        self._lock = threading.Lock()
-        self._open_count = 1
-        """Parts that are open, and one for as long as parts are added."""
-        self._sequences: dict[str, int] = {}
-        self._errors: dict[str, MirrorQError] = {}
-
-    def part(self, handle: MirroredQueue) -> _Part:
-        """One more outcome to wait for."""
-        with self._lock:
-            self._open_count += 1
-        return _Part(handle, self)
-
-    def accept(self, part: _Part, item: SinglePut) -> None:
-        """Put the message into one queue, which has room."""
-        try:
-            part.handle._publisher.accept(item, 1, item.size, len(item.body), False, None)
-        except MirrorQError as error:
-            # Closed, because its queue was deleted; or a limit of that queue alone.
-            self.end(part.handle, None, error)
-
-    def end(self, handle: MirroredQueue, value: Any, error: MirrorQError | None) -> None:
-        """One queue has an outcome. On the host's thread: short."""
-        with self._lock:
-            if error is None:
-                self._sequences[handle._queue_name] = value
-            elif not handle._is_deleted:
-                self._errors[handle.name] = error
-        self.end_one()
-
-    def end_one(self) -> None:
-        """A part has ended, or the last one was added."""
-        with self._lock:
-            self._open_count -= 1
-            is_last = not self._open_count
-        if is_last:
-            outcomes = self._confirmation._outcomes
-            error = self._error()
-            with outcomes.lock:
-                self._confirmation._finish(None if error else self._sequences, error)
-                self._on_ended()
-
-    def _error(self) -> MirrorQError | None:
-        errors = self._errors
-        if not errors and (self._sequences or not self._mandatory):
-            return None
-        if not errors:
-            return NotConfirmed("the message reached no queue: bind one, or leave mandatory out")
-        text = "; ".join(f"{name}: {error}" for name, error in sorted(errors.items()))
-        if self._sequences:
-            text += f". Stored in {', '.join(sorted(self._sequences))}"
-        if all(isinstance(error, NotConfirmed | Full | ShutDown) for error in errors.values()):
-            return NotConfirmed(text)
-        return ConfirmUnknown(text)
-
-
-class _Part(Confirmation):
-    """One queue's part of it: nobody waits for it, it tells the whole."""
-
-    __slots__ = ("_gathering", "handle")
-
-    def __init__(self, handle: MirroredQueue, gathering: _Gathering) -> None:
-        super().__init__(handle._outcomes)
-        self.handle = handle
-        self._gathering = gathering
-
-    def _finish(self, value: Any, error: MirrorQError | None) -> None:
-        super()._finish(value, error)
-        self._gathering.end(self.handle, value, error)
 
 
 def _ends(

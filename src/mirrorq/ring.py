@@ -124,8 +124,6 @@ class Ring:
         """Then: bytes of the log beyond `durable`."""
         self.stable = 0
         """Known stable; may run ahead of received in a joining member only."""
-        self.stable_bytes = 0
-        """Bytes of kept entries at or below stable."""
         self.unstable_bytes = 0
 
         self.start_history: tuple[tuple[int, int], ...] = ()

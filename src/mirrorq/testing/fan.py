@@ -4,7 +4,7 @@
     fan.declare("a")
 
 Bindings come and go meanwhile. Routing is the real one, by the exchange as the publisher's node
-knows it, and what several outcomes make of one is `exchange`'s own.
+knows it, and what several outcomes make of one is `gathering`'s own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 from attrs import define, field
@@ -21,7 +20,7 @@ from attrs import define, field
 from mirrorq.confirmation import Confirmation
 from mirrorq.engine_events import Ask
 from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
-from mirrorq.exchange import _Gathering, _Part
+from mirrorq.gathering import Gathering, Part
 from mirrorq.messages import Bind, DeclareExchange, Unbind
 from mirrorq.outcomes import Outcomes
 from mirrorq.routing import Routes
@@ -61,7 +60,7 @@ class Branch(SimulatedHandle):
         self.load = load
         super().__init__(cluster, node, load.life.queue_id, name, random)
 
-    def publish(self, body: bytes, part: _Part) -> None:
+    def publish(self, body: bytes, part: Part) -> None:
         attempts = self.load.life.journal.attempts
         attempts[body] = Attempt(body, put_ms=self.cluster.now_ms)
         self.session.put(Put((part, attempts[body]), 1, len(body), packer([body], PLAIN), False))
@@ -80,6 +79,16 @@ class Branch(SimulatedHandle):
                 else:
                     attempt.state, error = "refused", NotConfirmed(output.reason)
                 part._finish(attempt.sequence, error)
+
+
+class _Reached:
+    """What an outcome asks of a handle of users."""
+
+    def __init__(self, name: str, outcomes: Outcomes) -> None:
+        self.name = self._queue_name = name
+        self._outcomes = outcomes
+        """A lock that is never contended here."""
+        self._is_deleted = False
 
 
 @define
@@ -184,17 +193,10 @@ class Fan:
         publisher.count += 1
         body = b"%s/%d" % (publisher.name.encode(), publisher.count)
         confirmation = Confirmation(Outcomes())
-        gathering = _Gathering(confirmation, False, lambda: None)
+        gathering = Gathering(confirmation, False, lambda: None)
         for load in reached:
             branch = self._branch(publisher, load)
-            # What it asks of a handle of users: a name, and a lock that is never contended here.
-            handle: Any = SimpleNamespace(
-                name=load.name,
-                _queue_name=load.name,
-                _outcomes=confirmation._outcomes,
-                _is_deleted=False,
-            )
-            branch.publish(body, gathering.part(handle))
+            branch.publish(body, gathering.part(_Reached(load.name, confirmation._outcomes)))
         gathering.end_one()
         journals = tuple(load.life.journal for load in reached)
         names = tuple(load.name for load in reached)

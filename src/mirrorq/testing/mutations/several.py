@@ -8,7 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from mirrorq.delays import Delays
-from mirrorq.exchange import _Gathering
+from mirrorq.gathering import Gathering
 from mirrorq.outbox import Outbox
 from mirrorq.queue_state import QueueState
 from mirrorq.testing.mutations.registry import Patch, named
@@ -26,14 +26,14 @@ def _step_forgets() -> Sequence[Patch]:
 
 @named("first queue's outcome told for all")
 def _first_outcome() -> Sequence[Patch]:
-    real = _Gathering.end_one
+    real = Gathering.end_one
 
-    def end_one(self: _Gathering) -> None:
+    def end_one(self: Gathering) -> None:
         if not self._confirmation.done():
             self._open_count = 1
             real(self)
 
-    return [(_Gathering, "end_one", end_one)]
+    return [(Gathering, "end_one", end_one)]
 
 
 @named("outbox forgets one more than has arrived")

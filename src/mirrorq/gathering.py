@@ -1,0 +1,96 @@
+"""One message that reaches several queues through an exchange: their outcomes as one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mirrorq.confirmation import Confirmation
+from mirrorq.errors import ConfirmUnknown, Full, MirrorQError, NotConfirmed, ShutDown
+from mirrorq.outcomes import Outcomes
+
+__all__ = ["Gathering", "Part", "Reached"]
+
+
+class Reached(Protocol):
+    """What is asked of a handle on a queue that the message reaches."""
+
+    _outcomes: Outcomes
+    _queue_name: str
+    """Of a shard: that of the whole queue."""
+    _is_deleted: bool
+
+    @property
+    def name(self) -> str: ...
+
+
+class Gathering:
+    """The outcomes of one message in all the queues that it reaches, as one."""
+
+    def __init__(
+        self, confirmation: Confirmation, mandatory: bool, on_ended: Callable[[], None]
+    ) -> None:
+        self._confirmation = confirmation
+        self._mandatory = mandatory
+        self._on_ended = on_ended
+        self._lock = threading.Lock()
+        self._open_count = 1
+        """Parts that are open, and one for as long as parts are added."""
+        self._sequences: dict[str, int] = {}
+        self._errors: dict[str, MirrorQError] = {}
+
+    def part(self, handle: Reached) -> Part:
+        """One more outcome to wait for."""
+        with self._lock:
+            self._open_count += 1
+        return Part(handle, self)
+
+    def end(self, handle: Reached, value: Any, error: MirrorQError | None) -> None:
+        """One queue has an outcome. On the host's thread: short."""
+        with self._lock:
+            if error is None:
+                self._sequences[handle._queue_name] = value
+            elif not handle._is_deleted:
+                self._errors[handle.name] = error
+        self.end_one()
+
+    def end_one(self) -> None:
+        """A part has ended, or the last one was added."""
+        with self._lock:
+            self._open_count -= 1
+            is_last = not self._open_count
+        if is_last:
+            outcomes = self._confirmation._outcomes
+            error = self._error()
+            with outcomes.lock:
+                self._confirmation._finish(None if error else self._sequences, error)
+                self._on_ended()
+
+    def _error(self) -> MirrorQError | None:
+        errors = self._errors
+        if not errors and (self._sequences or not self._mandatory):
+            return None
+        if not errors:
+            return NotConfirmed("the message reached no queue: bind one, or leave mandatory out")
+        text = "; ".join(f"{name}: {error}" for name, error in sorted(errors.items()))
+        if self._sequences:
+            text += f". Stored in {', '.join(sorted(self._sequences))}"
+        if all(isinstance(error, NotConfirmed | Full | ShutDown) for error in errors.values()):
+            return NotConfirmed(text)
+        return ConfirmUnknown(text)
+
+
+class Part(Confirmation):
+    """One queue's part of it: nobody waits for it, it tells the whole."""
+
+    __slots__ = ("_gathering", "handle")
+
+    def __init__(self, handle: Reached, gathering: Gathering) -> None:
+        super().__init__(handle._outcomes)
+        self.handle = handle
+        self._gathering = gathering
+
+    def _finish(self, value: Any, error: MirrorQError | None) -> None:
+        super()._finish(value, error)
+        self._gathering.end(self.handle, value, error)
