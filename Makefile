@@ -34,14 +34,16 @@ SOAK_SEED ?= 1
 SIMULATION := tests/simulation
 SPARK := tests/spark
 BROWSER := tests/browser
-PROCESSES := $(wildcard $(addprefix tests/,client cli processes test_demo.py test_examples.py))
+# They wait more than they compute, so CI runs them in two rows beside the rest.
+PROCESSES := tests/processes
+PROGRAMS := $(wildcard $(addprefix tests/,client cli test_demo.py test_examples.py))
 PYTEST := $(BIN)/python -m pytest
 PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/java)" SPARK_LOCAL_IP=127.0.0.1 \
 	$(BIN)/python examples/flights_pipeline.py
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit simulation processes spark-tests spark-cluster test-browser pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types unit simulation processes programs spark-tests spark-cluster test-browser pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare sanitize clean
 
 help:  ## this list
@@ -62,7 +64,7 @@ venv: $(STAMP)  ## .venv with mirrorq and all that its tests need
 demo: $(STAMP)  ## three nodes, 336,776 flights, the master killed half-way, then the check
 	$(BIN)/mirrorq demo
 
-test: lint types processes spark-tests unit simulation  ## everything that CI runs
+test: lint types processes programs spark-tests unit simulation  ## everything that CI runs
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
@@ -71,13 +73,16 @@ types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(STAMP)  ## unit and property tests
-	$(PYTEST) tests --ignore=$(SIMULATION) --ignore=$(SPARK) --ignore=$(BROWSER) $(PROCESSES:%=--ignore=%)
+	$(PYTEST) tests --ignore=$(SIMULATION) --ignore=$(SPARK) --ignore=$(BROWSER) --ignore=$(PROCESSES) $(PROGRAMS:%=--ignore=%)
 
 simulation: $(STAMP)  ## whole clusters on virtual time under random faults: a few seeds
 	$(PYTEST) $(SIMULATION)
 
 processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts in any order
 	$(PYTEST) $(PROCESSES)
+
+programs: $(STAMP)  ## clients, the command line, the demo and the examples, as processes
+	$(PYTEST) $(PROGRAMS)
 
 spark-tests: $(STAMP)  ## the Spark connector, in one session on this machine
 	$(PYTEST) $(SPARK)

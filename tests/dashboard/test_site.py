@@ -203,10 +203,14 @@ def test_a_cluster_that_fails_is_shown_as_such(tmp_path: Path) -> None:
     """The page stays, says why nothing is new, and goes on when there is something."""
     node = Node("a", path=tmp_path / "a")
     with Dashboard(node, "127.0.0.1:0") as dashboard:
-        until(lambda: state(dashboard.url)["error"] == "")
+
+        def names() -> list[str]:
+            return [each["name"] for each in state(dashboard.url)["nodes"]]
+
+        until(lambda: names() == ["a"])
         node.close()
         until(lambda: "closed" in str(state(dashboard.url)["error"]))
-        assert [each["name"] for each in state(dashboard.url)["nodes"]] == ["a"]
+        assert names() == ["a"]
 
 
 def test_a_node_brings_its_dashboard(tmp_path: Path) -> None:

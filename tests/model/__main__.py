@@ -1,5 +1,7 @@
 """Every mutation against its checker, with all seeds: the table of docs/reliability.md.
 
+Then the seeds of tests/model without any mutation: there nothing may be found.
+
 cd tests && python -m model                     all
 cd tests && python -m model "cut by length"     these
 """
@@ -8,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 
 from mirrorq.testing.mutations import MUTATIONS
 
-from .catches import catch, unaccounted
+from . import runs
+from .catches import SEEDS, catch, unaccounted
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,7 +34,19 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"| {name} | {caught.how} | {caught.checker} | {caught.effort} |", flush=True)
     for name in missed:
         print(f"not caught: {name}", file=sys.stderr)
-    return 1 if missed else 0
+    objections = list(_objections(options.names))
+    for line in objections:
+        print(line, file=sys.stderr)
+    return 1 if missed or objections else 0
+
+
+def _objections(names: list[str]) -> Iterator[str]:
+    """What checkers say of the same runs without a mutation; several may share one."""
+    chosen = [one for name, one in SEEDS.items() if not names or name in names]
+    for run, seed in sorted({(one.run.__name__, one.seed) for one in chosen}):
+        said = getattr(runs, run)(seed)
+        if said:
+            yield f"{run}, seed {seed}, objects without a mutation: {said}"
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from mirrorq.testing.explore import begin
 from mirrorq.testing.explore_search import PLANS, attempt
 from mirrorq.testing.mutations import MUTATIONS
 
-from . import runs
-from .catches import SCENARIOS, SEEDS, catch, unaccounted
+from .catches import SCENARIOS, catch, unaccounted
 from .traces import TRACES
 
 
@@ -38,12 +37,3 @@ OWN = [name for name, one in SCENARIOS.items() if one.play.__module__.startswith
 @pytest.mark.parametrize("name", OWN)
 def test_without_the_mutation_the_scenario_ends_in_peace(name: str) -> None:
     SCENARIOS[name].play()
-
-
-RUNS = sorted({(one.run.__name__, one.seed) for one in SEEDS.values()})
-"""Several mutations are caught by the same run."""
-
-
-@pytest.mark.parametrize(("name", "seed"), RUNS)
-def test_without_the_mutation_the_seed_is_content(name: str, seed: int) -> None:
-    assert getattr(runs, name)(seed) == ""
