@@ -19,7 +19,7 @@ from .runner import INPUT_CPU_S, run
 from .world import CLUSTER
 
 INPUTS = 2000
-EPISODES = 8
+EPISODES = 5
 
 
 @pytest.fixture(autouse=True)

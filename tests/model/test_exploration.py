@@ -15,15 +15,15 @@ WALKS = 3
 STATES_MAX = 30_000
 BOUNDED = {
     "ring": 400,
-    "views": 400,
-    "crash": 400,
-    "breaks": 400,
-    "crashes": 400,
+    "views": 200,
+    "crash": 300,
+    "breaks": 300,
+    "crashes": 300,
     "loss, used": 400,
-    "joining": 400,
-    "consume": 300,
-    "failover": 300,
-    "four": 300,
+    "joining": 250,
+    "consume": 200,
+    "failover": 200,
+    "four": 200,
 }
 """States of scopes that would take ten seconds and more each; `make explore` exhausts them."""
 

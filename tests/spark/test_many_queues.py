@@ -240,6 +240,7 @@ def test_a_driver_dies_and_its_write_is_repeated(
     assert shown(queues) == WHOLE
 
 
+@pytest.mark.scale
 def test_driver_and_master_die_between_queues(own_nodes: Cluster) -> None:
     """The decision is made; its master dies before the others have heard of it, or after."""
     with mirrorq.connect(list(own_nodes.endpoints.values()), timeout=60) as client:
