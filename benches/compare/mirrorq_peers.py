@@ -84,10 +84,7 @@ def _embedded(way: Callable[[MirroredQueue], Session], durability: str) -> Calla
     def start(directory: Path) -> Iterator[Session]:
         with ExitStack() as stack:
             peers = _peers()
-            reports: queue.Queue[Any] = queue.Queue()
-            for name in "bc":
-                settings = {"name": name, "path": str(directory / name), "peers": peers}
-                stack.callback(Child(settings, directory / f"{name}.log", reports).end)
+            _run(stack, directory, peers, "bc")
             node = stack.enter_context(Node("a", path=directory / "a", peers=peers))
             if durability != "fsync":
                 node.set_policy("durability", ".*", {"durability": durability})
@@ -103,10 +100,7 @@ def _client(way: Callable[[MirroredQueue], Session]) -> Callable[[Path], Any]:
     def start(directory: Path) -> Iterator[Session]:
         with ExitStack() as stack:
             peers = _peers()
-            reports: queue.Queue[Any] = queue.Queue()
-            for name in peers:
-                settings = {"name": name, "path": str(directory / name), "peers": peers}
-                stack.callback(Child(settings, directory / f"{name}.log", reports).end)
+            _run(stack, directory, peers, "abc")
             client = stack.enter_context(connect(peers["a"]))
             client.wait_ready(START_S)
             yield way(_ready(client.queue("compared", timeout=START_S), mirrors=2))
@@ -118,6 +112,14 @@ def _client(way: Callable[[MirroredQueue], Session]) -> Callable[[Path], Any]:
 def _alone(directory: Path, way: Callable[[MirroredQueue], Session]) -> Iterator[Session]:
     with MirroredQueue("compared", path=directory / "store") as handle:
         yield way(handle)
+
+
+def _run(stack: ExitStack, directory: Path, peers: dict[str, str], names: str) -> None:
+    """Nodes in processes of their own, until the stack is left."""
+    reports: queue.Queue[Any] = queue.Queue()
+    for name in names:
+        settings = {"name": name, "path": str(directory / name), "peers": peers}
+        stack.callback(Child(settings, directory / f"{name}.log", reports).end)
 
 
 def _peers() -> dict[str, str]:

@@ -80,7 +80,8 @@ def _start(directory: Path, sync: str) -> Iterator[Session]:
     path = program("nats-server", "nats-server")
     if sync and _version(path) < SYNC_ALWAYS:
         raise Absent(f"{path} is older than 2.10: it does not know sync_interval: always")
-    clients, routes = free_ports(6)[:3], free_ports(6)[3:]
+    ports = free_ports(6)
+    clients, routes = ports[:3], ports[3:]
     with ExitStack() as stack:
         for number in range(3):
             file = directory / f"{number}.conf"
