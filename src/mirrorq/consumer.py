@@ -76,6 +76,10 @@ class Consumer:
         if value < 1:
             raise ConfigError(f"prefetch is {value}: a consumer holds at least 1 message")
         self._prefetch = value
+        self._ask_for_prefetch()
+
+    def _ask_for_prefetch(self) -> None:
+        """The bound has changed."""
         self._handle._on_host(self._subscribe)
 
     @property

@@ -371,6 +371,12 @@ class Handle:
         if self._is_closing or self._is_closed or self._host.closed():
             raise ShutDown(f"the handle on queue {self.name!r} is closed")
 
+    def _next_consumer(self) -> int:
+        """A number for a consumer or a taker, of its own in this handle."""
+        with self._outcomes.lock:
+            self._consumer_number += 1
+            return self._consumer_number
+
     def _check_right(self, right: str) -> None:
         """What the key does not allow is refused here; a node would end the session."""
         why = self._refusals.get(right)

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mirrorq.alarms import ADVICE
 from mirrorq.errors import ConfigError
 from mirrorq.histogram import BOUNDS_S, Observed
 from mirrorq.sampling import NodeSample, QueueSample
+from mirrorq.web_address import split_address
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -44,9 +45,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Collector", "serve"]
 
+EXAMPLE = "127.0.0.1:9464"
+"""An address, for who gave none."""
 PATIENCE_S = 1.0
 """A scrape waits this long for a node thread that is busy."""
 
+_Row = TypeVar("_Row", NodeSample, QueueSample)
 _OfNode = tuple[str, str, Callable[[NodeSample], float]]
 _OfCopy = tuple[str, str, Callable[[QueueSample], float]]
 
@@ -147,7 +151,7 @@ def serve(address: str, *nodes: Node) -> Callable[[], None]:
     """
     from prometheus_client import PlatformCollector, ProcessCollector
 
-    host, port = split_address(address)
+    host, port = split_address(address, EXAMPLE)
     registry = CollectorRegistry()
     registry.register(Collector(*nodes))
     ProcessCollector(registry=registry)
@@ -165,18 +169,6 @@ def serve(address: str, *nodes: Node) -> Callable[[], None]:
     return end
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `:port` or `port`.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"{address!r} is no address: give host:port, as 127.0.0.1:9464")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
 def _families(samples: list[NodeSample], nodes: Iterable[Node]) -> Iterator[Metric]:
     up = GaugeMetricFamily("mirrorq_node_up", "1: the node runs", labels=["node"])
     for node in nodes:
@@ -185,16 +177,9 @@ def _families(samples: list[NodeSample], nodes: Iterable[Node]) -> Iterator[Metr
     yield _info(nodes)
     yield _disk_free(nodes)
     yield _alarms(samples)
-    for name, text, value in NODE_GAUGES:
-        gauge = GaugeMetricFamily(f"mirrorq_{name}", text, labels=["node"])
-        for sample in samples:
-            gauge.add_metric([sample.node], float(value(sample)))
-        yield gauge
-    for name, text, value in NODE_COUNTERS:
-        counter = CounterMetricFamily(f"mirrorq_{name}", text, labels=["node"])
-        for sample in samples:
-            counter.add_metric([sample.node], float(value(sample)))
-        yield counter
+    rows = [((sample.node,), sample) for sample in samples]
+    yield from _each(GaugeMetricFamily, NODE_GAUGES, ["node"], rows)
+    yield from _each(CounterMetricFamily, NODE_COUNTERS, ["node"], rows)
     yield _histogram("commit_seconds", "Commits to disk", samples, lambda s: s.commits)
     yield _histogram(
         "ring_round_seconds",
@@ -206,32 +191,35 @@ def _families(samples: list[NodeSample], nodes: Iterable[Node]) -> Iterator[Metr
 
 
 def _of_copies(samples: list[NodeSample]) -> Iterator[Metric]:
-    copies = [(sample.node, copy) for sample in samples for copy in sample.copies]
-    for name, text, value in MASTER_GAUGES:
-        gauge = GaugeMetricFamily(f"mirrorq_{name}", text, labels=["node", "queue"])
-        for node, copy in copies:
-            if copy.is_master:
-                gauge.add_metric([node, copy.name], float(value(copy)))
-        yield gauge
-    for name, text, value in COPY_GAUGES:
-        gauge = GaugeMetricFamily(f"mirrorq_{name}", text, labels=["node", "queue"])
-        for node, copy in copies:
-            gauge.add_metric([node, copy.name], float(value(copy)))
-        yield gauge
-    for name, text, value in COUNTERS:
-        counter = CounterMetricFamily(f"mirrorq_{name}", text, labels=["node", "queue"])
-        for node, copy in copies:
-            counter.add_metric([node, copy.name], float(value(copy)))
-        yield counter
+    labels = ["node", "queue"]
+    rows = [((sample.node, copy.name), copy) for sample in samples for copy in sample.copies]
+    masters = [row for row in rows if row[1].is_master]
+    yield from _each(GaugeMetricFamily, MASTER_GAUGES, labels, masters)
+    yield from _each(GaugeMetricFamily, COPY_GAUGES, labels, rows)
+    yield from _each(CounterMetricFamily, COUNTERS, labels, rows)
     ended = CounterMetricFamily(
         "mirrorq_messages_ended",
         "Messages that ended without an ack",
-        labels=["node", "queue", "reason"],
+        labels=[*labels, "reason"],
     )
-    for node, copy in copies:
+    for named, copy in rows:
         for reason, count in copy.tally.ended.items():
-            ended.add_metric([node, copy.name, reason], count)
+            ended.add_metric([*named, reason], count)
     yield ended
+
+
+def _each(
+    family: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    table: Iterable[tuple[str, str, Callable[[_Row], float]]],
+    labels: Sequence[str],
+    rows: Sequence[tuple[tuple[str, ...], _Row]],
+) -> Iterator[Metric]:
+    """A family for each line of a table, with a series for each row: (label values, sample)."""
+    for name, text, value in table:
+        metric = family(f"mirrorq_{name}", text, labels=labels)
+        for named, sample in rows:
+            metric.add_metric(named, float(value(sample)))
+        yield metric
 
 
 def _histogram(

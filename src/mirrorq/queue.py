@@ -355,32 +355,29 @@ class MirroredQueue(ReadingHandle):
         on_cancel: Callable[[Consumer], object] | None = None,
         cancel_on_failover: bool = False,
     ) -> Consumer:
-        """Have `callback(message)` called for each message, on a thread of its own.
+        """Have `callback(message)` called for each message, on a thread of its own; one thread
+        for all shards of a sharded queue.
 
         An exception gives the message back with a delay that grows with each of its
         deliveries, from 0.1 to 5 s; others are served meanwhile. At most `prefetch`
         messages are held unacknowledged.
 
         Args:
-            prefetch: None: `Config.prefetch`.
+            prefetch: None: `Config.prefetch`. Of a sharded queue it is divided over the shards,
+                at least one for each.
             auto_ack: messages are acked before the callback sees them.
-            exclusive: nobody else may consume meanwhile.
+            exclusive: nobody else may consume meanwhile, from any shard.
             on_cancel: called with the consumer when the queue, not its user, ends it.
             cancel_on_failover: end it when another master takes over.
 
         Raises:
             PreconditionFailed: `exclusive`, and there are other consumers; or another one is.
         """
-        from mirrorq.consumer import Consumer
-
         self._check()
         self._check_right("read")
-        with self._outcomes.lock:
-            self._consumer_number += 1
-            number = self._consumer_number
-        consumer = Consumer(
+        consumer = self._consumer_class()(
             self,
-            number,
+            self._next_consumer(),
             callback,
             prefetch=self._config.prefetch if prefetch is None else prefetch,
             auto_ack=auto_ack,
@@ -390,6 +387,11 @@ class MirroredQueue(ReadingHandle):
         )
         consumer._start()
         return consumer
+
+    def _consumer_class(self) -> type[Consumer]:
+        from mirrorq.consumer import Consumer
+
+        return Consumer
 
     def lease(
         self, count_max: int | None = None, label: str = "", timeout: float = 30.0

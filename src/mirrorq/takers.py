@@ -118,9 +118,7 @@ class _Holding:
         self._handle = handle
         self._label = label
         self._exclusive = exclusive
-        with handle._outcomes.lock:
-            handle._consumer_number += 1
-            self._taker = Taker(handle._consumer_number, wanted)
+        self._taker = Taker(handle._next_consumer(), wanted)
 
     def _subscribe(self) -> None:
         """Take a seat at the queue, and hear whether it is refused."""

@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mirrorq import ConfigError, Node
 from mirrorq.demo.ports import free_ports
-from mirrorq.metrics import Collector, serve, split_address
+from mirrorq.metrics import EXAMPLE, Collector, serve
+from mirrorq.web_address import split_address
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -217,9 +218,9 @@ def test_addresses(text: str, expected: tuple[str, int] | None) -> None:
     """Loopback unless somebody says otherwise."""
     if expected is None:
         with pytest.raises(ConfigError, match="give host:port"):
-            split_address(text)
+            split_address(text, EXAMPLE)
     else:
-        assert split_address(text) == expected
+        assert split_address(text, EXAMPLE) == expected
 
 
 def test_mirrorq_node_refuses_to_show_metrics_to_other_machines(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import click
 
 from mirrorq.cli.connecting import Failed, failing, loaded, with_keys
 from mirrorq.cli.node_file import NodeFile
+from mirrorq.web_address import split_address
 
 __all__ = ["demo", "node"]
 
@@ -145,10 +146,10 @@ def _check_metrics(address: str | None, insecure: bool) -> None:
     if address is None:
         return
     try:
-        from mirrorq.metrics import split_address
+        from mirrorq.metrics import EXAMPLE
     except ImportError as error:
         raise Failed(str(error)) from error
-    host, _ = split_address(address)
+    host, _ = split_address(address, EXAMPLE)
     if host not in ("127.0.0.1", "::1", "localhost") and not insecure:
         raise Failed(
             f"metrics at {address} could be read by other machines, by plain HTTP: listen on "

@@ -21,9 +21,11 @@ except ImportError as error:
 
 from mirrorq.administration import Administration
 from mirrorq.status import NodeStatus
+from mirrorq.web_address import split_address
 
-__all__ = ["Dashboard", "is_loopback", "split_address"]
+__all__ = ["Dashboard", "is_loopback"]
 
+ADDRESS = "127.0.0.1:7480"
 CONNECTIONS_MAX = 256
 REQUEST_BYTES_MAX = 16 * 1024
 BACKLOG = 64
@@ -56,12 +58,12 @@ class Dashboard:
     def __init__(
         self,
         cluster: Administration,
-        address: str = "127.0.0.1:7480",
+        address: str = ADDRESS,
         *,
         admin_key: str | None = None,
         insecure: bool = False,
     ) -> None:
-        host, port = split_address(address)
+        host, port = split_address(address, ADDRESS)
         if not is_loopback(host) and not insecure:
             raise ConfigError(
                 f"a dashboard at {address} could be read by other machines, by plain HTTP: listen "
@@ -114,18 +116,6 @@ class Dashboard:
         self._thread.join(END_S)
         self._observer.stop()
         self._socket.close()
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `:port` or `port`.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"{address!r} is no address: give host:port, as 127.0.0.1:7480")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def is_loopback(host: str) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrorq.consumer import Consumer
-from mirrorq.errors import ConfigError
 from mirrorq.message import Message
 from mirrorq.sharded.shard import share
 
@@ -87,18 +86,9 @@ class ShardedConsumer(Consumer):
         self._cancel_lock = threading.Lock()
         self._is_cancelled = False
 
-    @property
-    def prefetch(self) -> int:
-        """Most messages held unacknowledged; may be set while it runs."""
-        return self._prefetch
-
-    @prefetch.setter
-    def prefetch(self, value: int) -> None:
-        if value < 1:
-            raise ConfigError(f"prefetch is {value}: a consumer holds at least 1 message")
-        self._prefetch = value
+    def _ask_for_prefetch(self) -> None:
         for seat in self._seats:
-            seat.prefetch = share(value, self._queue.shards)
+            seat.prefetch = share(self._prefetch, self._queue.shards)
 
     @property
     def unsettled(self) -> int:
@@ -132,10 +122,8 @@ class ShardedConsumer(Consumer):
         self._thread.start()
 
     def _take_seat(self, shard: Shard) -> None:
-        with shard._outcomes.lock:
-            shard._consumer_number += 1
-            number = shard._consumer_number
-        seat = _Seat(shard, number, self, share(self._prefetch, self._queue.shards))
+        bound = share(self._prefetch, self._queue.shards)
+        seat = _Seat(shard, shard._next_consumer(), self, bound)
         self._seats.append(seat)
         seat._start()
 

@@ -232,38 +232,8 @@ class ShardedQueue(MirroredQueue):
             settlement._finish(None, None)
         return settlement
 
-    def consume(
-        self,
-        callback: Callable[[Message], object],
-        *,
-        prefetch: int | None = None,
-        auto_ack: bool = False,
-        exclusive: bool = False,
-        on_cancel: Callable[[Consumer], object] | None = None,
-        cancel_on_failover: bool = False,
-    ) -> Consumer:
-        """Have `callback(message)` called for each message of any shard, on one thread.
-
-        `prefetch` is divided over the shards, at least one for each. Arguments and errors as of
-        `MirroredQueue.consume`; `exclusive` is of all shards, or of none.
-        """
-        self._check()
-        self._check_right("read")
-        with self._outcomes.lock:
-            self._consumer_number += 1
-            number = self._consumer_number
-        consumer = ShardedConsumer(
-            self,
-            number,
-            callback,
-            prefetch=self._config.prefetch if prefetch is None else prefetch,
-            auto_ack=auto_ack,
-            exclusive=exclusive,
-            on_cancel=on_cancel,
-            cancel_on_failover=cancel_on_failover,
-        )
-        consumer._start()
-        return consumer
+    def _consumer_class(self) -> type[Consumer]:
+        return ShardedConsumer
 
     # --- Questions ------------------------------------------------------------------------
 
