@@ -101,11 +101,15 @@ class _Driver:
 
     def _hold_all(self, name: str) -> None:
         parts = parts_of(self.client, name, self._options.timeout_s)
-        for part in parts:
-            if part.name in self.held:
-                part.close()
-            else:
-                self.held[part.name] = self._hold(part)
+        try:
+            for part in parts:
+                if part.name not in self.held:
+                    self.held[part.name] = self._hold(part)
+        finally:
+            kept = {id(one.queue) for one in self.held.values()}
+            for part in parts:
+                if id(part) not in kept:
+                    part.close()
 
     def _hold(self, queue: MirroredQueue) -> _Held:
         options = self._options
@@ -115,7 +119,6 @@ class _Driver:
         try:
             return _Held(queue, queue.claim(who, options.claim_timeout_s))
         except PreconditionFailed as error:
-            queue.close()
             raise PreconditionFailed(
                 f"{error}. A stream needs its queue alone: stop the other, give it more time "
                 "(option claimTimeout), or look without taking (option mode = browse)"

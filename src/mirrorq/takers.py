@@ -162,7 +162,14 @@ class RangeLease(_Holding):
         self.ranges: tuple[Range, ...] = ()
         """Their sequences, in order."""
         self._is_over = False
-        self._take(count_max, timeout)
+        try:
+            self._take(count_max, timeout)
+        except BaseException:
+            # The caller gets no lease: nothing may stay held by it.
+            if not self._is_over:
+                with contextlib.suppress(MirrorQError):
+                    self.give_back(CLOSE_S)
+            raise
 
     @property
     def count(self) -> int:
@@ -270,7 +277,13 @@ class Claim(_Holding):
 
     def __init__(self, handle: Handle, label: str, timeout: float) -> None:
         super().__init__(handle, label, True, 0)
-        self.ensure(timeout)
+        try:
+            self.ensure(timeout)
+        except BaseException:
+            # The caller gets no claim: a seat that nobody knows of would be in the way of the next.
+            if self._taker.number in handle._takers:
+                self._leave()
+            raise
 
     def ensure(self, timeout: float) -> None:
         """Have the claim, again if it was lost meanwhile: to a consumer that came first after a

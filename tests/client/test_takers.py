@@ -10,7 +10,7 @@ from running import NodeProcesses, until
 from conftest import Connecting
 from mirrorq.client import Client
 from mirrorq.config import Config
-from mirrorq.errors import AckRefused, Empty, PreconditionFailed
+from mirrorq.errors import AckRefused, Empty, NoQuorum, PreconditionFailed
 from mirrorq.node import Node
 from mirrorq.queue import MirroredQueue
 
@@ -138,6 +138,44 @@ def test_a_claim_that_was_given_up_acks_nothing(
     with pytest.raises(PreconditionFailed, match="nobody"):
         claim.ack(1, 2)
     assert orders.extent().messages == 2
+
+
+def fail_at(queue: MirroredQueue, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a handle lose its cluster when it hears the answer to its n-th question."""
+    counts, asked = queue._counts, 0
+
+    def counts_or_none(timeout: float = 5.0) -> object:
+        nonlocal asked
+        asked += 1
+        found = counts(timeout)
+        if asked == call:
+            raise NoQuorum("no contact with a majority")
+        return found
+
+    monkeypatch.setattr(queue, "_counts", counts_or_none)
+
+
+def test_a_claim_that_met_trouble_is_not_in_its_own_way(
+    orders: MirroredQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller has no claim, so the master has none either: it is given at the next try."""
+    fail_at(orders, 1, monkeypatch)
+    with pytest.raises(NoQuorum):
+        orders.claim("me", timeout=30)
+    with orders.claim("me", timeout=30) as claim:
+        assert claim.ack(1, 1) == 0
+
+
+def test_a_lease_that_met_trouble_gives_back_what_it_took(
+    orders: MirroredQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller has no lease: nothing stays held."""
+    orders.put_many([b"a", b"b", b"c"]).result(10)
+    fail_at(orders, 2, monkeypatch)
+    with pytest.raises(NoQuorum):
+        orders.lease(2)
+    until(lambda: orders.extent().ready == 3)
+    assert orders.lease().count == 3
 
 
 @pytest.mark.parametrize("place", ["the master's node", "a mirror's node"])

@@ -1,0 +1,169 @@
+"""Offsets of a stream without Spark: the calls that Spark makes, in its order, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+
+import mirrorq
+from mirrorq.client import Client
+from mirrorq.queue import MirroredQueue
+from mirrorq.takers import Claim
+from pyspark_mirrorq import stream_reader
+from pyspark_mirrorq.losses import DataLossError
+from pyspark_mirrorq.options import parse
+from pyspark_mirrorq.stream_reader import QueueStream
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def pair(client: Client) -> Iterator[list[MirroredQueue]]:
+    """Two queues whose names begin alike."""
+    number = next(_numbers)
+    made = [client.queue(f"pair-{number}-{side}", timeout=60) for side in ("left", "right")]
+    yield made
+    for queue in made:
+        queue.delete()
+        queue.close()
+
+
+Opening = Callable[..., QueueStream]
+
+
+@pytest.fixture
+def opening(client: Client) -> Iterator[Opening]:
+    """A stream's driver, with options by name; stopped at the end."""
+    opened: list[QueueStream] = []
+
+    def open_stream(**options: object) -> QueueStream:
+        given = {"endpoints": ",".join(client.endpoints), "timeout": "120s"}
+        given |= {name: str(value) for name, value in options.items()}
+        opened.append(QueueStream(parse(given), ["sequence"]))
+        return opened[-1]
+
+    yield open_stream
+    for one in opened:
+        one.stop()
+
+
+def names(queues: list[MirroredQueue]) -> list[str]:
+    return [queue.name for queue in queues]
+
+
+def after(stream: QueueStream, start: object) -> dict[str, dict[str, int]]:
+    """Where the next batch ends, once there is one."""
+    end = stream.latestOffset(start)
+    while end == start:
+        end = stream.latestOffset(start)
+    return end
+
+
+def test_trouble_at_the_second_queue_leaves_none_out(
+    pair: list[MirroredQueue], opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster cannot be asked when the second of two queues is looked up: the stream begins
+    with both, and holds both."""
+    parts_of, failed = stream_reader.parts_of, []
+
+    def parts_or_none(client: Client, name: str, timeout_s: float) -> list[MirroredQueue]:
+        if name == pair[1].name and not failed:
+            failed.append(name)
+            raise mirrorq.NoQuorum("no contact with a majority")
+        return parts_of(client, name, timeout_s)
+
+    monkeypatch.setattr(stream_reader, "parts_of", parts_or_none)
+    stream = opening(queue=",".join(names(pair)))
+    assert sorted(stream.initialOffset()) == names(pair)
+    assert failed
+    for queue in pair:
+        with pytest.raises(mirrorq.PreconditionFailed, match="a stream of queue"):
+            queue.claim(timeout=0.1)
+
+
+def test_trouble_while_claiming_is_not_in_the_streams_own_way(
+    pair: list[MirroredQueue], opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master has given the claim, and its word does not come: the stream claims again."""
+    subscribe, failed = Claim._subscribe, []
+
+    def subscribe_unheard(claim: Claim) -> None:
+        subscribe(claim)
+        if not failed:
+            failed.append(claim)
+            raise mirrorq.QueueDown("the master did not answer")
+
+    monkeypatch.setattr(Claim, "_subscribe", subscribe_unheard)
+    stream = opening(queue=pair[0].name)
+    assert stream.initialOffset() == {pair[0].name: {"from": 1, "seq": 1}}
+    assert failed
+
+
+def test_latest_acks_nothing_that_was_there_before(
+    pair: list[MirroredQueue], opening: Opening
+) -> None:
+    """startingOffsets = latest: only what came later is read, and only that is acked."""
+    queue = pair[0]
+    queue.put_many([b"old"] * 5).result(120)
+    stream = opening(queue=queue.name, startingOffsets="latest")
+    start = stream.initialOffset()
+    assert start == {queue.name: {"from": 6, "seq": 6}}
+    queue.put_many([b"new"] * 3).result(120)
+    end = after(stream, start)
+    (stretch,) = stream.partitions(start, end)
+    assert stretch.ranges == [(6, 8)]
+    assert queue.extent(120).messages == 8
+    stream.commit(end)
+    assert queue.live_ranges(1, 8, queue.extent(120)) == [(1, 5)]
+
+
+def test_a_batch_waits_for_the_least_and_no_longer_than_allowed(
+    pair: list[MirroredQueue], opening: Opening
+) -> None:
+    """minOffsetsPerTrigger counts all queues together; after maxTriggerDelay fewer are enough."""
+    for queue in pair:
+        queue.put_many([b"x"] * 4).result(120)
+    stream = opening(queue=",".join(names(pair)), minOffsetsPerTrigger=9)
+    start = stream.initialOffset()
+    assert stream.latestOffset(start) == start
+    pair[1].put(b"x").result(120)
+    assert [place["seq"] for place in after(stream, start).values()] == [5, 6]
+    stream.stop()
+    stream = opening(queue=",".join(names(pair)), minOffsetsPerTrigger=10, maxTriggerDelay="0s")
+    assert [place["seq"] for place in after(stream, start).values()] == [5, 6]
+
+
+def test_a_pattern_is_looked_at_again(
+    client: Client, pair: list[MirroredQueue], opening: Opening
+) -> None:
+    """A queue that is declared while the stream runs comes in, from its beginning."""
+    stem = pair[0].name.removesuffix("left")
+    stream = opening(queuePattern=f"{stem}.*")
+    start = stream.initialOffset()
+    assert sorted(start) == names(pair)
+    with client.queue(f"{stem}third", timeout=120) as third:
+        third.put(b"x").result(120)
+        end = after(stream, start)
+        assert end == {**start, third.name: {"from": 1, "seq": 2}}
+        assert [stretch.queue for stretch in stream.partitions(start, end)] == [third.name]
+        stream.commit(end)
+        assert third.extent(120).messages == 0
+        third.delete()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_checkpoint_of_another_queue_of_this_name(
+    pair: list[MirroredQueue], opening: Opening, fails: bool
+) -> None:
+    """Offsets beyond the queue's end are an error that names them, or are left out."""
+    queue = pair[0]
+    queue.put_many([b"x"] * 3).result(120)
+    stream = opening(queue=queue.name, failOnDataLoss=fails)
+    start, end = ({queue.name: {"from": 1, "seq": seq}} for seq in (3, 10))
+    if fails:
+        with pytest.raises(DataLossError, match=r"sequences 4 to 9.*another queue of this name"):
+            stream.partitions(start, end)
+    else:
+        assert [one.ranges for one in stream.partitions(start, end)] == [[(3, 3)]]
