@@ -36,14 +36,14 @@ SPARK := tests/spark
 BROWSER := tests/browser
 # They wait more than they compute, so CI runs them in two rows beside the rest.
 PROCESSES := tests/processes
-PROGRAMS := $(wildcard $(addprefix tests/,client cli test_demo.py test_examples.py))
+PROGRAMS := $(wildcard $(addprefix tests/,client cli test_demo.py test_examples.py test_pages.py))
 PYTEST := $(BIN)/python -m pytest
 PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/java)" SPARK_LOCAL_IP=127.0.0.1 \
 	$(BIN)/python examples/flights_pipeline.py
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit simulation processes programs spark-tests spark-cluster test-browser pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster test-browser pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare sanitize clean
 
 help:  ## this list
@@ -64,13 +64,16 @@ venv: $(STAMP)  ## .venv with mirrorq and all that its tests need
 demo: $(STAMP)  ## three nodes, 336,776 flights, the master killed half-way, then the check
 	$(BIN)/mirrorq demo
 
-test: lint types processes programs spark-tests unit simulation  ## everything that CI runs
+test: lint types docs processes programs spark-tests unit simulation  ## everything that CI runs
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
+
+docs: $(STAMP)  ## the documentation as a site, in build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 unit: $(STAMP)  ## unit and property tests
 	$(PYTEST) tests --ignore=$(SIMULATION) --ignore=$(SPARK) --ignore=$(BROWSER) --ignore=$(PROCESSES) $(PROGRAMS:%=--ignore=%)

@@ -1,0 +1,37 @@
+"""For `make docs`: where links and requests of the site's pages go.
+
+Links from a page to files outside docs/ lead to the file in the repository; the site has no copy
+of it, so they are text there. And no page may ask for anything from elsewhere when it is looked
+at: such a request is a warning, which `make docs` refuses.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("mkdocs.hooks.site_links")
+
+OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)\s]*\)")
+REQUEST = re.compile(
+    r"<(?:script|img|iframe|link[^>]*rel=\"?(?:stylesheet|icon|preconnect))[^>]*"
+    r"(?:src|href)=\"?(?:https?:)?//[^>]*"
+)
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: object) -> str:
+    """Called by mkdocs with each page's text."""
+    if page.file.src_uri == "changes.md":
+        changelog = Path(config["config_file_path"]).with_name("CHANGELOG.md")
+        return changelog.read_text(encoding="utf-8").replace("](docs/", "](")
+    return OUTSIDE.sub(r"`\1`", markdown)
+
+
+def on_post_build(config: Any, **_: object) -> None:
+    """Called by mkdocs when everything has been written."""
+    for page in sorted(Path(config["site_dir"]).rglob("*.html")):
+        found = REQUEST.search(page.read_text(encoding="utf-8"))
+        if found:
+            log.warning("%s asks another server: %s", page.name, found[0][:200])

@@ -1,0 +1,192 @@
+"""README and docs/ are true: their Python runs as it stands, their commands are understood."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import mirrorq
+from mirrorq.cli import main
+from mirrorq.demo.ports import free_ports
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+DEADLINE_S = 60
+RUN_HERE = {"README.md", "start.md", "asyncio.md", "coming-from.md", "policies.md", "security.md"}
+SCRIPTS = {"two-processes.md", "three-hosts.md"}
+"""Run here too, as processes."""
+RUN_ELSEWHERE = {
+    "clients.md": "client/test_page.py",
+    "shards.md": "sharded/test_page.py",
+    "monitoring.md": "metrics/test_monitoring_page.py",
+}
+NOT_RUN = {"spark.md"}
+"""It needs a Spark session; tests/spark does what it shows, in other words."""
+FENCE = re.compile(r'^```python(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?: {4})?(?:[A-Z_]+=\S+ )*mirrorq (?!-)(.*)$", re.MULTILINE)
+
+
+def text_of(page: str) -> str:
+    """A page with the ports that it names replaced by free ones, so that it runs twice at once."""
+    text = ((ROOT if page == "README.md" else DOCS) / page).read_text(encoding="utf-8")
+    named = sorted(set(re.findall(r"(?:127\.0\.0|10\.0\.0)\.\d:74\d\d", text)))
+    for place, port in zip(named, free_ports(len(named)), strict=True):
+        text = text.replace(place, f"127.0.0.1:{port}")
+    return text
+
+
+def closables(values: Any) -> Iterator[Any]:
+    for value in list(values):
+        if isinstance(value, mirrorq.Node | mirrorq.Client):
+            yield value
+        elif isinstance(value, dict):
+            yield from closables(value.values())
+
+
+def run(page: str, text: str, names: dict[str, Any]) -> None:
+    """Run a page's blocks as one program, and close what it leaves open when it fails."""
+    blocks = list(FENCE.finditer(text))
+    assert blocks
+    try:
+        for block in blocks:
+            # Line numbers of a failure are those of the page.
+            above = "\n" * text.count("\n", 0, block.start(2))
+            exec(compile(above + block[2], page, "exec"), names)
+    finally:
+        for each in closables(names.values()):
+            each.close()
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_page_with_python_is_run_somewhere() -> None:
+    """Who writes a page says here where its code runs."""
+    pages = {page.name for page in DOCS.glob("*.md") if FENCE.search(page.read_text("utf-8"))}
+    assert pages | {"README.md"} == RUN_HERE | SCRIPTS | set(RUN_ELSEWHERE) | NOT_RUN
+    for test in RUN_ELSEWHERE.values():
+        assert (ROOT / "tests" / test).is_file()
+
+
+@pytest.mark.parametrize("page", ["start.md", "asyncio.md", "coming-from.md"])
+def test_a_page_that_needs_nothing(page: str) -> None:
+    """In order, as one program."""
+    run(page, text_of(page), {"__name__": page})
+
+
+def test_the_readme() -> None:
+    """Its three nodes: the page's own, and the two that it says run elsewhere."""
+    text = text_of("README.md")
+    peers = dict(re.findall(r'"([abc])": "(tcp://[\d.:]+)"', text))
+    assert len(peers) == 3
+    with ExitStack() as ending:
+        for name in "bc":
+            ending.enter_context(mirrorq.Node(name, path=name, peers=peers))
+        run("README.md", text, {})
+
+
+def test_policies() -> None:
+    with mirrorq.Node("a", path="a") as node:
+        node.wait_ready(DEADLINE_S)
+        run("policies.md", text_of("policies.md"), {"node": node})
+
+
+def test_security() -> None:
+    """With keys made as the page says."""
+    keygen("a", "--role", "peer")
+    keygen("web", "--write", "orders.*")
+    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    names = {"mirrorq": mirrorq, "peers": {"a": endpoint}, "endpoints": endpoint}
+    run("security.md", text_of("security.md"), names)
+
+
+def keygen(*arguments: str) -> None:
+    done = CliRunner().invoke(main, ["keygen", *arguments, "--keys", "keys"])
+    assert done.exit_code == 0, done.output
+
+
+def scripts_of(page: str) -> None:
+    """Write the page's scripts into the folder in which the test runs."""
+    for title, code in FENCE.findall(text_of(page)):
+        assert title.endswith(".py")
+        Path(title).write_text(code, encoding="utf-8")
+
+
+def start(ending: ExitStack, *arguments: str) -> subprocess.Popen[str]:
+    """Run a script, which is ended with the test."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    ending.callback(process.stdout.close)
+    ending.callback(process.wait)
+    ending.callback(process.kill)
+    return process
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_two_processes() -> None:
+    scripts_of("two-processes.md")
+    with ExitStack() as ending:
+        serve = start(ending, "serve.py")
+        assert line_of(serve) == "serving"
+        work = start(ending, "work.py")
+        assert [line_of(work) for _ in range(4)] == ["range(1, 4)", "1", "2", "3"]
+        assert work.wait(DEADLINE_S) == 0
+        serve.send_signal(signal.SIGTERM)
+        assert serve.wait(DEADLINE_S) == -signal.SIGTERM
+
+
+def test_three_hosts() -> None:
+    """Each job is done once, though the host that published them dies."""
+    scripts_of("three-hosts.md")
+    for name in "abc":
+        keygen(name, "--role", "peer")
+    with ExitStack() as ending:
+        hosts = {name: start(ending, "service.py", name) for name in "abc"}
+        assert line_of(hosts["a"]) == "confirmed range(1, 101)"
+        assert line_of(hosts["a"]).startswith("done ")
+        hosts["a"].kill()
+        assert line_of(hosts["b"]).startswith("done ")
+        assert line_of(hosts["c"]).startswith("done ")
+
+
+def commands() -> list[str]:
+    found: set[str] = set()
+    for page in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        inside = False
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if line.startswith("```"):
+                inside = not inside
+            match = COMMAND.match(line)
+            if match and (inside or line.startswith("    ")):
+                found.add(re.split(r"\s+#| \|| && ", match[1])[0])
+    return sorted(found)
+
+
+def test_every_command_line_is_understood() -> None:
+    """Each names a command and options that there are. Nothing is run."""
+    lines = commands()
+    assert len(lines) > 20
+    for line in lines:
+        name, *words = line.split()
+        command = main.commands[name]
+        known = {each for option in command.params for each in option.opts}
+        options = [word.strip("[]").partition("=")[0] for word in words]
+        unknown = [word for word in options if word.startswith("--") and word not in known]
+        assert unknown == [], line
