@@ -19,6 +19,8 @@ PURE = (
     "alarms",
     "purges",
     "attachments",
+    "attendance",
+    "expulsions",
     "rounds",
     "queue_reports",
     "local_sessions",

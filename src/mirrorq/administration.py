@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mirrorq.attendance import Attendance, ClientStatus, ConsumerStatus
 from mirrorq.errors import ConfigError, PolicyError, PreconditionFailed, QueueNotFound
 from mirrorq.messages import (
     Administrative,
@@ -28,6 +29,8 @@ from mirrorq.synchronisation import LOOK_S, Waiting
 
 __all__ = ["Administration"]
 
+REASON_CHARS_MAX = 500
+
 
 class Administration(ABC):
     """The calls; a node carries them out itself, a client has its entry node do it."""
@@ -35,6 +38,17 @@ class Administration(ABC):
     @abstractmethod
     def _administer(self, command: Administrative, timeout: float | None) -> int:
         """Have a command done; return its value."""
+
+    @abstractmethod
+    def attendance(self) -> Attendance:
+        """Who uses the cluster: clients and consumers, as all its nodes have told.
+
+        `unheard` names nodes that run and gave no answer within 3 s; what is there is missing.
+        """
+
+    @abstractmethod
+    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
+        """Have a client disconnected."""
 
     @abstractmethod
     def policies(self) -> list[PolicyStatus]:
@@ -164,6 +178,42 @@ class Administration(ABC):
             NoQuorum: it was not done in time. What has been moved stays so.
         """
         return self._administer(Rebalance(), timeout)
+
+    # --- Clients -------------------------------------------------------------------------
+
+    def clients(self) -> list[ClientStatus]:
+        """Every client of the cluster, by node and name. Those of a node that does not answer
+        within 3 s are missing: `attendance()` names such nodes."""
+        return list(self.attendance().clients)
+
+    def consumers(self, queue: str | None = None) -> list[ConsumerStatus]:
+        """Every consumer of the cluster, or of one queue, by queue and tag. Those of queues whose
+        master's node does not answer within 3 s are missing: `attendance()` names such nodes."""
+        found = self.attendance()
+        return list(found.consumers if queue is None else found.of_queue(queue))
+
+    def disconnect(self, client: str, reason: str = "", *, timeout: float | None = 30) -> None:
+        """Disconnect a client, wherever it is. Needs the role admin.
+
+        What it holds goes back to the queues, each message at its place, and comes again marked as
+        redelivered; its exclusive queues end. The client is closed: its consumers are cancelled
+        (`on_cancel`), its calls raise `ShutDown` with the reason, its puts without an outcome end
+        with `ConfirmUnknown`. It does not come back by itself; the program may connect anew.
+
+        Args:
+            client: its name, as `clients()` has it.
+            reason: for the client, its users and the logs.
+            timeout: seconds to wait for an answer. None waits.
+
+        Raises:
+            PreconditionFailed: there is no such client.
+            NoQuorum: no answer in time, or not of all nodes, and it was not found.
+        """
+        if not isinstance(client, str) or not client:
+            raise ConfigError(f"a client's name is a string that is not empty, not {client!r}")
+        if not isinstance(reason, str) or len(reason) > REASON_CHARS_MAX:
+            raise ConfigError(f"a reason is a string of at most {REASON_CHARS_MAX} characters")
+        self._disconnect(client, " ".join(reason.split()), timeout)
 
     # --- Nodes ---------------------------------------------------------------------------
 

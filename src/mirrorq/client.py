@@ -26,6 +26,7 @@ import msgspec
 
 from mirrorq import clock, errors
 from mirrorq.administration import Administration
+from mirrorq.attendance import Attendance
 from mirrorq.client_driver import Call, ClientDriver, SessionPort
 from mirrorq.config import Config
 from mirrorq.copy_page import CopyPage, unpack_page
@@ -50,6 +51,7 @@ from mirrorq.messages import (
     ClientCall,
     ClientDeclare,
     ClientDelete,
+    ClientDisconnect,
     ClientLook,
     ClientRead,
     ClientSeek,
@@ -88,6 +90,7 @@ AnyCall = (
     | ClientWatch
     | ClientRead
     | ClientSeek
+    | ClientDisconnect
 )
 Seen = TypeVar("Seen")
 
@@ -276,7 +279,7 @@ class Client(Administration):
         if failure is not None:
             raise ShutDown(f"the client has failed: {failure}") from failure
         if self._driver.is_stopping:
-            raise ShutDown("the client is closed")
+            raise ShutDown(self._driver.expelled or "the client is closed")
 
     # --- Queues -------------------------------------------------------------------------
 
@@ -468,6 +471,13 @@ class Client(Administration):
     def policies(self) -> list[PolicyStatus]:
         """Every policy of the cluster, by name."""
         return self._look("policies", 0, list[PolicyStatus], CLOSE_S)
+
+    def attendance(self) -> Attendance:
+        """Who uses the cluster: clients and consumers, as all its nodes have told."""
+        return self._look("attendance", 0, Attendance, CLOSE_S)
+
+    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
+        self._ask(Call(self._numbered(ClientDisconnect(client, reason))), timeout)
 
     def _administer(self, command: Administrative, timeout: float | None) -> int:
         return self._ask(Call(self._numbered(ClientAdminister(command))), timeout).value

@@ -138,6 +138,8 @@ class ClientDriver:
         self.failure: BaseException | None = None
         """Why the thread has ended, if not by `stop`."""
         self.is_stopping = False
+        self.expelled = ""
+        """Why somebody has disconnected it for good, "" while nobody has."""
         self._name = name
         self._config = config
         self._endpoint_count = len(endpoints)
@@ -247,11 +249,12 @@ class ClientDriver:
     def _end(self) -> None:
         while self._inbox:
             self._inbox.popleft()()
-        reason = "the client is closed"
+        reason = self.expelled or "the client is closed"
         if self.failure is not None:
             reason = f"the client failed: {self.failure}"
         for known in self._ports.values():
-            known.port.step(clock.now_ms(), [*known.events, Closed(reason)])
+            events = [*known.events, Closed(reason, cancels=bool(self.expelled))]
+            known.port.step(clock.now_ms(), events)
         self._ports.clear()
         if self.welcomed.is_set():
             self._send(ClientBye())
@@ -357,6 +360,8 @@ class ClientDriver:
             return
         if isinstance(message, ClientWelcome):
             self._on_welcome(message)
+        elif isinstance(message, ClientRefused) and message.final:
+            self._on_expelled(message.why)
         elif isinstance(message, ClientRefused):
             self._leave(message.why)
         elif self.welcomed.is_set():
@@ -457,6 +462,13 @@ class ClientDriver:
             self._leave(f"node {self.entry_node} has no contact with a majority")
         elif now_ms - self._pinged_ms >= self._pause_ms:
             self._ping()
+
+    def _on_expelled(self, why: str) -> None:
+        """Disconnected by somebody: to come again at once would undo that."""
+        self._note(why)
+        self.expelled = why
+        self.is_stopping = True
+        self.on_notice(Notice("disconnected", why))
 
     def _leave(self, why: str) -> None:
         """Go on to the next endpoint."""

@@ -49,7 +49,7 @@ class Consumer:
         self.number = number
         self.cancel_on_failover = cancel_on_failover
         self.refused = ""
-        """Why the queue did not take it, "" while it does."""
+        """Why the queue did not take it, or it was ended by others; "" while all is well."""
         self._unsettled: set[Message] = set()
         """Delivered and neither acked nor given back; touched on the host's thread."""
         self._prefetch = prefetch

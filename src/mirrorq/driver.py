@@ -21,6 +21,7 @@ from typing import Protocol
 from attrs import define, field
 
 from mirrorq import clock
+from mirrorq.attendance import Served
 from mirrorq.bodies import chunk_of, fill, unpacked
 from mirrorq.complaints import Complaints
 from mirrorq.copy_page import CopyPage
@@ -50,6 +51,8 @@ from mirrorq.errors import ConfigError, ProtocolError, StoreCorrupt, StoreFull
 from mirrorq.messages import (
     Deliver,
     FetchFrames,
+    NodeAnswer,
+    NodeQuestion,
     PackedChunk,
     Publish,
     SessionId,
@@ -58,6 +61,7 @@ from mirrorq.messages import (
 )
 from mirrorq.notice import Notice
 from mirrorq.outgoing import packed
+from mirrorq.roll_call import RollCall
 from mirrorq.sampling import Sampler
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.shelf import Shelf
@@ -122,6 +126,14 @@ class ClientSide(Protocol):
         """Called once a round, after the engine's step."""
         ...
 
+    def served(self) -> tuple[Served, ...]:
+        """Every client."""
+        ...
+
+    def disconnect(self, name: str, why: str) -> int:
+        """Disconnect clients of this name, take none that comes later; say how many there were."""
+        ...
+
 
 @define
 class _Port:
@@ -150,6 +162,7 @@ class Driver:
         """Takes messages of clients; called on the node thread."""
         self.complaints = Complaints(log)
         """Where what others cause is written; the node thread's."""
+        self.roll_call = RollCall(self)
         self.timings = Timings()
         self.sampler = Sampler(self, store, transport)
         self.watch = Watch(engine, store, self.timings, on_notice)
@@ -212,6 +225,10 @@ class Driver:
     def post(self, event: EngineEvent) -> None:
         """Give the engine an event in the next round."""
         self._events.append(event)
+
+    def tell(self, node: str, message: NodeQuestion | NodeAnswer) -> None:
+        """Send a message to another node, past the engine."""
+        self._send([(node, message)])
 
     def expect(self, token: int, callback: Callable[[Answer], None]) -> None:
         """Call back with the answer to an Ask."""
@@ -341,7 +358,9 @@ class Driver:
         match inbound:
             case PeerMessage():
                 message = self._decoded(inbound.peer, inbound.parts)
-                if message is not None:
+                if isinstance(message, NodeQuestion | NodeAnswer):
+                    self.roll_call.on_message(inbound.peer, inbound.incarnation, message)
+                elif message is not None:
                     self.post(FromPeer(inbound.peer, inbound.incarnation, message))
             case PeerLinkUp():
                 self.post(LinkUp(inbound.peer))

@@ -24,6 +24,7 @@ import msgspec
 from attrs import define, field
 
 from mirrorq import clock
+from mirrorq.attendance import Served
 from mirrorq.catalog import exclusive_text
 from mirrorq.client_flow import Seat, Window, patience_of
 from mirrorq.config import Config
@@ -40,6 +41,7 @@ from mirrorq.engine_events import (
 )
 from mirrorq.errors import MirrorQError, ProtocolError
 from mirrorq.exchange_watch import Seen
+from mirrorq.expulsions import Expulsions, expulsion_text, outcome_of
 from mirrorq.messages import (
     Attach,
     ClientAdminister,
@@ -50,6 +52,7 @@ from mirrorq.messages import (
     ClientClosed,
     ClientDeclare,
     ClientDelete,
+    ClientDisconnect,
     ClientForget,
     ClientHello,
     ClientLinkLost,
@@ -119,12 +122,16 @@ AnswerLater = Callable[[], ClientAnswer | None]
 class _Client:
     identity: bytes
     name: str
+    since_us: int
+    """When it came, by the wall clock."""
     heard_ms: int
     expiry_ms: int
     """Silence after which it is gone, times its patience."""
     window: Window
     key: str = ""
     """Its public key, "" without security."""
+    address: str = ""
+    """Of its connection."""
     permits: Permits | None = None
     """What its key allows; None: everything."""
     sessions: dict[int, _Session] = field(factory=dict)
@@ -246,6 +253,7 @@ class Entry:
         self._told_index = 0
         """Index of the catalog when watchers were last told."""
         self._stepped_ms = self._judged_ms = clock.now_ms()
+        self._expulsions = Expulsions()
         self._waiting: dict[bytes, _Client] = {}
         """Clients with calls that wait for something to come true."""
 
@@ -439,15 +447,50 @@ class Entry:
             return
         # It stands in logs: no line of it may look like another's.
         name = "".join(c if c.isprintable() else "?" for c in hello.name[:NAME_CHARS_MAX])
+        why = self._expulsions.why(name)
+        if why:
+            self._send(identity, ClientRefused(why, final=True))
+            return
         own_ms = self._config.session_expiry_ms
         expiry_ms = max(own_ms, min(hello.expiry_ms, EXPIRY_MS_MAX))
         self._send(identity, ClientWelcome(hello.number, self._engine.me.node, expiry_ms))
         window = Window(self._config.client_window_bytes)
-        client = _Client(identity, name, clock.now_ms(), expiry_ms, window, inbound.key)
+        key, address = inbound.key, self._transport.address_of(inbound)
+        now_us = clock.wall_us()
+        client = _Client(identity, name, now_us, clock.now_ms(), expiry_ms, window, key, address)
         if self._authority is not None:
             client.permits = self._authority.permits(inbound.key, self._engine.catalog)
         self._clients[identity] = client
         log.info("client %s came", name)
+
+    def served(self) -> tuple[Served, ...]:
+        """Every client, for who asks who there is."""
+        return tuple(map(self._served, self._clients.values()))
+
+    def _served(self, client: _Client) -> Served:
+        key = None if self._authority is None else self._authority.key(client.key)
+        queue_ids = dict.fromkeys(session.queue_id for session in client.sessions.values())
+        names = map(self._engine.catalog.name_of, queue_ids)
+        return Served(
+            client.name,
+            client.address,
+            client.since_us / 1_000_000,
+            "" if key is None else key.name,
+            "" if key is None else key.role.value,
+            tuple(session.session.number for session in client.sessions.values()),
+            tuple(name for name in names if name),
+        )
+
+    def disconnect(self, name: str, why: str) -> int:
+        """End clients of this name, and take none that comes again; say how many there were."""
+        text = expulsion_text(self._engine.me.node, why)
+        self._expulsions.note(name, text)
+        found = [client for client in self._clients.values() if client.name == name]
+        for client in found:
+            self._warn("client %s is %s", client.name, text)
+            self._end(client, "an administrator disconnected it")
+            self._send(client.identity, ClientRefused(text, final=True))
+        return len(found)
 
     def step(self, now_ms: int) -> None:
         """End clients that are silent, answer calls that waited."""
@@ -637,6 +680,8 @@ class Entry:
                 self._tell_watchers(client)
             case ClientRead() | ClientSeek():
                 self._wait_for(client, number, lambda: self._read(number, call))
+            case ClientDisconnect():
+                self._disconnect(client, number, call)
 
     def after_step(self) -> None:
         """The engine may have applied commands to the catalog: tell who waits for that."""
@@ -860,12 +905,40 @@ class Entry:
             seen = NodeStatus.all_of(self._engine)
         elif call.what == "policies":
             seen = PolicyStatus.all_of(self._engine)
+        elif call.what == "attendance":
+            self._look_for_attendance(client, number)
+            return
         else:
             text = f"nothing to look at is called {call.what!r}"
             self._answer(client, ClientAnswer(number, 0, "ProtocolError", text, b""))
             return
         data = msgspec.json.encode(seen)
         self._answer(client, ClientAnswer(number, 0, "", "", data))
+
+    def _look_for_attendance(self, client: _Client, number: int) -> None:
+        roll_call = self._driver.roll_call
+        asked = roll_call.ask_attendance()
+
+        def look() -> ClientAnswer | None:
+            found = roll_call.attendance(asked)
+            if found is None:
+                return None
+            return ClientAnswer(number, 0, "", "", msgspec.json.encode(found))
+
+        self._wait_for(client, number, look)
+
+    def _disconnect(self, client: _Client, number: int, call: ClientDisconnect) -> None:
+        roll_call = self._driver.roll_call
+        asked = roll_call.ask_disconnect(call.name, call.why)
+
+        def look() -> ClientAnswer | None:
+            found = roll_call.disconnected(asked)
+            if found is None:
+                return None
+            error, text = outcome_of(call.name, *found)
+            return ClientAnswer(number, found[0], error, text, b"")
+
+        self._wait_for(client, number, look)
 
 
 def _as_client_answer(number: int, answer: Answer) -> ClientAnswer:

@@ -157,6 +157,9 @@ class Handle:
         self._is_woken = False
         is_deleted = any(isinstance(event, Closed) and event.deleted for event in events)
         self._is_deleted |= is_deleted
+        is_cancelled = is_deleted or any(
+            isinstance(event, Closed) and event.cancels for event in events
+        )
         self._is_refused |= any(isinstance(event, Closed) and event.refused for event in events)
         open_before = session.unconfirmed_count, session.unconfirmed_bytes
         outputs = session.step(now_ms, events)
@@ -178,7 +181,7 @@ class Handle:
         for taker in self._takers.values():
             session.want(taker.number, taker.held_in(session.epoch), taker.wanted)
         if session.closed:
-            self._on_closed(session, is_deleted)
+            self._on_closed(session, is_cancelled)
         requests = session.flush(now_ms)
         wake_ms, idle_ms = session.wake_at_ms(), self._receiver.idle_at_ms
         if idle_ms is not None and (wake_ms is None or idle_ms < wake_ms):
@@ -330,7 +333,7 @@ class Handle:
             log.warning("consumer of queue %s refused: %s", self.name, failed.why)
             consumer._refuse(failed.why)
 
-    def _on_closed(self, session: Session, is_deleted: bool) -> None:
+    def _on_closed(self, session: Session, is_cancelled: bool) -> None:
         """End what is in the inbox; the first time also all who wait."""
         why = f"the handle on queue {self.name!r} is closed: {session.closed}"
         functions: list[Callable[[], None]] = []
@@ -353,7 +356,8 @@ class Handle:
             return
         self._receiver.notify()
         for consumer in list(self._consumers.values()):
-            if is_deleted:
+            if is_cancelled:
+                consumer.refused = session.closed
                 consumer._cancelled()
             else:
                 consumer._end()
@@ -369,7 +373,8 @@ class Handle:
         if self._is_refused and self._session is not None:
             raise AuthenticationError(self._session.closed)
         if self._is_closing or self._is_closed or self._host.closed():
-            raise ShutDown(f"the handle on queue {self.name!r} is closed")
+            why = "" if self._session is None else self._session.closed
+            raise ShutDown(f"the handle on queue {self.name!r} is closed{why and ': ' + why}")
 
     def _next_consumer(self) -> int:
         """A number for a consumer or a taker, of its own in this handle."""

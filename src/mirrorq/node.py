@@ -14,6 +14,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,7 @@ from attrs import evolve
 from mirrorq import clock, errors, termination
 from mirrorq.administration import Administration
 from mirrorq.alarms import Alarm
+from mirrorq.attendance import Attendance
 from mirrorq.authority import Authority
 from mirrorq.catalog import exclusive_text
 from mirrorq.config import Config
@@ -47,6 +49,7 @@ from mirrorq.errors import (
     QueueNotFound,
     ShutDown,
 )
+from mirrorq.expulsions import outcome_of
 from mirrorq.host import Declared
 from mirrorq.messages import (
     Administrative,
@@ -733,6 +736,34 @@ class Node(Administration):
         """Every policy of the cluster, by name."""
         self._check_open()
         return self._on_thread(lambda: PolicyStatus.all_of(self._driver.engine), 5.0, [])
+
+    def attendance(self) -> Attendance:
+        """Who uses the cluster: clients and consumers, as all its nodes have told."""
+        self._check_open()
+        roll_call = self._driver.roll_call
+        return self._outcome(roll_call.ask_attendance, roll_call.attendance)
+
+    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
+        self._check_open()
+        roll_call = self._driver.roll_call
+        asking = partial(roll_call.ask_disconnect, client, reason)
+        found = self._outcome(asking, roll_call.disconnected)
+        error, text = outcome_of(client, *found)
+        if error:
+            raise _exception(Answer(0, 0, error, text))
+
+    def _outcome(self, ask: Callable[[], int], look: Callable[[int], Result | None]) -> Result:
+        """Ask all nodes something, and wait for what comes of it."""
+        pause = threading.Event()
+        number = self._on_thread(ask, COPY_MS / 1000, 0)
+        while True:
+            found = self._on_thread(lambda: look(number), COPY_MS / 1000, None) if number else None
+            if found is not None:
+                return found
+            self._check_open()
+            if not number:
+                raise NoQuorum(f"node {self.name} is busy: its thread did not answer. Ask again")
+            pause.wait(0.005)
 
     def _administer(self, command: Administrative, timeout: float | None) -> int:
         return self._command(command, timeout).value

@@ -26,6 +26,7 @@ from mirrorq.messages import (
     ClientCall,
     ClientDeclare,
     ClientDelete,
+    ClientDisconnect,
     ClientLook,
     ClientRead,
     ClientSeek,
@@ -93,7 +94,10 @@ class Permits:
                     return "" if self.sees(look.queue) else self._unknown_id(look.queue)
                 # Of queues it is shown those that it knows.
                 is_of_queues = look.what in ("queues", "shards")
-                return "" if is_of_queues else self._not_admin(f"see the {look.what}")
+                what = "clients and consumers" if look.what == "attendance" else look.what
+                return "" if is_of_queues else self._not_admin(f"see the {what}")
+            case ClientDisconnect():
+                return self._not_admin("disconnect clients")
             case ClientAdminister() as administer:
                 return self._refusal_of_command(administer)
         return self._not_admin("ask for this")

@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from click.shell_completion import BashComplete
 
 import mirrorq
+from mirrorq.attendance import ConsumerStatus
 from mirrorq.cli import main
 
 from .running import COMMAND_S, Run, run_alone
@@ -44,6 +46,15 @@ def test_commands_about_a_cluster_keep_their_keys(run: Run) -> None:
     listed = printed(run, "list-queues", *promised("queues"))
     assert set(listed[0]) == promised("queues")
     assert promised("check") <= set(printed(run, "check"))
+
+
+def test_lists_of_users_keep_their_keys(run: Run) -> None:
+    """The command itself is a client; a consumer's keys are those of the class."""
+    found = printed(run, "clients")
+    assert promised("clients") == set(found)
+    assert promised("of these each") == set(found["clients"][0])
+    assert promised("consumers") == set(printed(run, "consumers", "nobody"))
+    assert promised("of those each") == {each.name for each in attrs.fields(ConsumerStatus)}
 
 
 def test_verify_keeps_its_keys(tmp_path: Path) -> None:

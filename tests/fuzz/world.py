@@ -109,6 +109,9 @@ class _Line:
         self._board.send(self._name, "client", [bytes(part) for part in parts], channel)
         return True
 
+    def address_of(self, message: ClientMessage) -> str:
+        return ""
+
     def probe(self, peer: str) -> None:
         self._board.give(self._name, ProbeResult(peer, self._board.chance.random() < 0.1))
 

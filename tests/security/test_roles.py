@@ -139,6 +139,9 @@ def test_administration_needs_an_admin(
         lambda: user.transfer_master("orders", "a"),
         lambda: user.rebalance(),
         lambda: user.forget_node("a"),
+        lambda: user.clients(),
+        lambda: user.consumers("orders"),
+        lambda: user.disconnect(user.name),
     ]
     for call in calls:
         assert "role admin" in refused(call)
@@ -147,6 +150,10 @@ def test_administration_needs_an_admin(
     with connect(node.endpoint, security=ring.of("admin")) as admin:
         admin.set_policy("p", ".*", {"max-length": 9})
         assert [policy.name for policy in admin.policies()] == ["p"]
+        seen = {each.key: (each.name, each.role) for each in admin.clients()}
+        assert seen == {"user": (user.name, "client"), "admin": (admin.name, "admin")}
+        admin.disconnect(user.name, "enough")
+        assert [each.key for each in node.clients()] == ["admin"]
     with connect(node.endpoint, security=ring.of("b")) as peer:
         assert [each.name for each in peer.nodes()] == ["a"]
 

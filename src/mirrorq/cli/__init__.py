@@ -10,6 +10,7 @@ import click
 from mirrorq.cli.bench import bench
 from mirrorq.cli.booting import force_boot
 from mirrorq.cli.check import check
+from mirrorq.cli.clients import clients, consumers, disconnect
 from mirrorq.cli.copies import backup, restore
 from mirrorq.cli.dashboard import dashboard
 from mirrorq.cli.keys import keygen
@@ -52,6 +53,9 @@ for command in (
     dashboard,
     top,
     list_queues,
+    clients,
+    consumers,
+    disconnect,
     set_policy,
     clear_policy,
     list_policies,

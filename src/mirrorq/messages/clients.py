@@ -42,6 +42,8 @@ class ClientRefused:
     """The node does not serve this client: go to another."""
 
     why: str
+    final: bool = False
+    """Or rather not: it was disconnected by somebody, and ends."""
 
 
 @frozen
@@ -107,8 +109,8 @@ class ClientDelete:
 
 @frozen
 class ClientLook:
-    """`what`: status (of `queue`), queues, shards (queues and their shards), nodes or policies; the
-    answer's `data` is JSON."""
+    """`what`: status (of `queue`), queues, shards (queues and their shards), nodes, policies or
+    attendance; the answer's `data` is JSON."""
 
     what: str
     queue: int = 0
@@ -153,6 +155,14 @@ class ClientSeek:
 
 
 @frozen
+class ClientDisconnect:
+    """Disconnect the client of this name, on whichever node it is."""
+
+    name: str
+    why: str
+
+
+@frozen
 class ClientCall:
     """Answered by ClientAnswer with the same number; sent again to the next entry node."""
 
@@ -165,6 +175,7 @@ class ClientCall:
         | ClientWatch
         | ClientRead
         | ClientSeek
+        | ClientDisconnect
     )
 
 

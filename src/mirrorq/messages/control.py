@@ -141,6 +141,24 @@ class SyncReport:
     """At the pace of the last seconds; 0 = not known."""
 
 
+@frozen
+class NodeQuestion:
+    """Asked of every other node for somebody: who uses it, or to disconnect a client. See
+    `roll_call`. Answered by NodeAnswer with the same number; one that is not known too."""
+
+    number: int
+    what: str
+    subject: str = ""
+    why: str = ""
+
+
+@frozen
+class NodeAnswer:
+    number: int
+    count: int
+    data: bytes
+
+
 ControlMessage = (
     QueueReport
     | SyncReport
@@ -154,4 +172,6 @@ ControlMessage = (
     | CatalogAnswer
     | Yield
     | Yielded
+    | NodeQuestion
+    | NodeAnswer
 )

@@ -47,6 +47,8 @@ class Closed:
     """It is the queue."""
     refused: bool = False
     """It is the client's key that does not allow it."""
+    cancels: bool = False
+    """Somebody else has ended it: consumers are told so."""
 
 
 SessionEvent = MasterChanged | ReplyArrived | LinkLost | Closed

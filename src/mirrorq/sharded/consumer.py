@@ -48,7 +48,7 @@ class _Seat(Consumer):
 
     def _cancelled(self) -> None:
         super()._cancelled()
-        self._whole._on_seat_cancelled()
+        self._whole._on_seat_cancelled(self.refused)
 
 
 class ShardedConsumer(Consumer):
@@ -133,12 +133,13 @@ class ShardedConsumer(Consumer):
         with self._arrival:
             self._arrival.notify()
 
-    def _on_seat_cancelled(self) -> None:
+    def _on_seat_cancelled(self, why: str) -> None:
         """Some shard has ended it: it ends at the others too, and its user is told once."""
         with self._cancel_lock:
             if self._is_cancelled:
                 return
             self._is_cancelled = True
+        self.refused = why
         self._queue._consumers.pop(self.number, None)
         for seat in self._seats:
             if seat.is_active:

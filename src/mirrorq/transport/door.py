@@ -21,7 +21,7 @@ from attrs import define
 
 from mirrorq.transport.parts import is_readable, receive_parts
 
-__all__ = ["Door", "connections_bound"]
+__all__ = ["Door", "address_of", "connections_bound"]
 
 STRANGER_BYTES_MAX = 64 * 1024
 """Received from a connection that has not given a whole message. A handshake has 1 KB, and the
@@ -188,6 +188,15 @@ def connections_bound(wanted: int) -> int:
     """So many connections at most that descriptors are left for everything else."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(min(wanted, soft * 3 // 4), 1)
+
+
+def address_of(descriptor: int) -> str:
+    """Who is at the other end of a connection, as host:port; "" for one that has no address."""
+    ends = _ends_of(descriptor) if descriptor >= 0 else None
+    if ends is None or not isinstance(ends[1], tuple):
+        return ""
+    host, port = ends[1][:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 def _wire_bytes(part: bytes) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
 
 CONTROL = 0
 """Signs of life, leases, the catalog: small messages that must not wait."""
@@ -34,6 +34,8 @@ class ClientMessage:
     channel: int = DATA
     key: str = ""
     """Public key of the sender, "" without security."""
+    descriptor: int = field(default=-1, eq=False)
+    """Of the connection, for `Transport.address_of`; below 0: not known."""
 
 
 @frozen

@@ -46,15 +46,23 @@ def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
     return parts
 
 
+def receive_with_sender(socket: zmq.Socket[bytes]) -> tuple[zmq.Frame, list[bytes]]:
+    """One zmq message from a ROUTER that is readable: the sender's routing id, then the parts."""
+    first = socket.recv(_NOBLOCK, copy=False)
+    return first, receive_parts(socket) if socket.get(zmq.RCVMORE) else []
+
+
+def descriptor_of(frame: zmq.Frame) -> int:
+    """The descriptor of the connection that it came by, -1 if libzmq does not say."""
+    try:
+        # The text that zmq_msg_get gives as ZMQ_SRCFD.
+        return int(str(frame.get("__fd")))
+    except (zmq.ZMQError, ValueError):
+        return -1
+
+
 def receive_with_key(socket: zmq.Socket[bytes]) -> tuple[str, int, list[bytes]]:
     """One zmq message from a guarded ROUTER that is readable: its sender's key and the
     descriptor of his connection, -1 if libzmq does not say; then the parts."""
-    first = socket.recv(_NOBLOCK, copy=False)
-    key = str(first.get("User-Id"))
-    try:
-        # The text that zmq_msg_get gives as ZMQ_SRCFD.
-        descriptor = int(str(first.get("__fd")))
-    except (zmq.ZMQError, ValueError):
-        descriptor = -1
-    rest = receive_parts(socket) if socket.get(zmq.RCVMORE) else []
-    return key, descriptor, [first.bytes, *rest]
+    first, rest = receive_with_sender(socket)
+    return str(first.get("User-Id")), descriptor_of(first), [first.bytes, *rest]

@@ -14,7 +14,7 @@ from attrs import define
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ProtocolError, ShutDown
 from mirrorq.transport.curve import Guard, LinkKeys, Zap, guard_socket
-from mirrorq.transport.door import Door, connections_bound
+from mirrorq.transport.door import Door, address_of, connections_bound
 from mirrorq.transport.endpoint import (
     Endpoint,
     endpoint_in_use,
@@ -49,7 +49,13 @@ from mirrorq.transport.link import (
     set_bounds,
 )
 from mirrorq.transport.packing import Outbox, Part, unpack
-from mirrorq.transport.parts import is_readable, receive_parts, receive_with_key, send_parts
+from mirrorq.transport.parts import (
+    descriptor_of,
+    is_readable,
+    receive_with_key,
+    receive_with_sender,
+    send_parts,
+)
 from mirrorq.transport.probe import Probe
 from mirrorq.transport.wake import Waker
 
@@ -461,22 +467,30 @@ class Transport:
         for _ in range(ROUND_COUNT_MAX):
             if bytes_left <= 0 or not is_readable(self._router):
                 return
-            key = ""
+            key, descriptor = "", -1
             if self._guard is None:
-                identity, *parts = receive_parts(self._router)
+                sender, parts = receive_with_sender(self._router)
+                identity = sender.bytes
+                if identity[:1] == CLIENT_MARK:
+                    descriptor = descriptor_of(sender)
             else:
                 key, descriptor, (identity, *parts) = receive_with_key(self._router)
                 is_trusted = identity[:1] == PEER_MARK and self._guard.is_any_node(key)
                 self._door.took(descriptor, parts, is_trusted=is_trusted)
             bytes_left -= sum(map(len, parts))
             try:
-                self._unpack(identity, parts, key, inbound)
+                self._unpack(identity, parts, key, descriptor, inbound)
             except ProtocolError as error:
                 self.garbage_count += 1
                 inbound.append(Garbage(_source(identity), str(error)))
 
     def _unpack(
-        self, identity: bytes, parts: list[bytes], key: str, inbound: list[Inbound]
+        self,
+        identity: bytes,
+        parts: list[bytes],
+        key: str,
+        descriptor: int,
+        inbound: list[Inbound],
     ) -> None:
         if identity[:1] == CLIENT_CONTROL_MARK:
             identity = CLIENT_MARK + identity[len(CLIENT_MARK) :]
@@ -485,7 +499,9 @@ class Transport:
             return
         if identity[:1] != PEER_MARK:
             messages = unpack(parts)
-            inbound.extend([ClientMessage(identity, message, DATA, key) for message in messages])
+            inbound.extend(
+                [ClientMessage(identity, message, DATA, key, descriptor) for message in messages]
+            )
             return
         known = self._known.get(identity)
         if known is None:
@@ -510,6 +526,10 @@ class Transport:
         probe = self._probes.pop(peer, None)
         if probe is not None:
             probe.close()
+
+    def address_of(self, message: ClientMessage) -> str:
+        """Where a client is, as host:port; "" where that is not known, or it has no address."""
+        return address_of(message.descriptor)
 
     # --- End ---
 

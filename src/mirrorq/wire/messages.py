@@ -111,6 +111,8 @@ _TAGS: dict[type, int] = {
     m.Yielded: 146,
     m.Directory: 160,
     m.Unwelcome: 161,
+    m.NodeQuestion: 180,
+    m.NodeAnswer: 181,
     # Catalog commands
     m.RegisterNode: 80,
     m.DeclareQueue: 81,
@@ -167,6 +169,7 @@ _TAGS: dict[type, int] = {
     m.ClientWatch: 140,
     m.ClientRead: 240,
     m.ClientSeek: 241,
+    m.ClientDisconnect: 243,
 }
 """Tags are on the wire and never change meaning; a class without one cannot be sent."""
 

@@ -1,0 +1,99 @@
+"""Commands about who uses a cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from mirrorq.cli.connecting import as_json, connecting, print_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mirrorq.attendance import Attendance
+    from mirrorq.client import Client
+
+__all__ = ["clients", "consumers", "disconnect"]
+
+OF_CLIENTS = (
+    "name",
+    "node",
+    "address",
+    "since",
+    "key",
+    "queues",
+    "consumers",
+    "messages_unacknowledged",
+)
+OF_CONSUMERS = (
+    "queue",
+    "tag",
+    "client",
+    "node",
+    "prefetch",
+    "messages_unacknowledged",
+    "exclusive",
+    "auto_ack",
+    "active",
+)
+
+
+@click.command()
+@connecting
+@as_json
+def clients(client: Client, is_json: bool) -> None:
+    """List the clients of a cluster: who they are, where, and what they hold."""
+    found = client.attendance()
+    _show("clients", found.clients, OF_CLIENTS, found, is_json)
+
+
+@click.command()
+@click.argument("queue", required=False)
+@connecting
+@as_json
+def consumers(client: Client, queue: str | None, is_json: bool) -> None:
+    """List the consumers of a cluster, or of QUEUE."""
+    found = client.attendance()
+    listed = found.consumers if queue is None else found.of_queue(queue)
+    _show("consumers", listed, OF_CONSUMERS, found, is_json)
+
+
+def _show(
+    what: str, listed: Sequence[Any], columns: Sequence[str], found: Attendance, is_json: bool
+) -> None:
+    if is_json:
+        shown = [attrs.asdict(each) for each in listed]
+        rest = {"unheard": found.unheard, "left_off": found.left_off}
+        click.echo(json.dumps({what: shown, **rest}, indent=2))
+        return
+    rows = [[_shown(column, getattr(each, column)) for column in columns] for each in listed]
+    print_rows(columns, rows, is_json=False)
+    if found.unheard:
+        nodes = ", ".join(found.unheard)
+        click.echo(f"mirrorq: no answer from {nodes}: what is there is missing", err=True)
+    if found.left_off:
+        click.echo(f"mirrorq: {found.left_off} consumers more are not listed", err=True)
+
+
+def _shown(column: str, value: Any) -> Any:
+    if column == "since":
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    return "-" if value == "" else value
+
+
+@click.command()
+@click.argument("name", metavar="CLIENT")
+@click.option("--reason", default="", help="Told to the client, and written to the logs.")
+@connecting
+def disconnect(client: Client, name: str, reason: str) -> None:
+    """Disconnect CLIENT, by its name as `mirrorq clients` lists it. Needs the role admin.
+
+    What it holds goes back to the queues. It does not come again by itself; its program may
+    connect anew.
+    """
+    client.disconnect(name, reason)
+    click.echo(f"disconnected: {name}")

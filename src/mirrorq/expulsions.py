@@ -1,0 +1,53 @@
+"""Clients that somebody has disconnected: the node that knows of it takes them no more.
+
+A client that hears why ends. One that does not (it hung, or its connection broke at that moment)
+comes again, to any node, under the name that it had; so every node remembers the name for as long
+as it runs. A program that connects anew has another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["NAMES_MAX", "Expulsions", "expulsion_text", "outcome_of"]
+
+NAMES_MAX = 4096
+"""The oldest is forgotten."""
+
+
+def expulsion_text(node: str, why: str) -> str:
+    """What the client and whoever uses it are told."""
+    reason = f": {why}" if why else ""
+    return f"disconnected by an administrator at node {node}{reason}. connect() anew to go on"
+
+
+def outcome_of(name: str, count: int, unheard: Sequence[str]) -> tuple[str, str]:
+    """(name of the error class, text) when a client was to be disconnected: ("", "") if it was."""
+    if count:
+        return "", ""
+    if unheard:
+        return "NoQuorum", (
+            f"no client {name!r} is on the nodes that have answered, and {', '.join(unheard)} did "
+            "not: ask again"
+        )
+    return "PreconditionFailed", (
+        f"no node serves a client {name!r}: mirrorq clients, or clients(), lists those there are"
+    )
+
+
+class Expulsions:
+    """Of one node."""
+
+    def __init__(self) -> None:
+        self._why: dict[str, str] = {}
+
+    def note(self, name: str, text: str) -> None:
+        """The client of this name is taken no more."""
+        self._why.pop(name, None)
+        self._why[name] = text
+        if len(self._why) > NAMES_MAX:
+            del self._why[next(iter(self._why))]
+
+    def why(self, name: str) -> str:
+        """Why it is not taken, "" when it is."""
+        return self._why.get(name, "")
