@@ -16,6 +16,7 @@ from core.test_staging import test_every_order_of_two_drivers_and_their_tasks as
 from mirrorq.testing.explore import Found, begin
 from mirrorq.testing.explore_search import PLANS, attempt, search
 from mirrorq.testing.mutations import MUTATIONS, mutation
+from raft import test_core
 from simulation import (
     test_dead_letters,
     test_lanes,
@@ -104,6 +105,15 @@ SCENARIOS: dict[str, Scenario] = {
     "commit applied twice": Scenario(staged_orders, "staged:"),
     "sealed run that expires": Scenario(sealed_orders, "staged:"),
     "question that fences nothing": Scenario(sealed_orders, "staged:"),
+    "vote not written": Scenario(
+        test_core.test_a_vote_is_synced_and_given_once_in_a_term, "synced_and_given_once"
+    ),
+    "entries of an older term committed by counting": Scenario(
+        test_core.test_entries_of_an_earlier_term_are_not_committed_by_counting, "by_counting"
+    ),
+    "voters changed before an entry of the own term": Scenario(
+        test_core.test_voters_change_only_after_an_entry_of_the_own_term, "own_term"
+    ),
     "min-in-sync ignored": Scenario(
         test_promotion.test_min_in_sync_withholds_confirms_until_members_are_back, "min_in_sync"
     ),
@@ -140,6 +150,19 @@ SEEDS: dict[str, Seeds] = {
     "checkpoint without its state": Seeds(runs.store, "log_is_equal", 0, 3),
     "deleted queue's runs come back": Seeds(runs.store, "", 0, 3),
     "fetched frames not written": Seeds(runs.store, "messages_are_there", 0, 3),
+    "others served beside a claim": Seeds(runs.holders, "claimed twice", 10, 40),
+    "claim got beside others": Seeds(runs.holders, "acked at", 14, 40),
+    "several consumers active at once": Seeds(runs.holders, "served beside the only one", 1, 10),
+    "place of a dead handle kept": Seeds(runs.holders, "held by the dead", 0, 10),
+    "message handed on while it is held": Seeds(runs.holders, "held twice", 1, 10),
+    "two votes in one term": Seeds(runs.storm, "two leaders of term", 3, 300),
+    "votes of an older term counted": Seeds(runs.storm, "two leaders of term", 68, 300),
+    "entry before the new ones not compared": Seeds(runs.storm, "log matching", 2, 300),
+    "commit index taken beyond the request": Seeds(runs.storm, "state machine safety", 3, 300),
+    "log cut to the end of each request": Seeds(runs.disorder, "leader completeness", 376, 600),
+    "snapshot names an entry too many": Seeds(runs.raft, "catalogs differ", 0, 40),
+    "snapshot without its voters": Seeds(runs.raft, "_others_ms", 0, 40),
+    "voters changed while a change is open": Seeds(runs.turnover, "leader completeness", 109, 300),
     "term not written": Seeds(runs.storm, "two leaders of term", 0, 300),
     "half the voters are a majority": Seeds(runs.storm, "two leaders of term", 0, 300),
     "vote for a log that is behind": Seeds(runs.storm, "leader completeness", 0, 300),

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections import Counter
 from collections.abc import Callable
+from random import Random
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis.stateful import run_state_machine_as_test
 
+from mirrorq.messages import SetPolicy
+from mirrorq.policy import parse, to_text
+from mirrorq.raft import replication
+from mirrorq.testing import checkers
+from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.holders import Holders
 from mirrorq.testing.swarm import Swarm
 from raft import storm as raft_storm
 from raft import test_simulation as raft_runs
@@ -21,6 +30,8 @@ from simulation import test_limits
 from store import test_model
 from supervisor import test_supervisor_world
 
+HOLDERS_END_MS = 5000
+"""The longest lease and the give-up of a dead handle are over by then."""
 SIZES = ("ab", "abc", "abcde")
 
 
@@ -55,9 +66,13 @@ def _of_swarm(one: Swarm) -> str:
         wrong.extend(one.run().wrong)
 
     raised = complaint(run)
-    # One sentence of each checker; those of a queue's journal begin with the queue.
+    return raised or _one_of_each(wrong)
+
+
+def _one_of_each(wrong: list[str]) -> str:
+    """One sentence of each checker; those of a queue's journal begin with the queue."""
     kinds = {re.sub(r"^queue \d+: ", "", sentence).split()[0]: sentence for sentence in wrong}
-    return raised or "; ".join(kinds.values())
+    return "; ".join(kinds.values())
 
 
 def complaint(run: Callable[[], object]) -> str:
@@ -75,6 +90,23 @@ def complaint(run: Callable[[], object]) -> str:
 def storm(seed: int) -> str:
     """Cores of Raft, 3 or 5 of them, in one election after the other."""
     return complaint(lambda: raft_storm.Storm(seed // 2, 3 + seed % 2 * 2).run())
+
+
+def disorder(seed: int) -> str:
+    """The same with messages that overtake each other."""
+    return complaint(lambda: raft_storm.Disorder(seed // 2, 3 + seed % 2 * 2).run())
+
+
+def turnover(seed: int) -> str:
+    """The same with changes of voters, 4 or 5 of them."""
+    return complaint(lambda: raft_storm.Turnover(seed // 2, 4 + seed % 2).run())
+
+
+def trickle(seed: int) -> str:
+    """The same with one entry in each request."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replication, "APPEND_BYTES_MAX", 1)
+        return complaint(lambda: raft_storm.Storm(seed // 2, 3 + seed % 2 * 2).run())
 
 
 def lengths(seed: int) -> str:
@@ -117,6 +149,39 @@ def unclean(seed: int) -> str:
 def dead_letters(seed: int) -> str:
     """Whole clusters with dead letters, and consumers of them."""
     return _of_swarm(Swarm(seed, chain=False, fan=False, dead_letters=True))
+
+
+def holders(seed: int) -> str:
+    """One queue with leases and claims on 3 nodes, one active consumer in every other seed; its
+    master is killed under them."""
+    wrong: list[str] = []
+
+    def run() -> None:
+        cluster = SimulatedCluster(seed=seed)
+        cluster.start()
+        queue_id = cluster.declare("a", "held")
+        if seed % 2:
+            policy = parse("one", "held", {"ha-mode": "all", "single-active-consumer": True})
+            cluster.ask("a", SetPolicy(policy.name, to_text(policy)))
+        load = Holders(cluster, Random(seed), "held", queue_id, Counter(), pace=1)
+        load.start()
+        cluster.run(4000)
+        cluster.kill("a")
+        cluster.run(2500)
+        cluster.start("a")
+        cluster.run(1500)
+        load.quiet_down()
+        cluster.run(HOLDERS_END_MS)
+        load.drain()
+        is_done = cluster.run_until(lambda: load.is_drained, HOLDERS_END_MS)
+        cluster.run(1000)
+        load.judge()
+        load.life.journal.ended = cluster.onlooker.ended.get(queue_id, {})
+        wrong.extend([] if is_done else ["no progress: the queue is not drained"])
+        wrong.extend([*load.wrong, *cluster.onlooker.wrong])
+        wrong.extend(checkers.all_of_journal(load.life.journal))
+
+    return complaint(run) or _one_of_each(wrong)
 
 
 def store(seed: int) -> str:

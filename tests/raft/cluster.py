@@ -73,7 +73,14 @@ class Node:
 class Cluster:
     """Virtual time; the same seed gives the same run."""
 
-    def __init__(self, seed: int, *, commit_ms_max: int = 25, trip_ms_max: int = 10) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        commit_ms_max: int = 25,
+        trip_ms_max: int = 10,
+        is_fifo: bool = True,
+    ) -> None:
         self.random = random.Random(seed)
         self.now_ms = 0
         self.steps = 0
@@ -82,6 +89,8 @@ class Cluster:
         self.cut: set[tuple[StoreId, StoreId]] = set()
         self.commit_ms_max = commit_ms_max
         self.trip_ms_max = trip_ms_max
+        self.is_fifo = is_fifo
+        """Else messages of one link overtake each other, which no real link does."""
         self._calendar: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._link_free_ms: dict[tuple[StoreId, StoreId], int] = {}
@@ -184,7 +193,8 @@ class Cluster:
             return
         link = (sender, target)
         arrival = self.now_ms + self.random.randint(0, self.trip_ms_max)
-        arrival = max(arrival, self._link_free_ms.get(link, 0))
+        if self.is_fifo:
+            arrival = max(arrival, self._link_free_ms.get(link, 0))
         self._link_free_ms[link] = arrival
         node = self.nodes[target]
         self._at(arrival, node, lambda: self._arrive(sender, node, message))
@@ -226,7 +236,8 @@ class Cluster:
         self.applied_max = max(self.applied_max, entry.index)
 
     def _install(self, node: Node, snapshot: RaftSnapshot) -> None:
-        assert self.catalogs[snapshot.index] == snapshot.data
+        known = self.catalogs.get(snapshot.index)
+        assert known == snapshot.data, f"catalogs differ at {snapshot.index}, of a snapshot"
         node.catalog = snapshot.data
 
     def propose(self, node: Node, number: int) -> None:

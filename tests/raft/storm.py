@@ -6,7 +6,10 @@ between two requests for their votes, logs of several leaders that were never co
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mirrorq.messages import StoreId
+from mirrorq.raft import ProposeVoters
 
 from .cluster import Cluster, Node
 
@@ -17,8 +20,12 @@ SPANS_MS = (3, 10, 30, 60, 120, 250, 400)
 class Storm:
     """One seed. Its checkers are those of `Cluster`."""
 
+    trip_ms_max = 60
+    is_fifo = True
+
     def __init__(self, seed: int, count: int) -> None:
-        self.cluster = Cluster(seed, commit_ms_max=40, trip_ms_max=60)
+        trips = {"trip_ms_max": self.trip_ms_max, "is_fifo": self.is_fifo}
+        self.cluster = Cluster(seed, commit_ms_max=40, **trips)
         self.random = self.cluster.random
         stores = tuple(StoreId(name, 1) for name in "abcdefg"[:count])
         for store in stores:
@@ -27,9 +34,13 @@ class Storm:
 
     def run(self) -> None:
         for _ in range(ROUNDS):
-            self.random.choice((self.bounce, self.bounce, self.end_leader, self.split, self.mend))()
+            self.random.choice(self.faults())()
             self.propose()
             self.cluster.run(self.random.choice(SPANS_MS))
+
+    def faults(self) -> tuple[Callable[[], None], ...]:
+        """One of these at a time; those that stand twice come twice as often."""
+        return (self.bounce, self.bounce, self.end_leader, self.split, self.mend)
 
     def bounce(self) -> None:
         """Some restart at once: what was not synced is lost, hardly any time is."""
@@ -69,3 +80,29 @@ class Storm:
             for _ in range(self.random.randint(0, 3)):
                 self.number += 1
                 self.cluster.propose(node, self.number)
+
+
+class Disorder(Storm):
+    """Messages overtake each other, and old ones arrive when nobody expects them any more."""
+
+    trip_ms_max = 150
+    is_fifo = False
+
+
+class Turnover(Storm):
+    """Whoever believes to lead changes the voters all the time, alone or not."""
+
+    def faults(self) -> tuple[Callable[[], None], ...]:
+        return (*super().faults(), self.change, self.change, self.change)
+
+    def change(self) -> None:
+        for node in self.leaders():
+            for _ in range(self.random.randint(1, 3)):
+                voters = node.core.voters
+                store = self.random.choice(list(self.cluster.nodes))
+                new = [one for one in voters if one != store]
+                if store not in voters:
+                    new.append(store)
+                self.number += 1
+                if len(new) > 1:
+                    self.cluster.step(node, ProposeVoters(self.number, tuple(new)))

@@ -114,7 +114,8 @@ def _is_ended(journal: Journal, attempt: Attempt) -> bool:
         return True  # `uncounted` judges that
     if journal.ended is None:
         return any(attempt.put_ms <= purge.end_ms for purge in journal.purges)
-    return journal.ended.get(attempt.sequence, ("acked",))[0] != "acked"
+    word, _ = journal.ended.get(attempt.sequence, ("", 0))
+    return word not in ("", "acked") or (word == "acked" and attempt.sequence in journal.claimed)
 
 
 def uncounted(journal: Journal, counted: int) -> list[str]:

@@ -601,7 +601,8 @@ class SimulatedCluster:
         replica = engine.replicas.get(reply.queue_id)
         master = replica.master if replica is not None else None
         if replica is not None and master is not None and master.reign == reply.epoch:
-            self.onlooker.on_reply(node.name, reply, replica, self._disk_of, self._copy_of)
+            around = (self._disk_of, self._copy_of, self.now_ms)
+            self.onlooker.on_reply(node.name, reply, replica, *around)
         if reply.session.node != node.name:
             self._send(node, [(reply.session.node, reply)])
             return

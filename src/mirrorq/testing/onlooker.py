@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from zlib import crc32
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from mirrorq.effects import QueueImage, QueueWrite
 from mirrorq.messages import (
@@ -27,6 +27,7 @@ from mirrorq.messages import (
     Payload,
     PromotedOp,
     PurgeOp,
+    SessionId,
     SessionReply,
     View,
 )
@@ -81,6 +82,18 @@ class _Copy:
                 self.payloads.pop(entry.lsn, None)
 
 
+@frozen
+class Passed:
+    """One hand-out, as its master has sent it."""
+
+    epoch: int
+    number: int
+    first: int
+    last: int
+    session: SessionId
+    time_ms: int
+
+
 @define
 class Onlooker:
     """What it has seen; `wrong` holds a sentence for each rule that was broken."""
@@ -99,6 +112,8 @@ class Onlooker:
     asked: dict[int, set[int]] = field(factory=dict)
     """queue -> lsns of applied ops about staged messages that are no commits: a confirm of one
     names its lsn."""
+    passed: dict[int, list[Passed]] = field(factory=dict)
+    """queue -> all its hand-outs, of those queues that have a list here."""
     _copies: dict[tuple[str, int], _Copy] = field(factory=dict)
     _order: dict[tuple[int, int, int], tuple[int, str]] = field(factory=dict)
     """(queue, generation, lsn) -> checksum of the op applied there, and who applied it first."""
@@ -186,10 +201,12 @@ class Onlooker:
         replica: Replica,
         disk_of: Callable[[str], SimulatedDisk],
         copy_of: Callable[[MemberId, int], Replica | None],
+        now_ms: int = 0,
     ) -> None:
         """The master sends a reply: a confirm must be true now."""
         if isinstance(reply.reply, Deliver):
             self._note_order(reply.epoch, reply.reply, replica)
+            self._note_holder(reply.session, reply.reply, replica, now_ms)
             return
         confirmed, view = reply.reply, replica.ring.view
         if not isinstance(confirmed, Confirmed) or view is None:
@@ -232,6 +249,28 @@ class Onlooker:
                 key = (replica.queue_id, reign, run.priority)
                 places = (piece.number, run.first + run.shift, run.last + run.shift)
                 self._handed.setdefault(key, []).append(places)
+
+    def _note_holder(
+        self, session: SessionId, deliver: Deliver, replica: Replica, now_ms: int
+    ) -> None:
+        """Who has a queue for itself, or is the one that is served, is the only one served."""
+        passed = self.passed.get(replica.queue_id)
+        if passed is not None:
+            for one in deliver.handouts:
+                piece = (one.epoch, one.number, one.first, one.last)
+                passed.append(Passed(*piece, session, now_ms))
+        master = replica.master
+        if master is None:
+            return
+        seats = master.delivery.consumers
+        alone = next((key for key, seat in seats.items() if seat.bare and seat.exclusive), None)
+        if alone is None and master.delivery.is_single:
+            alone = next((key for key in seats if key[1] != 0), None)
+        if alone is not None and alone != (session, deliver.consumer):
+            self.wrong.append(
+                f"served beside the only one: {session} of queue {replica.queue_id}, which "
+                f"{alone[0]} has"
+            )
 
     def _check_memories(
         self,

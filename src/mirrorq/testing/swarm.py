@@ -16,6 +16,7 @@ from mirrorq.testing.chain import Chain, Drain, unpaired
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.fan import Fan, uneven
 from mirrorq.testing.faults import Faults
+from mirrorq.testing.holders import Holders
 from mirrorq.testing.load import Life, Load
 from mirrorq.testing.membership import MembershipFaults
 from mirrorq.testing.policy_faults import PolicyFaults
@@ -47,6 +48,7 @@ DRAINED_SHARE = 0.5
 CHAIN_SHARE = 0.2
 FAN_SHARE = 0.2
 DELAY_SHARE = 0.15
+HOLD_SHARE = 0.15
 UNCLEAN_SHARE = 0.2
 """Of the runs with policies and without dead letters: those that may promote who is not in sync."""
 DELAYS_MS = (0, 0, 60, 1500)
@@ -91,6 +93,7 @@ class Swarm:
         fan: bool | None = None,
         dead_letters: bool | None = None,
         unclean: bool | None = None,
+        holders: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None)."""
         self.seed = seed
@@ -137,6 +140,11 @@ class Swarm:
         self._has_chain = more[0] < CHAIN_SHARE if chain is None else chain
         self._has_fan = more[1] < FAN_SHARE if fan is None else fan
         self._dead_is_drained = more[2] < DRAINED_SHARE or bool(dead_letters)
+        # By a chance of its own, in runs that are wholly of chance: old seeds stay as they were.
+        is_plain = chain is None and fan is None
+        by_chance = is_plain and Random(f"{seed} holders").random() < HOLD_SHARE
+        self._has_holders = by_chance if holders is None else holders
+        self.holders: Holders | None = None
         is_delayed = more[3] < DELAY_SHARE
         self.delays_ms = delays_ms or (DELAYS_MS if is_delayed else (0,))
         """Of what is published and of what is given back."""
@@ -243,6 +251,8 @@ class Swarm:
             ends = [self._extra(Drain, name, pace) for name in ("fan1", "fan2")]
             self.fan = Fan(cluster, self.random, ends, self.faults.counts, pace=pace)
             self.fan.declare(self.random.choice(self.data_nodes))
+        if self._has_holders:
+            self.holders = self._extra(Holders, "held", pace)
 
     def _extra(self, kind: type[L], name: str, pace: int) -> L:
         queue_id = self.cluster.declare(self.random.choice(self.data_nodes), name)
@@ -286,6 +296,8 @@ class Swarm:
         return wrong + self._check(), healed_ms
 
     def _check(self) -> list[str]:
+        if self.holders is not None:
+            self.holders.judge()
         wrong = [*self.limits.wrong, *(text for load in self._all_loads for text in load.wrong)]
         self._note_dead_letters()
         for life in self._lives():

@@ -16,6 +16,7 @@ from mirrorq.engine_events import (
     MasterLinkLost,
 )
 from mirrorq.messages import HandOut, Purged, SessionId, SessionReply
+from mirrorq.ranges import RangeSet
 from mirrorq.session import (
     Closed,
     Delivered,
@@ -110,7 +111,8 @@ class Journal:
     """The queue was deleted, with the messages that it had."""
     durable: bool = True
     """The queue outlives the end of all its nodes."""
-
+    claimed: RangeSet = field(factory=RangeSet)
+    """Sequences that who had the queue for itself has asked to ack, maybe without a delivery."""
 
     def is_past(self, time_ms: int, now_ms: int = NEVER_MS) -> bool:
         """Whether an unclean promotion came between these two."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from mirrorq.testing.mutations import (
     consumers,
+    holding,
     joining,
     leases,
     limits,
@@ -29,6 +30,7 @@ from mirrorq.testing.mutations.registry import MUTATIONS, mutation
 __all__ = [
     "MUTATIONS",
     "consumers",
+    "holding",
     "joining",
     "leases",
     "limits",
