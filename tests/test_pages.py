@@ -6,6 +6,8 @@ import re
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DEADLINE_S = 60
 RUN_HERE = {"README.md", "start.md", "asyncio.md", "coming-from.md", "policies.md", "security.md"}
-SCRIPTS = {"two-processes.md", "three-hosts.md"}
+SCRIPTS = {"two-processes.md", "three-hosts.md", "deployment.md"}
 """Run here too, as processes."""
 RUN_ELSEWHERE = {
     "clients.md": "client/test_page.py",
@@ -164,6 +166,42 @@ def test_three_hosts() -> None:
         hosts["a"].kill()
         assert line_of(hosts["b"]).startswith("done ")
         assert line_of(hosts["c"]).startswith("done ")
+
+
+def test_deployment() -> None:
+    """A node as a process of its own, beside this one and beside processes that it forks."""
+    scripts_of("deployment.md")
+    with ExitStack() as ending:
+        spawned = start(ending, "spawned.py")
+        assert line_of(spawned) == "1"
+        assert spawned.wait(DEADLINE_S) == 0
+        prefork = start(ending, "prefork.py")
+        assert {line_of(prefork) for _ in range(3)} == {"ONE", "TWO", "THREE"}
+        assert prefork.wait(DEADLINE_S) == 0
+
+
+def test_gunicorn() -> None:
+    """The page's configuration and application, with two workers."""
+    scripts_of("deployment.md")
+    found = re.search(r'bind = "(.*)"', Path("gunicorn.conf.py").read_text("utf-8"))
+    assert found
+    with ExitStack() as ending:
+        master = start(ending, "-m", "gunicorn", "app:app", "--log-level", "warning")
+        end = time.monotonic() + DEADLINE_S
+        answers: list[bytes] = []
+        while len(answers) < 3:
+            try:
+                with urllib.request.urlopen(f"http://{found[1]}/tea", timeout=DEADLINE_S) as page:
+                    answers.append(page.read())
+            except OSError:
+                assert time.monotonic() < end, "gunicorn does not answer"
+                time.sleep(0.05)
+        master.send_signal(signal.SIGTERM)
+        assert master.wait(DEADLINE_S) == 0
+        assert answers == [b"1", b"2", b"3"]
+        # It is closed: this process gets the store.
+        with mirrorq.MirroredQueue("jobs", path="data", node="a") as jobs:
+            assert jobs.qsize() == 3
 
 
 def commands() -> list[str]:

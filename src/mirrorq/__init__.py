@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from mirrorq.reading import Batch, Extent, Reader
     from mirrorq.rights import Key
     from mirrorq.security import Security
+    from mirrorq.spawned import SpawnedNode
     from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
     from mirrorq.takers import Claim, RangeLease
 
@@ -88,6 +89,7 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "Node",
     "connect",
     "Client",
+    "SpawnedNode",
     "Exchange",
     "Config",
     "Security",
@@ -152,6 +154,7 @@ _HOMES = {
     "QueueStatus": "mirrorq.status",
     "Security": "mirrorq.security",
     "Settlement": "mirrorq.confirmation",
+    "SpawnedNode": "mirrorq.spawned",
     "connect": "mirrorq.client",
     "wait": "mirrorq.confirmation",
 }

@@ -1,6 +1,7 @@
 """To whom a node keeps connections, and under what name. Pure.
 
-Nodes that the configuration names are reached where it says; others where they or the catalog
+Nodes that the configuration names are reached where it says, until they say that they have moved:
+an endpoint other than they had in this cluster before. Others are reached where they or the catalog
 say. A process whose name is not known (an endpoint that a joining node was given) or cannot be
 used (another's who has the same name) goes by "?" and its endpoint.
 """
@@ -38,8 +39,10 @@ class Contacts:
         self._own_endpoint = endpoint
         self._static = {name: at for name, at in static.items() if name != own}
         self._known = dict(self._static)
-        self._listed: dict[str, None] = {}
-        """Nodes of the catalog."""
+        self._said: dict[str, str] = {}
+        """Named node -> where it, or the catalog, said first that it is: as others see it."""
+        self._listed: dict[str, str] = {}
+        """Nodes of the catalog, with the endpoints that it has."""
         self._strangers: dict[str, _Stranger] = {}
         self.seeds: dict[str, str] = {}
         """Name in `connects` -> endpoint through which to join."""
@@ -64,11 +67,15 @@ class Contacts:
         """A node is at this endpoint. Returns whether it is connected to, there or elsewhere."""
         if name == self._own or name[:1] == MARK or not endpoint:
             return name in self._known
-        if name in self._static or self._known.get(name) == endpoint:
+        if name in self._static and self._said.setdefault(name, endpoint) == endpoint:
+            return True
+        if self._known.get(name) == endpoint:
             return True
         others = len(self._known) - len(self._static) - len(self._listed)
         if name not in self._known and name not in self._listed and others >= STRANGERS_MAX:
             return False
+        if name in self._static:
+            self._said[name] = endpoint
         self._known[name] = endpoint
         self.connects.append((name, endpoint))
         return True
@@ -76,9 +83,11 @@ class Contacts:
     def list_nodes(self, nodes: Mapping[str, str]) -> tuple[str, ...]:
         """The catalog has these nodes now: name -> endpoint. Returns who is no more in it."""
         gone = tuple(name for name in self._listed if name not in nodes)
-        self._listed = dict.fromkeys(nodes)
+        before, self._listed = self._listed, dict(nodes)
         for name, endpoint in nodes.items():
-            self.learn(name, endpoint)
+            # What it said before may be older than what the node itself has said since.
+            if before.get(name) != endpoint:
+                self.learn(name, endpoint)
         for name in gone:
             self.forget(name)
         return gone

@@ -67,6 +67,7 @@ from mirrorq.routing import ExchangeRecord
 from mirrorq.sampling import NodeSample
 from mirrorq.security import Security, check_endpoints, check_listen
 from mirrorq.shard_status import listed, shard_text, summed
+from mirrorq.spawned import spawn
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
 from mirrorq.transport import Transport, parse_listen
@@ -127,6 +128,8 @@ class Node(Administration):
     """
 
     survives_fork = False
+    spawn = staticmethod(spawn)
+    """A node as a process of its own: see `mirrorq.spawned.spawn`."""
 
     def __init__(
         self,
