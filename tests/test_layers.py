@@ -62,6 +62,7 @@ PURE = (
     "permits",
     "placement",
     "outbox",
+    "pace",
     "policy",
     "proposals",
     "queue_state",

@@ -31,12 +31,14 @@ __all__ = [
 SECRET_SUFFIX = ".secret"
 FILE_BYTES_MAX = 4 * 1024 * 1024
 """No file of keys is larger; 20,000 clients fit."""
-_FIELDS = ("key", "role", "write", "read", "configure")
+_PATTERNS = ("write", "read", "configure")
+_FIELDS = ("key", "role", *_PATTERNS, "queues")
 _HEADER = """\
 # Who may connect to this cluster, and to do what. Nothing in here is secret: the same file
 # belongs on every node and beside every client's secret key. Nodes notice a change by themselves.
 # role: peer (a node, by its name), admin, or client with patterns of queues: write, read,
 # configure. In a pattern * stands for any characters; without a pattern nothing is allowed.
+# queues: how many there may be that match configure, for a client that makes some.
 """
 
 
@@ -134,9 +136,10 @@ def _key(path: Path, name: str, table: object) -> Key:
     unknown = [field for field in table if field not in _FIELDS]
     if unknown:
         raise ConfigError(f"{path}: {name} has {unknown[0]!r}: known are {', '.join(_FIELDS)}")
-    patterns = {field: table.get(field, ()) for field in _FIELDS[2:]}
+    patterns = {field: table.get(field, ()) for field in _PATTERNS}
+    key, role, queues = table.get("key", ""), table.get("role", ""), table.get("queues")
     try:
-        return Key(name, table.get("key", ""), table.get("role", ""), **patterns)
+        return Key(name, key, role, **patterns, queues=queues)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -189,8 +192,10 @@ def _as_text(key: Key) -> str:
     lines = [f"[{_quoted(key.name)}]", f"key = {_quoted(key.public_key)}"]
     lines.append(f"role = {_quoted(key.role.value)}")
     if key.role is Role.CLIENT:
-        for field in _FIELDS[2:]:
+        for field in _PATTERNS:
             lines.append(f"{field} = {_quoted(list(getattr(key, field)))}")
+    if key.queues is not None:
+        lines.append(f"queues = {key.queues}")
     return "\n".join(lines) + "\n"
 
 

@@ -98,6 +98,7 @@ from mirrorq.messages import (
 )
 from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.outbox import is_outbox
+from mirrorq.pace import Pace, has_same_pace, pace_of
 from mirrorq.policy import DEFAULT, Definition
 from mirrorq.purges import OpenPurge, Purges
 from mirrorq.queue_state import GENERATION_BITS, NUMBER_MAX, REFUSED, QueueState
@@ -207,6 +208,7 @@ class Master:
         self._waiting: deque[SessionRequest] = deque()
         self._held_publishes: deque[tuple[SessionId, int, Publish]] = deque()
         self._limit = limit_of(DEFAULT)
+        self._pace: Pace | None = None
         self._in_log = InLog()
         self._held_by_limit = ""
         """Why the first of the held publishes waits, if a limit is why."""
@@ -254,6 +256,8 @@ class Master:
             return
         if definition.message_ttl != self.definition.message_ttl:
             self._expiry.begin(definition.message_ttl, self.delivery.ready_sequences())
+        if not has_same_pace(definition, self.definition):
+            self._pace = pace_of(definition)
         self.definition = definition
         self.delivery.is_single = definition.single_active_consumer
         self.disuse.expires_ms = definition.expires
@@ -396,9 +400,19 @@ class Master:
             bare=body.bare,
             label=body.label[:LABEL_CHARS_MAX],
         )
-        why = self.delivery.subscribe(seat)
+        why = self._crowd_text(key) or self.delivery.subscribe(seat)
         if why:
             self._reply(session, ConsumerRefused(body.number, why))
+
+    def _crowd_text(self, key: ConsumerKey) -> str:
+        """Why there is no room for one consumer more, "" when there is."""
+        most, consumers = self.definition.max_consumers, self.delivery.consumers
+        if most is None or not key[1] or key in consumers:
+            return ""
+        count = sum(1 for _, number in consumers if number)
+        if count < most:
+            return ""
+        return f"the queue has {count} consumers, its policy says max-consumers {most}"
 
     def _ack_range(self, now_ms: int, session: SessionId, body: AckRange) -> None:
         """Who holds a claim has read these elsewhere. Told when stable, as any ack; asked again,
@@ -583,6 +597,9 @@ class Master:
         held = self._held_publishes
         self._held_by_limit = ""
         while held and not self._held_by_limit:
+            if self._pace is not None and not self._pace.is_open(now_ms):
+                self._held_by_limit = self._pace.text
+                return
             session, number, body = held[0]
             attachment = self.attachments.get(session)
             is_current = attachment is not None and attachment.number == number
@@ -740,6 +757,11 @@ class Master:
             timestamp_us=self.wall_us,
         )
         self._room.take(len(frame))
+        if self._pace is not None:
+            # The first body of a step says what comes with its messages, and is none.
+            first = 1 if entry.header.flags & FLAG_STEP else 0
+            sizes = sizes_of(entry.offsets, entry.header.count)[first:]
+            self._pace.take(len(sizes), sum(sizes))
         if entry.header.flags & FLAG_PRIORITY:
             self._horizons.announce(entry.header.priority)
         self._append(entry)
@@ -1182,6 +1204,8 @@ class Master:
         wake = self.attachments.wake_at_ms(2 * self._config.failure_ms)
         if self._held_publishes and not self._held_by_limit:
             wake = earliest(wake, now_ms + HELD_MS)
+        if self._held_publishes and self._pace is not None:
+            wake = earliest(wake, self._pace.opens_at_ms(now_ms))
         oldest_ms = self.delivery.oldest_ms
         if oldest_ms is not None:
             wake = earliest(wake, oldest_ms + self._config.consumer_timeout_ms + 1)

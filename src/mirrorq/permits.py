@@ -82,7 +82,8 @@ class Permits:
             case ClientDeclare() as declare:
                 if declare.passive or self._id_of(declare.name):
                     return self._unknown(logical_name(declare.name))
-                return refusal(self.key, Right.CONFIGURE, declare.name)
+                wrong = refusal(self.key, Right.CONFIGURE, declare.name)
+                return wrong or self._too_many(declare)
             case ClientDelete() as delete:
                 return self.refusal(Right.CONFIGURE, delete.queue)
             case ClientRead() | ClientSeek() as reading:
@@ -112,6 +113,21 @@ class Permits:
                     return wrong
                 return refusal(self.key, Right.WRITE, command.queue)
         return self._not_admin(f"do {type(administer.command).__name__}")
+
+    def _too_many(self, declare: ClientDeclare) -> str:
+        """Why it may make no queue more, "" when it may."""
+        most = self.key.queues
+        if most is None:
+            return ""
+        count = sum(self.may_declare(self.catalog.name_of(one.id)) for one in self.catalog.queues())
+        if count + max(declare.shards, 1) <= most:
+            return ""
+        wanted = f"{declare.shards} shards are" if declare.shards else "one is"
+        return (
+            f"key {self.key.name!r} may not make queue {declare.name!r}: there are {count} queues "
+            f"that match its patterns for configure, {wanted} wanted, and it may have {most}: "
+            "delete some, or give it more"
+        )
 
     def may_declare(self, name: str) -> bool:
         """Whether it may make the queue; else only one that exists is given to it."""

@@ -69,6 +69,12 @@ class Definition:
     """Most bytes of the bodies of ready messages."""
     overflow: Literal["block", "reject-publish", "drop-head"] = "block"
     """What a publish beyond a limit does. RabbitMQ's default is drop-head."""
+    max_rate: int | None = None
+    """Most messages that the master takes in a second; more wait."""
+    max_rate_bytes: int | None = None
+    """Most bytes of bodies that the master takes in a second; more wait."""
+    max_consumers: int | None = None
+    """Most consumers at a time."""
     message_ttl: int | None = None
     """ms after which a ready message ends."""
     expires: int | None = None
@@ -102,6 +108,9 @@ _LEAST: dict[str, int] = {
     "ha-sync-batch-size": 1,
     "max-length": 0,
     "max-length-bytes": 0,
+    "max-rate": 1,
+    "max-rate-bytes": 1,
+    "max-consumers": 1,
     "message-ttl": 0,
     "expires": 1,
     "delivery-limit": 0,

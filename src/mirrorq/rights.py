@@ -98,6 +98,9 @@ class Key:
     """Queues that a client may take from."""
     configure: tuple[str, ...] = field(default=(), converter=_patterns, kw_only=True)
     """Queues that a client may make and delete."""
+    queues: int | None = field(default=None, kw_only=True)
+    """It may make none while there are so many whose names match `configure`; a sharded queue
+    counts as often as it has shards. None: no bound."""
 
     def __attrs_post_init__(self) -> None:
         name = self.name
@@ -116,6 +119,19 @@ class Key:
             raise ConfigError(
                 f"key {name!r} has the role {self.role.value} and patterns: only a client has "
                 "any, the other roles may do everything"
+            )
+        self._check_queues()
+
+    def _check_queues(self) -> None:
+        count = self.queues
+        if count is None:
+            return
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise ConfigError(f"key {self.name!r}: queues is a whole number from 0, not {count!r}")
+        if self.role is not Role.CLIENT:
+            raise ConfigError(
+                f"key {self.name!r} has the role {self.role.value} and a bound on queues: only a "
+                "client has one, the other roles may do everything"
             )
 
     def allows(self, right: Right, name: str) -> bool:

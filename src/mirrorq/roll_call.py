@@ -144,8 +144,9 @@ def roll_of(driver: Driver) -> Roll:
     """What this node knows: its own clients, and the consumers of the queues that it leads."""
     engine, entry = driver.engine, driver.entry
     seats = itertools.chain.from_iterable(
-        _seats_of(engine.catalog.name_of(queue_id), replica)
-        for queue_id, replica in engine.replicas.items()
+        _seats_of(record.name, engine.replicas[record.id])
+        for record in engine.catalog.queues()
+        if record.id in engine.replicas
     )
     told = tuple(itertools.islice(seats, SEATS_MAX))
     me = engine.me

@@ -39,13 +39,14 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 @given(
     name=st.text(min_size=1, max_size=20),
     patterns=st.lists(st.text(min_size=1, max_size=5), max_size=3),
+    queues=st.none() | st.integers(0, 9),
 )
 def test_any_name_and_any_pattern_survive_the_file(
-    tmp_path_factory: pytest.TempPathFactory, name: str, patterns: list[str]
+    tmp_path_factory: pytest.TempPathFactory, name: str, patterns: list[str], queues: int | None
 ) -> None:
     """Quotes, control characters, other scripts."""
     try:
-        key = Key(name, new_key_pair()[0], "client", configure=patterns)
+        key = Key(name, new_key_pair()[0], "client", configure=patterns, queues=queues)
     except ConfigError:
         return
     path = tmp_path_factory.mktemp("keys") / "keys.toml"
@@ -83,6 +84,9 @@ def test_a_list_that_others_may_write_is_refused(tmp_path: Path) -> None:
         ("[a]\nkey = '{key}'\nrole = 'client'\nwirte = ['x']", "wirte"),
         ("[a]\nkey = '{key}'\nrole = 'client'\nwrite = 'x'", "list of strings"),
         ("[a]\nkey = '{key}'\nrole = 'peer'\nread = ['x']", "only a client"),
+        ("[a]\nkey = '{key}'\nrole = 'client'\nqueues = '5'", "whole number"),
+        ("[a]\nkey = '{key}'\nrole = 'client'\nqueues = -1", "whole number"),
+        ("[a]\nkey = '{key}'\nrole = 'admin'\nqueues = 5", "only a client"),
         ("\xff", "UTF-8"),
     ],
 )

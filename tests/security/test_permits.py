@@ -93,8 +93,30 @@ class FakeCatalog:
     def name_of(self, queue_id: int) -> str:
         return NAMES.get(queue_id, "")
 
+    def queues(self) -> list[Record]:
+        return [Record(queue_id, name) for queue_id, name in NAMES.items()]
+
     def exchanges(self) -> tuple[ExchangeRecord, ...]:
         return self.found
+
+
+@pytest.mark.parametrize(
+    ("most", "shards", "is_refused"),
+    [(2, 0, True), (3, 0, False), (4, 2, False), (4, 3, True), (0, 0, True)],
+)
+def test_a_key_makes_so_many_queues_and_no_more(most: int, shards: int, is_refused: bool) -> None:
+    """Those that match its patterns count, whoever made them; what is there is given to it."""
+    key = Key("web", PUBLIC, "client", configure=["*"], queues=most)
+    allowed = Permits(key, cast(Catalog, FakeCatalog()), FrameCodec())
+    why = allowed.refusal_of_call(asked(ClientDeclare("new", True, False, False, False, 0, shards)))
+    assert bool(why) is is_refused
+    if why:
+        assert "there are 2 queues" in why
+        assert f"it may have {most}" in why
+    assert allowed.refusal_of_call(asked(declare("own"))) == ""
+    narrow = Key("web", PUBLIC, "client", configure=["new*", "own"], queues=2)
+    few = Permits(narrow, cast(Catalog, FakeCatalog()), FrameCodec())
+    assert few.refusal_of_call(asked(declare("new"))) == ""
 
 
 def permits(catalog: FakeCatalog | None = None, **patterns: list[str]) -> Permits:

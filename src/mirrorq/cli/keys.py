@@ -38,6 +38,7 @@ __all__ = ["keygen"]
 @click.option(
     "--configure", multiple=True, metavar="PATTERN", help="Queues that it may make and delete."
 )
+@click.option("--queues", type=click.IntRange(0), help="How many it may make.")
 def keygen(
     name: str,
     role: str,
@@ -45,6 +46,7 @@ def keygen(
     write: tuple[str, ...],
     read: tuple[str, ...],
     configure: tuple[str, ...],
+    queues: int | None,
 ) -> None:
     """Make a key pair for NAME: a secret file, and an entry in keys.toml.
 
@@ -56,7 +58,8 @@ def keygen(
 
     with failing():
         public_key, secret_key = new_key_pair()
-        key = Key(name, public_key, Role(role), write=write, read=read, configure=configure)
+        patterns = {"write": write, "read": read, "configure": configure}
+        key = Key(name, public_key, Role(role), **patterns, queues=queues)
         keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         secret = secret_path(keys, name)
         write_secret(secret, secret_key)
