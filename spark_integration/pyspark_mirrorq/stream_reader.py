@@ -20,23 +20,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from mirrorq.client import Client
-from mirrorq.errors import NoQuorum, PreconditionFailed, QueueDown
+from mirrorq.errors import NoQuorum, QueueDown
 from mirrorq.queue import MirroredQueue
-from mirrorq.reading import Extent
-from mirrorq.takers import Claim
-from pyspark_mirrorq.cluster import (
-    connected,
-    handle_on,
-    label,
-    master_first,
-    queue_names,
-    reading_order,
-)
+from pyspark_mirrorq.cluster import handle_on
 from pyspark_mirrorq.losses import on_missing
 from pyspark_mirrorq.options import EARLIEST, LATEST, Options
-from pyspark_mirrorq.shards import parts_of
 from pyspark_mirrorq.snapshot import position_of
+from pyspark_mirrorq.stream_driver import Held, Range, StreamDriver
 from pyspark_mirrorq.stretches import Stretch, cut, read_stretch
 
 try:
@@ -54,91 +44,12 @@ Offset = Mapping[str, Place]
 IDLE_S = 0.5
 """Without news latestOffset waits so long: Spark would ask 88 times a second."""
 LOOK_S = 0.05
+"""Meanwhile the masters are asked again after this, then after twice as long, …"""
 AGAIN_S = 0.2
 """What a failover interrupts is tried again after this."""
 _PASSING = (NoQuorum, QueueDown)
 """Trouble that ends by itself; an exception would end the query."""
 Value = TypeVar("Value")
-
-
-class _Held:
-    """What the driver has of one queue."""
-
-    def __init__(self, queue: MirroredQueue, claim: Claim | None) -> None:
-        self.queue = queue
-        self.claim = claim
-        self.acked = 0
-        """Everything below is acked."""
-
-
-class _Driver:
-    """Connection, claims, and what is known of the queues."""
-
-    def __init__(self, options: Options) -> None:
-        with connected(options) as client:
-            order = master_first(options, client, queue_names(options, client)[0])
-        self.client: Client = connected(options, order)
-        self.held: dict[str, _Held] = {}
-        """By name of a queue, or of a shard."""
-        self._seen: list[str] = []
-        """Queues all of whose parts are held."""
-        self._options = options
-
-    def see(self) -> dict[str, _Held]:
-        """The queues that the options name now, each claimed.
-
-        Raises:
-            PreconditionFailed: a queue could not be had within claimTimeout; it says who has it.
-            QueueNotFound, NoQuorum, QueueDown: and why.
-        """
-        options = self._options
-        if len(self._seen) < len(options.queues) or options.queue_pattern:
-            for name in queue_names(options, self.client):
-                if name not in self._seen:
-                    self._hold_all(name)
-                    self._seen.append(name)
-        return self.held
-
-    def _hold_all(self, name: str) -> None:
-        parts = parts_of(self.client, name, self._options.timeout_s)
-        try:
-            for part in parts:
-                if part.name not in self.held:
-                    self.held[part.name] = self._hold(part)
-        finally:
-            kept = {id(one.queue) for one in self.held.values()}
-            for part in parts:
-                if id(part) not in kept:
-                    part.close()
-
-    def _hold(self, queue: MirroredQueue) -> _Held:
-        options = self._options
-        if options.mode == "browse":
-            return _Held(queue, None)
-        who = label(f"a stream of queue {queue.name}")
-        try:
-            return _Held(queue, queue.claim(who, options.claim_timeout_s))
-        except PreconditionFailed as error:
-            raise PreconditionFailed(
-                f"{error}. A stream needs its queue alone: stop the other, give it more time "
-                "(option claimTimeout), or look without taking (option mode = browse)"
-            ) from None
-
-    def ack(self, name: str, first: int, end: int) -> None:
-        """Be done with what Spark has committed; asked again it changes nothing."""
-        held = self.held.get(name)
-        if held is None or held.claim is None or end <= max(first, held.acked):
-            return
-        try:
-            held.claim.ack(first, end - 1, self._options.timeout_s)
-        except PreconditionFailed:
-            # Another consumer came first after a change of master: it gives way, or is named.
-            held.claim.ensure(self._options.claim_timeout_s)
-            held.claim.ack(first, end - 1, self._options.timeout_s)
-        held.acked = end
-
-    def close(self) -> None:
-        self.client.close()
 
 
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -150,7 +61,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         self._begin()
 
     def _begin(self) -> None:
-        self._driver: _Driver | None = None
+        self._driver: StreamDriver | None = None
         self._target: dict[str, int] = {}
         """AvailableNow: where each queue ended when the query began."""
         self._position: Offset = {}
@@ -169,9 +80,9 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     # --- The driver -----------------------------------------------------------------------
 
-    def _connected(self) -> _Driver:
+    def _connected(self) -> StreamDriver:
         if self._driver is None:
-            self._driver = _Driver(self._options)
+            self._driver = StreamDriver(self._options)
         return self._driver
 
     def _patiently(self, function: Callable[[], Value]) -> Value:
@@ -213,8 +124,9 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         self._target = self._patiently(self._ends)
 
     def _ends(self) -> dict[str, int]:
-        held = self._connected().see()
-        return {name: one.queue.extent().next_sequence for name, one in held.items()}
+        driver = self._connected()
+        found = driver.for_each(lambda _, one: one.ask(), driver.see())
+        return {name: extent.next_sequence for name, extent in found.items()}
 
     def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:  # noqa: N802
         """Where the next batch ends. From Spark 4.2 on `start` is what has been committed."""
@@ -223,34 +135,47 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         driver = self._patiently(self._connected)
         if start is not None:
             self._ack(start)
+        is_first, pause = True, LOOK_S
         while True:
             try:
-                end = self._next(driver, begin)
+                end = self._next(driver, begin, driver.see() if is_first else driver.ready())
+                is_first = False
             except _PASSING as error:
                 log.warning("a stream waits: %s", error)
                 end = {name: dict(place) for name, place in begin.items()}
                 if not end:
                     end = dict(self.initialOffset())
-            if end != begin or time.monotonic() >= deadline:
+            left = deadline - time.monotonic()
+            if end != begin or left <= 0:
                 self._position = end
                 return end
-            time.sleep(LOOK_S)
+            time.sleep(min(pause, left))
+            pause *= 2
 
-    def _next(self, driver: _Driver, begin: Offset) -> dict[str, Place]:
+    def _next(
+        self, driver: StreamDriver, begin: Offset, held: Mapping[str, Held]
+    ) -> dict[str, Place]:
         """The end of a batch that begins there, within the limits."""
         options = self._options
         found: dict[str, Place] = {name: dict(place) for name, place in sorted(begin.items())}
         has_limits = options.trigger_max is not None or options.trigger_min > 0
-        live: dict[str, list[tuple[int, int]]] = {}
-        for name, held in sorted(driver.see().items()):
-            place = begin.get(name) or self._start(held.queue)
-            extent = held.queue.extent()
-            end = min(extent.next_sequence, self._target.get(name, extent.next_sequence))
-            if self._target and name not in self._target:
-                end = place["seq"]
-            if end > place["seq"] and has_limits:
-                live[name] = held.queue.live_ranges(place["seq"], end - 1, extent)
-            found[name] = {"from": place["from"], "seq": max(end, place["seq"])}
+
+        def look(name: str, one: Held) -> tuple[Place, int, list[Range]]:
+            """Where a queue's batch begins, where it may end, and what of it lives."""
+            one.forget_live()
+            place = begin.get(name) or self._start(one.queue)
+            end = one.ask().next_sequence
+            if self._target:
+                end = min(end, self._target.get(name, place["seq"]))
+            is_counted = has_limits and end > place["seq"]
+            live = one.live(place["seq"], end - 1, one.reaching(end)) if is_counted else []
+            return place, max(end, place["seq"]), live
+
+        live: dict[str, list[Range]] = {}
+        for name, (place, end, ranges) in driver.for_each(look, held).items():
+            found[name] = {"from": place["from"], "seq": end}
+            if has_limits and end > place["seq"]:
+                live[name] = ranges
         if self._is_too_little(sum(map(_count, live.values()))):
             return {name: dict(place) for name, place in sorted(begin.items())}
         if options.trigger_max is not None and begin:
@@ -273,17 +198,15 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return False
 
     def reportLatestOffset(self) -> Mapping[str, Mapping[str, int]] | None:  # noqa: N802
-        """For the progress: how far each queue goes now, and how many messages are in it."""
+        """For the progress: how far each queue goes, and how many messages are in it, as
+        latestOffset has heard a moment ago."""
         if self._driver is None:
             return None
-        try:
-            extents = {name: one.queue.extent() for name, one in sorted(self._driver.held.items())}
-        except _PASSING:
-            return None
         return {
-            name: {"seq": extent.next_sequence, "depth": extent.messages}
-            for name, extent in extents.items()
-        }
+            name: {"seq": one.extent.next_sequence, "depth": one.extent.messages}
+            for name, one in sorted(self._driver.held.items())
+            if one.extent is not None
+        } or None
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Stretches of what lives between two offsets: the same again after a crash."""
@@ -291,34 +214,38 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def _stretches(self, start: Offset, end: Offset) -> list[Stretch]:
         driver = self._connected()
-        held = driver.see()
+        held = driver.ready()
         self._floors.update({name: place["from"] for name, place in start.items()})
         least = -(-self._options.partitions_min // max(len(end), 1))
-        found: list[Stretch] = []
+        wanted: dict[str, tuple[int, int]] = {}
         for name, place in sorted(end.items()):
-            one = held.get(name)
-            if one is None:
+            first = (start.get(name) or {"seq": place["from"]})["seq"]
+            if first < place["seq"]:
+                wanted[name] = first, place["seq"]
+            if name not in held:
                 queue = handle_on(driver.client, name, self._options.timeout_s)
-                one = held[name] = _Held(queue, None)
-            first, stop = (start.get(name) or {"seq": place["from"]})["seq"], place["seq"]
-            if first < stop:
-                found += self._of_queue(driver, one.queue, first, stop, least)
-        return found
+                held[name] = Held(queue, None)
+
+        def plan(name: str, one: Held) -> list[Stretch]:
+            return self._of_queue(driver, one, *wanted[name], least)
+
+        found = driver.for_each(plan, {name: held[name] for name in wanted})
+        return [stretch for some in found.values() for stretch in some]
 
     def _of_queue(
-        self, driver: _Driver, queue: MirroredQueue, first: int, stop: int, least: int
+        self, driver: StreamDriver, held: Held, first: int, stop: int, least: int
     ) -> list[Stretch]:
-        extent: Extent = queue.extent()
+        name = held.queue.name
+        extent = held.reaching(stop)
         if stop > extent.next_sequence:
             missing = [(max(first, extent.next_sequence), stop - 1)]
             why = (
                 f"The checkpoint has read further than the queue goes, {extent.next_sequence - 1}: "
                 "it is another queue of this name"
             )
-            on_missing(queue.name, missing, self._options.fail_on_loss, why)
-        ranges = queue.live_ranges(first, stop - 1, extent)
-        order = reading_order(self._options, driver.client, queue)
-        return cut(queue.name, ranges, extent, order, least)
+            on_missing(name, missing, self._options.fail_on_loss, why)
+        ranges = held.live(first, stop - 1, extent)
+        return cut(name, ranges, extent, held.order(self._options, driver.client), least)
 
     def commit(self, end: Offset) -> None:
         """Spark has committed everything up to here: it is acked."""
@@ -326,14 +253,17 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def _ack(self, upto: Offset) -> None:
         driver = self._patiently(self._connected)
-        self._patiently(driver.see)
-        for name, place in upto.items():
-            first = self._floors.get(name, place["from"])
+        held = self._patiently(driver.ready)
+
+        def ack(name: str, one: Held) -> None:
+            place = upto[name]
             try:
-                driver.ack(name, first, place["seq"])
+                driver.ack(one, self._floors.get(name, place["from"]), place["seq"])
             except _PASSING as error:
                 # The next commit acks this too.
                 log.warning("queue %s: acks wait: %s", name, error)
+
+        driver.for_each(ack, {name: held[name] for name in upto if name in held})
 
     def stop(self) -> None:
         """The query is over: its claims end."""

@@ -27,6 +27,8 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import add
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,6 +70,8 @@ __all__ = ["Committed", "Staged", "StagedAttempt", "StagedPart", "StagedPut"]
 CHUNK_BYTES = 1 << 20
 """A chunk is sent when it has about so many bytes. Each is one op: large enough to cost little,
 small beside what may be on its way."""
+CHUNK_SLACK = CHUNK_BYTES // 4
+"""What exceeds a chunk by less is not cut: to find the place costs more than the rest."""
 CHUNK_COUNT = 10_000
 """Messages in one chunk, at most."""
 AGAIN_S = 0.1
@@ -372,6 +376,31 @@ class _Chunk:
     properties: list[bytes] = field(factory=list)
     size: int = 0
 
+    @property
+    def is_full(self) -> bool:
+        return self.size >= CHUNK_BYTES or len(self.bodies) >= CHUNK_COUNT
+
+    def take(self, bodies: Sequence[bytes], properties: Sequence[bytes], start: int) -> int:
+        """Add messages from `start` on until it is full or there are no more; return where it
+        stopped. What each is long is not looked at in Python: there are many."""
+        most = bodies[start : start + CHUNK_COUNT - len(self.bodies)]
+        said = properties[start : start + len(most)]
+        size = sum(map(len, most)) + sum(map(len, said)) + MESSAGE_OVERHEAD * len(most)
+        if self.size + size > CHUNK_BYTES + CHUNK_SLACK:
+            sizes = map(add, map(len, most), map(len, said))
+            room = CHUNK_BYTES - self.size
+            count, size = next(
+                (at, upto)
+                for at, upto in enumerate(accumulate(sizes), 1)
+                if upto + at * MESSAGE_OVERHEAD >= room
+            )
+            size += count * MESSAGE_OVERHEAD
+            most, said = most[:count], said[:count]
+        self.bodies += most
+        self.properties += said
+        self.size += size
+        return start + len(most)
+
 
 class StagedAttempt:
     """One try of one task. For one thread."""
@@ -432,18 +461,12 @@ class StagedAttempt:
         chunk = self._chunks.get(name)
         if chunk is None:
             chunk = self._chunks[name] = _Chunk()
-        start, size = 0, chunk.size
-        for index, body in enumerate(made):
-            size += len(body) + len(said[index]) + MESSAGE_OVERHEAD
-            is_full = len(chunk.bodies) + index - start + 1 >= CHUNK_COUNT
-            if size >= CHUNK_BYTES or is_full:
-                chunk.bodies += made[start : index + 1]
-                chunk.properties += said[start : index + 1]
+        start = 0
+        while start < len(made):
+            stop = chunk.take(made, said, start)
+            if chunk.is_full:
                 self._flush(name, chunk)
-                start, size = index + 1, 0
-        chunk.bodies += made[start:]
-        chunk.properties += said[start:]
-        chunk.size = size
+            start = stop
 
     def finish(self, timeout: float | None = None) -> StagedPart:
         """Send what is left, and wait until all is on the disk of every member in sync.

@@ -13,9 +13,11 @@ import mirrorq
 from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
 from processes.cluster import Cluster
+from pyspark_mirrorq.cluster import client_of
 from pyspark_mirrorq.columns import schema_of
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.snapshot import snapshot
+from pyspark_mirrorq.stretches import read_stretch
 
 from .conftest import PLANS_ONCE, Reading, until
 
@@ -150,7 +152,7 @@ def test_what_is_acked_after_planning_is_named_or_counted(
 def test_another_copy_goes_on_when_a_node_dies(
     spark: SparkSession, own_nodes: Cluster, tmp_path: object
 ) -> None:
-    """A plan that names a node which is gone is read from the others."""
+    """In the middle of a read, and when a plan names a node which is gone."""
     endpoints = ",".join(own_nodes.endpoints.values())
     with (
         mirrorq.connect(endpoints, timeout=60) as client,
@@ -163,7 +165,17 @@ def test_another_copy_goes_on_when_a_node_dies(
     reader = spark.read.format("mirrorq").options(endpoints=endpoints, queue="orders")
     frame = reader.option("minPartitions", "6").load()
     assert frame.rdd.getNumPartitions() == 6
+    options = parse({"endpoints": endpoints, "queue": "orders", "timeout": "120s"})
+    (stretch,) = snapshot(options)
+    assert stretch.endpoints[0] == own_nodes.endpoints[status.synchronised_mirrors[0]]
+    # What is fetched ahead is not all of it.
+    batches = read_stretch(stretch, options, ["sequence"])
+    sequences = next(batches)["sequence"].to_pylist()
     own_nodes.kill(status.synchronised_mirrors[0])
+    for batch in batches:
+        sequences += batch["sequence"].to_pylist()
+    assert sequences == list(range(1, 10_001))
+    client_of(options, stretch.endpoints).close()
     assert frame.select("sequence").distinct().count() == 10_000
     if not PLANS_ONCE:
         # To plan anew needs a majority.

@@ -9,13 +9,15 @@ import pytest
 
 import mirrorq
 from mirrorq.client import Client
+from mirrorq.handle import Handle
 from mirrorq.queue import MirroredQueue
 from mirrorq.takers import Claim
-from pyspark_mirrorq import stream_reader
+from pyspark_mirrorq import stream_driver
 from pyspark_mirrorq.losses import DataLossError
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.stream_reader import QueueStream
 
+Offset = dict[str, dict[str, int]]
 _numbers = count(1)
 
 
@@ -53,7 +55,7 @@ def names(queues: list[MirroredQueue]) -> list[str]:
     return [queue.name for queue in queues]
 
 
-def after(stream: QueueStream, start: object) -> dict[str, dict[str, int]]:
+def after(stream: QueueStream, start: Offset) -> Offset:
     """Where the next batch ends, once there is one."""
     end = stream.latestOffset(start)
     while end == start:
@@ -66,7 +68,7 @@ def test_trouble_at_the_second_queue_leaves_none_out(
 ) -> None:
     """The cluster cannot be asked when the second of two queues is looked up: the stream begins
     with both, and holds both."""
-    parts_of, failed = stream_reader.parts_of, []
+    parts_of, failed = stream_driver.parts_of, []
 
     def parts_or_none(client: Client, name: str, timeout_s: float) -> list[MirroredQueue]:
         if name == pair[1].name and not failed:
@@ -74,7 +76,7 @@ def test_trouble_at_the_second_queue_leaves_none_out(
             raise mirrorq.NoQuorum("no contact with a majority")
         return parts_of(client, name, timeout_s)
 
-    monkeypatch.setattr(stream_reader, "parts_of", parts_or_none)
+    monkeypatch.setattr(stream_driver, "parts_of", parts_or_none)
     stream = opening(queue=",".join(names(pair)))
     assert sorted(stream.initialOffset()) == names(pair)
     assert failed
@@ -151,6 +153,43 @@ def test_a_pattern_is_looked_at_again(
         stream.commit(end)
         assert third.extent(120).messages == 0
         third.delete()
+
+
+def test_a_micro_batch_asks_its_cluster_three_things(
+    pair: list[MirroredQueue], opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How far the queue goes, what of it lives, and the ack: each is a round trip. Where the
+    copies are is known from the batch before."""
+    monkeypatch.setattr(stream_driver, "ORDER_S", 3600.0)
+    queue, asked = pair[0], list[str]()
+    stream = opening(queue=queue.name, maxOffsetsPerTrigger=10)
+
+    def count_calls(kind: type, name: str) -> None:
+        own = getattr(kind, name)
+
+        def counted(self: object, *given: object, **named: object) -> object:
+            asked.append(name)
+            return own(self, *given, **named)
+
+        monkeypatch.setattr(kind, name, counted)
+
+    def batch(start: Offset) -> Offset:
+        queue.put_many([b"x"] * 4).result(120)
+        asked.clear()
+        end = after(stream, start)
+        report = stream.reportLatestOffset()
+        assert report == {queue.name: {"seq": end[queue.name]["seq"], "depth": 4}}
+        (stretch,) = stream.partitions(start, end)
+        assert stretch.ranges == [(start[queue.name]["seq"], end[queue.name]["seq"] - 1)]
+        return end
+
+    first = batch(stream.initialOffset())
+    count_calls(Handle, "_ask")
+    count_calls(Client, "_ask")
+    second = batch(first)
+    stream.commit(first)
+    assert asked == ["_ask"] * 3
+    batch(second)
 
 
 @pytest.mark.parametrize("fails", [True, False])

@@ -1,0 +1,175 @@
+"""What the driver of a stream holds: its connection, its queues' claims, and what it knows of them.
+
+A micro-batch asks several things of each queue; of several queues or shards they are asked at
+once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from mirrorq.client import Client
+from mirrorq.errors import PreconditionFailed
+from mirrorq.queue import MirroredQueue
+from mirrorq.reading import Extent
+from mirrorq.takers import Claim
+from pyspark_mirrorq.cluster import connected, label, master_first, queue_names, reading_order
+from pyspark_mirrorq.options import Options
+from pyspark_mirrorq.shards import parts_of
+
+__all__ = ["Held", "Range", "StreamDriver"]
+
+Range = tuple[int, int]
+Value = TypeVar("Value")
+ORDER_S = 10.0
+"""Where a queue's copies are is asked again after this: a task whose copy is gone finds another."""
+PARTS_AT_ONCE = 8
+"""So many queues or shards are asked at the same time."""
+
+
+class Held:
+    """What the driver has of one queue, and knows of it.
+
+    A micro-batch is planned a moment after its end was found: what was asked then serves again.
+    """
+
+    def __init__(self, queue: MirroredQueue, claim: Claim | None) -> None:
+        self.queue = queue
+        self.claim = claim
+        self.acked = 0
+        """Everything below is acked."""
+        self.extent: Extent | None = None
+        """As it was told last."""
+        self._live: tuple[int, int, list[Range]] = (1, 0, [])
+        """Between two sequences: what of them lived then."""
+        self._order: list[list[str]] = []
+        self._order_until = 0.0
+
+    def ask(self) -> Extent:
+        """How far the queue goes now."""
+        self.extent = self.queue.extent()
+        return self.extent
+
+    def reaching(self, end: int) -> Extent:
+        """How far it goes: as it was told last if that is far enough."""
+        if self.extent is None or self.extent.next_sequence < end:
+            return self.ask()
+        return self.extent
+
+    def live(self, first: int, last: int, extent: Extent) -> list[Range]:
+        """What lives between two sequences."""
+        low, high, known = self._live
+        if not low <= first <= last <= high:
+            known = self.queue.live_ranges(first, last, extent)
+            self._live = (first, last, known)
+        return [
+            (max(start, first), min(end, last))
+            for start, end in known
+            if start <= last and end >= first
+        ]
+
+    def forget_live(self) -> None:
+        """Another batch begins: what lived may have expired."""
+        self._live = (1, 0, [])
+
+    def order(self, options: Options, client: Client) -> list[list[str]]:
+        """Its copies, as `reading_order` tells them."""
+        now = time.monotonic()
+        if now >= self._order_until:
+            self._order = reading_order(options, client, self.queue)
+            self._order_until = now + ORDER_S
+        return self._order
+
+
+class StreamDriver:
+    """Connection, claims, and what is known of the queues."""
+
+    def __init__(self, options: Options) -> None:
+        with connected(options) as client:
+            order = master_first(options, client, queue_names(options, client)[0])
+        self.client: Client = connected(options, order)
+        self.held: dict[str, Held] = {}
+        """By name of a queue, or of a shard."""
+        self._seen: list[str] = []
+        """Queues all of whose parts are held."""
+        self._options = options
+        self._pool: ThreadPoolExecutor | None = None
+
+    def for_each(
+        self, function: Callable[[str, Held], Value], held: Mapping[str, Held]
+    ) -> dict[str, Value]:
+        """Ask something of several queues or shards: at once, so that many take no longer than
+        one. By name."""
+        named = sorted(held.items())
+        if len(named) < 2:
+            return {name: function(name, one) for name, one in named}
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(PARTS_AT_ONCE, "mirrorq-stream")
+        asked = [(name, self._pool.submit(function, name, one)) for name, one in named]
+        # All of them, before what went wrong with one is raised: nobody works on when it is known.
+        wait([answer for _, answer in asked])
+        return {name: answer.result() for name, answer in asked}
+
+    def ready(self) -> dict[str, Held]:
+        """As `see`, without looking again at what a pattern matches."""
+        return self.held if self._seen and self._options.queue_pattern else self.see()
+
+    def see(self) -> dict[str, Held]:
+        """The queues that the options name now, each claimed.
+
+        Raises:
+            PreconditionFailed: a queue could not be had within claimTimeout; it says who has it.
+            QueueNotFound, NoQuorum, QueueDown: and why.
+        """
+        options = self._options
+        if len(self._seen) < len(options.queues) or options.queue_pattern:
+            for name in queue_names(options, self.client):
+                if name not in self._seen:
+                    self._hold_all(name)
+                    self._seen.append(name)
+        return self.held
+
+    def _hold_all(self, name: str) -> None:
+        parts = parts_of(self.client, name, self._options.timeout_s)
+        try:
+            for part in parts:
+                if part.name not in self.held:
+                    self.held[part.name] = self._hold(part)
+        finally:
+            kept = {id(one.queue) for one in self.held.values()}
+            for part in parts:
+                if id(part) not in kept:
+                    part.close()
+
+    def _hold(self, queue: MirroredQueue) -> Held:
+        options = self._options
+        if options.mode == "browse":
+            return Held(queue, None)
+        who = label(f"a stream of queue {queue.name}")
+        try:
+            return Held(queue, queue.claim(who, options.claim_timeout_s))
+        except PreconditionFailed as error:
+            raise PreconditionFailed(
+                f"{error}. A stream needs its queue alone: stop the other, give it more time "
+                "(option claimTimeout), or look without taking (option mode = browse)"
+            ) from None
+
+    def ack(self, held: Held, first: int, end: int) -> None:
+        """Be done with what Spark has committed; asked again it changes nothing."""
+        if held.claim is None or end <= max(first, held.acked):
+            return
+        try:
+            held.claim.ack(first, end - 1, self._options.timeout_s)
+        except PreconditionFailed:
+            # Another consumer came first after a change of master: it gives way, or is named.
+            held.claim.ensure(self._options.claim_timeout_s)
+            held.claim.ack(first, end - 1, self._options.timeout_s)
+        held.acked = end
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+        self.client.close()
