@@ -30,6 +30,7 @@ PURE = (
     "admission",
     "askers",
     "catalog",
+    "census",
     "codec",
     "columns",
     "contacts",

@@ -28,6 +28,7 @@ import msgspec
 from attrs import evolve, frozen
 
 from mirrorq.askers import AskerRecord, Askers, Request
+from mirrorq.census import Census
 from mirrorq.errors import MALFORMED, PolicyError, ProtocolError
 from mirrorq.messages import (
     Bind,
@@ -174,6 +175,8 @@ class Catalog:
         self._nodes: dict[str, NodeRecord] = {}
         self._queues: dict[int, QueueRecord] = {}
         self._ids: dict[str, int] = {}
+        self.census = Census()
+        """What each node does for all queues."""
         self._policies: dict[str, Policy] = {}
         self._exchanges: dict[str, ExchangeRecord] = {}
         self.cluster = 0
@@ -469,8 +472,15 @@ class Catalog:
             reign=reign,
             durability=self._next_durability(queue),
         )
-        self._queues[queue.id] = evolve(queue, view=after)
+        self._view(queue, evolve(queue, view=after))
         return True
+
+    def _view(self, before: QueueRecord | None, after: QueueRecord) -> None:
+        """A queue is new (before: None), or has another view."""
+        if before is not None:
+            self.census.leave(before.view)
+        self.census.enter(after.view)
+        self._queues[after.id] = after
 
     def _end_owned(self, node: str) -> tuple[int, ...]:
         """Delete the exclusive queues whose owners lived in a past life of this node."""
@@ -523,7 +533,6 @@ class Catalog:
                     f"{command.owner} is no handle on a node that runs",
                 )
         queue_id = self._make(command, members, owner_life)
-        self._note_outboxes()
         return CatalogResult(value=queue_id, queues=(queue_id,))
 
     def _make(
@@ -532,7 +541,8 @@ class Catalog:
         queue_id = self._next_queue_id
         self._next_queue_id += 1
         self._ids[command.name] = queue_id
-        self._queues[queue_id] = QueueRecord(
+        definition = self.definition_of(command.name)
+        made = QueueRecord(
             queue_id,
             command.name,
             command.durable,
@@ -540,9 +550,11 @@ class Catalog:
             command.auto_delete,
             command.declarer,
             command.owner,
-            View(1, members, reign=1, durability=self.definition_of(command.name).durability),
+            View(1, members, reign=1, durability=definition.durability),
             owner_life,
+            has_outbox=bool(definition.dead_letter_queue),
         )
+        self._view(None, made)
         return queue_id
 
     def _on_declare_shards(self, command: DeclareShards) -> CatalogResult:
@@ -576,7 +588,6 @@ class Catalog:
         made = {shard: self._make_shard(command, shard, views[shard]) for shard in lacking}
         rings = tuple(made.get(shard, ring) for shard, ring in enumerate(rings))
         self._sharding.put(evolve(known, rings=rings))
-        self._note_outboxes()
         return CatalogResult(value=known.id, queues=tuple(made.values()))
 
     def _make_shard(self, command: DeclareShards, shard: int, members: tuple[Member, ...]) -> int:
@@ -622,7 +633,7 @@ class Catalog:
             self._remove(known.id)
 
     def _note_outboxes(self) -> None:
-        """Policies have changed, or a queue is new: who sends its dead letters elsewhere?"""
+        """Policies have changed: who sends its dead letters elsewhere?"""
         for known in list(self._queues.values()):
             if not known.has_outbox and self.definition_of(known.name).dead_letter_queue:
                 self._queues[known.id] = evolve(known, has_outbox=True)
@@ -635,7 +646,9 @@ class Catalog:
         return CatalogResult(queues=(known.id,))
 
     def _remove(self, queue_id: int) -> None:
-        del self._ids[self._queues.pop(queue_id).name]
+        record = self._queues.pop(queue_id)
+        del self._ids[record.name]
+        self.census.leave(record.view)
         self._unbind_all(queue_id)
         sharded = self._sharding.lose(queue_id, self._queues)
         if sharded is not None:
@@ -688,7 +701,7 @@ class Catalog:
             for each in known.told
             if not is_in_sync(view, each[0]) and not self.is_superseded(each[0])
         )
-        self._queues[known.id] = evolve(known, view=view, told=told)
+        self._view(known, evolve(known, view=view, told=told))
         return CatalogResult(value=view.epoch, queues=(known.id,))
 
     def _next_durability(
@@ -899,7 +912,7 @@ class Catalog:
         self.cluster = cluster
         for queue in self.queues():
             if queue.id in views:
-                self._queues[queue.id] = evolve(queue, view=views[queue.id], told=())
+                self._view(queue, evolve(queue, view=views[queue.id], told=()))
             else:
                 self._remove(queue.id)
 
@@ -942,7 +955,8 @@ class Catalog:
         catalog.applied_index = image.index
         catalog._next_queue_id = image.next_queue_id
         catalog._nodes = {node.name: node for node in image.nodes}
-        catalog._queues = {queue.id: queue for queue in image.queues}
+        for queue in image.queues:
+            catalog._view(None, queue)
         catalog._ids = {queue.name: queue.id for queue in image.queues}
         catalog._policies = policies
         catalog._exchanges = {exchange.name: exchange for exchange in image.exchanges}

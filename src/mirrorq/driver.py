@@ -171,6 +171,8 @@ class Driver:
         self._transport = transport
         self._on_notice = on_notice
         self._ports: dict[SessionId, _Port] = {}
+        self._ports_of: dict[int, dict[SessionId, _Port]] = {}
+        """The same by queue."""
         self._calls: deque[Callable[[], None]] = deque()
         self._woken: deque[SessionId] = deque()
         self._due: dict[SessionId, None] = {}
@@ -240,7 +242,8 @@ class Driver:
         self.post(Forget(token))
 
     def open_port(self, session: SessionId, queue_id: int, port: SessionPort) -> None:
-        self._ports[session] = _Port(session, port, queue_id)
+        known = self._ports[session] = _Port(session, port, queue_id)
+        self._ports_of.setdefault(queue_id, {})[session] = known
         self._sessions[session.number] = session
         self._due[session] = None
         self.post(SessionOpened(session, queue_id))
@@ -252,6 +255,10 @@ class Driver:
         # What its user called last is still on its way into requests.
         self._step_port(known, clock.now_ms())
         del self._ports[session], self._sessions[session.number]
+        others = self._ports_of[known.queue_id]
+        del others[session]
+        if not others:
+            del self._ports_of[known.queue_id]
         self._deadlines.set(session.number, None)
         self.post(SessionClosed(session, known.queue_id))
 
@@ -529,9 +536,7 @@ class Driver:
         return not body.bare or (master is not None and master.reign == reply.epoch)
 
     def _tell_ports(self, change: MasterChange | MasterLinkLost) -> None:
-        for known in self._ports.values():
-            if known.queue_id != change.queue_id:
-                continue
+        for known in self._ports_of.get(change.queue_id, {}).values():
             if isinstance(change, MasterLinkLost):
                 self._tell_port(known, LinkLost())
             elif change.reign:

@@ -346,7 +346,7 @@ class Engine:
             if hosting.promises:
                 self._send_promises(now_ms)
             self._hold_lease(now_ms)
-        if hosting.may_have_news:
+        if hosting.news:
             hosting.tell_masters()
         self._doorkeeper.end()
         if out.writes or out.raft is not None:
@@ -729,10 +729,10 @@ class Engine:
         if isinstance(command, DropCopy) and command.member == self.me and is_done:
             self.hosting.drop_copy(command.queue_id)
         self._was_registered = self.is_registered
-        self.hosting.may_have_news = True
         for queue_id in result.queues:
             self.hosting.on_queue_changed(queue_id)
         if result.nodes:
+            self.hosting.news.of_all = True
             self._doorkeeper.list_nodes(self.catalog)
         if result.queues or result.nodes:
             self._supervise(now_ms, CatalogChanged(result.queues, result.nodes))
@@ -790,7 +790,7 @@ class Engine:
     def _supervise(self, now_ms: int, event: SupervisorEvent) -> None:
         effects = self._supervisor.step(now_ms, event, self._leading)
         self._supervisor_wake = _or_forever(effects.wake_at_ms)
-        self.hosting.may_have_news |= effects.is_news
+        self.hosting.news.of_all |= effects.is_news
         for command in effects.propose:
             self._propose(now_ms, command)
         for node, answer in effects.send:

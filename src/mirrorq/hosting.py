@@ -22,7 +22,7 @@ from mirrorq.deadlines import Deadlines
 from mirrorq.effects import Persisted, QueueImage, QueueWrite, ReplicaEffects
 from mirrorq.engine_events import EngineEffects, MasterChange, MasterLinkLost
 from mirrorq.leftovers import Leftovers
-from mirrorq.local_sessions import NO_MORE, LocalSessions
+from mirrorq.local_sessions import NO_MORE, LocalSessions, News
 from mirrorq.master import Lease, Master
 from mirrorq.messages import (
     DeleteQueue,
@@ -137,8 +137,8 @@ class Hosting:
         """To be sent to the catalog's leader."""
         self.has_asked = False
         """Copies have asked something of the catalog in this step."""
-        self.may_have_news = True
-        """Something has changed that handles may have to be told: who serves their queue."""
+        self.news = News()
+        """What handles may have to be told: who serves their queue."""
         self._config = config
         self._codec = codec
         self._asks = asks
@@ -156,6 +156,10 @@ class Hosting:
         """Queues that hold messages back from the store (`durability: replicated`)."""
         self._joining: dict[int, None] = {}
         """Queues whose copy here is a member that is not in sync."""
+        self._sending: dict[int, None] = {}
+        """Queues whose master here has messages on their way to other queues."""
+        self._is_handing_stale = False
+        """A master here is no more: `handing_until_ms` may be its wish."""
         self._yielding: dict[int, None] = {}
         """Queues that a master here has given up in their epoch."""
         self._told_epochs: dict[int, int] = {}
@@ -185,7 +189,7 @@ class Hosting:
 
     def is_due(self, now_ms: int) -> bool:
         """Whether something came for a copy, or its time has come."""
-        return bool(self._inbox) or self._due.next_ms <= now_ms
+        return bool(self._inbox) or self._is_handing_stale or self._due.next_ms <= now_ms
 
     def run(self, now_ms: int, wall_us: int) -> None:
         """Step the copies that something came for."""
@@ -204,19 +208,22 @@ class Hosting:
                         self._promise(replica)
                         break
                 self._carry_out(replica, effects)
+        if self._is_handing_stale:
+            self._count_handing()
 
     def wake_at_ms(self, now_ms: int) -> int:
         return now_ms if self._inbox else self._due.next_ms
 
     def _note_handing(self, replica: Replica, was_master: Master | None) -> None:
         master = replica.master
-        if master is not was_master:
-            self._count_handing()
-        elif master is not None and master.lease_wanted_until_ms > self.handing_until_ms:
+        if was_master is not None and master is not was_master:
+            self._is_handing_stale = True
+        if master is not None and master.lease_wanted_until_ms > self.handing_until_ms:
             self.handing_until_ms = master.lease_wanted_until_ms
 
     def _count_handing(self) -> None:
-        """A master is no more: until when do the others want the lease?"""
+        """Masters are no more: until when do the others want the lease?"""
+        self._is_handing_stale = False
         masters = (replica.master for replica in self.replicas.values())
         wanted = (master.lease_wanted_until_ms for master in masters if master is not None)
         self.handing_until_ms = max(wanted, default=NEVER_MS)
@@ -255,6 +262,8 @@ class Hosting:
         _keep(self._holding, queue_id, bool(ring.append_cost))
         _keep(self._joining, queue_id, ring.is_member and not ring.in_sync)
         _keep(self._yielding, queue_id, replica.yielded_epoch is not None)
+        is_sending = replica.master is not None and bool(replica.state.outbox.outlets)
+        _keep(self._sending, queue_id, is_sending)
         self.reports.note_step(queue_id)
         self._due.set(queue_id, effects.wake_at_ms)
 
@@ -285,8 +294,8 @@ class Hosting:
         for queue_id in self.sessions.queues():
             if self._is_mastered_by(queue_id, node):
                 self._out.changes.append(MasterLinkLost(queue_id))
-        for queue_id, replica in self.replicas.items():
-            for target in replica.state.outbox.outlets if replica.is_master else ():
+        for queue_id in self._sending:
+            for target in self.replicas[queue_id].state.outbox.outlets:
                 if self._is_mastered_by(target, node):
                     self.post(queue_id, TargetLinkLost(target))
 
@@ -299,7 +308,7 @@ class Hosting:
     def on_catalog_replaced(self, catalog: Catalog) -> None:
         """A snapshot has come."""
         self.catalog = catalog
-        self.may_have_news = True
+        self.news.of_all = True
         known = {record.id for record in catalog.queues()}
         for queue_id in [*self.replicas, *self.images]:
             if queue_id not in known:
@@ -310,6 +319,7 @@ class Hosting:
     def on_queue_changed(self, queue_id: int) -> None:
         """A queue was declared, defined anew, given another view, or deleted."""
         record = self.catalog.queue(queue_id)
+        self.news.queues[queue_id] = None
         if record is None:
             self._drop(queue_id)
         else:
@@ -377,8 +387,8 @@ class Hosting:
         self._due.set(queue_id, None)
         self.reports.drop_copy(queue_id)
         if self.replicas.pop(queue_id, None) is not None:
-            self._count_handing()
-        for queues in (self._holding, self._joining, self._yielding):
+            self._is_handing_stale = True
+        for queues in (self._holding, self._joining, self._yielding, self._sending):
             queues.pop(queue_id, None)
         self.rounds.forget(queue_id)
         self._out.writes.append(QueueWrite(queue_id, reset=True))
@@ -394,7 +404,7 @@ class Hosting:
 
     def open_session(self, session: SessionId, queue_id: int) -> None:
         self.sessions.open(session, queue_id)
-        self.may_have_news = True
+        self.news.queues[queue_id] = None
 
     def close_session(self, session: SessionId, queue_id: int) -> None:
         self.sessions.close(session, queue_id)
@@ -418,11 +428,11 @@ class Hosting:
 
     def tell_masters(self) -> None:
         """Tell handles on this node who serves their queue, when that has changed."""
-        self.may_have_news = False
-        for queue_id, replica in self.replicas.items():
-            if replica.is_master and replica.state.outbox.outlets:
-                self.post(queue_id, TargetsChanged())
-        for queue_id in self.sessions.queues():
+        news, self.news = self.news, News(of_all=False)
+        for queue_id in self._sending:
+            self.post(queue_id, TargetsChanged())
+        sessions = self.sessions
+        for queue_id in sessions.queues() if news.of_all else sessions.among(news.queues):
             record = self.catalog.queue(queue_id)
             if record is None:
                 # It may have gone between its declaration and the opening of the handle.

@@ -8,13 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from attrs import define, field
+
 from mirrorq.engine_events import MasterChange
 from mirrorq.messages import SessionId
 
-__all__ = ["LocalSessions"]
+__all__ = ["LocalSessions", "News"]
 
 NO_MORE = (0, False)
 """What is told of a queue that was deleted, or is about to be."""
+
+
+@define
+class News:
+    """What has changed since handles were told last: of a thousand queues it is mostly one."""
+
+    of_all: bool = True
+    """Who is alive, or the whole catalog."""
+    queues: dict[int, None] = field(factory=dict)
+    """These have another view, or another handle."""
+
+    def __bool__(self) -> bool:
+        return self.of_all or bool(self.queues)
 
 
 class LocalSessions:
@@ -22,22 +37,37 @@ class LocalSessions:
 
     def __init__(self) -> None:
         self._queue_of: dict[SessionId, int] = {}
+        self._counts: dict[int, int] = {}
+        """Queue -> sessions that are open."""
         self._owners: dict[SessionId, None] = {}
         """Handles on this node that own an exclusive queue, or are to."""
         self._told: dict[int, tuple[int, bool]] = {}
 
     def open(self, session: SessionId, queue_id: int) -> None:
+        self._forget(session)
         self._queue_of[session] = queue_id
+        self._counts[queue_id] = self._counts.get(queue_id, 0) + 1
         self._told.pop(queue_id, None)
 
     def close(self, session: SessionId, queue_id: int) -> None:
-        self._queue_of.pop(session, None)
-        if queue_id not in self._queue_of.values():
+        self._forget(session)
+        if queue_id not in self._counts:
             self._told.pop(queue_id, None)
+
+    def _forget(self, session: SessionId) -> None:
+        queue_id = self._queue_of.pop(session, None)
+        if queue_id is not None:
+            self._counts[queue_id] -= 1
+            if not self._counts[queue_id]:
+                del self._counts[queue_id]
 
     def queues(self) -> Iterable[int]:
         """Each queue of which a handle is open, once."""
-        return dict.fromkeys(self._queue_of.values())
+        return tuple(self._counts)
+
+    def among(self, queues: Iterable[int]) -> Iterable[int]:
+        """Those of these queues of which a handle is open."""
+        return [queue_id for queue_id in queues if queue_id in self._counts]
 
     def tell(self, queue_id: int, reign: int, is_available: bool) -> MasterChange | None:
         """What handles of a queue are to hear of its master, when that is news."""
@@ -50,7 +80,7 @@ class LocalSessions:
     def tell_deleted(self, queue_id: int) -> MasterChange | None:
         """The same in the moment in which the queue goes."""
         self._told.pop(queue_id, None)
-        if queue_id not in self._queue_of.values():
+        if queue_id not in self._counts:
             return None
         return self.tell(queue_id, *NO_MORE)
 

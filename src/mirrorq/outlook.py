@@ -13,7 +13,7 @@ from mirrorq.kept_places import KeptPlaces
 from mirrorq.lease import LeaseGrantor
 from mirrorq.liveness import Liveness, Status
 from mirrorq.messages import MemberId, View
-from mirrorq.placement import Loads, loads_of, wanted_members
+from mirrorq.placement import Loads, wanted_members
 from mirrorq.view import counts_lives, joining_ids, promotable
 
 __all__ = ["Leave", "Outlook", "Situation"]
@@ -72,7 +72,8 @@ class Outlook:
             and self.status(node.member) is Status.ALIVE
             and not self.is_leaving(node.member)
         )
-        return Situation(running, loads_of(self.catalog.queues()))
+        census = self.catalog.census
+        return Situation(running, Loads(dict(census.masters), dict(census.copies)))
 
     def wanted(self, queue: QueueRecord, situation: Situation) -> tuple[MemberId, ...]:
         """Return the members that the queue should have by the policy in force."""

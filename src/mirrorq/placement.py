@@ -31,27 +31,15 @@ from mirrorq.catalog import QueueRecord
 from mirrorq.messages import DeclareQueue, MemberId
 from mirrorq.policy import Definition
 
-__all__ = ["Loads", "Seat", "levelled", "loads_of", "wanted_members"]
+__all__ = ["Loads", "Seat", "levelled", "wanted_members"]
 
 
 @frozen
 class Loads:
-    """What each node does for all queues; an absent name does nothing."""
+    """What each node does for all queues (`census`); an absent name does nothing."""
 
     masters: Mapping[str, int]
     copies: Mapping[str, int]
-
-
-def loads_of(queues: Iterable[QueueRecord]) -> Loads:
-    """Count the queues that each node leads, and those that it holds a copy of."""
-    masters: dict[str, int] = {}
-    copies: dict[str, int] = {}
-    for queue in queues:
-        names = [member.id.node for member in queue.view.members]
-        masters[names[0]] = masters.get(names[0], 0) + 1
-        for name in names:
-            copies[name] = copies.get(name, 0) + 1
-    return Loads(masters, copies)
 
 
 # --- Where copies should be -----------------------------------------------------------------

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.catalog import Catalog, CatalogResult, decode_command, encode_command
+from mirrorq.census import Census
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
     CatalogCommand,
@@ -61,6 +62,17 @@ def applied(*commands: CatalogCommand) -> tuple[Catalog, CatalogResult]:
     for index, command in enumerate(commands, 1):
         result = catalog.apply(index, command)
     return catalog, result
+
+
+def test_the_census_counts_masters_and_copies() -> None:
+    """Joining members hold a copy too; a queue that is gone counts no more."""
+    members = (Member(A, True), Member(B, False))
+    catalog, _ = applied(declare(), declare("lines"), ChangeView(2, 1, members))
+    assert catalog.census == Census({"a": 2}, {"a": 2, "b": 2, "c": 1})
+    catalog.apply(4, change(1, B, C, how="clean"))
+    assert catalog.census == Census({"b": 1, "a": 1}, {"a": 1, "b": 2, "c": 1})
+    catalog.apply(5, DeleteQueue(2))
+    assert catalog.census == Census({"b": 1}, {"b": 1, "c": 1})
 
 
 # --- Nodes ------------------------------------------------------------------------------
@@ -414,8 +426,18 @@ def test_any_history_is_well_formed_and_survives_a_snapshot(
         for queue in one.queues():
             assert order_error(queue.view.members) == ""
             _check_step(before.get(queue.id), queue.view)
+            assert queue.has_outbox or not one.definition_of(queue.name).dead_letter_queue
+        assert one.census == _counted(one)
     assert one.snapshot() == other.snapshot()
+    assert one.census == other.census
     assert Catalog.restore(one.snapshot()).snapshot() == one.snapshot()
+
+
+def _counted(catalog: Catalog) -> Census:
+    counted = Census()
+    for queue in catalog.queues():
+        counted.enter(queue.view)
+    return counted
 
 
 def _check_step(before: View | None, after: View) -> None:

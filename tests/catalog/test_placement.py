@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mirrorq.catalog import QueueRecord
 from mirrorq.messages import DeclareQueue, MemberId
-from mirrorq.placement import Loads, Seat, levelled, loads_of, wanted_members
+from mirrorq.placement import Loads, Seat, levelled, wanted_members
 from mirrorq.policy import DEFAULT, Definition
 from mirrorq.view import make_view
 
@@ -142,11 +142,6 @@ def test_nobody_running_wants_nobody() -> None:
     for definition in (DEFAULT, exactly(2), nodes("a"), RANDOM, LEAST):
         assert wanted_members(QUEUE, definition, (), IDLE) == ()
         assert wanted_members(declaration("a"), definition, (), IDLE) == ()
-
-
-def test_loads_count_masters_and_copies() -> None:
-    """Joining members hold a copy too."""
-    assert loads_of((QUEUE,)) == Loads({"c": 1}, {"a": 1, "b": 1, "c": 1})
 
 
 # --- Levelling ------------------------------------------------------------------------------

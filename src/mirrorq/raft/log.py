@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from mirrorq.effects import RaftEntry, RaftImage, RaftSnapshot, RaftWrite
 from mirrorq.messages import StoreId
 from mirrorq.raft.messages import KIND_VOTERS, decode_voters
@@ -199,6 +201,10 @@ def merge_writes(earlier: RaftWrite | None, later: RaftWrite | None) -> RaftWrit
     """Return one write that leaves the disk as doing both, in order, would."""
     if earlier is None or later is None:
         return later if earlier is None else earlier
+    if later.snapshot is None and later.truncate_from is None:
+        # As a rule; a thousand proposals of one step are a thousand merges.
+        state = later.state if later.state is not None else earlier.state
+        return evolve(earlier, state=state, append=earlier.append + later.append)
     snapshot = later.snapshot if later.snapshot is not None else earlier.snapshot
     kept = [
         entry

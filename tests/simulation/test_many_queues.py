@@ -1,0 +1,110 @@
+"""Many queues: what is said and written once for all, and work that grows only as they do."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+
+from mirrorq.engine_events import Ask
+from mirrorq.messages import DeclareQueue
+from mirrorq.testing import SimulatedCluster
+from mirrorq.testing.cluster import SimulatedNode
+
+QUIET = {"Hello", "AppendRequest", "AppendAnswer"}
+"""What nodes say to each other though nothing happens."""
+
+
+class Many:
+    """Three nodes and so many queues, a third of them mastered by each; counts of what they do."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.cluster = SimulatedCluster(seed=3)
+        self.sent: Counter[str] = Counter()
+        self.commits: Counter[str] = Counter()
+        send, commit = self.cluster._send, self.cluster._commit_next
+
+        def counted_send(node: SimulatedNode, messages: list[tuple[str, object]]) -> None:
+            self.sent.update(type(message).__name__ for _, message in messages)
+            send(node, messages)
+
+        def counted_commit(node: SimulatedNode) -> None:
+            self.commits[node.name] += 1
+            commit(node)
+
+        self.cluster._send = counted_send  # type: ignore[method-assign]
+        self.cluster._commit_next = counted_commit  # type: ignore[method-assign]
+        self.cluster.start()
+        self.cluster.run(3000)
+
+    def forget(self) -> None:
+        self.sent.clear()
+        self.commits.clear()
+
+    def declare(self) -> None:
+        """All of them at once."""
+        for number in range(self.count):
+            node = "abc"[number % 3]
+            command = DeclareQueue(f"q{number}", True, False, False, node, None, ())
+            self.cluster.tell(node, Ask(self.cluster.new_token(), command))
+        self._until_served("abc")
+
+    def kill(self) -> None:
+        """One node; all its queues get another master."""
+        self.cluster.kill("a")
+        self._until_served("bc")
+
+    def _until_served(self, nodes: str) -> None:
+        engines = [self.cluster.engine(node) for node in nodes]
+        for _ in range(100):
+            # Not run_until: it looks at each event, and to look at all queues is work, too.
+            self.cluster.run(20)
+            replicas = [replica for engine in engines for replica in engine.replicas.values()]
+            if sum(replica.is_serving for replica in replicas) == self.count:
+                return
+        raise AssertionError("not all queues have a master")
+
+
+def test_what_is_sent_and_written_for_all_queues_is_together() -> None:
+    """Declarations and new views travel and are written many in one; idle queues are silent."""
+    many = Many(48)
+    many.forget()
+    many.declare()
+    assert many.sent["AppendRequest"] <= 16
+    assert max(many.commits.values()) <= 24
+    many.cluster.run(8000)
+    many.forget()
+    many.cluster.run(5000)
+    assert set(many.sent) == QUIET
+    assert not many.commits
+    many.forget()
+    many.kill()
+    assert many.sent["AppendRequest"] <= 16
+    assert max(many.commits.values()) <= 24
+
+
+def calls_of(work: Callable[[], None]) -> int:
+    """How many calls of Python functions something takes: the same in each run."""
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_work_grows_no_faster_than_queues() -> None:
+    """To declare queues, and to replace the master of a third of them."""
+    few, more = Many(16), Many(96)
+    for what in ("declare", "kill"):
+        one, other = (calls_of(getattr(many, what)) / many.count for many in (few, more))
+        assert other < 1.25 * one, (what, one, other)
