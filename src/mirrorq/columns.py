@@ -7,9 +7,11 @@ of it follows from the ops alone: columns at the same lsn are equal on all copie
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 from operator import sub
 from typing import Self
 
@@ -17,6 +19,8 @@ MASK = 2**64 - 1
 """Sums are counted modulo 2^64: only differences of them are read."""
 HEAD_COUNT = 1024
 """Runs that are gone at the front are cut off when there are more, and more than half."""
+
+_OFFSET = struct.Struct("i")
 
 
 class Column:
@@ -146,6 +150,14 @@ class Sizes(Column):
         else:
             self._totals[-1] = self._totals[-1] + added & MASK
 
+    def append_offsets(self, first: int, offsets: bytes, count: int) -> None:
+        """The sizes of a frame's messages, from `first` on, by the offsets in it."""
+        size = equal_size(offsets, count)
+        if size is None:
+            self.append_sizes(first, sizes_of(offsets, count))
+        else:
+            self.append(first, first + count - 1, size)
+
     def append_sizes(self, first: int, sizes: list[int]) -> None:
         """The sizes of messages from `first` on."""
         if sizes.count(sizes[0]) == len(sizes):
@@ -185,6 +197,23 @@ class Sizes(Column):
         before = self._totals[-1] if self._totals else 0
         super()._load(first, last, value)
         self._totals.append(before + (last - first + 1) * value & MASK)
+
+
+def equal_size(offsets: bytes, count: int) -> int | None:
+    """The size of all bodies of a frame, None when they differ. Most producers' are equal, and
+    whether they are is seen without looking at each."""
+    if not offsets:
+        return 0
+    size, last = _OFFSET.unpack_from(offsets, 4)[0], _OFFSET.unpack_from(offsets, 4 * count)[0]
+    if last != size * count or (count > 1 and offsets != _equal_steps(size, count)):
+        return None
+    return int(size)
+
+
+@lru_cache(maxsize=32)
+def _equal_steps(size: int, count: int) -> bytes:
+    ends = range(0, (count + 1) * size, size) if size else [0] * (count + 1)
+    return array("i", ends).tobytes()
 
 
 def sizes_of(offsets: bytes, count: int) -> list[int]:

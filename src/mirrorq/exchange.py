@@ -35,7 +35,6 @@ from mirrorq.message import HeaderValue, pack_properties
 from mirrorq.messages import Administrative, Bind, DeclareExchange, DeleteExchange, Unbind
 from mirrorq.outcomes import Outcomes
 from mirrorq.publisher import checked_body
-from mirrorq.puts import SinglePut
 from mirrorq.queue import MirroredQueue
 from mirrorq.routing import KEY_CHARS_MAX, ExchangeRecord, Routes, arguments_text, exchange_error
 from mirrorq.terms import Terms, terms_of
@@ -264,9 +263,10 @@ class Exchange:
             gathering = Gathering(letter.confirmation, letter.mandatory, self._on_ended)
             for handle in reached:
                 part = gathering.part(handle)
-                put = SinglePut(part, letter.body, letter.properties, letter.terms)
                 try:
-                    handle._publisher.accept(put, 1, put.size, len(put.body), False, None)
+                    handle._publisher.accept_one(
+                        part, letter.body, letter.properties, letter.terms, False, None
+                    )
                 except MirrorQError as error:
                     # Closed, because its queue was deleted; or a limit of that queue alone.
                     gathering.end(handle, None, error)

@@ -36,7 +36,7 @@ from mirrorq.message import Message
 from mirrorq.messages import Counts, Deliver, SessionRequest
 from mirrorq.outcomes import Outcomes
 from mirrorq.publisher import Publisher
-from mirrorq.puts import ManyPut, SinglePut
+from mirrorq.puts import ManyPut, PutRun
 from mirrorq.receiver import Receiver, messages_of
 from mirrorq.session import (
     Closed,
@@ -103,7 +103,7 @@ class Handle:
         self._pid = os.getpid()
         self._outcomes = self._own_outcomes()
         self._inbox: deque[Any] = deque()
-        """SinglePut, ManyPut, Settle, or a function to be called on the host's thread."""
+        """PutRun, ManyPut, Settle, or a function to be called on the host's thread."""
         self._is_woken = False
         self._is_shut = False
         """No puts any more; gets until the queue is empty."""
@@ -191,13 +191,16 @@ class Handle:
     def _drain(self, session: Session) -> None:
         """Turn what users have called since the last step into calls of the session."""
         inbox = self._inbox
-        puts: list[SinglePut | ManyPut] = []
+        puts: list[PutRun | ManyPut] = []
         settled: list[Settle] = []
         functions: list[Callable[[], None]] = []
         while inbox:
             item = inbox.popleft()
             kind = type(item)
-            if kind is SinglePut or kind is ManyPut:
+            if kind is PutRun:
+                self._publisher.take(item)
+                puts.append(item)
+            elif kind is ManyPut:
                 puts.append(item)
             elif kind is StepPut:
                 # In the order of calls: what was put before it is stored before it.
@@ -343,7 +346,10 @@ class Handle:
             self._publisher.count = self._publisher.size = 0
             while self._inbox:
                 item = self._inbox.popleft()
-                if isinstance(item, SinglePut | ManyPut | StepPut | StagedPut):
+                if isinstance(item, PutRun):
+                    for confirmation in item.confirmations:
+                        confirmation._finish(None, ConfirmUnknown(why))
+                elif isinstance(item, ManyPut | StepPut | StagedPut):
                     item.confirmation._finish(None, ConfirmUnknown(why))
                 elif isinstance(item, Settle):
                     settles.refuse([item], why)

@@ -18,7 +18,7 @@ from typing import Literal
 
 from attrs import frozen
 
-from mirrorq.columns import Sizes, sizes_of
+from mirrorq.columns import Sizes
 from mirrorq.messages import Entry, Range
 from mirrorq.policy import Definition
 from mirrorq.ranges import RangeSet
@@ -190,8 +190,7 @@ class InLog:
     def note(self, entry: Entry) -> None:
         """A publish is appended to the log."""
         header = entry.header
-        sizes = sizes_of(entry.offsets, header.count)
-        self._sizes.append_sizes(header.first_sequence, sizes)
+        self._sizes.append_offsets(header.first_sequence, entry.offsets, header.count)
         self._coming.add(header.first_sequence, header.last_sequence)
 
     def note_runs(self, first: int, runs: Iterable[tuple[int, int]]) -> None:

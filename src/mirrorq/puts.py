@@ -20,7 +20,8 @@ from mirrorq.wire.frames import pack_publish
 
 PACK_COUNT = 4096
 PACK_BYTES = 256 * 1024
-"""Single puts of one round go into frames of at most so many messages and bytes."""
+"""Single puts of one round go into frames of at most so many messages and bytes; a larger put
+goes alone."""
 FRAME_OVERHEAD = 256
 """Header, padding, terms and the offsets' first entries of a frame."""
 MESSAGE_OVERHEAD = 8
@@ -28,17 +29,47 @@ MESSAGE_OVERHEAD = 8
 
 
 @define(eq=False)
-class SinglePut:
-    """One `put`, in the inbox."""
+class PutRun:
+    """Single puts that wait together, in the inbox: what leaves as one frame.
 
-    confirmation: Confirmation
-    body: bytes
-    properties: bytes
+    Columns and no object for each put: they are made on users' threads, one after another, and
+    whoever drains the inbox takes them as they are.
+    """
+
     terms: Terms
+    confirmations: list[Confirmation]
+    bodies: list[bytes]
+    size: int
+    """Bytes of bodies and properties."""
+    properties: list[bytes] | None = None
+    """One for each body; None: nobody has any."""
 
-    @property
-    def size(self) -> int:
-        return len(self.body) + len(self.properties)
+    @classmethod
+    def of(
+        cls, confirmation: Confirmation, body: bytes, properties: bytes, terms: Terms
+    ) -> PutRun:
+        """A run that begins with this put."""
+        size = len(body) + len(properties)
+        return cls(terms, [confirmation], [body], size, [properties] if properties else None)
+
+    def has_place(self, count: int, size: int, terms: Terms) -> bool:
+        """Whether so much more may leave with it."""
+        is_small = len(self.bodies) + count <= PACK_COUNT and self.size + size <= PACK_BYTES
+        return is_small and terms == self.terms
+
+    def join(self, later: PutRun) -> None:
+        """Take in a run that was put after this one."""
+        self.join_properties(later.properties, len(later.bodies))
+        self.confirmations += later.confirmations
+        self.bodies += later.bodies
+        self.size += later.size
+
+    def join_properties(self, later: list[bytes] | None, count: int) -> None:
+        """Properties of `count` more bodies, before these are added."""
+        if self.properties is None and later is not None:
+            self.properties = [b""] * len(self.bodies)
+        if self.properties is not None:
+            self.properties += later or [b""] * count
 
 
 @define(eq=False)
@@ -98,35 +129,29 @@ def packer(
     return pack
 
 
-def frames_of(inbox: Sequence[SinglePut | ManyPut], frame_bytes_max: int) -> Iterator[Put]:
+def frames_of(inbox: Sequence[PutRun | ManyPut], frame_bytes_max: int) -> Iterator[Put]:
     """Turn calls into batches, in order."""
-    run: list[SinglePut] = []
-    size = 0
+    run: PutRun | None = None
     for item in inbox:
-        if isinstance(item, ManyPut):
-            if run:
-                yield _single(run, size)
-                run, size = [], 0
+        if run is not None:
+            if isinstance(item, PutRun) and run.has_place(len(item.bodies), item.size, item.terms):
+                run.join(item)
+                continue
+            yield _singles(run)
+            run = None
+        if isinstance(item, PutRun):
+            run = item
+        else:
             yield from _many(item, frame_bytes_max)
-            continue
-        is_full = len(run) >= PACK_COUNT or size + item.size > PACK_BYTES
-        terms = item.terms
-        is_other = bool(run) and run[-1].terms is not terms and run[-1].terms != terms
-        if run and (is_full or is_other):
-            yield _single(run, size)
-            run, size = [], 0
-        run.append(item)
-        size += item.size
-    if run:
-        yield _single(run, size)
+    if run is not None:
+        yield _singles(run)
 
 
-def _single(run: list[SinglePut], size: int) -> Put:
-    bodies = [item.body for item in run]
-    properties = [item.properties for item in run]
-    token = PutToken([item.confirmation for item in run], None, 0, len(run), len(run))
-    pack = packer(bodies, properties, run[0].terms)
-    return Put(token, len(run), size, pack, False, sum(map(len, bodies)))
+def _singles(run: PutRun) -> Put:
+    count = len(run.bodies)
+    token = PutToken(run.confirmations, None, 0, count, count)
+    pack = packer(run.bodies, run.properties or (), run.terms)
+    return Put(token, count, run.size, pack, False, sum(map(len, run.bodies)))
 
 
 def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:

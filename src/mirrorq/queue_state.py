@@ -400,7 +400,7 @@ class QueueState:
         header = entry.header
         first, last = header.first_sequence, header.first_sequence + header.count - 1
         self.live.add(first, last)
-        self.sizes.append_sizes(first, sizes_of(entry.offsets, header.count))
+        self.sizes.append_offsets(first, entry.offsets, header.count)
         self.stamps.append(first, last, max(header.timestamp_us, 0) // 1000)
         self.ttls.append(first, last, header.ttl_ms)
         self.has_ttls = self.has_ttls or header.ttl_ms > 0

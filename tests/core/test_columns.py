@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.columns import Column, Sizes, sizes_of
+from mirrorq.columns import Column, Sizes, equal_size, sizes_of
 from mirrorq.ranges import RangeSet
 
 ACTIONS = st.lists(
@@ -104,3 +107,17 @@ def test_what_is_no_column_is_refused(data: bytes) -> None:
 def test_sizes_of_a_frame_without_offsets() -> None:
     """Where nothing is known of sizes they are 0."""
     assert sizes_of(b"", 3) == [0, 0, 0]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=5), st.integers(1, 40))
+def test_sizes_by_offsets(some: list[int], times: int) -> None:
+    """As those that are looked at one by one, whether they are equal or not."""
+    for sizes in (some * times, some[:1] * times):
+        offsets = array("i", [0, *accumulate(sizes)]).tobytes()
+        equal = sizes[0] if len(set(sizes)) == 1 else None
+        assert equal_size(offsets, len(sizes)) == equal
+        quick, slow = Sizes(), Sizes()
+        quick.append_offsets(7, offsets, len(sizes))
+        slow.append_sizes(7, sizes)
+        assert quick == slow
+        assert quick.total(7, 6 + len(sizes)) == sum(sizes)

@@ -7,7 +7,7 @@ import pytest
 from mirrorq.confirmation import Confirmation
 from mirrorq.errors import ConfigError
 from mirrorq.outcomes import Outcomes
-from mirrorq.puts import ManyPut, SinglePut, frames_of
+from mirrorq.puts import ManyPut, PutRun, frames_of
 from mirrorq.terms import PLAIN, Terms, terms_of
 from mirrorq.wire import frames
 
@@ -38,8 +38,8 @@ def test_a_frame_holds_messages_of_one_kind() -> None:
     """Where terms differ a new frame begins, in the order of the puts, and says them."""
     outcomes = Outcomes()
     said = [PLAIN, PLAIN, Terms(priority=9), Terms(priority=9), Terms(delay_ms=5), PLAIN]
-    inbox: list[SinglePut | ManyPut] = [
-        SinglePut(Confirmation(outcomes), b"%d" % index, b"", terms)
+    inbox: list[PutRun | ManyPut] = [
+        PutRun.of(Confirmation(outcomes), b"%d" % index, b"", terms)
         for index, terms in enumerate(said)
     ]
     inbox.append(ManyPut(Confirmation(outcomes), [b"6", b"7"], b"", Terms(False, 31, 2, 3), 2))

@@ -14,6 +14,7 @@ from attrs import evolve
 from mirrorq.host import Declared
 from mirrorq.outcomes import Outcomes
 from mirrorq.publisher import Publisher
+from mirrorq.puts import ManyPut, PutRun
 from mirrorq.queue import MirroredQueue
 from mirrorq.receiver import AHEAD_BYTES, FIRST_BYTES
 from mirrorq.shards import shard_name
@@ -21,7 +22,6 @@ from mirrorq.shards import shard_name
 if TYPE_CHECKING:
     from mirrorq.config import Config
     from mirrorq.host import Host
-    from mirrorq.puts import ManyPut, SinglePut
     from mirrorq.session import Session
     from mirrorq.sharded.queue import ShardedQueue
     from mirrorq.steps import StepPut
@@ -70,28 +70,33 @@ class ShardPublisher(Publisher):
 
     def __init__(self, handle: Shard) -> None:
         super().__init__(handle)
-        self._gathered: list[SinglePut | ManyPut] = []
+        self._gathered: list[PutRun | ManyPut] = []
         self._gathered_bytes = 0
+        self._gathered_count = 0
+        """`put_many`s, and puts."""
 
     @property
     def has_gathered(self) -> bool:
         """Whether there are puts that the session does not know of."""
         return bool(self._gathered)
 
-    def offer(self, session: Session, items: Sequence[SinglePut | ManyPut]) -> None:
+    def offer(self, session: Session, items: Sequence[PutRun | ManyPut]) -> None:
         """Take what was put since the last step."""
         self._gathered += items
-        self._gathered_bytes += sum(item.size for item in items)
+        for item in items:
+            self._gathered_bytes += item.size
+            self._gathered_count += len(item.bodies) if isinstance(item, PutRun) else 1
 
     def send(self, session: Session, *, is_all: bool = False) -> None:
         """Pack what has gathered, if it is time."""
-        is_enough = self._gathered_bytes >= BATCH_BYTES or len(self._gathered) >= BATCH_COUNT
+        is_enough = self._gathered_bytes >= BATCH_BYTES or self._gathered_count >= BATCH_COUNT
         if self._gathered and (is_all or is_enough or not session.has_open_batches):
             super().offer(session, self.take_gathered())
 
-    def take_gathered(self) -> list[SinglePut | ManyPut]:
+    def take_gathered(self) -> list[PutRun | ManyPut]:
         """What has gathered, which is then the caller's."""
-        items, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        items, self._gathered = self._gathered, []
+        self._gathered_bytes = self._gathered_count = 0
         return items
 
 

@@ -43,6 +43,8 @@ WALK_BYTES_MAX = 256 << 20
 """After an unclean end the pages of a file up to this size are walked before LMDB sees them: a
 few milliseconds when messages came in batches, two seconds when each came in its own commit."""
 DATA_FILE = "data.mdb"
+NO_TXN = 1 << 64
+"""Greater than the number of any transaction."""
 
 _META = struct.Struct("<16xI20xI92xQQ")
 """Of a meta page: magic, size of a page, last page, transaction. The one with the later
@@ -111,6 +113,10 @@ class Environment:
         self._reading = threading.Lock()
         self._room_bytes: int | None = None
         """What `room_bytes` said, until something is written."""
+        self._file_bytes = 0
+        """Of all pages up to the last one in use, as of the last commit."""
+        self._txn_id = 0
+        """Of the write transaction that was begun last."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = PathLock(path)
@@ -168,8 +174,10 @@ class Environment:
             lib_version=0,
         )
         try:
-            self._bytes_limit = max(self._bytes_max, self._file_bytes()) + RESERVE_BYTES
-            self._extent = Extent(self.path / DATA_FILE, self._file_bytes())
+            self._page_bytes = int(self._lmdb.stat()["psize"])
+            self._measure_file()
+            self._bytes_limit = max(self._bytes_max, self._file_bytes) + RESERVE_BYTES
+            self._extent = Extent(self.path / DATA_FILE, self._file_bytes)
             with self._lmdb.begin(write=True, buffers=True) as txn:
                 self._refuse_foreign(txn)
                 self.tables = Tables.open(self._lmdb, txn)
@@ -228,16 +236,17 @@ class Environment:
             self._check_open()
             self._room_bytes = None
             while True:
-                before = self._lmdb.info()["last_txnid"]
+                self._txn_id = NO_TXN
                 try:
                     result = self._write_once(work, message_bytes)
-                    self._extent.cover(self._file_bytes())
+                    self._measure_file()
+                    self._extent.cover(self._file_bytes)
                     return result
                 except lmdb.MapFullError:
                     self._grow()
                 except lmdb.Error as error:
                     self._recover()
-                    if self._lmdb.info()["last_txnid"] != before:
+                    if self._lmdb.info()["last_txnid"] >= self._txn_id:
                         raise StoreError(
                             f"store {self.path}: the disk failed at the end of a commit ({error}), "
                             "which may be on disk or not: close the store and open it again"
@@ -250,6 +259,7 @@ class Environment:
         message_bytes: int | None,
     ) -> Result:
         txn = self._lmdb.begin(write=True, buffers=True)
+        self._txn_id = txn.id()
         try:
             result = work(txn)
             if message_bytes is not None:
@@ -262,7 +272,7 @@ class Environment:
 
     def _check_room(self, txn: lmdb.Transaction[memoryview], message_bytes: int) -> None:
         # Pages are at least half full; well below the bound there is nothing to count.
-        if self._file_bytes() + 2 * message_bytes + RESERVE_BYTES < self._bytes_max:
+        if self._file_bytes + 2 * message_bytes + RESERVE_BYTES < self._bytes_max:
             return
         used = self._used_bytes(txn)
         if used > self._bytes_max:
@@ -307,7 +317,7 @@ class Environment:
         """
         room = self._room_bytes
         if room is None:
-            free = self._bytes_max - self._file_bytes() - RESERVE_BYTES
+            free = self._bytes_max - self._file_bytes - RESERVE_BYTES
             room = free if free > ROOM_BYTES else self._bytes_max - self.used_bytes()
             self._room_bytes = room
         return room
@@ -318,8 +328,9 @@ class Environment:
             pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         return pages * int(stat["psize"])
 
-    def _file_bytes(self) -> int:
-        return int((self._lmdb.info()["last_pgno"] + 1) * self._lmdb.stat()["psize"])
+    def _measure_file(self) -> None:
+        # Once a commit: a dictionary of all that LMDB knows is made for it.
+        self._file_bytes = (int(self._lmdb.info()["last_pgno"]) + 1) * self._page_bytes
 
     # --- Errors -------------------------------------------------------------------------
 
