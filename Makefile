@@ -96,7 +96,7 @@ spark-cluster: $(STAMP)  ## the connector on executors that are processes, and w
 	$(PYTEST) $(SPARK) -m scale --durations=0
 
 test-browser: $(STAMP)  ## the dashboard in a real browser: apt-get install chromium chromium-driver
-	@command -v chromium chromedriver >/dev/null || { echo 'apt-get install chromium chromium-driver'; exit 1; }
+	@{ command -v chromium && command -v chromedriver; } >/dev/null || { echo 'apt-get install chromium chromium-driver'; exit 1; }
 	$(PYTEST) $(BROWSER)
 
 $(VENV)/.matplotlib: $(STAMP)
