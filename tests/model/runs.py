@@ -22,6 +22,7 @@ from mirrorq.policy import parse, to_text
 from mirrorq.raft import replication
 from mirrorq.testing import checkers
 from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.fleeting import Fleeting
 from mirrorq.testing.holders import Holders
 from mirrorq.testing.swarm import Swarm
 from raft import storm as raft_storm
@@ -180,6 +181,35 @@ def holders(seed: int) -> str:
         wrong.extend([] if is_done else ["no progress: the queue is not drained"])
         wrong.extend([*load.wrong, *cluster.onlooker.wrong])
         wrong.extend(checkers.all_of_journal(load.life.journal))
+
+    return complaint(run) or _one_of_each(wrong)
+
+
+def fleeting(seed: int) -> str:
+    """Exclusive and auto-delete queues on 3 nodes, one of which is killed and comes back."""
+    wrong: list[str] = []
+
+    def run() -> None:
+        cluster = SimulatedCluster(seed=seed)
+        cluster.start()
+        cluster.declare("a", "orders")
+        load = Fleeting(cluster, Random(seed), Counter())
+        load.start()
+        cluster.run(3000)
+        cluster.kill("abc"[seed % 3])
+        cluster.run(1000)
+        cluster.start("abc"[seed % 3])
+        cluster.run(2000)
+        load.quiet_down()
+        cluster.run(500)
+        load.drain()
+        is_done = cluster.run_until(lambda: load.is_over, HOLDERS_END_MS)
+        wrong.extend([] if is_done else ["no progress: not every queue is gone"])
+        wrong.extend([*load.wrong, *cluster.onlooker.wrong])
+        for life in load.lives:
+            life.journal.ended = cluster.onlooker.ended.get(life.queue_id, {})
+            wrong.extend(checkers.all_of_journal(life.journal))
+            wrong.extend(checkers.undeleted(cluster, life.queue_id))
 
     return complaint(run) or _one_of_each(wrong)
 

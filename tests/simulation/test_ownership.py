@@ -12,6 +12,7 @@ from mirrorq.engine_events import Ask, Forget
 from mirrorq.messages import DeclareQueue, View
 from mirrorq.testing import checkers
 from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.swarm import Swarm
 from mirrorq.testing.workload import Journal, Producer, SimulatedHandle
 
 from .world import Taker
@@ -189,6 +190,19 @@ def _come(cluster: SimulatedCluster, queue_id: int) -> Taker:
     return taker
 
 
+# --- In a swarm -----------------------------------------------------------------------------
+
+
+def test_queues_that_go_with_somebody_do_so_whatever_breaks() -> None:
+    """No visitor loses its queue, none is left at the end, nothing confirmed is lost."""
+    swarm = Swarm(2, chain=False, fan=False, fleeting=True)
+    assert swarm.run().wrong == []
+    assert swarm.fleeting is not None
+    lives = swarm.fleeting.lives
+    assert any(not life.journal.is_deleted for life in lives)
+    assert sum(len(life.journal.attempts) for life in lives) > 100
+
+
 # --- Transient ----------------------------------------------------------------------------
 
 
@@ -279,9 +293,7 @@ def live(cluster: SimulatedCluster, queue_id: int) -> set[int]:
     return {replica.state.live.count for replica in replicas if replica is not None}
 
 
-def put(
-    cluster: SimulatedCluster, queue_id: int, body: bytes, *, transient: bool = False
-) -> None:
+def put(cluster: SimulatedCluster, queue_id: int, body: bytes, *, transient: bool = False) -> None:
     """Publish one message, confirmed, through a running node."""
     kind = TransientProducer if transient else Producer
     journal = Journal()

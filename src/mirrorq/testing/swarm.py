@@ -16,6 +16,7 @@ from mirrorq.testing.chain import Chain, Drain, unpaired
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.fan import Fan, uneven
 from mirrorq.testing.faults import Faults
+from mirrorq.testing.fleeting import Fleeting
 from mirrorq.testing.holders import Holders
 from mirrorq.testing.load import Life, Load
 from mirrorq.testing.membership import MembershipFaults
@@ -49,6 +50,7 @@ CHAIN_SHARE = 0.2
 FAN_SHARE = 0.2
 DELAY_SHARE = 0.15
 HOLD_SHARE = 0.15
+FLEETING_SHARE = 0.15
 UNCLEAN_SHARE = 0.2
 """Of the runs with policies and without dead letters: those that may promote who is not in sync."""
 DELAYS_MS = (0, 0, 60, 1500)
@@ -94,6 +96,7 @@ class Swarm:
         dead_letters: bool | None = None,
         unclean: bool | None = None,
         holders: bool | None = None,
+        fleeting: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None)."""
         self.seed = seed
@@ -141,10 +144,14 @@ class Swarm:
         self._has_fan = more[1] < FAN_SHARE if fan is None else fan
         self._dead_is_drained = more[2] < DRAINED_SHARE or bool(dead_letters)
         # By a chance of its own, in runs that are wholly of chance: old seeds stay as they were.
+        own = Random(f"{seed} holders")
         is_plain = chain is None and fan is None
-        by_chance = is_plain and Random(f"{seed} holders").random() < HOLD_SHARE
+        by_chance = is_plain and own.random() < HOLD_SHARE
         self._has_holders = by_chance if holders is None else holders
         self.holders: Holders | None = None
+        by_chance = is_plain and own.random() < FLEETING_SHARE
+        self._has_fleeting = by_chance if fleeting is None else fleeting
+        self.fleeting: Fleeting | None = None
         is_delayed = more[3] < DELAY_SHARE
         self.delays_ms = delays_ms or (DELAYS_MS if is_delayed else (0,))
         """Of what is published and of what is given back."""
@@ -178,6 +185,8 @@ class Swarm:
             load.quiet_down()
         if self.fan is not None:
             self.fan.quiet_down()
+        if self.fleeting is not None:
+            self.fleeting.quiet_down()
         wrong, healed_ms = self._heal_and_drain()
         tally = checkers.Tally()
         for life in self._lives():
@@ -229,6 +238,8 @@ class Swarm:
             load.start()
         if self.fan is not None:
             self.fan.start()
+        if self.fleeting is not None:
+            self.fleeting.start()
         self.faults.start()
         # What becomes due or comes back later may exceed a limit, as what is returned may.
         if self.policies is not None and not any(self.delays_ms):
@@ -253,6 +264,10 @@ class Swarm:
             self.fan.declare(self.random.choice(self.data_nodes))
         if self._has_holders:
             self.holders = self._extra(Holders, "held", pace)
+        if self._has_fleeting:
+            self.fleeting = Fleeting(
+                cluster, Random(self.seed), self.faults.counts, pace=min(pace, 3)
+            )
 
     def _extra(self, kind: type[L], name: str, pace: int) -> L:
         queue_id = self.cluster.declare(self.random.choice(self.data_nodes), name)
@@ -272,7 +287,8 @@ class Swarm:
             self.cluster.after(PRESS_MS, self._press)
 
     def _lives(self) -> list[Life]:
-        return [life for load in self._all_loads for life in load.lives]
+        fleeting = self.fleeting.lives if self.fleeting is not None else []
+        return [*(life for load in self._all_loads for life in load.lives), *fleeting]
 
     # --- The end ------------------------------------------------------------------------
 
@@ -285,6 +301,8 @@ class Swarm:
             load.drain()
         if self.fan is not None:
             self.fan.drain()
+        if self.fleeting is not None:
+            self.fleeting.drain()
         began_ms = cluster.now_ms
         self._press()
         if self.policies is not None:
@@ -299,6 +317,8 @@ class Swarm:
         if self.holders is not None:
             self.holders.judge()
         wrong = [*self.limits.wrong, *(text for load in self._all_loads for text in load.wrong)]
+        if self.fleeting is not None:
+            wrong += self.fleeting.wrong
         self._note_dead_letters()
         for life in self._lives():
             self._note_endings(life)
@@ -361,6 +381,8 @@ class Swarm:
             return False
         count = len(self.data_nodes)
         if self.fan is not None and not self.fan.is_drained:
+            return False
+        if self.fleeting is not None and not self.fleeting.is_over:
             return False
         return all(load.is_drained for load in self._all_loads) and all(
             len(self.cluster.in_sync(queue_id)) == count for queue_id in self._queue_ids()

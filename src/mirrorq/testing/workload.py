@@ -122,6 +122,9 @@ class Journal:
 class SimulatedHandle:
     """One handle on a node of the simulator: the glue that `queue.MirroredQueue` is in real."""
 
+    _owner: SessionId | None = None
+    """Under which it declared an exclusive queue; None: it is another one."""
+
     def __init__(
         self, cluster: SimulatedCluster, node: str, queue_id: int, name: str, random: Random
     ) -> None:
@@ -134,7 +137,9 @@ class SimulatedHandle:
         self._events: list[SessionEvent] = []
         self._due_ms: int | None = None
         """When it is stepped next."""
-        self._session_id: SessionId = cluster.open_session(node, queue_id, self._on_event)
+        self._session_id: SessionId = cluster.open_session(
+            node, queue_id, self._on_event, self._owner
+        )
         self.session = Session(self._session_id, queue_id, cluster.config)
         self._life = cluster.nodes[node].life
 
