@@ -88,8 +88,12 @@ class Publisher:
         if isinstance(bodies, bytes | bytearray | memoryview | str):
             raise TypeError(f"put_many takes a list of bodies, not one {type(bodies).__name__}")
         made = list(bodies)
-        is_plain = set(map(type, made)) <= {bytes}
-        if is_plain and max(map(len, made), default=0) <= self._config.message_bytes_max:
+        is_plain = list(map(type, made)).count(bytes) == len(made)
+        lengths = list(map(len, made)) if is_plain else []
+        # Counting equal ones is quicker than looking for the largest.
+        is_even = bool(lengths) and lengths.count(lengths[0]) == len(lengths)
+        largest = lengths[0] if is_even else max(lengths, default=0)
+        if is_plain and largest <= self._config.message_bytes_max:
             return made  # type: ignore[return-value]
         return [self.body(body) for body in made]
 

@@ -161,8 +161,10 @@ def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:
         bodies = item.bodies[start:stop]
         properties = [item.properties] * len(bodies) if item.properties else ()
         token = PutToken(None, item, start, stop - start, stop - start)
-        body_bytes = sum(map(len, bodies))
-        size = body_bytes + len(item.properties) * len(bodies)
+        own_bytes = len(item.properties) * len(bodies)
+        is_all = stop - start == len(item.bodies)
+        body_bytes = item.size - own_bytes if is_all else sum(map(len, bodies))
+        size = body_bytes + own_bytes
         pack = packer(bodies, properties, item.terms)
         yield Put(token, stop - start, size, pack, True, body_bytes)
 
