@@ -182,6 +182,8 @@ class Driver:
         self._sessions: dict[int, SessionId] = {}
         self._events: list[EngineEvent] = []
         self._answers: dict[int, Callable[[Answer], None]] = {}
+        self._awaited: list[tuple[Callable[[], bool], Callable[[], None]]] = []
+        """(condition, what to do when it holds)."""
         self._commits: deque[EngineEffects] = deque()
         self._reads: deque[tuple[str, FetchFrames]] = deque()
         """What joining members have asked for: one chunk a round, so that it delays nothing."""
@@ -236,6 +238,21 @@ class Driver:
         """Call back with the answer to an Ask."""
         self._answers[token] = callback
 
+    def when(self, holds: Callable[[], bool], function: Callable[[], None]) -> None:
+        """Have a function called once, after the first step of the engine after which the
+        condition holds, or when this thread ends."""
+        self._awaited.append((holds, function))
+        # It may hold already, and nothing else may happen here for long.
+        self.wake()
+
+    def _look_at_awaited(self) -> None:
+        awaited, self._awaited = self._awaited, []
+        for one in awaited:
+            if one[0]():
+                one[1]()
+            else:
+                self._awaited.append(one)
+
     def forget(self, token: int) -> None:
         """Nobody waits for the answer to this Ask any more."""
         self._answers.pop(token, None)
@@ -275,6 +292,8 @@ class Driver:
             self._end_port(session)
         for callback in self._answers.values():
             callback(Answer(0, 0, "ShutDown", "the node is closed"))
+        for _, function in self._awaited:
+            function()
 
     def _end_port(self, session: SessionId) -> None:
         known = self._ports.pop(session)
@@ -297,6 +316,8 @@ class Driver:
         self.timings.note_steps(self.engine.replicas, self.engine.hosting.stepped)
         if self.entry is not None:
             self.entry.after_step()
+        if self._awaited:
+            self._look_at_awaited()
         if self._transport is not None and (effects.connects or effects.disconnects):
             self._connect(self._transport, effects)
         self._send(effects.send_first)

@@ -112,8 +112,8 @@ CALLS_MAX = 256
 """Declarations and questions of one client under way."""
 JUDGE_MS = 50
 """How often it is looked for clients that are silent."""
-SERVED_POLL_MS = 5
-"""How often a new queue's master is looked for."""
+SERVED_POLL_MS = 50
+"""How often what clients wait for is looked for, beside each step of the engine."""
 
 AnswerLater = Callable[[], ClientAnswer | None]
 
@@ -505,13 +505,17 @@ class Entry:
         if now_ms - self._judged_ms >= min(JUDGE_MS, self._config.heartbeat_ms):
             self._judged_ms = now_ms
             self._end_silent(now_ms)
+        self._look_again()
+        pause_ms = SERVED_POLL_MS if self._waiting else self._config.heartbeat_ms
+        self.wake_ms = now_ms + pause_ms if self._clients else None
+
+    def _look_again(self) -> None:
+        """Answer calls whose wait is over."""
         for client in list(self._waiting.values()):
             for look in list(client.waiting.values()):
                 answer = look()
                 if answer is not None:
                     self._answer(client, answer)
-        pause_ms = SERVED_POLL_MS if self._waiting else self._config.heartbeat_ms
-        self.wake_ms = now_ms + pause_ms if self._clients else None
 
     def _end_silent(self, now_ms: int) -> None:
         for client in list(self._clients.values()):
@@ -685,6 +689,8 @@ class Entry:
 
     def after_step(self) -> None:
         """The engine may have applied commands to the catalog: tell who waits for that."""
+        if self._waiting:
+            self._look_again()
         index = self._engine.catalog.applied_index
         if index != self._told_index:
             self._told_index = index

@@ -25,7 +25,7 @@ from mirrorq.administration import Administration
 from mirrorq.alarms import Alarm
 from mirrorq.attendance import Attendance
 from mirrorq.authority import Authority
-from mirrorq.catalog import exclusive_text
+from mirrorq.catalog import QueueRecord, exclusive_text
 from mirrorq.config import Config
 from mirrorq.contacts import MARK
 from mirrorq.copy_page import CopyPage
@@ -67,6 +67,7 @@ from mirrorq.routing import ExchangeRecord
 from mirrorq.sampling import NodeSample
 from mirrorq.security import Security, check_endpoints, check_listen
 from mirrorq.shard_status import listed, shard_text, summed
+from mirrorq.sharding import ShardedRecord
 from mirrorq.spawned import spawn
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
@@ -92,6 +93,8 @@ CLOSE_S = 5.0
 """close() ends within this, with or without a majority."""
 COPY_MS = 30_000
 """A copy that lags behind its master gets this long."""
+SERVED_LOOK_S = 1.0
+"""Who waits for a new queue's master looks this often whether the node is closed."""
 Result = TypeVar("Result")
 
 
@@ -471,8 +474,11 @@ class Node(Administration):
         if shards is not None:
             command = DeclareShards(name, shards, durable, self.name, ())
         catalog = self._driver.engine.catalog
-        known = self._on_thread(lambda: catalog.queue_named(name), 1.0, None)
-        sharded = self._on_thread(lambda: catalog.sharded_named(name), 1.0, None)
+        records: tuple[QueueRecord | None, ShardedRecord | None] = (None, None)
+        records = self._on_thread(
+            lambda: (catalog.queue_named(name), catalog.sharded_named(name)), 1.0, records
+        )
+        known, sharded = records
         if (
             known is not None
             and shards is None
@@ -519,13 +525,19 @@ class Node(Administration):
 
     def _wait_served(self, queue_id: int, timeout: float | None) -> None:
         """A new queue: until its master has reported that it serves."""
+        served = threading.Event()
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        pause = threading.Event()
-        while not self._on_thread(lambda: self._is_served(queue_id), 1.0, False):
-            self._check_open()
+
+        def is_over() -> bool:
+            return served.is_set() or self._is_served(queue_id)
+
+        self._driver.call(lambda: self._driver.when(is_over, served.set))
+        while not served.wait(SERVED_LOOK_S):
             if deadline is not None and clock.now_ms() >= deadline:
-                return
-            pause.wait(0.002)
+                break
+            self._check_open()
+        served.set()
+        self._check_open()
 
     def _is_served(self, queue_id: int) -> bool:
         engine = self._driver.engine

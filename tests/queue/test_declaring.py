@@ -1,0 +1,68 @@
+"""Declaring a queue: how often the node thread is asked, and what ends the wait for its master."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mirrorq import Node, ShutDown
+
+WAIT_S = 60.0
+
+
+def test_the_node_thread_is_asked_a_few_times_and_tells_when_the_queue_is_served(
+    tmp_path: Path,
+) -> None:
+    """What is known, the command, the wait, the handle: it is not asked again and again."""
+    with Node("a", path=tmp_path / "a") as node:
+        node.wait_ready(WAIT_S)
+        calls: list[Callable[[], None]] = []
+        real = node._driver.call
+
+        def counted(function: Callable[[], None]) -> None:
+            calls.append(function)
+            real(function)
+
+        node._driver.call = counted  # type: ignore[method-assign]
+        for number in range(5):
+            node.queue(f"q{number}", timeout=WAIT_S)
+        assert len(calls) == 4 * 5
+        assert all(node._is_served(row.id) for row in node._driver.engine.catalog.queues())
+
+
+def test_who_waits_for_a_master_is_told_that_the_node_is_closed(tmp_path: Path) -> None:
+    """The wait ends with the node thread, long before its own time-out."""
+    node = Node("a", path=tmp_path / "a")
+    node.wait_ready(WAIT_S)
+    node._is_served = lambda _: False  # type: ignore[method-assign]
+    found: list[BaseException] = []
+
+    def declare() -> None:
+        try:
+            node.queue("q", timeout=10 * WAIT_S)
+        except ShutDown as error:
+            found.append(error)
+
+    waiting = threading.Thread(target=declare)
+    waiting.start()
+    while not node._driver._awaited and waiting.is_alive():
+        waiting.join(0.01)
+    node.close()
+    waiting.join(WAIT_S)
+    assert not waiting.is_alive()
+    assert [type(error) for error in found] == [ShutDown]
+
+
+def test_a_wait_that_takes_too_long_ends_with_the_handle(tmp_path: Path) -> None:
+    """The queue is declared; that its master is slow is no failure of the declaration."""
+    with Node("a", path=tmp_path / "a") as node:
+        node.wait_ready(WAIT_S)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node, "_is_served", lambda _: False)
+            patch.setattr("mirrorq.node.SERVED_LOOK_S", 0.01)
+            node._wait_served(1, 0.0)
+        node.queue("q", timeout=WAIT_S).put(b"x").result(WAIT_S)
+        assert not node._driver._awaited
