@@ -23,6 +23,7 @@ from simulation import (
     test_limits,
     test_promotion,
     test_replicated,
+    test_survivor,
 )
 from supervisor import test_handover
 
@@ -105,6 +106,12 @@ SCENARIOS: dict[str, Scenario] = {
     "commit applied twice": Scenario(staged_orders, "staged:"),
     "sealed run that expires": Scenario(sealed_orders, "staged:"),
     "question that fences nothing": Scenario(sealed_orders, "staged:"),
+    "survivor goes on in the old past": Scenario(
+        test_survivor.test_one_of_the_lost_cluster_that_comes_back_is_a_stranger, "judge"
+    ),
+    "survivor keeps the old voters": Scenario(
+        test_survivor.test_one_of_the_lost_cluster_that_comes_back_is_a_stranger, "until"
+    ),
     "vote not written": Scenario(
         test_core.test_a_vote_is_synced_and_given_once_in_a_term, "synced_and_given_once"
     ),

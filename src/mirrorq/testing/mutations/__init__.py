@@ -24,6 +24,7 @@ from mirrorq.testing.mutations import (
     several,
     staging,
     store,
+    surviving,
     views,
 )
 from mirrorq.testing.mutations.registry import MUTATIONS, mutation
@@ -45,5 +46,6 @@ __all__ = [
     "several",
     "staging",
     "store",
+    "surviving",
     "views",
 ]
