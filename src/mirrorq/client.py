@@ -60,7 +60,7 @@ from mirrorq.messages import (
 )
 from mirrorq.notice import Notice
 from mirrorq.outcomes import Outcomes
-from mirrorq.refusals import Refusals
+from mirrorq.refusals import Refusals, tried_text
 from mirrorq.routing import ExchangeRecord
 from mirrorq.security import Security, check_endpoints
 from mirrorq.shards import shard_name
@@ -248,7 +248,7 @@ class Client(Administration):
         while self.is_paused():
             self._check_open()
             if deadline is not None and clock.now_ms() >= deadline:
-                raise NoQuorum(self._no_answer_text(timeout))
+                raise NoQuorum(self._no_answer_text(timeout, self._tried_text()))
             pause.wait(0.005)
 
     def _wait_connected(self, timeout: float | None) -> None:
@@ -260,14 +260,21 @@ class Client(Administration):
             if refused is not None:
                 raise refused
             if is_late:
-                raise NoQuorum(self._no_answer_text(timeout))
+                raise NoQuorum(self._no_answer_text(timeout, self._tried_text()))
 
-    def _no_answer_text(self, timeout: float | None) -> str:
+    def _tried_text(self) -> str:
+        """The endpoints, and why each serves nobody: it is asked once more, plainly."""
+        if self._driver.welcomed.is_set():
+            return ""
+        return tried_text(self.endpoints, self._driver.refusals)
+
+    def _no_answer_text(self, timeout: float | None, tried: str = "") -> str:
         where = f"node {self._driver.entry_node}" if self._driver.welcomed.is_set() else "no node"
         trouble = f" ({self._driver.trouble})" if self._driver.trouble else ""
         return (
             f"no majority answered within {timeout} s: {where} serves this client, which tries "
-            f"{', '.join(self.endpoints)}{trouble}. Start more nodes, or correct the endpoints"
+            f"{tried or ', '.join(self.endpoints)}{trouble}. Start more nodes, or correct the "
+            "endpoints"
         )
 
     def _check_open(self) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from mirrorq.alarms import ADVICE
+
 if TYPE_CHECKING:
     from mirrorq.status import NodeStatus, QueueStatus
 
@@ -40,7 +42,8 @@ class Health:
     queue_count: int
     troubles: tuple[Trouble, ...]
     warnings: tuple[Trouble, ...]
-    """What is worth knowing and no reason to worry: kind `warning`, named by queue."""
+    """What is worth knowing and keeps nothing from stopping a node: kind `warning`, named by queue,
+    and kind `alarm`, named by node."""
 
     @property
     def is_good(self) -> bool:
@@ -76,6 +79,11 @@ def judge(node: str, nodes: Sequence[NodeStatus], queues: Sequence[QueueStatus])
             text = f"node {node} has the only copy in sync that runs"
             troubles.append(Trouble("last copy", queue.name, text))
     warnings = [
+        Trouble("alarm", one.name, f"{name}: {ADVICE.get(name, 'see docs/monitoring.md')}")
+        for one in nodes
+        for name in one.alarms
+    ]
+    warnings += [
         Trouble("warning", queue.name, text)
         for queue in queues
         for text in queue.warnings

@@ -8,18 +8,36 @@ from a node that was being stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from mirrorq.errors import AuthenticationError
 from mirrorq.rights import KEYS_NAME
 from mirrorq.security import Security
-from mirrorq.transport import Refused, mechanism_of, parse_endpoint
+from mirrorq.transport import Refused, mechanism_of, parse_endpoint, silence_of
 
-__all__ = ["Refusals"]
+__all__ = ["Refusals", "tried_text"]
 
 ASK_S = 1.0
 """Longest wait for an endpoint to say what it speaks."""
 ASKED_MAX = 3
 """An endpoint that says nothing so often is not asked again."""
+
+
+def tried_text(endpoints: Sequence[str], refused: Mapping[str, Refused]) -> str:
+    """All endpoints, each with why it serves nobody, where that can be found out. Blocks for a
+    moment: all are asked at the same time."""
+    with ThreadPoolExecutor(len(endpoints)) as pool:
+        reasons = list(pool.map(_silence, endpoints))
+    shown = []
+    for text, why in zip(endpoints, reasons, strict=True):
+        if not why and text in refused:
+            why = refused[text].why
+        shown.append(f"{text} ({why})" if why else text)
+    return ", ".join(shown)
+
+
+def _silence(text: str) -> str:
+    return silence_of(parse_endpoint(text), ASK_S)
 
 
 class Refusals:

@@ -21,7 +21,14 @@ from mirrorq.rights import KEYS_NAME, Key, Role, is_key_text
 from mirrorq.transport.curve import public_key_of
 from mirrorq.transport.endpoint import Endpoint, parse_endpoint, parse_listen
 
-__all__ = ["Security", "check_endpoints", "check_listen", "check_security", "is_loopback"]
+__all__ = [
+    "Security",
+    "check_endpoints",
+    "check_listen",
+    "check_security",
+    "is_host_loopback",
+    "is_loopback",
+]
 
 
 def _keys(given: Iterable[Key]) -> tuple[Key, ...]:
@@ -196,12 +203,17 @@ def check_endpoints(
 
 def is_loopback(endpoint: Endpoint) -> bool:
     """Whether only processes of this machine reach the endpoint."""
-    if endpoint.is_ipc:
-        return True
-    if endpoint.address is not None:
-        return endpoint.address.is_loopback
+    return endpoint.is_ipc or is_host_loopback(endpoint.host)
+
+
+def is_host_loopback(host: str) -> bool:
+    """Whether an address, or every address of a name, is this machine's own alone."""
     try:
-        found = socket.getaddrinfo(endpoint.host, None, type=socket.SOCK_STREAM)
+        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         # Nobody can say where this name leads: not loopback. "*" comes here too.
         return False

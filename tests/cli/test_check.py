@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 from click.testing import CliRunner, Result
 
@@ -71,6 +72,16 @@ def test_other_warnings_do_not_fail_it() -> None:
     health = judge("a", ABC, [lost])
     assert health.is_good
     assert [warning.text for warning in health.warnings] == ["1 unclean promotions"]
+
+
+def test_alarms_are_named_with_what_to_do() -> None:
+    """Of every node; they fail nothing. One of a later version is named, too."""
+    busy = attrs.evolve(ABC[1], alarms=("disk_low", "too_hot"))
+    health = judge("a", [ABC[0], busy, ABC[2]], [queue("abc")])
+    assert health.is_good
+    assert [(one.kind, one.name) for one in health.warnings] == [("alarm", "b"), ("alarm", "b")]
+    assert health.warnings[0].text == "disk_low: make space on the disk of the store"
+    assert health.warnings[1].text == "too_hot: see docs/monitoring.md"
 
 
 @pytest.fixture

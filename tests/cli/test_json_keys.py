@@ -48,6 +48,14 @@ def test_commands_about_a_cluster_keep_their_keys(run: Run) -> None:
     assert promised("check") <= set(printed(run, "check"))
 
 
+def test_policies_keep_their_keys(run: Run) -> None:
+    run("set-policy", "keyed", "^keyed$", '{"max-length": 9}')
+    (row,) = [each for each in printed(run, "list-policies") if each["name"] == "keyed"]
+    assert promised("list-policies") == set(row)
+    assert row["definition"] == {"max-length": 9}
+    run("clear-policy", "keyed")
+
+
 def test_lists_of_users_keep_their_keys(run: Run) -> None:
     """The command itself is a client; a consumer's keys are those of the class."""
     found = printed(run, "clients")

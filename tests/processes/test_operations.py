@@ -129,7 +129,10 @@ def test_a_node_goes_on_alone_when_the_others_are_lost(cluster: Cluster, tmp_pat
     assert "queue 'orders': 100 messages kept; this copy was in sync" in asked.stdout
     assert "queue 'lost': LOST, there is no copy of it here" in asked.stdout
     assert "forgotten for good: a, b" in asked.stdout
-    assert "has the nodes a, b beside it" in refused("forget-node", "a", "--path", tmp_path / "c")
+    beside = refused("forget-node", "a", "--path", tmp_path / "c")
+    assert "has the nodes a, b beside it" in beside
+    assert "While 2 of the 3 run: mirrorq forget-node a --connect" in beside
+    assert f"mirrorq force-boot {tmp_path / 'c'}, which forgets all others" in beside
     cluster.launch("c").wait_started()
     assert "is not ready" in cluster["c"].ask("waits_for", timeout=1.0)
     cluster.kill("c")

@@ -72,8 +72,19 @@ def _check(path: Path, estate: Estate, forgotten: str | None) -> None:
     if forgotten is not None and estate.others != (forgotten,):
         raise Failed(
             f"the cluster of node {name} at {path} has the nodes {', '.join(estate.others)} beside "
-            f"it: without {forgotten!r} they, or force-boot, must decide"
+            f"it, and --path is for one of two. While {_majority(estate)} of the {_size(estate)} "
+            f"run: mirrorq forget-node {forgotten} --connect with their endpoints. When so many "
+            f"are lost for good that fewer are left: mirrorq force-boot {path}, which forgets all "
+            "others"
         )
+
+
+def _size(estate: Estate) -> int:
+    return 1 + len(estate.others)
+
+
+def _majority(estate: Estate) -> int:
+    return _size(estate) // 2 + 1
 
 
 def _will_be(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "KEYS",
     "Failed",
+    "Misused",
     "as_json",
     "connected",
     "connecting",
@@ -44,6 +45,12 @@ class Failed(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo("mirrorq: " + " ".join(self.format_message().split()), err=True)
+
+
+class Misused(click.UsageError):
+    """The same for what was typed wrong: exit status 2, nothing was asked of anybody."""
+
+    show = Failed.show
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import click
 
 from mirrorq.cli.connecting import Failed, failing, loaded, with_keys
 from mirrorq.cli.node_file import NodeFile
+from mirrorq.security import is_host_loopback
 from mirrorq.web_address import split_address
 
 __all__ = ["demo", "node"]
@@ -150,7 +151,7 @@ def _check_metrics(address: str | None, insecure: bool) -> None:
     except ImportError as error:
         raise Failed(str(error)) from error
     host, _ = split_address(address, EXAMPLE)
-    if host not in ("127.0.0.1", "::1", "localhost") and not insecure:
+    if not insecure and not is_host_loopback(host):
         raise Failed(
             f"metrics at {address} could be read by other machines, by plain HTTP: listen on "
             "loopback, or allow it with --insecure"

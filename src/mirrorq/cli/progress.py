@@ -10,8 +10,9 @@ __all__ = ["progress_bar"]
 
 
 @contextmanager
-def progress_bar(name: str) -> Iterator[Callable[[int, int], None] | None]:
-    """What is to be called with what is done and what there is; None where nothing is drawn."""
+def progress_bar(name: str) -> Iterator[Callable[..., None] | None]:
+    """What is to be called with what is done, what there is (None: that is not known) and, where
+    the name shall change, another one; None where nothing is drawn."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -27,7 +28,7 @@ def progress_bar(name: str) -> Iterator[Callable[[int, int], None] | None]:
     ) as progress:
         task = progress.add_task(name, total=None)
 
-        def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
+        def show(done: int, total: int | None, text: str = name) -> None:
+            progress.update(task, completed=done, total=total, description=text)
 
         yield show

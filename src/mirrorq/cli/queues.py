@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
-from mirrorq.cli.connecting import Failed, as_json, connecting, print_rows
+from mirrorq.cli.connecting import Failed, Misused, as_json, connecting, print_rows
+from mirrorq.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from mirrorq.client import Client
@@ -63,7 +66,7 @@ def _columns(
     known = [field.name for field in attrs.fields(QueueStatus)]
     for column in columns:
         if column not in known:
-            raise click.BadParameter(f"no column {column!r}: choose from {', '.join(known)}")
+            raise Misused(f"no column {column!r}: choose from {', '.join(known)}")
     return columns
 
 
@@ -91,16 +94,32 @@ def publish(client: Client, name: str, transient: bool, shards: int | None) -> N
 
     Ends when every line is confirmed, and prints how many there were.
     """
-    count = 0
-    with client.queue(name, durable=not transient, shards=shards) as queue:
+    count = read = 0
+    size = _input_size()
+    with (
+        client.queue(name, durable=not transient, shards=shards) as queue,
+        progress_bar("published") as show,
+    ):
         open_confirmations: list[Confirmation] = []
         for lines in _arriving_lines(sys.stdin.buffer):
             open_confirmations = [each for each in open_confirmations if not _is_confirmed(each)]
             open_confirmations.append(queue.put_many(lines))
             count += len(lines)
+            read += sum(map(len, lines)) + len(lines)
+            if show is not None:
+                show(read, size, f"published {count}")
         for confirmation in open_confirmations:
             confirmation.result(CONFIRM_S)
     click.echo(f"confirmed: {count}")
+
+
+def _input_size() -> int | None:
+    """Bytes on standard input, where that is a file; else nobody knows."""
+    try:
+        found = os.fstat(sys.stdin.fileno())
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _is_confirmed(confirmation: Confirmation) -> bool:
@@ -141,13 +160,15 @@ def get(
 ) -> None:
     """Take messages from QUEUE and write each as a line; acked once it is written."""
     taken = 0
-    with client.queue(name, passive=True) as queue:
+    with client.queue(name, passive=True) as queue, _bar_beside_output() as show:
         while is_all or taken < count:
             wanted = TAKE_MAX if is_all else min(TAKE_MAX, count - taken)
             messages = queue.get_many(wanted, timeout=timeout)
             if not messages:
                 break
             taken += len(messages)
+            if show is not None:
+                show(taken, None if is_all else count, f"taken {taken}")
             with interrupts_wait():
                 # What is written is acked, too: it shall not come again for a Ctrl-C.
                 sys.stdout.buffer.write(b"".join(_line(message, is_json) for message in messages))
@@ -159,6 +180,16 @@ def get(
                     queue.ack_many(messages).result(CONFIRM_S)
     if not is_all and taken < count:
         raise Failed(f"only {taken} of {count} messages came within {timeout} s")
+
+
+@contextmanager
+def _bar_beside_output() -> Iterator[Callable[..., None] | None]:
+    """Where messages are written to a terminal they are progress enough."""
+    if sys.stdout.isatty():
+        yield None
+        return
+    with progress_bar("taken") as show:
+        yield show
 
 
 @contextmanager

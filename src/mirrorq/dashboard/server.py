@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 from typing import Protocol
@@ -20,10 +19,11 @@ except ImportError as error:
     ) from error
 
 from mirrorq.administration import Administration
+from mirrorq.security import is_host_loopback
 from mirrorq.status import NodeStatus
 from mirrorq.web_address import split_address
 
-__all__ = ["Dashboard", "is_loopback"]
+__all__ = ["Dashboard"]
 
 ADDRESS = "127.0.0.1:7480"
 CONNECTIONS_MAX = 256
@@ -64,7 +64,7 @@ class Dashboard:
         insecure: bool = False,
     ) -> None:
         host, port = split_address(address, ADDRESS)
-        if not is_loopback(host) and not insecure:
+        if not insecure and not is_host_loopback(host):
             raise ConfigError(
                 f"a dashboard at {address} could be read by other machines, by plain HTTP: listen "
                 "on loopback, or allow it with insecure=True (--open)"
@@ -116,16 +116,6 @@ class Dashboard:
         self._thread.join(END_S)
         self._observer.stop()
         self._socket.close()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -32,7 +32,7 @@ from __future__ import annotations
 from mirrorq.transport.client import ClientSocket
 from mirrorq.transport.curve import Guard, new_key_pair, public_key_of
 from mirrorq.transport.endpoint import Endpoint, parse_endpoint, parse_listen
-from mirrorq.transport.greeting import mechanism_of
+from mirrorq.transport.greeting import mechanism_of, silence_of
 from mirrorq.transport.inbound import (
     CONTROL,
     DATA,
@@ -75,4 +75,5 @@ __all__ = [
     "parse_endpoint",
     "parse_listen",
     "public_key_of",
+    "silence_of",
 ]

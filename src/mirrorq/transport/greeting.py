@@ -42,6 +42,31 @@ def mechanism_of(endpoint: Endpoint, timeout: float) -> str:
     return got[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")
 
 
+def silence_of(endpoint: Endpoint, timeout: float) -> str:
+    """Why no node answers there, in a few words; "" when something speaks like one.
+
+    Args:
+        timeout: seconds for each step.
+
+    *Threads*: blocks; not for the thread of a node.
+    """
+    try:
+        with _connected(endpoint, timeout) as connection:
+            connection.sendall(_HELLO)
+            first = connection.recv(1)
+    except socket.gaierror:
+        return "no such host"
+    except (ConnectionRefusedError, FileNotFoundError):
+        return "nothing listens there"
+    except TimeoutError:
+        return f"no answer within {timeout:g} s"
+    except (OSError, UnicodeError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    if not first:
+        return "it ends the connection at once"
+    return "" if first == _HELLO[:1] else "what listens there is no node"
+
+
 def _connected(endpoint: Endpoint, timeout: float) -> socket.socket:
     if not endpoint.is_ipc:
         return socket.create_connection((endpoint.host, endpoint.port), timeout)

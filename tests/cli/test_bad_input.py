@@ -1,0 +1,129 @@
+"""What commands refuse: one clear line, the right exit status, and nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import mirrorq
+from mirrorq.cli import main
+from mirrorq.demo.ports import free_ports
+
+from .running import COMMAND, COMMAND_S
+from .test_top import read_until
+
+
+def refused(status: int, *arguments: object) -> str:
+    """The one line that a command ends with."""
+    done: Result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == status, done.output
+    line = done.stderr
+    assert line.startswith("mirrorq: ")
+    assert line.count("\n") == 1
+    assert done.stdout == ""
+    return line
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {
+        str(each.relative_to(path)): each.read_bytes() for each in path.rglob("*") if each.is_file()
+    }
+
+
+@pytest.fixture
+def endpoints() -> object:
+    """Of which none is a node's: nothing there, one that is silent, one that speaks otherwise."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield (
+            f"tcp://127.0.0.1:{bound.getsockname()[1]}",
+            f"tcp://127.0.0.1:{silent.getsockname()[1]}",
+            "ipc:///nowhere/at/all",
+        )
+
+
+def test_an_unknown_column_is_named_beside_those_that_there_are() -> None:
+    """Before any node is asked."""
+    line = refused(2, "list-queues", "colour", "--connect", "tcp://127.0.0.1:1")
+    assert "no column 'colour': choose from name, state, master," in line
+
+
+def test_unreachable_endpoints_are_all_named_with_why(endpoints: tuple[str, str, str]) -> None:
+    nothing, silent, nowhere = endpoints
+    line = refused(1, "status", "--connect", ",".join(endpoints), "--wait", "0.2")
+    assert f"{nothing} (nothing listens there)" in line
+    assert f"{silent} (no answer within 1 s)" in line
+    assert f"{nowhere} (nothing listens there)" in line
+    assert "Start more nodes, or correct the endpoints" in line
+
+
+def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
+    """By another node, verify, force-boot and forget-node; its node goes on."""
+    path = tmp_path / "store"
+    with mirrorq.Node("a", path=path) as node:
+        orders = node.queue("orders")
+        orders.put(b"1").result(COMMAND_S)
+        (port,) = free_ports(1)
+        for arguments in (
+            ("node", "a", "--path", path, "--peer", f"a=tcp://127.0.0.1:{port}"),
+            ("verify", path),
+            ("force-boot", path, "--yes"),
+            ("forget-node", "b", "--path", path, "--yes"),
+        ):
+            line = refused(1, *arguments)
+            assert str(path) in line
+            assert "open in" in line
+        assert orders.put(b"2").result(COMMAND_S) == 2
+
+
+def test_a_store_is_never_restored_over(tmp_path: Path) -> None:
+    """Nor over anything else that is there: a file, an empty directory."""
+    for name in ("good", "other"):
+        with mirrorq.Node("a", path=tmp_path / name) as node:
+            node.queue("orders").put(name.encode()).result(COMMAND_S)
+    backup = tmp_path / "backup"
+    done = CliRunner().invoke(main, ["backup", str(tmp_path / "good"), str(backup)])
+    assert done.exit_code == 0, done.output
+    (tmp_path / "file").write_text("notes")
+    (tmp_path / "empty").mkdir()
+    before = contents(tmp_path)
+    for name in ("other", "file", "empty"):
+        line = refused(1, "restore", backup, tmp_path / name)
+        assert f"{tmp_path / name} is there already" in line
+    assert contents(tmp_path) == before
+
+
+def test_progress_is_drawn_on_a_terminal(endpoint: str, tmp_path: Path) -> None:
+    """On standard error, beside an output that goes elsewhere."""
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"".join(b"%d\n" % number for number in range(2000)))
+    for arguments, drawn in (
+        (("publish", "drawn"), b"published 2000"),
+        (("get", "drawn", "-n", "2000"), b"taken 2000"),
+    ):
+        ours, theirs = pty.openpty()
+        environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+        with lines.open("rb") as given, (tmp_path / "out").open("wb") as out:
+            process = subprocess.Popen(
+                [*COMMAND, *arguments, "--connect", endpoint],
+                stdin=given,
+                stdout=out,
+                stderr=theirs,
+                env=environment,
+            )
+        os.close(theirs)
+        try:
+            seen = read_until(ours, None)
+            assert process.wait(COMMAND_S) == 0
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+        assert drawn in seen
+    assert (tmp_path / "out").read_bytes() == lines.read_bytes()
