@@ -115,6 +115,18 @@ class ShardedPublisher(Publisher):
         self._turn = (shard._number + 1) % len(self._parts)
         return shard
 
+    def next_ready(self) -> Shard | None:
+        """The shard whose turn it is, which then is the next one's, if it runs and may have room:
+        as a rule. None: look closer, as `put_anywhere` does."""
+        if self._is_curious:
+            return None
+        parts, turn = self._parts, self._turn
+        shard = parts[turn]
+        if not shard.runs:
+            return None
+        self._turn = (turn + 1) % len(parts)
+        return shard
+
     def _in_turn(self) -> list[Shard]:
         parts, turn = self._parts, self._turn
         return [*parts[turn:], *parts[:turn]]

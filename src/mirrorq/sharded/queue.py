@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import (
     Empty,
+    Full,
     MirrorQError,
     NoQuorum,
     PreconditionFailed,
@@ -34,7 +35,7 @@ from mirrorq.sharded.publisher import ShardedPublisher
 from mirrorq.sharded.receiver import ShardedReceiver
 from mirrorq.sharded.shard import Shard
 from mirrorq.shards import shard_name, shard_of
-from mirrorq.terms import terms_of
+from mirrorq.terms import PLAIN, terms_of
 
 if TYPE_CHECKING:
     from mirrorq.consumer import Consumer
@@ -135,29 +136,29 @@ class ShardedQueue(MirroredQueue):
         With a key it waits for that shard, though others run. Arguments and errors as of
         `MirroredQueue.put`; the confirmation ends with the sequence in its `shard`.
         """
+        terms = PLAIN
+        if persistent is not True or priority != 0 or delay is not None or ttl is not None:
+            terms = terms_of(persistent, priority, delay, ttl)
+        data = self._publisher.body(body)
+        properties = b""
+        if headers is not None or message_id is not None or key is not None:
+            properties = pack_properties(headers, message_id, key)
         if os.getpid() != self._pid:
             self._check()
-
-        # What else could be wrong the shard finds out, once.
-        def put(part: Shard, block: bool = False, timeout: float | None = None) -> Confirmation:
-            return part.put(
-                body,
-                headers=headers,
-                message_id=message_id,
-                ttl=ttl,
-                priority=priority,
-                delay=delay,
-                key=key,
-                persistent=persistent,
-                block=block,
-                timeout=timeout,
-                on_confirm=on_confirm,
-            )
-
         if key is not None:
-            return put(self._parts[self.shard_of(key)], block, timeout)
-        size = len(body) if isinstance(body, bytes | bytearray) else 0
-        return self._publisher.put_anywhere(put, 1, size, block, timeout)
+            part = self._parts[self.shard_of(key)]
+            return part.put_packed(data, properties, terms, block, timeout, on_confirm)
+        ready = self._publisher.next_ready() if timeout is None else None
+        if ready is not None:
+            try:
+                return ready.put_packed(data, properties, terms, False, None, on_confirm)
+            except (Full, ShutDown):
+                pass  # look closer
+
+        def put(one: Shard) -> Confirmation:
+            return one.put_packed(data, properties, terms, False, None, on_confirm)
+
+        return self._publisher.put_anywhere(put, 1, len(data), block, timeout)
 
     def put_many(
         self,
