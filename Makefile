@@ -29,6 +29,8 @@ COMPARE ?=
 PIPELINE_OUT ?= pipeline-out
 # The versions of Spark that `make compat` runs.
 COMPAT ?= 4.0 4.1 4.2
+# What `make upgrade` upgrades from: a commit, or the tag of a release.
+OLD ?= 5d00414
 # Kills of `make soak-spark`, and which ones.
 SOAK_KILLS ?= 50
 SOAK_SEED ?= 1
@@ -45,7 +47,7 @@ PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/jav
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster test-browser pipeline soak-spark compat sim explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster test-browser pipeline soak-spark compat upgrade sim explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare sanitize clean
 
 help:  ## this list
@@ -116,6 +118,15 @@ compat: $(STAMP)  ## the Spark tests on the newest 4.0, 4.1 and 4.2: minutes, an
 			--editable '.[test]' "pyspark==$$version.*"; \
 		PYTHONPATH=$(CURDIR)/spark_integration build/spark-$$version/bin/python -m pytest $(SPARK); \
 	done
+
+build/old-$(OLD)/mirrorq: $(STAMP)
+	rm -rf build/old-$(OLD) && mkdir -p build/old-$(OLD)/source
+	git archive $(OLD) | tar -x -C build/old-$(OLD)/source
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/old-$(OLD) \
+		build/old-$(OLD)/source
+
+upgrade: build/old-$(OLD)/mirrorq  ## a cluster under load from an old version to this one, node by node: OLD=5d00414
+	MIRRORQ_OLD=build/old-$(OLD) $(PYTEST) tests/processes/test_upgrade.py -m scale
 
 $(VENV)/.compare: $(STAMP) benches/compare/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benches/compare/requirements.txt

@@ -75,6 +75,7 @@ from mirrorq.view import (
 __all__ = [
     "Catalog",
     "CatalogResult",
+    "LaterVersion",
     "NodeRecord",
     "QueueRecord",
     "decode_command",
@@ -1068,6 +1069,10 @@ _COMMANDS: dict[int, Any] = {
 _TAGS: dict[Any, int] = {command: tag for tag, command in _COMMANDS.items()}
 
 
+class LaterVersion(ProtocolError):
+    """What other nodes apply and this one cannot: it must not go on as if it had."""
+
+
 def encode_command(command: CatalogCommand) -> bytes:
     """Return the command as the data of a Raft entry."""
     return msgspec.msgpack.encode((_TAGS[type(command)], command))
@@ -1082,7 +1087,7 @@ def decode_command(data: bytes) -> CatalogCommand:
     try:
         tag, raw = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
         if tag not in _COMMANDS:
-            raise ProtocolError(
+            raise LaterVersion(
                 f"catalog command {tag} is of a later version: upgrade this node to go on"
             )
         command: CatalogCommand = msgspec.msgpack.decode(raw, type=_COMMANDS[tag])
@@ -1095,7 +1100,7 @@ def _decode_image(data: bytes) -> _Image:
     try:
         version, raw = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
         if version != SNAPSHOT_VERSION:
-            raise ProtocolError(
+            raise LaterVersion(
                 f"catalog snapshot has version {version}, this node reads {SNAPSHOT_VERSION}: "
                 "run the version that wrote it"
             )

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from mirrorq.asks import NOBODY, Asks, PendingAsk
-from mirrorq.catalog import Catalog
+from mirrorq.catalog import Catalog, LaterVersion
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.contacts import MARK
@@ -213,6 +213,11 @@ class Engine:
         self._contact_ms: int | None = None
         """Last majority contact that the supervisor was told of."""
         self._applied_since_compact = 0
+        self.outdated = ""
+        """Why this node has stopped following the catalog, "" as a rule. It still votes and keeps
+        entries; it hands out nothing, for its queues' views may have changed."""
+        self._applied_max = FOREVER_MS
+        """The last entry before the one that it cannot apply."""
         self._is_released = False
         self._out = EngineEffects()
         self._begin(self._out)
@@ -305,6 +310,8 @@ class Engine:
 
     def waiting_text(self) -> str:
         """What keeps this node from taking part in a cluster, "" when nothing does."""
+        if self.outdated:
+            return f"has stopped following the catalog: {self.outdated}"
         if self._doorkeeper.unwelcome:
             return f"is kept out: {self._doorkeeper.unwelcome}"
         if self._raft.is_founded:
@@ -711,16 +718,21 @@ class Engine:
             self._supervise(now_ms, SupervisorTick())
 
     def _apply(self, now_ms: int, entry: RaftEntry) -> None:
+        if self.outdated:
+            return
         self._applied_since_compact += 1
         if entry.kind == KIND_COMMAND:
             self._apply_command(now_ms, entry)
-        if self._applied_since_compact >= COMPACT_ENTRIES:
+        if not self.outdated and self._applied_since_compact >= COMPACT_ENTRIES:
             self._applied_since_compact = 0
             self._step_raft(now_ms, Compact(entry.index, self.catalog.snapshot()))
 
     def _apply_command(self, now_ms: int, entry: RaftEntry) -> None:
         try:
             proposal, command = unpack(entry)
+        except LaterVersion as error:
+            self._stop_following(entry.index - 1, f"entry {entry.index}: {error}")
+            return
         except ProtocolError as error:
             self._out.notices.append(Notice("catalog", f"entry {entry.index}: {error}"))
             return
@@ -749,6 +761,12 @@ class Engine:
                 return
         self._answer(ask, answer)
 
+    def _stop_following(self, applied: int, text: str) -> None:
+        """Others apply what this node cannot: left out, its catalog would be another one for good.
+        Not applied, it is there for the version that knows it."""
+        self.outdated, self._applied_max = text, applied
+        self._out.notices.append(Notice("catalog", f"stops following the catalog: {text}"))
+
     def _tell_endings(self, now_ms: int) -> None:
         for ask, answer in self.asks.ended(now_ms, self.catalog.is_deleted):
             self._answer(ask, answer)
@@ -763,9 +781,13 @@ class Engine:
             return
         try:
             self.catalog = Catalog.restore(data)
+        except LaterVersion as error:
+            self._stop_following(0, str(error))
+            return
         except ProtocolError as error:
             self._out.notices.append(Notice("catalog", str(error)))
             return
+        self.outdated, self._applied_max = "", FOREVER_MS
         self._was_registered = self.is_registered
         self.hosting.on_catalog_replaced(self.catalog)
         self._doorkeeper.list_nodes(self.catalog)
@@ -910,8 +932,10 @@ class Engine:
             if request is not None:
                 self._to_leader(now_ms, request)
         was_held, was_paused = now_ms < lease.until_ms, lease.paused
-        lease.until_ms = until_ms = holder.valid_until_ms(self._raft.applied_index)
-        lease.paused = is_paused = now_ms - self._led_ms > self.config.heartbeat_ms
+        applied = min(self._raft.applied_index, self._applied_max)
+        lease.until_ms = until_ms = holder.valid_until_ms(applied)
+        is_paused = now_ms - self._led_ms > self.config.heartbeat_ms or self.outdated != ""
+        lease.paused = is_paused
         if was_paused is is_paused and was_held is (now_ms < until_ms):
             return
         if was_paused != lease.paused:

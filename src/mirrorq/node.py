@@ -87,7 +87,7 @@ log = logging.getLogger("mirrorq")
 
 HAND_OVER_MS = 2000
 """close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
-WARNINGS = ("loss", "copy dropped", ALARM)
+WARNINGS = ("loss", "copy dropped", "catalog", ALARM)
 """Kinds of notices that are warnings in the log."""
 CLOSE_S = 5.0
 """close() ends within this, with or without a majority."""

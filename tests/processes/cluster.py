@@ -50,6 +50,8 @@ class Peer:
     def __init__(self, settings: Mapping[str, Any], log: Path) -> None:
         self.name = settings.get("name", "client")
         self.log = log
+        home: str | None = settings.get("home")
+        """Where mirrorq is imported from, when it is not this one."""
         self._lock = threading.Lock()
         self._number = 0
         self._open: dict[int, Future[Any]] = {}
@@ -61,6 +63,7 @@ class Peer:
             stderr=log.with_suffix(".err").open("a"),
             text=True,
             start_new_session=True,
+            env=None if home is None else {**os.environ, "PYTHONPATH": home},
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -198,8 +201,8 @@ class Cluster:
         for name in names:
             self.peers[name].ask("wait_ready")
 
-    def client(self) -> Peer:
-        peer = self.run({"endpoints": list(self.endpoints.values())}, "client")
+    def client(self, name: str = "client", **settings: Any) -> Peer:
+        peer = self.run({"endpoints": list(self.endpoints.values()), **settings}, name)
         peer.wait_started()
         return peer
 

@@ -192,6 +192,10 @@ class Peer:
     def do_forget_node(self, name: str, force: bool = False) -> None:
         self._host.forget_node(name, force)
 
+    def do_home(self) -> str:
+        """Where this mirrorq was imported from."""
+        return str(Path(mirrorq.__file__).parents[1])
+
     def do_listening(self) -> str:
         assert self._node is not None
         return self._node.listening

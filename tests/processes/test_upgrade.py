@@ -1,0 +1,120 @@
+"""From an older mirrorq to this one, node by node, under load.
+
+Needs another mirrorq: `make upgrade OLD=COMMIT` builds it and runs this.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from .cluster import DEADLINE_S, Cluster, Peer, until
+
+OLD = os.environ.get("MIRRORQ_OLD", "")
+NEW = str(Path(__file__).parents[2] / "src")
+TOP = 400_000
+"""More than is ever sent: the producer is stopped."""
+PATIENT = {
+    "failure_ms": 8000,
+    "session_expiry_ms": 8000,
+    "lag_ms_max": 8000,
+    "election_ms": 4000,
+}
+"""Versions are tried here, not how little time the machine may give them."""
+
+pytestmark = [
+    pytest.mark.scale,
+    pytest.mark.skipif(not OLD, reason="make upgrade names the other version"),
+]
+
+
+def home_of(old: bool) -> str:
+    return str(Path(OLD).resolve()) if old else NEW
+
+
+def replace(cluster: Cluster, name: str, *, old: bool, on: str) -> None:
+    """Stop a node in good order, start the other version on its store, wait until it is in sync."""
+    cluster[name].stop_cleanly()
+    cluster.launch(name, home=home_of(old))
+    cluster[name].wait_started()
+    assert cluster[name].ask("home") == home_of(old)
+    cluster[name].ask("wait_ready")
+    cluster.open("orders", on=name, timeout=DEADLINE_S)
+    cluster.wait_in_sync(2, on=on)
+    cluster.wait_in_sync(2, on=name)
+
+
+class Load:
+    """A producer and a consumer in processes of their own, each a client of either version."""
+
+    def __init__(self, producer: Peer, consumer: Peer) -> None:
+        self._producer, self._consumer = producer, consumer
+        queue = consumer.ask("queue", name="orders")
+        self._watch = consumer.ask("consume", queue=queue, top=TOP)
+        queue = producer.ask("queue", name="orders")
+        self._number = producer.ask("produce", queue=queue, count=TOP, pause_s=0.002)
+
+    def confirmed(self) -> int:
+        return int(self._producer.ask("produced", number=self._number)["confirmed"])
+
+    def wait_more(self, count: int) -> None:
+        wanted = self.confirmed() + count
+        until(lambda: self.confirmed() >= wanted, self.confirmed)
+
+    def check(self) -> int:
+        """All that was offered is confirmed, seen in order and acked. Returns how many."""
+        self._producer.ask("stop_producing", number=self._number)
+        until(lambda: not self._producer.ask("produced", number=self._number)["open"])
+        produced = self._producer.ask("produced", number=self._number)
+        lowest = TOP + 1 - produced["offered"]
+
+        def consumed() -> dict[str, object]:
+            found: dict[str, object] = self._consumer.ask("consumed", number=self._watch)
+            return found
+
+        until(lambda: consumed()["lowest"] == lowest and not consumed()["open"], consumed)
+        assert produced["wrong"] == consumed()["wrong"] == []
+        assert produced["confirmed"] == produced["offered"]
+        return int(produced["offered"])
+
+
+@pytest.mark.parametrize("ways", ["there", "there and back"])
+def test_nodes_are_replaced_one_by_one_under_load(cluster: Cluster, ways: str) -> None:
+    """Mirrors first, the master last. A client of each version publishes, the other consumes;
+    nothing is lost, nothing comes twice unflagged, and what waited before is still there. The way
+    back, for who thinks better of it."""
+    assert home_of(old=True) != NEW
+    cluster.config = dict(PATIENT)
+    cluster.name_all("abc")
+    for name in "abc":
+        cluster.launch(name, home=home_of(old=True))
+    for name in "abc":
+        cluster[name].wait_started()
+        assert cluster[name].ask("home") == home_of(old=True)
+        cluster[name].ask("wait_ready")
+    cluster.open("kept", on="abc", timeout=DEADLINE_S)
+    cluster.ask("a", "put_many", bodies=[str(number) for number in range(1000)])
+    cluster.open("orders", on="abc", timeout=DEADLINE_S)
+    cluster.wait_in_sync(2, on="a")
+
+    old_client = cluster.client("old", home=home_of(old=True))
+    new_client = cluster.client("new", home=NEW)
+    assert old_client.ask("home") != new_client.ask("home")
+    loads = [Load(old_client, new_client)] if ways == "there" else [Load(new_client, old_client)]
+    for load in loads:
+        load.wait_more(200)
+    for old in [False] if ways == "there" else [False, True]:
+        for name, on in (("c", "a"), ("b", "a"), ("a", "b")):
+            replace(cluster, name, old=old, on=on)
+            for load in loads:
+                load.wait_more(200)
+    assert sum(load.check() for load in loads) > 1000
+
+    cluster.open("kept", on="c", timeout=DEADLINE_S)
+    kept = [message["body"] for message in cluster.ask("c", "take", count=1000)]
+    assert kept == [str(number) for number in range(1000)]
+    for name in "abc":
+        log = cluster.log_text(name)
+        assert not [line for line in log.splitlines() if "garbage" in line or "version" in line]
