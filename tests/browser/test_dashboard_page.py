@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirrorq import Config, Node
+from mirrorq.alarms import ADVICE
 from mirrorq.dashboard import Dashboard
 from mirrorq.demo.ports import free_ports
 
@@ -158,6 +159,17 @@ def test_names_are_text(world: World, browser: Chromium) -> None:
         london.clear_policy("<b>bold</b>")
         london.queue(MARKUP).delete()
     browser.until(f"![...document.querySelectorAll('h3')].some(h => h.textContent === {MARKUP!r})")
+
+
+def test_an_alarm_is_shown_with_what_to_do(world: World, browser: Chromium) -> None:
+    """Of another node than the one that serves the page."""
+    tokyo = world.nodes["tokyo"]._driver
+    browser.until("document.getElementById('alarms')")
+    tokyo.call(lambda: setattr(tokyo.engine, "alarms", ("disk_low",)))
+    shown = "document.getElementById('alarms').textContent"
+    browser.until(f"{shown}.includes('disk_low on tokyo: {ADVICE['disk_low']}')")
+    tokyo.call(lambda: setattr(tokyo.engine, "alarms", ()))
+    browser.until(f"!{shown}.includes('disk_low')")
 
 
 def test_an_admin_moves_a_master(world: World, browser: Chromium) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import os
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
+from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
 from mirrorq import Node, connect
 from mirrorq.alarms import ADVICE, COPY_MS, GIB, QUIET_MS, Alarms, Measures
+from mirrorq.cli import main
 from mirrorq.demo.ports import free_ports
 from mirrorq.metrics import Collector
+from mirrorq.watch import Watch
 
 DEADLINE_S = 60.0
 WELL = Measures(
@@ -201,6 +206,54 @@ def test_a_disk_that_fills_up(
     lines = [(r.levelname, r.getMessage()) for r in caplog.records if "disk_low" in r.getMessage()]
     assert [level for level, _ in lines] == ["WARNING", "INFO"]
     assert "is over after" in lines[1][1]
+
+
+def test_each_of_the_seven_is_told_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Status, log, metrics, command line and dashboard: each by its name, with what to do."""
+    jump_ms = [0]
+
+    def all_bad(watch: Watch, now_ms: int) -> Measures:
+        jump_ms[0] += 5000
+        return evolve(
+            WELL,
+            now_ms=now_ms,
+            wall_ms=now_ms + jump_ms[0],
+            store_used=900,
+            disk_free=1,
+            is_paused=True,
+            last_copies=("orders",),
+            commit_ms=700,
+            late_ms=900,
+        )
+
+    monkeypatch.setattr(Watch, "_measures", all_bad)
+    listen, registry = "tcp://127.0.0.1:0", CollectorRegistry()
+    with (
+        caplog.at_level(logging.INFO, "mirrorq"),
+        Node("a", path=tmp_path / "a", listen=listen, dashboard="127.0.0.1:0") as node,
+    ):
+        registry.register(Collector(node))
+        until(lambda: len(node.alarms()) == len(ADVICE))
+        assert node.nodes()[0].alarms == tuple(ADVICE)
+        told = CliRunner().invoke(main, ["status", "--connect", node.listening]).output
+        dashboard = node._dashboard
+        assert dashboard is not None
+
+        def shown() -> Any:
+            return json.loads(dashboard._observer.state())
+
+        until(lambda: shown()["nodes"] and shown()["nodes"][0]["alarms"] == list(ADVICE))
+        until(lambda: registry.get_sample_value("mirrorq_alarm", {"node": "a", "name": "starved"}))
+        for alarm, (name, advice) in zip(node.alarms(), ADVICE.items(), strict=True):
+            assert alarm.name == name
+            assert advice in alarm.text
+            assert registry.get_sample_value("mirrorq_alarm", {"node": "a", "name": name}) == 1
+            lines = [r for r in caplog.records if f"alarm {name}: {alarm.text}" in r.getMessage()]
+            assert [line.levelname for line in lines] == ["WARNING"]
+            assert name in told
+            assert shown()["advice"][name] == advice
 
 
 def test_alarms_of_a_cluster(tmp_path: Path) -> None:
