@@ -34,6 +34,8 @@ OLD ?= 5d00414
 # Kills of `make soak-spark`, and which ones.
 SOAK_KILLS ?= 50
 SOAK_SEED ?= 1
+# Shards of both its queues; 0: they are not sharded.
+SOAK_SHARDS ?= 0
 # Tests that run whole clusters or start processes have targets of their own.
 SIMULATION := tests/simulation
 SPARK := tests/spark
@@ -108,8 +110,8 @@ $(VENV)/.matplotlib: $(STAMP)
 pipeline: $(VENV)/.matplotlib  ## flights through a queue and Spark, master and driver killed: PIPELINE_OUT=pipeline-out
 	$(PIPELINE) $(PIPELINE_OUT)
 
-soak-spark: $(VENV)/.matplotlib  ## the same with many kills at random: SOAK_KILLS=50 SOAK_SEED=1
-	$(PIPELINE) --kills $(SOAK_KILLS) --seed $(SOAK_SEED) $(PIPELINE_OUT)-soak-$(SOAK_SEED)
+soak-spark: $(VENV)/.matplotlib  ## the same with many kills at random: SOAK_KILLS=50 SOAK_SEED=1 SOAK_SHARDS=3
+	$(PIPELINE) --kills $(SOAK_KILLS) --seed $(SOAK_SEED) --shards $(SOAK_SHARDS) $(PIPELINE_OUT)-soak-$(SOAK_SEED)
 
 compat: $(STAMP)  ## the Spark tests on the newest 4.0, 4.1 and 4.2: minutes, and a gigabyte: COMPAT=4.0
 	set -e; for version in $(COMPAT); do \

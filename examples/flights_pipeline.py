@@ -219,10 +219,11 @@ class Course:
     """Peers, the Spark driver, and what happens to them."""
 
     def __init__(
-        self, out: Path, limit: int | None, kills: int, seed: int, console: Console
+        self, out: Path, limit: int | None, kills: int, seed: int, shards: int, console: Console
     ) -> None:
         self.out = out
         self.kills = kills
+        self.shards = shards or None
         self.random = random.Random(seed)
         self.console = console
         self.rows = list(rows(None, limit))
@@ -233,6 +234,8 @@ class Course:
         self.endpoints = ",".join(self.peers.values())
         self.nodes: dict[str, Child] = {}
         self.driver: Child | None = None
+        self.parts: list[mirrorq.MirroredQueue] = []
+        """The shards of the queue of flights, or that queue."""
 
     def start_node(self, name: str) -> None:
         path = str(self.out / "nodes" / name)
@@ -254,7 +257,9 @@ class Course:
         for node in self.nodes.values():
             node.wait_for("ready")
         with mirrorq.connect(self.endpoints) as client:
-            flights, _ = client.queue("flights"), client.queue("late")
+            flights = client.queue("flights", shards=self.shards)
+            self.parts = parts_of(flights)
+            client.queue("late", shards=self.shards)
             self.start_driver()
             total = len(self.rows)
             published = progress.add_task("published", total=total)
@@ -264,33 +269,31 @@ class Course:
                 flights.put_many(self.rows[first : first + PUT_COUNT]).result(WAIT_S)
                 done = min(first + PUT_COUNT, total)
                 progress.update(published, completed=done)
-                self.show(progress, through, done, flights)
+                self.show(progress, through, done)
                 while faults and faults[0][0] <= done:
-                    faults.pop(0)[1](flights)
+                    faults.pop(0)[1]()
                 # Not far ahead of Spark: so both faults hit a stream that is at work.
-                self.wait_through(progress, through, flights, done, 4 * BATCH_COUNT)
-            self.wait_through(progress, through, flights, total, BATCH_COUNT)
+                self.wait_through(progress, through, done, 4 * BATCH_COUNT)
+            self.wait_through(progress, through, total, BATCH_COUNT)
             assert self.driver is not None
             self.driver.tell()
             self.driver.wait_for("finished")
             progress.update(through, completed=total)
 
-    def show(self, progress: Progress, task: Any, published: int, flights: Any) -> int:
+    def show(self, progress: Progress, task: Any, published: int) -> int:
         """How many are acked: Spark has committed them."""
         try:
-            acked = published - flights.extent().messages
+            acked = published - sum(part.extent().messages for part in self.parts)
         except (mirrorq.QueueDown, mirrorq.NoQuorum):
             return 0
         progress.update(task, completed=acked)
         # The last batch of a running stream is acked when the next one has come, or at the end.
         return acked
 
-    def wait_through(
-        self, progress: Progress, task: Any, flights: Any, published: int, behind: int
-    ) -> None:
+    def wait_through(self, progress: Progress, task: Any, published: int, behind: int) -> None:
         """Wait until Spark is no further behind than this."""
         deadline = time.monotonic() + WAIT_S
-        while self.show(progress, task, published, flights) < published - behind:
+        while self.show(progress, task, published) < published - behind:
             if self.driver is not None and self.driver.has_ended():
                 raise RuntimeError("the Spark driver has ended")
             if time.monotonic() >= deadline:
@@ -305,26 +308,27 @@ class Course:
         places = sorted(self.random.randrange(total) for _ in range(self.kills))
         return [(place, self.random.choice(kinds)) for place in places]
 
-    def kill_master(self, flights: Any) -> None:
-        self.kill_node(flights, is_master=True)
+    def kill_master(self) -> None:
+        self.kill_node(is_master=True)
 
-    def kill_mirror(self, flights: Any) -> None:
-        self.kill_node(flights, is_master=False)
+    def kill_mirror(self) -> None:
+        self.kill_node(is_master=False)
 
-    def kill_node(self, flights: Any, is_master: bool) -> None:
+    def kill_node(self, is_master: bool) -> None:
         """Kill and restart, when all copies are in sync: two of three have to stay."""
         deadline = time.monotonic() + WAIT_S
-        while len((status := flights.status()).synchronised_mirrors) < len(NODES) - 1:
+        while not all(map(is_whole, statuses := [part.status() for part in self.parts])):
             if time.monotonic() >= deadline:
-                raise RuntimeError(f"the copies were not in sync for {WAIT_S} s: {status}")
+                raise RuntimeError(f"the copies were not in sync for {WAIT_S} s: {statuses}")
             time.sleep(0.1)
+        status = self.random.choice(statuses)
         name = status.master if is_master else self.random.choice(status.synchronised_mirrors)
         self.nodes[name].kill()
         self.start_node(name)
-        what = "the queue's master" if is_master else "a mirror"
-        self.console.print(f"killed node {name}, {what}; restarted it")
+        what = "the master" if is_master else "a mirror"
+        self.console.print(f"killed node {name}, {what} of {status.name}; restarted it")
 
-    def kill_worker(self, flights: Any) -> None:
+    def kill_worker(self) -> None:
         """A Python worker of Spark's executor, if there is one now."""
         assert self.driver is not None
         workers = [pid for pid in self.driver.descendants() if "pyspark.daemon" in command_of(pid)]
@@ -334,7 +338,7 @@ class Course:
                 os.kill(victim, signal.SIGKILL)
             self.console.print(f"killed Spark worker {victim}")
 
-    def kill_driver(self, flights: Any) -> None:
+    def kill_driver(self) -> None:
         assert self.driver is not None
         self.driver.kill()
         self.console.print("killed the Spark driver; restarted it from its checkpoint")
@@ -376,9 +380,9 @@ class Course:
 
     def late_bodies(self) -> Iterator[bytes]:
         with mirrorq.connect(self.endpoints) as client:
-            late = client.queue("late")
-            for batch in late.read(1, late.extent().next_sequence - 1):
-                yield from batch.bodies()
+            for late in parts_of(client.queue("late", passive=True)):
+                for batch in late.read(1, late.extent().next_sequence - 1):
+                    yield from batch.bodies()
 
     def draw(self, delays: dict[tuple[str, int], tuple[int, int, int]]) -> None:
         import matplotlib
@@ -399,6 +403,16 @@ class Course:
         pyplot.close(figure)
 
 
+def parts_of(queue: mirrorq.MirroredQueue) -> list[mirrorq.MirroredQueue]:
+    """The shards of a queue, each with sequences of its own; or the queue, if it has none."""
+    return [queue.shard(number) for number in range(queue.shards)] or [queue]
+
+
+def is_whole(status: Any) -> bool:
+    """Whether all copies of a queue or shard are in sync."""
+    return bool(status.master) and len(status.synchronised_mirrors) == len(NODES) - 1
+
+
 def number_in(text: str) -> float | None:
     try:
         return float(text)
@@ -416,8 +430,11 @@ def is_late(flight: dict[str, Any]) -> bool:
 @click.option("--limit", type=int, help="Only so many flights.")
 @click.option("--kills", type=int, default=2, help="Above 2: so many, at random moments.")
 @click.option("--seed", type=int, default=1, help="Of the random moments and victims.")
+@click.option("--shards", type=int, default=0, help="Both queues are sharded, in so many.")
 @click.argument("given", nargs=-1)
-def main(role: str, limit: int | None, kills: int, seed: int, given: tuple[str, ...]) -> None:
+def main(
+    role: str, limit: int | None, kills: int, seed: int, shards: int, given: tuple[str, ...]
+) -> None:
     """Run the pipeline; GIVEN is the output folder, `pipeline-out` by default."""
     if role:
         {"node": be_node, "driver": be_driver}[role](*given)
@@ -427,7 +444,7 @@ def main(role: str, limit: int | None, kills: int, seed: int, given: tuple[str, 
         raise click.ClickException(f"{out} is not empty: name another folder")
     out.mkdir(parents=True, exist_ok=True)
     console = Console()
-    course = Course(out, limit, kills, seed, console)
+    course = Course(out, limit, kills, seed, shards, console)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     try:
         with Progress(*columns, TimeElapsedColumn(), console=console) as progress:

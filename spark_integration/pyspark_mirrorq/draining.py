@@ -13,7 +13,7 @@ from types import TracebackType
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorq.client import Client
-from mirrorq.errors import AckRefused, ConfigError
+from mirrorq.errors import AckRefused, ConfigError, ShutDown
 from mirrorq.takers import RangeLease
 from pyspark_mirrorq.cluster import connected, label, master_first
 from pyspark_mirrorq.options import parse
@@ -101,7 +101,7 @@ class Drain:
         for name, lease in self._leases.items():
             try:
                 self.acked += lease.ack(ACK_S)
-            except AckRefused as error:
+            except (AckRefused, ShutDown) as error:
                 refused.append(f"{name}: {error}")
         if refused:
             raise AckRefused(

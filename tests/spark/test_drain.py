@@ -16,6 +16,7 @@ import pyspark_mirrorq
 from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
 from processes.cluster import Cluster
+from pyspark_mirrorq.draining import Drain
 
 from .conftest import until
 
@@ -106,6 +107,33 @@ def test_a_dead_driver_returns_what_it_leased(
     finally:
         driver.kill()
         driver.communicate()
+
+
+class Leased(Drain):
+    """A drain whose job needs no DataFrame."""
+
+    def _frame(self) -> None:
+        return None
+
+
+def test_a_lease_that_is_lost_is_told(orders: MirroredQueue, client: Client) -> None:
+    """Somebody disconnects the driver in the middle: leaving the block says what comes again, and
+    what to do about it."""
+    orders.put_many([b"x"] * 30).result(120)
+    options = {"endpoints": ",".join(client.endpoints), "queue": orders.name}
+    drained = Leased(None, options, 20)
+
+    def job() -> None:
+        with drained:
+            assert drained.count == 20
+            assert drained._client is not None
+            client.disconnect(drained._client.name, "maintenance")
+            until(lambda: orders.extent(120).ready == 30)
+
+    with pytest.raises(mirrorq.AckRefused, match=r"lost its lease.*maintenance.*discard that"):
+        job()
+    assert drained.acked == 0
+    assert orders.extent(120).ready == 30
 
 
 def test_a_drain_goes_over_the_death_of_the_master(
