@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 import time
 
 import pytest
@@ -46,6 +48,20 @@ def test_spark_finds_the_source_and_shows_every_message(
     assert {row.shard for row in rows} == {0}
     assert abs(rows[0].timestamp - datetime.datetime.now()) < datetime.timedelta(minutes=10)
     assert orders.qsize() == 2501
+
+
+def test_to_be_found_the_source_needs_no_client() -> None:
+    """Spark begins a process for each step of a query, and waits 10 seconds for some: what finds
+    the source, and tells its columns, loads neither the client nor PyArrow."""
+    code = (
+        "import sys; from pyspark_mirrorq import DefaultSource;"
+        "DefaultSource({'endpoints': 'tcp://127.0.0.1:1', 'queue': 'x'}).schema();"
+        "print([name for name in ('mirrorq.client', 'zmq', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_headers_and_delivery_are_columns_when_asked_for(
