@@ -61,13 +61,16 @@ class RunRecord:
     """A commit was sent."""
     told: str = ""
     """done: by its own commit; never: it was refused for ever, or aborted."""
+    others: tuple[int, ...] = ()
+    """Queues in which it is sealed, and which are told what was decided."""
 
     def op(self) -> CommitOp:
         """The commit of its winners."""
         winners: tuple[Winner, ...] = tuple(
             (task.partition, task.attempt, task.chunks, len(task.rows)) for task in self.winners
         )
-        return CommitOp(self.transaction, self.version, self.name, winners)
+        name = (self.transaction, self.version, self.name)
+        return CommitOp(*name, winners, others=self.others)
 
 
 class StagedHandle(SimulatedHandle):
@@ -173,7 +176,8 @@ class Decider(StagedHandle):
     def abort(self) -> None:
         """Give the run up."""
         run = self.run_record
-        self.send(AbortOp(run.transaction, run.version, run.name), [], "abort")
+        op = AbortOp(run.transaction, run.version, run.name, others=run.others)
+        self.send(op, [], "abort")
 
     def on_outcome(self, outcome: Stored | Failed) -> None:
         run = self.run_record
@@ -273,7 +277,7 @@ class StagedLoad(Load):
         if node is None:
             return
         stream.runs += 1
-        run = RunRecord(stream.name, stream.version, f"r{stream.runs}")
+        run = self._new_run(stream)
         stream.run = run
         stream.tasks = []
         stream.partitions = self.random.randint(1, PARTITIONS_MAX)
@@ -285,6 +289,9 @@ class StagedLoad(Load):
             twins = 2 if self.random.random() < 0.15 else 1
             for _ in range(twins):
                 self._add_task(stream, run, partition)
+
+    def _new_run(self, stream: Stream) -> RunRecord:
+        return RunRecord(stream.name, stream.version, f"r{stream.runs}")
 
     def _add_task(self, stream: Stream, run: RunRecord, partition: int) -> None:
         node = self._node()
@@ -319,13 +326,10 @@ class StagedLoad(Load):
             return
         winners = []
         for partition in range(stream.partitions):
-            staged = [t for t in run.tasks if t.partition == partition and t.is_staged]
+            staged = self._staged(run, partition)
             if staged:
                 winners.append(staged[0])
-            elif not any(
-                task.is_alive and not task.is_failed and task.record.partition == partition
-                for task in stream.tasks
-            ):
+            elif not self._is_busy(stream, partition):
                 self._add_task(stream, run, partition)
         if len(winners) < stream.partitions:
             return
@@ -334,7 +338,21 @@ class StagedLoad(Load):
             run.is_asked = True
             driver.abort()
             return
-        run.winners = winners
+        run.winners = run.winners or winners
+        self._commit(stream, run, driver)
+
+    def _staged(self, run: RunRecord, partition: int) -> list[TaskRecord]:
+        """The attempts of a partition that could be winners."""
+        return [task for task in run.tasks if task.partition == partition and task.is_staged]
+
+    def _is_busy(self, stream: Stream, partition: int) -> bool:
+        """Whether some attempt of a partition may still be staged whole."""
+        return any(
+            task.is_alive and not task.is_failed and task.record.partition == partition
+            for task in stream.tasks
+        )
+
+    def _commit(self, stream: Stream, run: RunRecord, driver: Decider) -> None:
         driver.commit()
 
     def _commit_hastily(self, stream: Stream, run: RunRecord, driver: Decider) -> None:

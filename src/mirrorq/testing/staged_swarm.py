@@ -1,6 +1,7 @@
 """A swarm's run in which a queue is written to by drivers and tasks, beside its other queues.
 
 python -m mirrorq.testing.staged_swarm --seeds 0-99
+python -m mirrorq.testing.staged_swarm --seeds 0-99 --pair      each version in two queues
 """
 
 from __future__ import annotations
@@ -9,27 +10,37 @@ import argparse
 from collections import Counter
 from random import Random
 
+from attrs import evolve
+
+from mirrorq.testing.chain import Drain
 from mirrorq.testing.staged_load import StagedLoad
+from mirrorq.testing.staged_pair import StagedPair
 from mirrorq.testing.swarm import Swarm
 
 __all__ = ["StagedSwarm"]
+
+SEALED_MS = 4000
 
 
 class StagedSwarm(Swarm):
     """Policies change copies and masters here; none limits messages."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_pair: bool = False) -> None:
         super().__init__(seed, chain=False, fan=False, delays_ms=(0,))
         self._has_transient = self._has_dead = False
         if self.policies is not None:
             self.policies._with_limits = False
             self.policies._dead = ""
         self.staged: StagedLoad | None = None
+        self._is_pair = is_pair
+        # A queue whose sealed runs nobody decides asks while the run goes on.
+        self.cluster.config = evolve(self.cluster.config, sealed_timeout_ms=SEALED_MS)
 
     def _start_extras(self, pace: int) -> None:
         super()._start_extras(pace)
         queue_id = self.cluster.declare(self.random.choice(self.data_nodes), "staged")
-        self.staged = StagedLoad(
+        kind = StagedPair if self._is_pair else StagedLoad
+        self.staged = kind(
             self.cluster,
             Random(self.seed),
             "staged",
@@ -37,6 +48,8 @@ class StagedSwarm(Swarm):
             self.faults.counts,
             pace=pace,
         )
+        if isinstance(self.staged, StagedPair):
+            self.staged.second = self._extra(Drain, "second", pace)
         self.loads.append(self.staged)
 
     def _check(self) -> list[str]:
@@ -49,11 +62,13 @@ def main() -> None:
     """Run seeds; exit status 1 when one is wrong."""
     parser = argparse.ArgumentParser(description="Staged writes under random faults, checked.")
     parser.add_argument("--seeds", default="0-9", help="first-last")
-    first, _, last = parser.parse_args().seeds.partition("-")
+    parser.add_argument("--pair", action="store_true", help="each version in two queues")
+    options = parser.parse_args()
+    first, _, last = options.seeds.partition("-")
     wrong = 0
     counts: Counter[str] = Counter()
     for seed in range(int(first), int(last or first) + 1):
-        report = StagedSwarm(seed).run()
+        report = StagedSwarm(seed, is_pair=options.pair).run()
         counts.update(report.faults)
         for text in report.wrong[:5]:
             print(f"seed {seed}: {text}")
