@@ -186,13 +186,18 @@ class ClientSocket:
         """
         self.flush()
         inbound, self._lost = self._lost, []
-        if inbound or any(is_readable(link.socket) for link in self._links):
-            timeout_ms = 0
-        is_look_due = self._wait(timeout_ms)
-        now_ms = _now_ms()
-        for link in self._links:
+        ready = [link for link in self._links if is_readable(link.socket)]
+        has_slept = timeout_ms > 0 and not (inbound or ready) and self._waker.fall_asleep()
+        is_look_due = False
+        if has_slept:
+            ready, is_look_due = self._sleep(timeout_ms)
+        else:
+            self._waker.awake(is_readable=False)
+        for link in ready:
             self._read_messages(link, inbound)
-        if is_look_due or now_ms >= self._look_at_ms or not self.is_up:
+        now_ms = _now_ms()
+        is_late = now_ms >= self._look_at_ms and not has_slept
+        if is_look_due or is_late or not self.is_up:
             self._look_at_ms = now_ms + LOOK_MS
             for link in self._links:
                 if link in (self._control, self._link):
@@ -204,29 +209,24 @@ class ClientSocket:
                 self.leave()
         return inbound
 
-    def _wait(self, timeout_ms: int) -> bool:
-        """Block until something is there. Gives the GIL away only if there is need to.
+    def _sleep(self, timeout_ms: int) -> tuple[list[Link], bool]:
+        """Block until something is there; gives the GIL away.
 
         Returns:
-            Whether a connection is known to have come or gone.
+            Links with messages, and whether a connection is known to have come or gone.
         """
-        if timeout_ms <= 0 or not self._waker.fall_asleep():
-            self._waker.awake(is_readable=False)
-            return False
         if not self.is_up:
             timeout_ms = max(0, min(timeout_ms, self._deadline_ms - _now_ms()))
-        ready = self._poller.poll(timeout_ms)
-        waker_fd = self._waker.fd
-        self._waker.awake(is_readable=any(item[0] == waker_fd for item in ready))
-        monitors = [link.monitor for link in self._links]
-        return any(item[0] in monitors for item in ready)
+        found = [item for item, _ in self._poller.poll(timeout_ms)]
+        self._waker.awake(is_readable=self._waker.fd in found)
+        ready = [link for link in self._links if link.socket in found]
+        return ready, any(link.monitor in found for link in self._links)
 
     def _read_messages(self, link: Link, inbound: list[ClientInbound]) -> None:
+        """Take what has come, of which there is at least one message."""
         bytes_left = self._part_bytes_max
         channel = DATA if link is self._link else CONTROL
         for _ in range(ROUND_COUNT_MAX):
-            if bytes_left <= 0 or not is_readable(link.socket):
-                return
             parts = receive_parts(link.socket)
             bytes_left -= sum(map(len, parts))
             try:
@@ -234,6 +234,8 @@ class ClientSocket:
             except ProtocolError as error:
                 self.garbage_count += 1
                 inbound.append(Garbage(self.endpoint, str(error)))
+            if bytes_left <= 0 or not is_readable(link.socket):
+                return
 
     def _read_changes(self, link: Link, inbound: list[ClientInbound]) -> None:
         for change in link.changes():

@@ -38,18 +38,24 @@ def send_parts(socket: zmq.Socket[bytes], parts: Sequence[Part]) -> None:
 
 def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
     """One zmq message from a socket that is readable."""
-    parts = [socket.recv(_NOBLOCK)]
-    while socket.get(zmq.RCVMORE):
-        part = socket.recv(_NOBLOCK)
-        if len(parts) < PARTS_MAX:
-            parts.append(part)
-    return parts
+    return _with_rest(socket, socket.recv(_NOBLOCK, copy=False))
 
 
 def receive_with_sender(socket: zmq.Socket[bytes]) -> tuple[zmq.Frame, list[bytes]]:
     """One zmq message from a ROUTER that is readable: the sender's routing id, then the parts."""
     first = socket.recv(_NOBLOCK, copy=False)
-    return first, receive_parts(socket) if socket.get(zmq.RCVMORE) else []
+    return first, _with_rest(socket, socket.recv(_NOBLOCK, copy=False)) if first.more else []
+
+
+def _with_rest(socket: zmq.Socket[bytes], frame: zmq.Frame) -> list[bytes]:
+    """This part of a message and those after it."""
+    parts = [frame.bytes]
+    # A frame knows whether there are more; to ask the socket takes longer than to receive them.
+    while frame.more:
+        frame = socket.recv(_NOBLOCK, copy=False)
+        if len(parts) < PARTS_MAX:
+            parts.append(frame.bytes)
+    return parts
 
 
 def descriptor_of(frame: zmq.Frame) -> int:

@@ -354,33 +354,36 @@ class Transport:
         """
         self.flush()
         inbound, self._lost = self._lost, []
-        if inbound or is_readable(self._router):
-            timeout_ms = 0
-        is_look_due = self._wait(timeout_ms)
+        is_ready = is_readable(self._router)
+        has_slept = timeout_ms > 0 and not (inbound or is_ready) and self._waker.fall_asleep()
+        is_look_due = False
+        if has_slept:
+            is_ready, is_look_due = self._sleep(timeout_ms)
+        else:
+            self._waker.awake(is_readable=False)
         now_ms = _now_ms()
         if is_look_due or self._probes or now_ms >= self._look_at_ms:
             self._look_at_ms = now_ms + LOOK_MS
             if self._guard is not None and self._zap is not None:
                 self._ask_guard(self._guard, self._zap, inbound)
-            self._read_links(inbound)
-            self._read_router(inbound)
+            if is_look_due or not has_slept:
+                self._read_links(inbound)
+            if is_ready:
+                self._read_router(inbound)
             for why in self._door.attend():
                 inbound.append(Refused("a connection", why, by_key=False))
             if self._probes:
                 self._read_probes(inbound)
-        else:
+        elif is_ready:
             self._read_router(inbound)
         return inbound
 
-    def _wait(self, timeout_ms: int) -> bool:
-        """Block until something is there. Gives the GIL away only if there is need to.
+    def _sleep(self, timeout_ms: int) -> tuple[bool, bool]:
+        """Block until something is there; gives the GIL away.
 
         Returns:
-            Whether anything but messages is known to have come.
+            Whether messages are there, and whether anything else is known to have come.
         """
-        if timeout_ms <= 0 or not self._waker.fall_asleep():
-            self._waker.awake(is_readable=False)
-            return False
         fds = []
         for probe in self._probes.values():
             if probe.fd is not None:
@@ -393,16 +396,16 @@ class Transport:
         for fd in fds:
             self._poller.unregister(fd)
         waker_fd = self._waker.fd
-        is_woken = is_look_due = False
+        is_ready = is_woken = is_look_due = False
         for item, _ in ready:
             if item is self._router:
-                continue
-            if item == waker_fd:
+                is_ready = True
+            elif item == waker_fd:
                 is_woken = True
             else:
                 is_look_due = True
         self._waker.awake(is_readable=is_woken)
-        return is_look_due
+        return is_ready, is_look_due
 
     def _ask_guard(self, guard: Guard, zap: Zap, inbound: list[Inbound]) -> None:
         """Let in who may come, and follow changes of keys."""
@@ -463,10 +466,9 @@ class Transport:
             inbound.append(refused)
 
     def _read_router(self, inbound: list[Inbound]) -> None:
+        """Take what has come, of which there is at least one message."""
         bytes_left = self._part_bytes_max
         for _ in range(ROUND_COUNT_MAX):
-            if bytes_left <= 0 or not is_readable(self._router):
-                return
             key, descriptor = "", -1
             if self._guard is None:
                 sender, parts = receive_with_sender(self._router)
@@ -483,6 +485,8 @@ class Transport:
             except ProtocolError as error:
                 self.garbage_count += 1
                 inbound.append(Garbage(_source(identity), str(error)))
+            if bytes_left <= 0 or not is_readable(self._router):
+                return
 
     def _unpack(
         self,
