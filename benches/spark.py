@@ -2,9 +2,11 @@
 
     python benches/spark.py --count 2000000 --nodes 3
     python benches/spark.py --streaming 60 --rate 100000      # seconds, messages a second
+    python benches/spark.py --kafka                           # beside Spark's Kafka source
 
 The bare source is a Python data source that yields record batches of the same shape from memory:
-what Spark's own way with a Python source costs. Every figure is the best of `--rounds`.
+what Spark's own way with a Python source costs. Every figure is the best of `--rounds`; CPU time is
+that of all processes together, and says more than a rate on a machine that does other things.
 
 Streaming: a producer keeps its pace, a query with a trigger of one second follows it into a sink
 that does nothing, then the same with a bare source of that pace. Micro-batches of the first
@@ -14,6 +16,7 @@ seconds, while Spark warms up, do not count.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+import kafka_peer
 import mirrorq
 from mirrorq.demo.ports import free_ports
 
@@ -136,23 +141,38 @@ def nodes(folder: Path, count: int) -> tuple[list[subprocess.Popen[str]], str]:
     return started, ",".join(peers.values())
 
 
-def put(endpoints: str, queue: str, count: int) -> None:
-    """One process's put_many."""
+def put(endpoints: str, queue: str, count: int, barrier: Barrier) -> None:
+    """One process's put_many, each time both sides come to the barrier."""
     with mirrorq.connect(endpoints) as client, client.queue(queue) as target:
         bodies = [b"x" * SIZE] * BATCH
-        puts = [target.put_many(bodies) for _ in range(count // BATCH)]
-        for one in puts:
-            one.result(600)
+        while True:
+            barrier.wait()
+            puts = [target.put_many(bodies) for _ in range(count // BATCH)]
+            for one in puts:
+                one.result(600)
+            barrier.wait()
 
 
-def put_all(endpoints: str, queue: str, count: int) -> None:
-    context = multiprocessing.get_context("spawn")
-    given = (endpoints, queue, count // PROCESSES)
-    running = [context.Process(target=put, args=given) for _ in range(PROCESSES)]
-    for process in running:
-        process.start()
-    for process in running:
-        process.join()
+class Putters:
+    """Processes that put when they are told: their start is no part of it, as that of Spark's
+    workers is none."""
+
+    def __init__(self, endpoints: str, queue: str, count: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._barrier = context.Barrier(PROCESSES + 1)
+        given = (endpoints, queue, count // PROCESSES, self._barrier)
+        self._running = [context.Process(target=put, args=given) for _ in range(PROCESSES)]
+        for process in self._running:
+            process.start()
+
+    def put(self) -> None:
+        self._barrier.wait()
+        self._barrier.wait()
+
+    def end(self) -> None:
+        for process in self._running:
+            process.kill()
+            process.join()
 
 
 def consume(frame: DataFrame) -> int:
@@ -162,14 +182,50 @@ def consume(frame: DataFrame) -> int:
     return int(row.n)
 
 
-def rate(count: int, rounds: int, work: Callable[[], Any]) -> float:
-    """Messages a second, the best of so many rounds."""
-    best = float("inf")
-    for _ in range(rounds):
-        began = time.perf_counter()
+def cpu_s() -> float:
+    """CPU time of this process and of all that it has started, Spark's and the nodes' included."""
+    parents, times = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            parents[int(entry.name)] = int(fields[1])
+            times[int(entry.name)] = sum(map(int, fields[11:15]))
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sum(times.get(pid, 0) for pid in found) / os.sysconf("SC_CLK_TCK")
+
+
+class Figures:
+    """What each way took, the best of its rounds."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._took: dict[str, list[tuple[float, float]]] = {}
+
+    def run(self, name: str, work: Callable[[], object], before: Callable[[], object]) -> None:
+        before()
+        cpu, began = cpu_s(), time.perf_counter()
         work()
-        best = min(best, time.perf_counter() - began)
-    return count / best
+        took = time.perf_counter() - began
+        self._took.setdefault(name, []).append((took, cpu_s() - cpu))
+
+    def rate(self, name: str) -> float:
+        """Messages a second."""
+        return self._count / min(took for took, _ in self._took[name])
+
+    def cpu_us(self, name: str) -> float:
+        """Microseconds of all processes' CPU time a message."""
+        return min(cpu for _, cpu in self._took[name]) / self._count * 1e6
+
+    def show(self, ratios: Sequence[tuple[str, str]]) -> None:
+        print(f"{'':12} {'messages/s':>12} {'CPU us/message':>15}")
+        for name in self._took:
+            print(f"{name:12} {self.rate(name):12,.0f} {self.cpu_us(name):15.2f}")
+        for one, other in ratios:
+            if one in self._took and other in self._took:
+                ratio = self.rate(one) / self.rate(other)
+                print(f"{one} / {other}: {ratio:.2f}")
 
 
 def main() -> None:
@@ -179,20 +235,31 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streaming", type=int, metavar="SECONDS", help="streaming, so long")
     parser.add_argument("--rate", type=int, default=100_000, help="messages a second")
+    parser.add_argument("--kafka", action="store_true", help="beside Spark's own Kafka source")
     given = parser.parse_args()
     count = given.count // (BATCH * PROCESSES) * BATCH * PROCESSES
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{PROCESSES}]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
-    spark = builder.config("spark.log.level", "ERROR").getOrCreate()
-    spark.dataSource.register(Bare)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        kafka = None
+        if given.kafka:
+            try:
+                jars = kafka_peer.connector_jars()
+                broker = stack.enter_context(kafka_peer.Broker(Path(folder), PROCESSES))
+                broker.wait_ready()
+                builder, kafka = builder.config("spark.jars", jars), broker.endpoint
+            except kafka_peer.NotToBeHad as error:
+                print(f"Spark's Kafka source does not run beside: {error}")
+        spark = builder.config("spark.log.level", "ERROR").getOrCreate()
+        spark.dataSource.register(Bare)
         started, endpoints = nodes(Path(folder), given.nodes)
         try:
             if given.streaming:
                 stream(spark, endpoints, given.rate, given.streaming)
             else:
-                measure(spark, endpoints, count, given.rounds)
+                measure(spark, endpoints, count, given.rounds, kafka)
         finally:
             for process in started:
                 process.kill()
@@ -200,35 +267,50 @@ def main() -> None:
             spark.stop()
 
 
-def measure(spark: SparkSession, endpoints: str, count: int, rounds: int) -> None:
+def nothing() -> None:
+    pass
+
+
+def measure(
+    spark: SparkSession, endpoints: str, count: int, rounds: int, kafka: str | None
+) -> None:
+    """All ways in turn, so that what else the machine does hits them alike; the first round, in
+    which Spark warms up, does not count."""
     with mirrorq.connect(endpoints) as client:
-        for name in ("put", "written"):
-            client.queue(name).close()
         written, was_put = client.queue("written"), client.queue("put")
+        putters = Putters(endpoints, "put", count)
         reader = spark.read.format("mirrorq").options(endpoints=endpoints, queue="put")
         reader = reader.options(columns="value", minPartitions=PROCESSES)
         bare = spark.read.format("bare").option("count", count).load()
-
-        def put_anew() -> None:
-            was_put.purge()
-            put_all(endpoints, "put", count)
-
         rows = spark.range(0, count, 1, PROCESSES).selectExpr(f"repeat('x', {SIZE}) AS value")
         writer = rows.write.format("mirrorq").mode("append")
         writer = writer.options(endpoints=endpoints, queue="written")
-        figures = {"put_many": rate(count, rounds, put_anew)}
-        figures["bare"] = rate(count, rounds + 1, lambda: consume(bare))
-        figures["read"] = rate(count, rounds + 1, lambda: consume(reader.load()))
+        try:
+            figures = Figures(count)
+            for turn in range(rounds + 1):
+                if turn == 1:
+                    figures = Figures(count)
+                figures.run("put_many", putters.put, was_put.purge)
+                figures.run("bare", lambda: consume(bare), nothing)
+                figures.run("read", lambda: consume(reader.load()), nothing)
+                figures.run("write", writer.save, written.purge)
+                if kafka is not None:
+                    run_kafka(spark, rows, kafka, f"round{turn}", figures)
+        finally:
+            putters.end()
+    ratios = [("read", "bare"), ("write", "put_many")]
+    figures.show([*ratios, ("read", "kafka read"), ("write", "kafka write")])
 
-        def write_anew() -> None:
-            written.purge()
-            writer.save()
 
-        figures["write"] = rate(count, rounds, write_anew)
-    for name, figure in figures.items():
-        print(f"{name:10} {figure:12,.0f} messages/s")
-    print(f"read  / bare source  {figures['read'] / figures['bare']:.2f}")
-    print(f"write / put_many     {figures['write'] / figures['put_many']:.2f}")
+def run_kafka(
+    spark: SparkSession, rows: DataFrame, endpoint: str, topic: str, figures: Figures
+) -> None:
+    """The same rows through Spark's own Kafka source: into a new topic, and out of it."""
+    given = {"kafka.bootstrap.servers": endpoint}
+    writer = rows.write.format("kafka").options(**given, topic=topic)
+    figures.run("kafka write", writer.save, nothing)
+    reader = spark.read.format("kafka").options(**given, subscribe=topic)
+    figures.run("kafka read", lambda: consume(reader.load()), nothing)
 
 
 # --- Streaming ----------------------------------------------------------------------------
