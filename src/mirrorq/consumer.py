@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
-from mirrorq.message import Message, pieces_of
+from mirrorq.message import Chunk, Message, Run, names_of, runs_of
 from mirrorq.messages import HandOut
 from mirrorq.publisher import FIRST_S
-from mirrorq.receiver import next_delivery
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
@@ -50,8 +49,8 @@ class Consumer:
         self.cancel_on_failover = cancel_on_failover
         self.refused = ""
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
-        self._unsettled: set[Message] = set()
-        """Delivered and neither acked nor given back; touched on the host's thread."""
+        self._unsettled = 0
+        """How many are delivered and neither acked nor given back; on the host's thread."""
         self._prefetch = prefetch
         self._handle = handle
         self._callback = callback
@@ -135,7 +134,7 @@ class Consumer:
     @property
     def unsettled(self) -> int:
         """Messages delivered and neither acked nor given back."""
-        return len(self._unsettled)
+        return self._unsettled
 
     def _subscribe(self) -> None:
         session = self._handle._session
@@ -149,9 +148,11 @@ class Consumer:
             session.unsubscribe(self.number)
         self._handle._consumers.pop(self.number, None)
 
-    def _feed(self, messages: list[Message]) -> None:
-        self._unsettled.update(messages)
-        self._buffer.extend(messages)
+    def _feed(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            chunk.held = bytearray(b"\1" * chunk.count)
+            self._unsettled += chunk.count
+            self._buffer.extend(chunk.messages(0, chunk.count))
         with self._arrival:
             self._arrival.notify()
 
@@ -159,9 +160,12 @@ class Consumer:
         """Take the next delivery of a message out of the buffer, if it is there."""
         return next_delivery(self._buffer, message)
 
-    def _release(self, message: Message) -> None:
-        """It was acked or given back."""
-        self._unsettled.discard(message)
+    def _release(self, run: Run) -> None:
+        """They were acked or given back; told again it changes nothing."""
+        held = run.chunk.held
+        if held is not None:
+            self._unsettled -= held.count(1, run.start, run.stop)
+            held[run.start : run.stop] = bytes(run.stop - run.start)
 
     def _drop(self) -> list[HandOut]:
         """Forget what the callback has not been given; return its names."""
@@ -169,8 +173,10 @@ class Consumer:
         with contextlib.suppress(IndexError):
             while True:
                 unseen.append(self._buffer.popleft())
-        self._unsettled.difference_update(unseen)
-        return pieces_of(unseen)
+        runs = runs_of(unseen)
+        for run in runs:
+            self._release(run)
+        return names_of(runs)
 
     def _refuse(self, why: str) -> None:
         self.refused = why
@@ -235,3 +241,15 @@ class Consumer:
 def pause_s(delivery_count: int) -> float:
     """How long a message waits after its callback has failed for the so many-th time."""
     return min(PAUSE_FIRST_S * 2.0 ** min(delivery_count - 1, 30), PAUSE_MAX_S)
+
+
+def next_delivery(buffer: deque[Message], message: Message) -> Message | None:
+    """Take out of a buffer the delivery that followed `message` at a change of master."""
+    sequence, count = message.sequence, message.delivery_count
+    for found in list(buffer):
+        if found.sequence == sequence and found.delivery_count == count + 1:
+            # A call may have taken it meanwhile: then it is another delivery.
+            with contextlib.suppress(ValueError):
+                buffer.remove(found)
+                return found
+    return None

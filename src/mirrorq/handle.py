@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorq import settles
 from mirrorq.confirmation import Settlement
 from mirrorq.errors import (
+    AckRefused,
     AuthenticationError,
     ConfirmUnknown,
     MirrorQError,
@@ -32,12 +33,12 @@ from mirrorq.errors import (
 )
 from mirrorq.fork_lock import FORK_LOCK
 from mirrorq.host import Declared, Host
-from mirrorq.message import Message
+from mirrorq.message import Message, Run, messages_in, runs_of
 from mirrorq.messages import Counts, Deliver, SessionRequest
 from mirrorq.outcomes import Outcomes
 from mirrorq.publisher import Publisher
 from mirrorq.puts import ManyPut, PutRun
-from mirrorq.receiver import Receiver, messages_of
+from mirrorq.receiver import Receiver, chunks_of
 from mirrorq.session import (
     Closed,
     ConsumerFailed,
@@ -56,7 +57,7 @@ from mirrorq.session import (
     Stored,
     inquire_request,
 )
-from mirrorq.settles import Settle
+from mirrorq.settles import Acks, Settle
 from mirrorq.shards import split_name
 from mirrorq.staged import StagedPut
 from mirrorq.steps import StepPut, step_put
@@ -104,6 +105,8 @@ class Handle:
         self._outcomes = self._own_outcomes()
         self._inbox: deque[Any] = deque()
         """PutRun, ManyPut, Settle, or a function to be called on the host's thread."""
+        self._acks: deque[tuple[Message, Settlement]] = deque()
+        """Beside it: acks of single messages, of which there may be many."""
         self._is_woken = False
         self._is_shut = False
         """No puts any more; gets until the queue is empty."""
@@ -192,7 +195,7 @@ class Handle:
         """Turn what users have called since the last step into calls of the session."""
         inbox = self._inbox
         puts: list[PutRun | ManyPut] = []
-        settled: list[Settle] = []
+        settled: list[Settle | Acks] = []
         functions: list[Callable[[], None]] = []
         while inbox:
             item = inbox.popleft()
@@ -215,10 +218,16 @@ class Handle:
                 functions.append(item)
         if puts:
             self._publisher.offer(session, puts)
+        if self._acks:
+            settled.append(self._take_acks())
         if settled:
             self._offer_settles(session, settled)
         for function in functions:
             function()
+
+    def _take_acks(self) -> Acks:
+        take = self._acks.popleft
+        return Acks([take() for _ in range(len(self._acks))])
 
     def _offer_step(self, session: Session, item: StepPut) -> None:
         item.messages = self._settled_now(session, item.messages)
@@ -227,22 +236,23 @@ class Handle:
     def _settled_now(self, session: Session, messages: Sequence[Message]) -> list[Message]:
         """The deliveries by which these are settled; their consumers may be given others."""
         newest = [self._newest(session, message) for message in messages]
-        for message in newest if self._consumers else ():
-            consumer = self._consumers.get(message._chunk.consumer)
-            if consumer is not None:
-                consumer._release(message)
+        self._release_runs([*runs_of(messages), *runs_of(newest)])
         return newest
 
-    def _offer_settles(self, session: Session, settled: list[Settle]) -> None:
+    def _offer_settles(self, session: Session, settled: list[Settle | Acks]) -> None:
         for item in settled:
-            if item.messages[0]._chunk.handout.epoch != session.epoch:
-                item.messages = [self._newest(session, message) for message in item.messages]
-            if self._consumers:
-                for message in item.messages:
-                    consumer = self._consumers.get(message._chunk.consumer)
-                    if consumer is not None:
-                        consumer._release(message)
+            self._release_runs(item.runs)
+            if any(run.chunk.handout.epoch != session.epoch for run in item.runs):
+                item.runs = runs_of([self._newest(session, one) for one in messages_in(item.runs)])
+                self._release_runs(item.runs)
         settles.offer(session, settled)
+
+    def _release_runs(self, runs: Sequence[Run]) -> None:
+        """Their consumers may be given others."""
+        for run in runs if self._consumers else ():
+            consumer = self._consumers.get(run.chunk.consumer)
+            if consumer is not None:
+                consumer._release(run)
 
     def _newest(self, session: Session, message: Message) -> Message:
         """The delivery by which a message is settled.
@@ -302,7 +312,7 @@ class Handle:
             session.give_back(deliver.handouts)
             return
         try:
-            messages = messages_of(self, deliver.consumer, deliver.handouts, deliver.frames)
+            chunks = chunks_of(self, deliver.consumer, deliver.handouts, deliver.frames)
         except ProtocolError as error:
             log.error("queue %s: a delivery was damaged on its way: %s", self.name, error)
             session.drop(deliver.handouts)
@@ -311,9 +321,9 @@ class Handle:
             self._wake()
             return
         if not deliver.consumer:
-            self._receiver.feed(messages, sum(map(len, deliver.frames)))
+            self._receiver.feed(chunks, sum(map(len, deliver.frames)))
             return
-        self._consumers[deliver.consumer]._feed(messages)
+        self._consumers[deliver.consumer]._feed(chunks)
 
     def _drop_buffered(self, session: Session, failover: bool) -> None:
         self._receiver.drop(session)
@@ -355,6 +365,8 @@ class Handle:
                     settles.refuse([item], why)
                 else:
                     functions.append(item)
+            if self._acks:
+                self._take_acks().refuse(why)
             self._outcomes.notify()
         for function in functions:
             function()
@@ -367,6 +379,9 @@ class Handle:
                 consumer._cancelled()
             else:
                 consumer._end()
+            consumer._buffer.clear()
+        # Messages are not looked at by the collector: nothing here refers to them any more.
+        self._consumers.clear()
         self._ended.set()
         if self._close_reason:
             self._host.close_session(self._session_id)
@@ -415,7 +430,8 @@ class Handle:
 
     def _check_open_for_gets(self) -> None:
         self._check()
-        self._check_right("read")
+        if self._refusals:
+            self._check_right("read")
         if self._is_shut_for_gets:
             raise ShutDown(f"the handle on queue {self.name!r} was shut down")
 
@@ -494,6 +510,25 @@ class Handle:
         assert isinstance(reply, Counts)
         return reply
 
+    def _ack(self, message: Message) -> Settlement:
+        """`Message.ack`: by far the most frequent way to settle."""
+        chunk, place = message._chunk, message._index
+        if os.getpid() != self._pid or chunk.settled[place]:
+            return self._settle("ack", (message,))
+        chunk.settled[place] = 1
+        settlement = Settlement(self._outcomes)
+        self._acks.append((message, settlement))
+        if not self._is_closed:
+            if not self._is_woken:
+                self._wake()
+            return settlement
+        # The host has looked for the last time, before or after this.
+        with self._outcomes.lock:
+            if not settlement.done():
+                why = AckRefused(f"the handle on queue {self.name!r} is closed")
+                settlement._finish(None, why)
+        return settlement
+
     def _settle(
         self,
         kind: str,
@@ -506,7 +541,7 @@ class Handle:
             self._check()
         settlement = settlement or Settlement(self._outcomes)
         item = Settle(kind, messages, settlement, delay_ms, target)
-        if not item.messages:
+        if not item.runs:
             with self._outcomes.lock:
                 settlement._finish(None, settles.error_of(item, SettleDone(None, (), "")))
             return settlement
@@ -524,7 +559,8 @@ class Handle:
 
     def _is_quiet(self) -> bool:
         session = self._session
-        return self._is_closed or (session is not None and session.is_idle and not self._inbox)
+        is_empty = not self._inbox and not self._acks
+        return self._is_closed or (session is not None and session.is_idle and is_empty)
 
     def _end_session(self) -> None:
         """Say good-bye to the master, then end what is open."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,12 +12,25 @@ import msgspec
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
 from mirrorq.messages import HandOut
 from mirrorq.terms import milliseconds
+from mirrorq.wire import frames
 
 if TYPE_CHECKING:
     from mirrorq.confirmation import Settlement
     from mirrorq.handle import Handle
 
-__all__ = ["HeaderValue", "Message", "Properties", "pack_properties", "unpack_properties"]
+__all__ = [
+    "Chunk",
+    "HeaderValue",
+    "Message",
+    "Properties",
+    "Run",
+    "messages_in",
+    "names_of",
+    "pack_properties",
+    "pieces_of",
+    "runs_of",
+    "unpack_properties",
+]
 
 HeaderValue = str | bytes | int | float | bool
 
@@ -75,9 +90,25 @@ def unpack_properties(packed: bytes) -> Properties:
 
 
 class Chunk:
-    """Messages of one frame handed out together: what their `Message`s share."""
+    """Messages of one frame handed out together: what their `Message`s share.
 
-    __slots__ = ("bodies", "consumer", "first", "handle", "handout", "properties", "timestamp_us")
+    The frame is taken apart when the first of its bodies is asked for: a consumer that reads
+    them all pays for it once, in its own thread.
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_frame",
+        "_properties",
+        "consumer",
+        "count",
+        "first",
+        "handle",
+        "handout",
+        "held",
+        "settled",
+        "timestamp_us",
+    )
 
     def __init__(
         self,
@@ -85,32 +116,68 @@ class Chunk:
         consumer: int,
         handout: HandOut,
         first: int,
-        bodies: list[bytes],
-        properties: list[bytes] | None,
+        count: int,
         timestamp_us: int,
+        frame: frames.Frame,
     ) -> None:
         self.handle = handle
         self.consumer = consumer
         self.handout = handout
         self.first = first
-        self.bodies = bodies
-        self.properties = properties
+        self.count = count
         self.timestamp_us = timestamp_us
+        self.settled = bytearray(count)
+        """1: that message is settled, or was only browsed."""
+        self.held: bytearray | None = None
+        """1: that message stands against its consumer's prefetch."""
+        self._frame: frames.Frame | None = frame
+        self._bodies: list[bytes] = []
+        self._properties: list[bytes] | None = None
+
+    @property
+    def bodies(self) -> list[bytes]:
+        if self._frame is not None:
+            self._split()
+        return self._bodies
+
+    @property
+    def properties(self) -> list[bytes] | None:
+        if self._frame is not None:
+            self._split()
+        return self._properties
+
+    def _split(self) -> None:
+        """May be done by two threads at once: to the same end."""
+        frame = self._frame
+        if frame is not None:
+            self._properties = frames.split_properties(frame)
+            self._bodies = frames.split(frame)
+            self._frame = None
+
+    def messages(self, start: int, stop: int) -> list[Message]:
+        """The messages at these places."""
+        return list(map(Message, repeat(self), range(start, stop)))
 
 
-class Message:
+class Message(msgspec.Struct, eq=False, gc=False):
     """One delivered message, held until it is acked or given back.
 
     As a context manager: acked on a clean exit, given back on an exception, left alone when it
     has been settled inside.
     """
 
-    __slots__ = ("_chunk", "_index", "_is_settled")
+    # The collector does not look at messages: there are thousands, and what they refer to refers
+    # to none of them for longer than its handle is open.
+    _chunk: Chunk
+    _index: int
 
-    def __init__(self, chunk: Chunk, index: int) -> None:
-        self._chunk = chunk
-        self._index = index
-        self._is_settled = False
+    @property
+    def _is_settled(self) -> bool:
+        return bool(self._chunk.settled[self._index])
+
+    @_is_settled.setter
+    def _is_settled(self, value: bool) -> None:
+        self._chunk.settled[self._index] = value
 
     @property
     def body(self) -> bytes:
@@ -174,7 +241,7 @@ class Message:
 
     def ack(self) -> Settlement:
         """Tell the queue that the message is done with."""
-        return self._chunk.handle._settle("ack", (self,))
+        return self._chunk.handle._ack(self)
 
     def nack(self, requeue: bool = True, delay: float | None = None) -> Settlement:
         """Give the message back to its place; it comes again with its count raised.
@@ -257,22 +324,75 @@ class Message:
         )
 
 
-def pieces_of(messages: tuple[Message, ...] | list[Message]) -> list[HandOut]:
+class Run(msgspec.Struct, eq=False):
+    """Messages of one chunk that follow each other."""
+
+    chunk: Chunk
+    start: int
+    stop: int
+
+    @property
+    def handout(self) -> HandOut:
+        """Their names."""
+        whole, first = self.chunk.handout, self.chunk.first
+        return HandOut(
+            whole.epoch, whole.number, first + self.start, first + self.stop - 1, whole.count
+        )
+
+
+_CHUNK: Callable[[Message], Chunk] = attrgetter("_chunk")
+_INDEX: Callable[[Message], int] = attrgetter("_index")
+
+
+def runs_of(messages: Sequence[Message]) -> list[Run]:
+    """The messages as runs, in their order. Nothing is done in Python for each of them."""
+    if len(messages) == 1:
+        index = messages[0]._index
+        return [Run(messages[0]._chunk, index, index + 1)]
+    runs: list[Run] = []
+    for chunk, group in groupby(messages, _CHUNK):
+        indexes = list(map(_INDEX, group))
+        start, stop = indexes[0], indexes[-1] + 1
+        if indexes == [*range(start, stop)]:
+            runs.append(Run(chunk, start, stop))
+            continue
+        start = stop = indexes[0]
+        for index in indexes:
+            if index != stop:
+                runs.append(Run(chunk, start, stop))
+                start = index
+            stop = index + 1
+        runs.append(Run(chunk, start, stop))
+    return runs
+
+
+def messages_in(runs: Iterable[Run]) -> list[Message]:
+    """The messages of runs, each anew."""
+    found: list[Message] = []
+    for run in runs:
+        found += run.chunk.messages(run.start, run.stop)
+    return found
+
+
+def names_of(runs: Iterable[Run]) -> list[HandOut]:
     """Names of deliveries, neighbours of one hand-out joined: what travels for ten thousand
     acks in order is one range."""
     pieces: list[HandOut] = []
-    handout: HandOut | None = None
+    whole: HandOut | None = None
     first = last = 0
-    for message in messages:
-        chunk = message._chunk
-        sequence = chunk.first + message._index
-        if chunk.handout is handout and sequence == last + 1:
-            last = sequence
-            continue
-        if handout is not None:
-            pieces.append(HandOut(handout.epoch, handout.number, first, last, handout.count))
-        handout = chunk.handout
-        first = last = sequence
-    if handout is not None:
-        pieces.append(HandOut(handout.epoch, handout.number, first, last, handout.count))
+    for run in runs:
+        chunk = run.chunk
+        start = chunk.first + run.start
+        if chunk.handout is not whole or start != last + 1:
+            if whole is not None:
+                pieces.append(HandOut(whole.epoch, whole.number, first, last, whole.count))
+            whole, first = chunk.handout, start
+        last = chunk.first + run.stop - 1
+    if whole is not None:
+        pieces.append(HandOut(whole.epoch, whole.number, first, last, whole.count))
     return pieces
+
+
+def pieces_of(messages: Sequence[Message]) -> list[HandOut]:
+    """Names of the deliveries of these messages."""
+    return names_of(runs_of(messages))

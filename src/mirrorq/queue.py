@@ -24,7 +24,7 @@ from mirrorq.messages import Browsed, HandOut, Purged
 from mirrorq.publisher import MessageTooLarge
 from mirrorq.puts import ManyPut
 from mirrorq.reading import ReadingHandle
-from mirrorq.receiver import messages_of
+from mirrorq.receiver import chunks_of
 from mirrorq.session import browse_request, purge_request
 from mirrorq.shards import shard_of
 from mirrorq.terms import PLAIN, terms_of
@@ -319,7 +319,10 @@ class MirroredQueue(ReadingHandle):
             ShutDown: the handle is closed, or was shut down and nothing is ready.
         """
         self._check_open_for_gets()
-        found = self._receiver.obtain(1, block, timeout)
+        if timeout is not None and timeout < 0:
+            raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
+        message = self._receiver.take_one()
+        found = [message] if message is not None else self._receiver.obtain(1, block, timeout)
         if not found:
             if self._is_shut:
                 raise ShutDown(f"the handle on queue {self.name!r} was shut down")
@@ -478,9 +481,10 @@ class MirroredQueue(ReadingHandle):
     def _browsed(self, reply: Browsed) -> tuple[list[Message], int | None]:
         """The messages of one page, and where the next one begins if there is one."""
         pieces = [HandOut(0, 0, first, last, count) for first, last, count in reply.ranges]
-        messages = messages_of(self, 0, pieces, reply.frames)
-        for message in messages:
-            message._is_settled = True  # nobody holds it: an ack of it is refused
+        messages: list[Message] = []
+        for chunk in chunks_of(self, 0, pieces, reply.frames):
+            chunk.settled = bytearray(b"\1" * chunk.count)  # nobody holds it: an ack is refused
+            messages += chunk.messages(0, chunk.count)
         return messages, pieces[-1].last + 1 if pieces else None
 
     def qsize(self) -> int:

@@ -5,24 +5,21 @@ that grows while calls take messages as fast as they come. What no call has retu
 ready: it goes back when calls stop coming, when another consumer waits for it (Recall), and when
 the handle loses its master.
 
-The buffer is a deque: users' threads take from its left end, the host's thread appends, and
-either takes a message once, without a lock.
+What has come is a `Backlog`: users' threads take from its left end, the host's thread adds.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING
 
-from mirrorq.errors import Empty, NoQuorum, PreconditionFailed, QueueDown
-from mirrorq.message import Chunk, Message, pieces_of
-from mirrorq.messages import HandOut
+from mirrorq.backlog import Backlog
+from mirrorq.errors import Empty, NoQuorum, PreconditionFailed, ProtocolError, QueueDown
+from mirrorq.message import Chunk, Message, names_of
+from mirrorq.messages import HandOut, OpKind
 from mirrorq.session import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Session, Window
 from mirrorq.wire import frames
 
@@ -50,7 +47,7 @@ class Receiver:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._buffer: deque[Message] = deque()
+        self._buffer = Backlog()
         self._ready = threading.Condition()
         self.listeners: list[Callable[[], None]] = []
         """Called at each `notify`: who waits without a thread."""
@@ -79,7 +76,7 @@ class Receiver:
     @property
     def buffered(self) -> int:
         """Messages here that no call has returned."""
-        return len(self._buffer)
+        return self._buffer.count
 
     @property
     def refused(self) -> str:
@@ -104,16 +101,26 @@ class Receiver:
     def hint(self) -> None:
         """Have one message fetched, though nobody waits here: who takes from several handles in
         turn waits for none of them while another has messages. Until calls stop coming."""
-        if not self._hint and not self._buffer:
+        if not self._hint and not self._buffer.count:
             self._hint = 1
             self._handle._wake()
 
     def take_buffered(self, count: int) -> list[Message]:
         """Take up to `count` messages that are here; asks for more when few are left."""
         found = self._pop(count)
-        if found and len(self._buffer) <= self._low:
+        if found and self._buffer.count <= self._low:
             self._handle._wake()
         return found
+
+    def take_one(self) -> Message | None:
+        """As `take_buffered(1)`, the quickest way."""
+        message = self._buffer.take_one()
+        if message is not None:
+            handle = self._handle
+            handle._publisher.on_taken()
+            if self._buffer.count <= self._low and not handle._is_woken:
+                handle._wake()
+        return message
 
     def obtain(self, count: int, block: bool, timeout: float | None) -> list[Message]:
         """Take 1 to `count` messages as soon as there is one; [] when there is none in time."""
@@ -191,29 +198,22 @@ class Receiver:
             raise PreconditionFailed(f"get() on queue {self._handle.name!r}: {self.refused}")
 
     def _pop(self, count: int) -> list[Message]:
-        buffer = self._buffer
-        found: list[Message] = []
-        with contextlib.suppress(IndexError):
-            if count == 1:
-                found.append(buffer.popleft())
-            else:
-                take, keep = buffer.popleft, found.append
-                for _ in range(min(count, len(buffer))):
-                    keep(take())
+        found = self._buffer.take(count)
         if found:
             self._handle._publisher.on_taken()
         return found
 
     # --- The host's thread ----------------------------------------------------------------
 
-    def feed(self, messages: list[Message], size: int) -> None:
+    def feed(self, chunks: Sequence[Chunk], size: int) -> None:
         """Messages of so many bytes have come."""
-        each = size // max(len(messages), 1)
+        count = sum(chunk.count for chunk in chunks)
+        each = size // max(count, 1)
         # Large messages are noticed at once, small ones after a while: memory before speed.
         self._message_bytes = max(each, (self._message_bytes + each) // 2)
-        self._arrived += len(messages)
+        self._arrived += count
         self._has_arrival = True
-        self._buffer.extend(messages)
+        self._buffer.add(chunks)
         if self._demand or self.listeners:
             self.notify()
 
@@ -228,10 +228,10 @@ class Receiver:
         room = max(self.ahead_bytes // max(self._message_bytes, 1), 1)
         wanted = min(self._demand + max(self._window.size, self._hint), room)
         self._low = self._window.size // 2
-        session.want(0, len(self._buffer), wanted)
+        session.want(0, self._buffer.count, wanted)
 
     def _watch_idleness(self, session: Session, now_ms: int) -> None:
-        buffered = len(self._buffer)
+        buffered = self._buffer.count
         taken = self._arrived - buffered
         if taken != self._seen_taken:
             self._seen_taken = taken
@@ -267,17 +267,13 @@ class Receiver:
 
     def _empty(self, keep: int) -> list[HandOut]:
         """Take all but the first `keep` out of the buffer; return their names."""
-        unseen: list[Message] = []
-        with contextlib.suppress(IndexError):
-            while len(self._buffer) > keep:
-                unseen.append(self._buffer.pop())
-        self._arrived -= len(unseen)
-        unseen.reverse()
-        return pieces_of(unseen)
+        unseen = self._buffer.shrink(keep)
+        self._arrived -= sum(run.stop - run.start for run in unseen)
+        return names_of(unseen)
 
     def reclaim(self, message: Message) -> Message | None:
         """Take the next delivery of a message out of the buffer, if it is there."""
-        return next_delivery(self._buffer, message)
+        return self._buffer.take_out(message.sequence, message.delivery_count + 1)
 
     def on_refused(self, why: str) -> None:
         """The master does not take get() as a consumer."""
@@ -287,43 +283,25 @@ class Receiver:
         self.notify()
 
 
-def next_delivery(buffer: deque[Message], message: Message) -> Message | None:
-    """Take out of a buffer the delivery that followed `message` at a change of master."""
-    sequence, count = message.sequence, message.delivery_count
-    for found in list(buffer):
-        if found.sequence == sequence and found.delivery_count == count + 1:
-            # A call may have taken it meanwhile: then it is another delivery.
-            with contextlib.suppress(ValueError):
-                buffer.remove(found)
-                return found
-    return None
-
-
-def messages_of(
+def chunks_of(
     handle: Handle, consumer: int, handouts: Sequence[HandOut], parts: Sequence[bytes]
-) -> list[Message]:
-    """Messages out of the frames that hold their bodies.
+) -> list[Chunk]:
+    """What is in the frames that hold the bodies of these hand-outs.
 
     Raises:
         ProtocolError: a frame is damaged.
     """
-    messages: list[Message] = []
+    chunks: list[Chunk] = []
     pieces = iter(handouts)
     piece = next(pieces, None)
     for frame in parts:
         header = frames.check(frame)
-        while piece is not None and not piece.first <= header.first_sequence <= piece.last:
+        if header.kind != OpKind.PUBLISH:
+            raise ProtocolError(f"op {header.lsn} of kind {header.kind} holds no messages")
+        first, count = header.first_sequence, header.count
+        while piece is not None and not piece.first <= first <= piece.last:
             piece = next(pieces, None)
         if piece is None:
             break
-        chunk = Chunk(
-            handle,
-            consumer,
-            piece,
-            header.first_sequence,
-            frames.split(frame),
-            frames.split_properties(frame),
-            header.timestamp_us,
-        )
-        messages.extend(map(Message, repeat(chunk), range(len(chunk.bodies))))
-    return messages
+        chunks.append(Chunk(handle, consumer, piece, first, count, header.timestamp_us, frame))
+    return chunks

@@ -10,17 +10,18 @@ from collections.abc import Sequence
 
 from mirrorq.confirmation import Settlement
 from mirrorq.errors import AckRefused
-from mirrorq.message import Message, pieces_of
+from mirrorq.message import Message, Run, names_of, runs_of
 from mirrorq.messages import HandOut
+from mirrorq.ranges import RangeSet
 from mirrorq.session import Session, SettleCall, SettleDone
 
-__all__ = ["PieceSettle", "Settle", "error_of", "finish", "offer", "refuse"]
+__all__ = ["Acks", "PieceSettle", "Settle", "error_of", "finish", "offer", "refuse"]
 
 
 class Settle:
     """One call of a user, in the inbox."""
 
-    __slots__ = ("again", "delay_ms", "kind", "messages", "settlement", "target")
+    __slots__ = ("again", "delay_ms", "kind", "runs", "settlement", "target")
 
     def __init__(
         self,
@@ -33,13 +34,63 @@ class Settle:
         self.kind = kind
         self.delay_ms = delay_ms
         self.target = target
-        self.again = [message for message in messages if message._is_settled]
+        self.again: list[Message] = []
         """What this handle had settled before: it is refused here, and the master, to whom it
         would look like a request that comes twice, is not asked."""
-        self.messages = [m for m in messages if not m._is_settled] if self.again else messages
+        self.runs = runs_of(messages)
         self.settlement = settlement
-        for message in messages:
-            message._is_settled = True
+        for run in self.runs:
+            if run.chunk.settled.find(1, run.start, run.stop) >= 0:
+                self.again = [message for message in messages if message._is_settled]
+                self.runs = runs_of([message for message in messages if not message._is_settled])
+                break
+        for run in self.runs:
+            run.chunk.settled[run.start : run.stop] = b"\1" * (run.stop - run.start)
+
+    @property
+    def count(self) -> int:
+        """How many messages it settles."""
+        return sum(run.stop - run.start for run in self.runs)
+
+
+class Acks:
+    """Acks of single messages that came together, each with an outcome of its own."""
+
+    __slots__ = ("messages", "runs", "settlements")
+    kind = "ack"
+    delay_ms = target = 0
+
+    def __init__(self, acks: Sequence[tuple[Message, Settlement]]) -> None:
+        self.messages, self.settlements = zip(*acks, strict=True)
+        self.runs = runs_of(self.messages)
+
+    def end(self, done: SettleDone) -> None:
+        """Note the outcomes. With the outcomes' lock held."""
+        if not done.refused:
+            for settlement in self.settlements:
+                settlement._is_done = True
+                if settlement._callbacks is not None:
+                    settlement._finish(None, None)
+            return
+        # The runs name the messages in their order, those of a new master's deliveries too.
+        left = zip(self.messages, self.settlements, strict=True)
+        for run in self.runs:
+            refused = set(_among(run, done))
+            for sequence in range(run.chunk.first + run.start, run.chunk.first + run.stop):
+                message, settlement = next(left)
+                settlement._finish(None, _refusal(message, done) if sequence in refused else None)
+
+    def refuse(self, why: str) -> None:
+        """The handle is closed. With the outcomes' lock held."""
+        for settlement in self.settlements:
+            settlement._finish(None, AckRefused(why))
+
+
+def _refusal(message: Message, done: SettleDone) -> AckRefused:
+    return AckRefused(
+        f"the ack of 1 of 1 message(s), the first of them {message.sequence} of queue "
+        f"{message.queue!r}, was not taken: {done.why}"
+    )
 
 
 class PieceSettle:
@@ -56,14 +107,14 @@ class PieceSettle:
         self.settlement._finish(None, None)
 
 
-def offer(session: Session, items: Sequence[Settle]) -> None:
+def offer(session: Session, items: Sequence[Settle | Acks]) -> None:
     """Hand calls to the session: all acks as one, all nacks of one delay as one."""
-    alike: dict[tuple[str, int, int], list[Settle]] = {}
+    alike: dict[tuple[str, int, int], list[Settle | Acks]] = {}
     for item in items:
         alike.setdefault((item.kind, item.delay_ms, item.target), []).append(item)
     for (kind, *terms), chosen in sorted(alike.items(), key=lambda pair: pair[0]):
-        messages = [message for item in chosen for message in item.messages]
-        session.settle(SettleCall(chosen, kind, tuple(pieces_of(messages)), *terms))
+        runs = [run for item in chosen for run in item.runs]
+        session.settle(SettleCall(chosen, kind, tuple(names_of(runs)), *terms))
 
 
 def refuse(items: Sequence[Settle], why: str) -> None:
@@ -80,30 +131,37 @@ def finish(done: SettleDone) -> None:
         return
     assert isinstance(items, list)
     for item in items:
+        if isinstance(item, Acks):
+            item.end(done)
+            continue
         assert isinstance(item, Settle)
         item.settlement._finish(None, error_of(item, done) if done.refused or item.again else None)
 
 
 def error_of(item: Settle, done: SettleDone) -> AckRefused | None:
     """What a user is told of the parts that were not taken; None when all were."""
-    refused = [message for message in item.messages if _is_among(message, done.refused)]
+    refused: list[tuple[int, str]] = []
+    """Sequences, and of which queue."""
+    for run in item.runs:
+        refused += [(sequence, run.chunk.handle._queue_name) for sequence in _among(run, done)]
     why = done.why
     if item.again:
-        refused += item.again
+        refused += [(message.sequence, message.queue) for message in item.again]
         why = why or "it was settled before, or only browsed"
     if not refused:
         return None
     return AckRefused(
-        f"the {item.kind} of {len(refused)} of {len(item.messages) + len(item.again)} "
-        f"message(s), the first of them {refused[0].sequence} of queue {refused[0].queue!r}, "
+        f"the {item.kind} of {len(refused)} of {item.count + len(item.again)} "
+        f"message(s), the first of them {refused[0][0]} of queue {refused[0][1]!r}, "
         f"was not taken: {why}"
     )
 
 
-def _is_among(message: Message, pieces: Sequence[HandOut]) -> bool:
-    handout, sequence = message._chunk.handout, message.sequence
-    return any(
-        (piece.epoch, piece.number) == (handout.epoch, handout.number)
-        and piece.first <= sequence <= piece.last
-        for piece in pieces
-    )
+def _among(run: Run, done: SettleDone) -> list[int]:
+    """Sequences of a run that are among what was refused."""
+    mine, found = run.handout, RangeSet()
+    for piece in done.refused:
+        first, last = max(piece.first, mine.first), min(piece.last, mine.last)
+        if (piece.epoch, piece.number) == (mine.epoch, mine.number) and first <= last:
+            found.add(first, last)
+    return [sequence for first, last in found for sequence in range(first, last + 1)]

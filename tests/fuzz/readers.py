@@ -204,7 +204,7 @@ def read_properties(chance: Random) -> None:
     data = pack_properties(headers, text(chance), chance.choice((None, "k", b"k")))
     data = spoiled_packed(chance, data)
     piece = HandOut(1, 1, 1, 1, 1)
-    message = Message(Chunk(_NAMED, 0, piece, 1, [b""], [data], 0), 0)
+    message = Message(Chunk(_NAMED, 0, piece, 1, 1, 0, frames.pack_publish([b""], [data])), 0)
     for name in ("headers", "message_id", "key"):
         expecting(ProtocolError, lambda name=name: getattr(message, name))
 

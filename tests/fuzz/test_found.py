@@ -19,6 +19,7 @@ from mirrorq.queue_state import QueueState
 from mirrorq.raft import AppendRequest, Raft, Received
 from mirrorq.ranges import RangeSet
 from mirrorq.store.records import Damaged, decoded, seal
+from mirrorq.wire.frames import pack_publish
 
 NO_TEXT = b"\xa1\xff"
 """MessagePack's string of one byte that begins no character."""
@@ -53,7 +54,8 @@ def test_properties_that_cannot_be_read_are_named() -> None:
     """`headers` raised an error of a library that users need not know."""
     handle: Any = SimpleNamespace(name="orders", _queue_name="orders")
     for column in (b"\x05", NO_TEXT, DEEP):
-        message = Message(Chunk(handle, 0, HandOut(1, 1, 7, 7, 1), 7, [b""], [column], 0), 0)
+        frame = pack_publish([b""], [column])
+        message = Message(Chunk(handle, 0, HandOut(1, 1, 7, 7, 1), 7, 1, 0, frame), 0)
         with pytest.raises(ProtocolError, match="message 7 of queue 'orders'"):
             _ = message.headers
 

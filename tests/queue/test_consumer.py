@@ -207,6 +207,23 @@ def test_a_failover_is_told_once_to_who_asked() -> None:
         assert staying.is_active
 
 
+def test_an_ack_across_a_failover_frees_both_deliveries() -> None:
+    """What a callback held, and what the next master handed to its consumer for it."""
+    gate = Gate()
+    with FakeHost() as host, host.queue() as queue:
+        fill(queue, 2)
+        consumer = queue.consume(gate, prefetch=3)
+        wait_until(lambda: len(gate.seen) == 1, "the first is with its callback")
+        host.fail_over()
+        wait_until(lambda: len(consumer._buffer) == 2, "both came again")
+        gate.seen[0].ack().result(10)
+        assert consumer.unsettled == 1
+        gate.passes.release(2)
+        wait_until(lambda: host.live == 0, "both are acked")
+        assert consumer.unsettled == 0
+        assert [message.sequence for message in gate.seen] == [1, 2]
+
+
 def test_an_exclusive_consumer_is_alone() -> None:
     """Others, get() among them, get PreconditionFailed; when it has gone they may."""
     with FakeHost() as host, host.queue() as one, host.queue() as other:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrorq.consumer import Consumer
-from mirrorq.message import Message
+from mirrorq.message import Chunk, Message
 from mirrorq.sharded.shard import share
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class _Seat(Consumer):
     def _begin(self) -> None:
         """No thread of its own."""
 
-    def _feed(self, messages: list[Message]) -> None:
-        super()._feed(messages)
+    def _feed(self, chunks: list[Chunk]) -> None:
+        super()._feed(chunks)
         self._whole._on_arrival()
 
     def _refuse(self, why: str) -> None:

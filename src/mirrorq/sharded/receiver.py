@@ -69,5 +69,9 @@ class ShardedReceiver(Receiver):
                 part._receiver.hint()
         return found
 
+    def take_one(self) -> Message | None:
+        found = self.take_buffered(1)
+        return found[0] if found else None
+
     def _pop(self, count: int) -> list[Message]:
         return self.take_buffered(count)
