@@ -164,6 +164,11 @@ class Seat:
     def on_deliver(self, deliver: Deliver) -> None:
         self.come += sum(map(len, deliver.frames))
 
+    def halt(self) -> Credit:
+        """The client takes nothing more until it asks anew: to be told at once."""
+        self.total = self.told = self.granted = 0
+        return Credit(self.number, 0)
+
     @property
     def is_due(self) -> bool:
         """Whether there is something to tell the master."""

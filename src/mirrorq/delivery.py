@@ -136,9 +136,10 @@ class Delivery:
             self.unsubscribe(key)
 
     def credit(self, key: ConsumerKey, total: int, size: int = 0) -> None:
+        """It may be handed so many in all; 0: none until it is told anew."""
         seat = self.consumers.get(key)
         if seat is not None:
-            seat.total = max(seat.total, total)
+            seat.total = max(seat.total, total) if total else 0
             if size > 0 and not seat.bare:
                 seat.size_left = size
 

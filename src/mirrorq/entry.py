@@ -629,7 +629,9 @@ class Entry:
             body = Attach(body.held, body.producer, session.client.key)
         if isinstance(body, Credit):
             seat = session.seats.get(body.number)
-            if seat is not None:
+            if seat is not None and not body.total:
+                self._driver.post(FromSession(session.in_own_name(seat.halt())))
+            elif seat is not None:
                 seat.total = max(seat.total, body.total)
                 self._pass_credits(session)
             return

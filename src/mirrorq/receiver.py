@@ -254,7 +254,7 @@ class Receiver:
         self.idle_at_ms = None
         unseen = self._empty(self._demand if keep is None else keep)
         if unseen:
-            session.give_back(tuple(unseen))
+            session.withdraw(0, tuple(unseen))
 
     def drop(self, session: Session) -> None:
         """What is buffered is void."""

@@ -85,6 +85,19 @@ def test_a_seat_is_granted_its_share_again_and_again() -> None:
     assert seat.credit(3, 1000).size == 1
 
 
+def test_a_seat_that_is_halted_asks_for_nothing_until_the_client_does() -> None:
+    """What still comes on it is no reason to grant it more."""
+    seat = Seat(7, total=50)
+    seat.credit(800, 1)
+    halt = seat.halt()
+    assert (halt.number, halt.total, halt.size) == (7, 0, 0)
+    seat.on_deliver(Deliver(7, (), (bytes(1000),)))
+    assert not seat.is_due
+    seat.total = 60
+    assert seat.is_due
+    assert seat.credit(800, 1).total == 60
+
+
 def test_patience_grows_with_the_crowd() -> None:
     """Up to a hundred clients nothing changes, and no crowd is waited for without bound."""
     asked = [0, 1, 100, 101, 250, 500, 1000, 4096]

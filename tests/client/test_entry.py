@@ -65,6 +65,11 @@ class RawClient:
         self.heard: list[WireMessage] = []
         until(lambda: self.poll() or self.socket.is_up)
 
+    def live(self) -> None:
+        """Give a sign of life, and look what has come."""
+        self.sign_of_life()
+        self.poll()
+
     def poll(self) -> None:
         for inbound in self.socket.poll(10):
             if isinstance(inbound, ServerMessage):
@@ -337,6 +342,26 @@ def test_who_reads_slowly_is_sent_a_window_and_no_more(node: Node, raw: RawClien
         until(lambda: raw.poll() or any(map(_handed, raw.heard)))
         came += sum(map(_handed, raw.heard))
         raw.heard.clear()
+
+
+def test_a_credit_of_0_ends_credit(node: Node, raw: RawClient) -> None:
+    """Behind the Pong nothing comes until the client asks anew."""
+    orders = node.queue("orders")
+    raw.hello().say(ClientOpen(7, 1))
+    raw.hear(ClientMaster)
+    raw.say(request(Attach((), 0)))
+    raw.say(request(Subscribe(0, 256, False), number=2))
+    raw.say(request(Credit(0, 100), number=3))
+    raw.say(request(Credit(0, 0), number=4))
+    raw.say(request(Ping(), number=5))
+    until(lambda: raw.live() or any(getattr(m, "reply", None) == Pong() for m in raw.heard))
+    put = orders.put(b"one")
+    until(lambda: raw.live() or put.done())
+    raw.say(request(Inquire(1), number=6))
+    until(lambda: raw.live() or any(map(_is_answer, raw.heard)))
+    assert not any(map(_handed, raw.heard))
+    raw.say(request(Credit(0, 1), number=7))
+    until(lambda: raw.live() or any(map(_handed, raw.heard)))
 
 
 def test_who_asks_without_reading_is_answered_so_far(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class FakeHost:
         self._replica: Replica | None = None
         self._writes: deque[tuple[int, QueueWrite]] = deque()
         self._is_holding = False
+        self._held_replies: list[SessionReply] | None = None
         self._ports: dict[SessionId, tuple[object, list[SessionEvent]]] = {}
         self._wakes: dict[SessionId, int] = {}
         self._replica_wake_ms: int | None = None
@@ -241,6 +242,21 @@ class FakeHost:
 
         self.run(do_hold)
 
+    def hold_replies(self, hold: bool = True) -> None:
+        """What the master sends is on its way (or arrives after all)."""
+
+        def do_hold() -> None:
+            held, self._held_replies = self._held_replies or [], [] if hold else None
+            for reply in held:
+                self._pass(reply)
+
+        self.run(do_hold)
+
+    @property
+    def on_way(self) -> int:
+        """Replies that are on their way."""
+        return len(self._held_replies or ())
+
     def pause(self, paused: bool = True) -> None:
         """No contact with a majority: no confirms, no deliveries."""
 
@@ -334,9 +350,15 @@ class FakeHost:
         if effects.write is not None:
             self._writes.append((effects.write_number, effects.write))
         for reply in effects.replies:
-            known = self._ports.get(reply.session)
-            if known is not None:
-                known[1].append(ReplyArrived(self._filled(reply)))
+            self._pass(reply)
+
+    def _pass(self, reply: SessionReply) -> None:
+        if self._held_replies is not None:
+            self._held_replies.append(reply)
+            return
+        known = self._ports.get(reply.session)
+        if known is not None:
+            known[1].append(ReplyArrived(self._filled(reply)))
 
     def _filled(self, reply: SessionReply) -> SessionReply:
         body = reply.reply

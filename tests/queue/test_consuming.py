@@ -260,6 +260,27 @@ def test_what_no_call_takes_goes_back() -> None:
         assert not any(m.redelivered for m in rest)
 
 
+def test_what_goes_back_while_more_is_on_its_way_comes_first_again() -> None:
+    """A slow link, a caller who pauses and calls again: the order is the queue's, and nothing
+    counts as delivered that no call has returned."""
+    with FakeHost() as host, host.queue() as queue:
+        fill(queue, 40)
+        taken = [queue.get(timeout=10)]
+        host.run(lambda: setattr(queue._receiver._window, "size", 8))
+        taken.append(queue.get(timeout=10))
+        wait_until(lambda: queue._receiver.buffered == 8, "the buffer is full")
+        host.hold_replies()
+        taken += queue.get_many(5, timeout=10)
+        wait_until(lambda: host.on_way > 0, "more is on its way")
+        wait_until(lambda: queue._receiver.buffered == 0, "the rest has gone back")
+        host.hold_replies(False)
+        while len(taken) < 40:
+            taken += queue.get_many(10, timeout=10)
+        assert [message.sequence for message in taken] == [*range(1, 41)]
+        assert not any(message.redelivered for message in taken)
+        queue.ack_many(taken).result(10)
+
+
 def test_get_nowait_finds_what_another_handle_has_fetched_ahead() -> None:
     """What no call has returned counts as ready."""
     with FakeHost() as host, host.queue() as one, host.queue() as other:

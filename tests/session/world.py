@@ -135,7 +135,7 @@ class User:
 
     def give_back(self) -> None:
         """Return what no call has taken and none waits for."""
-        self.session.give_back(self._unbuffer(keep=self.demand))
+        self.session.withdraw(0, self._unbuffer(keep=self.demand))
 
     # --- Steps ----------------------------------------------------------------------------
 

@@ -76,7 +76,8 @@ class Unsubscribe:
 @frozen
 class Credit:
     """The consumer may be sent messages until `total` have been handed to it in all,
-    counted from the attachment's beginning. It only grows within an attachment."""
+    counted from the attachment's beginning. It only grows within an attachment; 0: nothing more
+    is to be handed to it until the next Credit."""
 
     number: int
     total: int
@@ -146,7 +147,8 @@ class Detach:
 
 @frozen
 class Ping:
-    """Nothing but a sign of life; answered by Pong."""
+    """A sign of life, or a mark: the Pong comes when all requests before it have been taken, and
+    behind all that was sent before."""
 
 
 Request = (

@@ -23,6 +23,7 @@ from mirrorq.messages import (
     HandOut,
     OpenProducer,
     Ping,
+    Pong,
     ProducerOpened,
     ProducerUnknown,
     Publish,
@@ -84,6 +85,8 @@ class _ConsumerState:
     """Credit asked for in this attachment."""
     received: int = 0
     """Messages delivered in this attachment."""
+    halted_until: int = 0
+    """What comes before this Pong goes back at once; 0: nothing does."""
 
 
 @define(eq=False)
@@ -126,6 +129,11 @@ class Session:
         self._attachment = 0
         self._request = 0
         self._reply = 0
+        self._pings = self._pongs = 0
+        """Sent and come in this attachment: each Pong marks what its Ping was sent behind."""
+        self._left_until = 0
+        """No credit is asked for before this Pong: what was on its way to a consumer that has
+        left is still to go back."""
         self._attached = False
         self._attaching = False
         self._is_detached = False
@@ -177,6 +185,20 @@ class Session:
         if current and self._attached:
             self._send(Settle(0, "giveback", current))
 
+    def withdraw(self, number: int, handouts: tuple[HandOut, ...]) -> None:
+        """Return what no call has taken of a consumer's messages, and those after them.
+
+        What the master sends it until it hears of this goes back as it comes, and it is asked for
+        nothing before: or what comes next would be behind messages that are ready again.
+        """
+        self.give_back(handouts)
+        consumer = self._consumers.get(number)
+        if not handouts or consumer is None or not self._attached or consumer.halted_until:
+            return
+        if consumer.total > consumer.received:
+            self._send(Credit(number, 0))
+            consumer.halted_until = self._ping()
+
     def recalled(self, number: int) -> None:
         """What was to be returned at this recall has been."""
         if number and self._attached:
@@ -212,13 +234,19 @@ class Session:
             self._send(asked)
 
     def unsubscribe(self, number: int) -> None:
-        if self._consumers.pop(number, None) is not None and self._attached:
-            self._send(Unsubscribe(number))
+        consumer = self._consumers.pop(number, None)
+        if consumer is None or not self._attached:
+            return
+        self._send(Unsubscribe(number))
+        if consumer.halted_until or consumer.total > consumer.received:
+            self._left_until = self._ping()
 
     def want(self, number: int, buffered: int, wanted: int) -> None:
         """Let the master hand out until `wanted` are here, `buffered` of which are."""
         consumer = self._consumers.get(number)
         if consumer is None or not self._attached:
+            return
+        if consumer.halted_until or self._pongs < self._left_until:
             return
         total = consumer.received - buffered + wanted
         missing = total - consumer.total
@@ -290,9 +318,23 @@ class Session:
         silent_ms = now_ms - self._heard_ms
         self._pinged_ms = now_ms
         if self._attached and silent_ms < 2 * self._config.failure_ms:
-            self._send(Ping())
+            self._ping()
         else:
             self._attach(now_ms)
+
+    def _ping(self) -> int:
+        """Have the master answer; returns the number of that Pong."""
+        self._pings += 1
+        self._send(Ping())
+        return self._pings
+
+    def _on_pong(self) -> None:
+        """What was sent before its Ping is done, and what the master had sent has come."""
+        self._pongs += 1
+        for consumer in self._consumers.values():
+            if consumer.halted_until == self._pongs:
+                consumer.halted_until = 0
+                consumer.total = consumer.received
 
     # --- Attaching --------------------------------------------------------------------------
 
@@ -321,6 +363,7 @@ class Session:
             self._attachment += 1
             self._attached_epoch = self.epoch
             self._request = self._reply = 0
+            self._pings = self._pongs = self._left_until = 0
             self._has_flow = False
             self._heard_ms = self._pinged_ms = now_ms
 
@@ -337,7 +380,7 @@ class Session:
         )
         self._send(Attach(held, self._producer))
         for consumer in self._consumers.values():
-            consumer.total = consumer.received = 0
+            consumer.total = consumer.received = consumer.halted_until = 0
             self._send(consumer.asked)
         for settle in self._settles.values():
             self._send(_request_of(settle))
@@ -505,6 +548,8 @@ class Session:
             case ConsumerRefused():
                 self._consumers.pop(reply.number, None)
                 self._output.append(ConsumerFailed(reply.number, reply.why))
+            case Pong():
+                self._on_pong()
             case Flow():
                 self._has_flow = True
                 self._on_flow(reply)
@@ -548,6 +593,9 @@ class Session:
             self.give_back(deliver.handouts)
             return
         consumer.received += count
+        if consumer.halted_until:
+            self.give_back(deliver.handouts)
+            return
         self._output.append(Delivered(deliver))
 
     def drop(self, handouts: Sequence[HandOut]) -> None:

@@ -345,7 +345,8 @@ class Consumer(SimulatedHandle):
                 case DropBuffered():
                     self.session.drop(self._empty_buffer())
                 case GiveBack():
-                    self.session.give_back(self._empty_buffer(self._kept()))
+                    unseen = self._empty_buffer(self._kept())
+                    self.session.withdraw(self.number, unseen)
                     self.session.recalled(output.number)
                 case SettleDone():
                     self._on_settled(output)
