@@ -34,6 +34,11 @@ NOWAIT_S = 1.0
 """get_nowait() waits so long for the master's word on whether there is a message."""
 RECALL_ASKS = 3
 """get_nowait() asks so often while others hold messages: one of them may give some back."""
+CALLS_AHEAD = 4
+"""Calls that take many at once have so many times that fetched ahead of them, when they come as
+fast as messages do: with less they would wait for each credit's way to the master and back."""
+CALL_COUNT_MAX = 4096
+"""Of a call, as far as that counts: what one Deliver holds."""
 AHEAD_BYTES = 32 << 20
 """A handle fetches no more than about this ahead of its callers, whatever they ask for."""
 FIRST_BYTES = 64 << 10
@@ -56,6 +61,8 @@ class Receiver:
         self._low = 0
         """Who leaves so few in the buffer wakes the host, to have more fetched."""
         self._window = Window(WINDOW_MAX_FACTOR * handle._config.prefetch)
+        self.asked = 1
+        """How many messages the last call asked for."""
         self._message_bytes = FIRST_BYTES
         """How large messages have been of late; bounds how many are fetched at once."""
         self._arrived = 0
@@ -107,6 +114,7 @@ class Receiver:
 
     def take_buffered(self, count: int) -> list[Message]:
         """Take up to `count` messages that are here; asks for more when few are left."""
+        self.asked = count
         found = self._pop(count)
         if found and self._buffer.count <= self._low:
             self._handle._wake()
@@ -114,6 +122,7 @@ class Receiver:
 
     def take_one(self) -> Message | None:
         """As `take_buffered(1)`, the quickest way."""
+        self.asked = 1
         message = self._buffer.take_one()
         if message is not None:
             handle = self._handle
@@ -224,6 +233,8 @@ class Receiver:
             session.subscribe(0, self._handle._config.prefetch, False, False)
         if not self._is_subscribed:
             return
+        ahead = CALLS_AHEAD * min(self.asked, CALL_COUNT_MAX)
+        self._window.bound(max(WINDOW_MAX_FACTOR * self._handle._config.prefetch, ahead))
         self._watch_idleness(session, now_ms)
         room = max(self.ahead_bytes // max(self._message_bytes, 1), 1)
         wanted = min(self._demand + max(self._window.size, self._hint), room)

@@ -12,6 +12,7 @@ from fake_host import FakeHost, wait_until
 import mirrorq
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, ConfigError, Empty, NoQuorum, QueueDown, ShutDown
+from mirrorq.receiver import CALLS_AHEAD
 
 
 def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -258,6 +259,25 @@ def test_what_no_call_takes_goes_back() -> None:
         rest = [other.get(timeout=10) for _ in range(300)]
         assert [m.sequence for m in rest] == [*range(201, 501)]
         assert not any(m.redelivered for m in rest)
+
+
+def test_calls_that_take_many_have_more_fetched_ahead() -> None:
+    """What is fetched ahead is bounded by a few calls, not by the prefetch alone, and falls when
+    calls ask for little again."""
+    with FakeHost() as host, host.queue() as queue:
+        fill(queue, 30_000)
+        window = queue._receiver._window
+        few = window.size_max
+        taken: list[mirrorq.Message] = []
+        while len(taken) < 30_000:
+            taken += queue.get_many(few, timeout=10)
+            assert window.size <= CALLS_AHEAD * few
+        assert [message.sequence for message in taken] == [*range(1, 30_001)]
+        assert window.size_max == CALLS_AHEAD * few
+        queue.ack_many(taken).result(10)
+        fill(queue, 1)
+        queue.get(timeout=10).ack().result(10)
+        wait_until(lambda: window.size_max == few and window.size <= few, "the window falls")
 
 
 def test_what_goes_back_while_more_is_on_its_way_comes_first_again() -> None:

@@ -28,6 +28,11 @@ class Window:
     streak: int = 0
     """Times in a row that callers took all there was soon after it had come."""
 
+    def bound(self, size_max: int) -> None:
+        """It grows up to this from now on; what is above falls to it."""
+        self.size_max = size_max
+        self.size = min(self.size, size_max)
+
     def on_arrival(self, now_ms: int) -> None:
         """Messages have come. How long they were on their way says nothing of the callers."""
         self.arrived_ms = now_ms

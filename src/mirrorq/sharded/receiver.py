@@ -58,6 +58,8 @@ class ShardedReceiver(Receiver):
         empty: list[Shard] = []
         for part in (*parts[turn:], *parts[:turn]):
             taken = part._receiver.take_buffered(count - len(found))
+            # What is fetched ahead of such calls is divided over the shards, too.
+            part._receiver.asked = share(count, len(parts))
             found += taken
             if not taken:
                 empty.append(part)
