@@ -147,9 +147,12 @@ class Fleeting:
     def is_over(self) -> bool:
         """Every queue is gone, on all nodes, and nothing is asked for."""
         cluster = self.cluster
-        known = [one.life.queue_id for one in self._visited if one.life is not None]
+        heard_of = {life.queue_id for life in self.lives}
         return not self._visited and not any(
-            record.exclusive or record.auto_delete or record.id in known
+            # Who declared an auto-delete queue and died before the answer came never used it, and
+            # until it has had a consumer nothing ends it.
+            record.exclusive
+            or (record.auto_delete and (record.was_consumed or record.id in heard_of))
             for name in cluster.running
             for record in cluster.engine(name).catalog.queues()
         )
