@@ -95,6 +95,7 @@ PURE = (
     "notice",
     "outlook",
     "sync_reports",
+    "joins",
     "kept_places",
     "view",
 )

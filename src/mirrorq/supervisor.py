@@ -33,7 +33,9 @@ from attrs import define
 from mirrorq.admission import Admission
 from mirrorq.catalog import Catalog, QueueRecord
 from mirrorq.config import Config
+from mirrorq.deadlines import earliest
 from mirrorq.handover import HandOvers
+from mirrorq.joins import Joins
 from mirrorq.kept_places import KeptPlaces
 from mirrorq.lease import Leading, LeaseGrantor
 from mirrorq.liveness import Liveness, Status
@@ -106,6 +108,7 @@ class Supervisor:
         self._handovers = HandOvers(WISH_FACTOR * config.failure_ms)
         self._kept = KeptPlaces(KEEP_FACTOR * config.failure_ms)
         self._outlook = Outlook(own, catalog, self._liveness, self._grantor, self._kept, now_ms)
+        self._joins = Joins()
         self._moves = Moves(self._outlook, self._handovers)
         self._admission = Admission(self._outlook, self._moves)
         self._term = 0
@@ -244,14 +247,15 @@ class Supervisor:
 
     def _wake_at_ms(self, leading: Leading | None) -> int | None:
         wake_at_ms = self._liveness.wake_at_ms()
-        if leading is None or not leading.own_term_applied or self._judge_at_ms is None:
+        if leading is None or not leading.own_term_applied:
             return wake_at_ms
-        return self._judge_at_ms if wake_at_ms is None else min(wake_at_ms, self._judge_at_ms)
+        return earliest(wake_at_ms, earliest(self._judge_at_ms, self._joins.wake_at_ms))
 
     # --- Judgement --------------------------------------------------------------------
 
     def _judge(self, now_ms: int) -> tuple[CatalogCommand, ...]:
         """Judge what may have changed; return what to propose."""
+        self._dirty.update(dict.fromkeys(self._joins.take_due(now_ms)))
         if not self._all_dirty and not self._dirty and self._judge_at_ms is None:
             return ()
         if self._judge_at_ms is not None and now_ms >= self._judge_at_ms:
@@ -322,14 +326,14 @@ class Supervisor:
         follower = self._follower(now_ms, queue, wanted)
         head = master if follower == master.node else self._head(view, wanted, follower)
         if head == master:
-            members = self._ring(view, head, wanted).members
+            members = self._ring(queue, head, wanted).members
             # A master that gave this epoch up hands out again in the next one only.
             same = members == view.members and not self._handovers.has_yielded(queue.id, view)
             told = self._outlook.catalog.definition_of(queue.name).durability
             same = same and next_durability(view, told) == view.durability
             return (None if same else ChangeView(queue.id, view.epoch, members)), False
         if head is not None and not queue.exclusive and self._outlook.is_serving(master):
-            return self._move(now_ms, queue, self._ring(view, head, wanted)), False
+            return self._move(now_ms, queue, self._ring(queue, head, wanted)), False
         runs = [self._outlook.status(one) for one in promotable(view)]
         cold = Status.ALIVE not in runs
         how = "cold" if cold else "clean"
@@ -346,7 +350,7 @@ class Supervisor:
         if is_restarted and not queue.durable:
             # No copy that counts is left, and so no outbox that anybody could empty.
             return DeleteQueue(queue.id, is_drained=True), True
-        return ChangeView(queue.id, view.epoch, self._ring(view, head, wanted).members, how), True
+        return ChangeView(queue.id, view.epoch, self._ring(queue, head, wanted).members, how), True
 
     def _wanted(
         self, now_ms: int, queue: QueueRecord, situation: Situation
@@ -403,8 +407,9 @@ class Supervisor:
                 best = (key, member)
         return None if best is None else best[1]
 
-    def _ring(self, view: View, head: MemberId, wanted: tuple[MemberId, ...]) -> View:
+    def _ring(self, queue: QueueRecord, head: MemberId, wanted: tuple[MemberId, ...]) -> View:
         """Return the members that should stand beside this master, in order."""
+        view = queue.view
         mirrors = [one for one in in_sync_ids(view) if one != head and self._outlook.stays(one)]
         if not self._outlook.is_leaving(head):
             mirrors = [one for one in mirrors if not self._outlook.is_leaving(one)]
@@ -419,6 +424,8 @@ class Supervisor:
             ]
         joining = [one for one in joining if one in wanted or not self._outlook.is_alive(one)]
         known = [head, *mirrors, *joining]
-        joining += [one for one in wanted if one not in known and self._liveness.is_steady(one)]
+        coming = [one for one in wanted if one not in known and self._liveness.is_steady(one)]
+        if coming and self._joins.may_begin(self._outlook.now_ms, queue.id):
+            joining += coming
         in_sync, tail = arrange(head, mirrors, joining, self._liveness.is_broken)
         return make_view(view.epoch + 1, in_sync, tail)
