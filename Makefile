@@ -49,7 +49,7 @@ PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/jav
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster test-browser pipeline soak-spark compat upgrade sim explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster test-browser pipeline soak-spark compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare sanitize clean
 
 help:  ## this list
@@ -142,6 +142,9 @@ sim: $(STAMP)  ## many seeds of the simulation: make sim SEEDS=1000
 
 soak: $(STAMP)  ## seeds that nobody has run before: make soak SOAK_SEEDS=9000
 	first=$$(date +%s); $(SWARM) --seeds $$first-$$((first + $(SOAK_SEEDS) - 1))
+
+more: $(STAMP)  ## more seeds of what `make test` runs a few of: minutes
+	$(PYTEST) $(SIMULATION) $(PROCESSES)/test_chaos.py -m scale
 
 explore: $(STAMP)  ## every interleaving of small rings over the real modules: minutes
 	$(BIN)/python -m mirrorq.testing.explore --long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -79,6 +80,7 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
             line = refused(1, *arguments)
             assert str(path) in line
             assert "open in" in line
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
         assert orders.put(b"2").result(COMMAND_S) == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 
@@ -57,6 +58,7 @@ def read_until(descriptor: int, wanted: bytes | None) -> bytes:
     """What comes from a terminal, up to this, or to its end."""
     seen = b""
     while wanted is None or wanted not in seen:
+        assert select.select([descriptor], [], [], COMMAND_S)[0], f"nothing came after {seen!r}"
         try:
             chunk = os.read(descriptor, 4096)
         except OSError:

@@ -57,16 +57,21 @@ Store.load = lambda self, queue_id: QueueImage(queue_id)
 
 
 @pytest.mark.parametrize(
-    ("broken", "kind"), [(FORGETS_COUNTS, "kill"), (FORGETS_LOGS, "kill-many")]
+    # Of two nodes, many are all: nobody is left who has what they forget.
+    ("broken", "kind", "nodes"),
+    [
+        (FORGETS_COUNTS, "kill", 3),
+        pytest.param(FORGETS_LOGS, "kill-many", 2, marks=pytest.mark.scale),
+    ],
 )
 def test_a_broken_build_is_caught(
-    broken: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broken: str, kind: str, nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run can fail: messages that come again say so no more; what was on disk is forgotten."""
     (tmp_path / "sitecustomize.py").write_text(broken)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     for seed in range(1, 6):
-        found = run(Plan(seed, 3, SECONDS, kinds=(kind,), heal_s=30.0)).findings
+        found = run(Plan(seed, nodes, SECONDS, kinds=(kind,), heal_s=30.0)).findings
         if found.lost or found.duplicated or found.unexpected or found.misplaced:
             return
     pytest.fail(f"five runs of a broken build found nothing: {found}")

@@ -125,7 +125,9 @@ def test_a_disk_that_lags_too_far_behind_holds_confirms_up() -> None:
 # --- One at a time -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.scale) for seed in range(3, 6))]
+)
 def test_kill_one_member_at_a_time_under_traffic(seed: int) -> None:
     """Nothing is lost, and no promotion is unclean: the others have it in memory."""
     world = replicated("abcv", witnesses="v", seed=seed)
@@ -369,7 +371,9 @@ def test_the_master_dies_on_the_way_back_to_fsync(killed_ms: int) -> None:
     assert view_of(world).generation == 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.scale) for seed in range(3, 6))]
+)
 def test_switch_back_and_forth_under_faults(seed: int) -> None:
     """One member after the other dies while the policy changes: nothing is lost; whenever it is
     fsync again, all may die at once."""

@@ -17,7 +17,9 @@ from mirrorq.testing.swarm import Swarm
 PRINT_TRACE = "from mirrorq.testing.swarm import Swarm; print('\\n'.join(Swarm(7).run().trace))"
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.scale) for seed in range(4, 8))]
+)
 def test_nothing_is_lost_whatever_breaks(seed: int) -> None:
     """After faults, heal and drain every checker is content."""
     result = run_seed(seed, "test")

@@ -111,35 +111,45 @@ def node(
         raise click.UsageError(f"a node needs NAME and --path{where}")
     # Blocked here and in all threads made from now on, and waited for below: a handler could run
     # while this thread holds the very lock that it needs to be heard.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    with failing():
-        from mirrorq.node import Node
-
-        is_insecure = bool(settings.insecure)
-        _check_metrics(settings.metrics, is_insecure)
-        _check_dashboard(settings.dashboard)
-        with ExitStack() as ending, Node(
-            settings.name,
-            path=settings.path,
-            peers=settings.peers,
-            config=settings.config,
-            witness=bool(settings.witness),
-            security=loaded(settings.keys, settings.name),
-            insecure=is_insecure,
-            listen=settings.listen,
-            join=settings.join,
-            dashboard=settings.dashboard,
-        ) as running:
-            if settings.metrics is not None:
-                from mirrorq.metrics import serve
-
-                ending.callback(serve(settings.metrics, running))
-            click.echo(f"node {settings.name} runs" + _where(running.listening))
-            while signal.sigtimedwait(ENDING, LOOK_S) is None:
-                if running.closed():
-                    raise Failed(f"node {settings.name} has stopped: its log says why")
+    try:
+        with failing():
+            _run(settings, settings.name, settings.path)
+    except BaseException:
+        # Nothing runs: this process, if it goes on, and its children can be ended again.
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
+        raise
     click.echo(f"node {settings.name} has ended")
+
+
+def _run(settings: NodeFile, name: str, path: Path) -> None:
+    """Run it until it is told to end."""
+    from mirrorq.node import Node
+
+    is_insecure = bool(settings.insecure)
+    _check_metrics(settings.metrics, is_insecure)
+    _check_dashboard(settings.dashboard)
+    with ExitStack() as ending, Node(
+        name,
+        path=path,
+        peers=settings.peers,
+        config=settings.config,
+        witness=bool(settings.witness),
+        security=loaded(settings.keys, name),
+        insecure=is_insecure,
+        listen=settings.listen,
+        join=settings.join,
+        dashboard=settings.dashboard,
+    ) as running:
+        if settings.metrics is not None:
+            from mirrorq.metrics import serve
+
+            ending.callback(serve(settings.metrics, running))
+        click.echo(f"node {name} runs" + _where(running.listening))
+        while signal.sigtimedwait(ENDING, LOOK_S) is None:
+            if running.closed():
+                raise Failed(f"node {name} has stopped: its log says why")
 
 
 def _check_metrics(address: str | None, insecure: bool) -> None:
