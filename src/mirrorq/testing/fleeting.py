@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
-from typing import Any
 
 from attrs import define, field
 
@@ -23,7 +22,7 @@ from mirrorq.session import Failed, Output, Put, Stored
 from mirrorq.terms import PLAIN
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.load import Life
-from mirrorq.testing.workload import Attempt, Consumer, Journal, packer
+from mirrorq.testing.workload import Attempt, Consumer, Journal, end_attempts, packer
 
 __all__ = ["Fleeting", "Visited", "Visitor"]
 
@@ -77,18 +76,9 @@ class Visitor(Consumer):
     def take(self, outputs: list[Output]) -> None:
         super().take(outputs)
         for output in outputs:
-            if not isinstance(output, Stored | Failed):
-                continue
-            bodies: Any = output.token
-            self.open_count -= output.count
-            for offset in range(output.count):
-                attempt = self.journal.attempts[bodies[output.index + offset]]
-                assert attempt.state == "open", f"two outcomes for {attempt.body!r}"
-                if isinstance(output, Stored):
-                    attempt.state = "acknowledged"
-                    attempt.sequence = output.first_sequence + offset
-                else:
-                    attempt.state = "unknown" if output.unknown else "refused"
+            if isinstance(output, Stored | Failed):
+                self.open_count -= output.count
+                end_attempts(self.journal, output)
 
 
 @define

@@ -296,13 +296,15 @@ class Producer(SimulatedHandle):
     def take(self, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, Stored | Failed):
-                bodies = output.token
-                assert isinstance(bodies, list)
-                for offset in range(output.count):
-                    attempt = self.journal.attempts[bodies[output.index + offset]]
-                    self._end_attempt(attempt, output, offset)
+                end_attempts(self.journal, output)
 
-    def _end_attempt(self, attempt: Attempt, output: Stored | Failed, offset: int) -> None:
+
+def end_attempts(journal: Journal, output: Stored | Failed) -> None:
+    """Note the outcome of a batch whose token is the list of its bodies."""
+    bodies = output.token
+    assert isinstance(bodies, list)
+    for offset in range(output.count):
+        attempt = journal.attempts[bodies[output.index + offset]]
         assert attempt.state == "open", f"two outcomes for {attempt.body!r}"
         if isinstance(output, Stored):
             attempt.state = "acknowledged"
