@@ -27,7 +27,7 @@ from mirrorq.reading import ReadingHandle
 from mirrorq.receiver import chunks_of
 from mirrorq.session import browse_request, purge_request
 from mirrorq.shards import shard_of
-from mirrorq.terms import PLAIN, terms_of
+from mirrorq.terms import PLAIN, Terms, terms_of
 
 if TYPE_CHECKING:
     from mirrorq.as_queue import QueueAdapter
@@ -218,14 +218,26 @@ class MirroredQueue(ReadingHandle):
         terms = PLAIN
         if persistent is not True or priority != 0 or delay is not None or ttl is not None:
             terms = terms_of(persistent, priority, delay, ttl)
-        publisher = self._publisher
         if type(body) is bytes and len(body) <= self._config.message_bytes_max:
             data = body
         else:
-            data = publisher.body(body)
+            data = self._publisher.body(body)
         properties = b""
         if headers is not None or message_id is not None or key is not None:
             properties = pack_properties(headers, message_id, key)
+        return self._put_packed(data, properties, terms, block, timeout, on_confirm)
+
+    def _put_packed(
+        self,
+        body: bytes,
+        properties: bytes,
+        terms: Terms,
+        block: bool,
+        timeout: float | None,
+        on_confirm: Callable[[Confirmation], object] | None,
+    ) -> Confirmation:
+        """As `put`, of what was looked at and packed already: here, or for the shard whose turn it
+        is."""
         if (
             self._is_shut
             or self._is_closing
@@ -239,7 +251,7 @@ class MirroredQueue(ReadingHandle):
         confirmation = Confirmation.open(self._outcomes)
         if on_confirm is not None:
             confirmation._callbacks = [on_confirm]
-        publisher.accept_one(confirmation, data, properties, terms, block, timeout)
+        self._publisher.accept_one(confirmation, body, properties, terms, block, timeout)
         return confirmation
 
     def put_many(

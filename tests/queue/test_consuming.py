@@ -464,12 +464,12 @@ def test_many_threads_share_a_handle() -> None:
         seen: list[int] = []
 
         def work() -> None:
-            while True:
+            while len(seen) < 400:
                 try:
                     with queue.get(timeout=0.3) as message:
                         seen.append(message.sequence)
                 except Empty:
-                    return
+                    pass
 
         threads = [in_thread(work)[0] for _ in range(4)]
         for thread in threads:

@@ -147,16 +147,16 @@ class ShardedQueue(MirroredQueue):
             self._check()
         if key is not None:
             part = self._parts[self.shard_of(key)]
-            return part.put_packed(data, properties, terms, block, timeout, on_confirm)
+            return part._put_packed(data, properties, terms, block, timeout, on_confirm)
         ready = self._publisher.next_ready() if timeout is None else None
         if ready is not None:
             try:
-                return ready.put_packed(data, properties, terms, False, None, on_confirm)
+                return ready._put_packed(data, properties, terms, False, None, on_confirm)
             except (Full, ShutDown):
                 pass  # look closer
 
         def put(one: Shard) -> Confirmation:
-            return one.put_packed(data, properties, terms, False, None, on_confirm)
+            return one._put_packed(data, properties, terms, False, None, on_confirm)
 
         return self._publisher.put_anywhere(put, 1, len(data), block, timeout)
 

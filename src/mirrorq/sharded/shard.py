@@ -6,13 +6,11 @@ shares with the others: one lock and one thread for callbacks, as a handle has.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from mirrorq.confirmation import Confirmation
 from mirrorq.host import Declared
 from mirrorq.outcomes import Outcomes
 from mirrorq.publisher import Publisher
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from mirrorq.session import Session
     from mirrorq.sharded.queue import ShardedQueue
     from mirrorq.steps import StepPut
-    from mirrorq.terms import Terms
 
 __all__ = ["Shard", "share"]
 
@@ -138,31 +135,6 @@ class Shard(MirroredQueue):
 
     def _own_publisher(self) -> ShardPublisher:
         return ShardPublisher(self)
-
-    def put_packed(
-        self,
-        body: bytes,
-        properties: bytes,
-        terms: Terms,
-        block: bool,
-        timeout: float | None,
-        on_confirm: Callable[[Confirmation], object] | None,
-    ) -> Confirmation:
-        """As `put`, of what the whole has looked at and packed already."""
-        if (
-            self._is_shut
-            or self._is_closing
-            or self._is_closed
-            or self._is_refused
-            or self._refusals
-            or os.getpid() != self._pid
-        ):
-            self._check_open_for_puts()
-        confirmation = Confirmation.open(self._outcomes)
-        if on_confirm is not None:
-            confirmation._callbacks = [on_confirm]
-        self._publisher.accept_one(confirmation, body, properties, terms, block, timeout)
-        return confirmation
 
     def _drain(self, session: Session) -> None:
         super()._drain(session)
