@@ -1,6 +1,9 @@
 # Everything a developer runs. Needs Python 3.11 or later, a C compiler, make and git.
 
 PYTHON ?= python3
+# Where the environment forbids it, each of the hundreds of processes that the tests start would
+# compile all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
