@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mirrorq.arguments import check_text
 from mirrorq.attendance import Attendance, ClientStatus, ConsumerStatus
 from mirrorq.errors import ConfigError, PolicyError, PreconditionFailed, QueueNotFound
 from mirrorq.messages import (
@@ -211,7 +212,9 @@ class Administration(ABC):
         """
         if not isinstance(client, str) or not client:
             raise ConfigError(f"a client's name is a string that is not empty, not {client!r}")
-        if not isinstance(reason, str) or len(reason) > REASON_CHARS_MAX:
+        check_text("a client's name", client)
+        check_text("a reason", reason)
+        if len(reason) > REASON_CHARS_MAX:
             raise ConfigError(f"a reason is a string of at most {REASON_CHARS_MAX} characters")
         self._disconnect(client, " ".join(reason.split()), timeout)
 

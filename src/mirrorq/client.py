@@ -19,13 +19,14 @@ import itertools
 import os
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from mirrorq import clock, errors
 from mirrorq.administration import Administration
+from mirrorq.arguments import check_callable, check_command, check_config
 from mirrorq.attendance import Attendance
 from mirrorq.client_driver import Call, ClientDriver, SessionPort
 from mirrorq.config import Config
@@ -123,6 +124,7 @@ def connect(
         NoQuorum: no node answered in time.
     """
     texts = _endpoints(endpoints)
+    check_config(config)
     check_endpoints(texts, "connect to", insecure=insecure, security=security)
     client = Client(
         texts, config or Config(), insecure=insecure, security=security, timeout=timeout
@@ -136,6 +138,10 @@ def connect(
 
 
 def _endpoints(given: str | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise ConfigError(
+            f"endpoints is {given!r}: it is 'tcp://host:port', several joined by commas, or a list"
+        )
     listed = given.split(",") if isinstance(given, str) else given
     return tuple(text.strip() if isinstance(text, str) else text for text in listed)
 
@@ -227,6 +233,9 @@ class Client(Administration):
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
         """Have a function called with what happens to this client, on a thread of its own:
         connected, disconnected, paused, resumed, new master."""
+        if on_event is None:
+            raise TypeError("on_event is None: give a function that takes a Notice")
+        check_callable("on_event", on_event)
         self._listeners.append(on_event)
 
     def _on_notice(self, notice: Notice) -> None:
@@ -428,7 +437,9 @@ class Client(Administration):
         shards: int | None = None,
     ) -> Declared:
         """Declare a queue."""
-        wrong = declaration_error(name, exclusive, auto_delete, shards, passive=passive)
+        wrong = declaration_error(
+            name, exclusive, auto_delete, shards, passive=passive, durable=durable
+        )
         if wrong:
             raise ConfigError(wrong)
         number = next(self._numbers) if exclusive else 0
@@ -487,6 +498,7 @@ class Client(Administration):
         self._ask(Call(self._numbered(ClientDisconnect(client, reason))), timeout)
 
     def _administer(self, command: Administrative, timeout: float | None) -> int:
+        check_command(command)
         return self._ask(Call(self._numbered(ClientAdminister(command))), timeout).value
 
     def _look(self, what: str, queue_id: int, kind: type[Seen], timeout: float) -> Seen:

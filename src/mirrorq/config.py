@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import field, frozen
-from attrs.validators import and_, ge, instance_of
+from typing import Any
+
+from attrs import Attribute, field, frozen
 
 from mirrorq.errors import ConfigError
 
@@ -12,12 +13,21 @@ __all__ = ["Config"]
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+MOST = 2**53
+"""Of any setting: a number that every format keeps as it is."""
 
 
 def _int(default: int, least: int) -> int:
-    return field(
-        default=default, validator=and_(instance_of(int), ge(least)), kw_only=True
-    )
+    def check(_: object, setting: Attribute[Any], value: object) -> None:
+        if type(value) is not int or value < least:
+            raise ConfigError(
+                f"{setting.name} is {value!r}: it is a whole number from {least} on, "
+                f"{default} by default"
+            )
+        if value > MOST:
+            raise ConfigError(f"{setting.name} is {value}: it is at most {MOST}")
+
+    return field(default=default, validator=check, kw_only=True)
 
 
 @frozen

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mirrorq.arguments import COUNT_MAX
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
 from mirrorq.message import Chunk, Message, Run, names_of, runs_of
 from mirrorq.messages import HandOut
@@ -28,6 +29,13 @@ PAUSE_MAX_S = 5.0
 """Delay of a message that its callback has failed on: doubled with each of its deliveries."""
 
 
+def _check_prefetch(value: object) -> None:
+    if not isinstance(value, int) or not 1 <= value <= COUNT_MAX:
+        raise ConfigError(
+            f"prefetch is {value!r}: a consumer holds a whole number of messages, at least 1"
+        )
+
+
 class Consumer:
     """One consumer of one handle. Made by `MirroredQueue.consume`."""
 
@@ -43,8 +51,7 @@ class Consumer:
         on_cancel: Callable[[Consumer], object] | None,
         cancel_on_failover: bool,
     ) -> None:
-        if prefetch < 1:
-            raise ConfigError(f"prefetch is {prefetch}: a consumer holds at least 1 message")
+        _check_prefetch(prefetch)
         self.number = number
         self.cancel_on_failover = cancel_on_failover
         self.refused = ""
@@ -72,8 +79,7 @@ class Consumer:
 
     @prefetch.setter
     def prefetch(self, value: int) -> None:
-        if value < 1:
-            raise ConfigError(f"prefetch is {value}: a consumer holds at least 1 message")
+        _check_prefetch(value)
         self._prefetch = value
         self._ask_for_prefetch()
 

@@ -17,7 +17,8 @@ def declaration_error(
     auto_delete: object,
     shards: object = None,
     *,
-    passive: bool = True,
+    passive: object = True,
+    durable: object = True,
 ) -> str:
     """Return what is wrong with a declaration before it is proposed, "" when nothing is."""
     if not isinstance(name, str):
@@ -28,7 +29,13 @@ def declaration_error(
         name.encode()
     except UnicodeEncodeError as error:
         return f"the queue's name {name!r} cannot be written as UTF-8: {error.reason}"
-    for word, value in (("exclusive", exclusive), ("auto_delete", auto_delete)):
+    flags = {
+        "durable": durable,
+        "exclusive": exclusive,
+        "auto_delete": auto_delete,
+        "passive": passive,
+    }
+    for word, value in flags.items():
         if not isinstance(value, bool):
             return f"{word} is True or False, not {value!r}"
     if not passive and split_name(name) is not None:

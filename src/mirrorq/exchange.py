@@ -97,6 +97,10 @@ class Exchange:
     ) -> Exchange:
         """Make an exchange, or find it."""
         if passive:
+            # Of these only the name is gone by.
+            wrong = exchange_error(name, "topic", "")
+            if wrong:
+                raise ConfigError(wrong)
             if host.exchange_record(name) is None:
                 raise QueueNotFound(f"no exchange is named {name!r}: declare it")
             return cls(host, name)
@@ -161,7 +165,7 @@ class Exchange:
             QueueNotFound: there is none.
         """
         self._check_open()
-        self._host._administer(DeleteExchange(self.name, if_unused), timeout)
+        self._host._administer(DeleteExchange(self.name, bool(if_unused)), timeout)
 
     # --- Publishing -----------------------------------------------------------------------
 

@@ -59,6 +59,10 @@ def pack_properties(
     """
     if headers is None and message_id is None and key is None:
         return b""
+    if headers is not None and not isinstance(headers, Mapping):
+        raise TypeError(
+            f"headers is of type {type(headers).__name__}: give a mapping of names to values"
+        )
     checked = dict(headers or {})
     for name, value in checked.items():
         if not isinstance(name, str) or not isinstance(value, _HEADER_TYPES):
@@ -68,10 +72,17 @@ def pack_properties(
             )
     if message_id is not None and not isinstance(message_id, str):
         raise TypeError(f"message_id is of type {type(message_id).__name__}, not str")
+    if key is not None and not isinstance(key, str | bytes):
+        raise TypeError(f"a key is a str or bytes, not {type(key).__name__}")
     try:
         return _ENCODER.encode(Properties(checked, message_id, key))
     except OverflowError as error:
         raise ConfigError(f"a header's integer does not fit 64 bits: {error}") from error
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"a header, the message id or the key has {error.object!r}, which cannot be written "
+            f"as UTF-8: {error.reason}"
+        ) from None
 
 
 def unpack_properties(packed: bytes) -> Properties:

@@ -23,6 +23,7 @@ from attrs import evolve
 from mirrorq import clock, errors, termination
 from mirrorq.administration import Administration
 from mirrorq.alarms import Alarm
+from mirrorq.arguments import check_callable, check_command, check_config, check_text
 from mirrorq.attendance import Attendance
 from mirrorq.authority import Authority
 from mirrorq.catalog import QueueRecord, exclusive_text
@@ -149,6 +150,7 @@ class Node(Administration):
         dashboard: str | None = None,
     ) -> None:
         _check_names(name, peers)
+        check_config(config)
         joins = _join_endpoints(join, name, peers)
         check_endpoints(joins, "join through", insecure=insecure, security=security)
         if security is not None:
@@ -462,7 +464,9 @@ class Node(Administration):
         shards: int | None = None,
     ) -> Declared:
         """Declare a queue."""
-        wrong = declaration_error(name, exclusive, auto_delete, shards, passive=passive)
+        wrong = declaration_error(
+            name, exclusive, auto_delete, shards, passive=passive, durable=durable
+        )
         if wrong:
             raise ConfigError(wrong)
         if passive:
@@ -781,10 +785,14 @@ class Node(Administration):
             pause.wait(0.005)
 
     def _administer(self, command: Administrative, timeout: float | None) -> int:
+        check_command(command)
         return self._command(command, timeout).value
 
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
         """Have a function called with what happens to this node, on a thread of its own."""
+        if on_event is None:
+            raise TypeError("on_event is None: give a function that takes a Notice")
+        check_callable("on_event", on_event)
         self._listeners.append(on_event)
 
     def _on_notice(self, notice: Notice) -> None:
@@ -795,8 +803,17 @@ class Node(Administration):
 
 
 def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
+    check_text("a node's name", name)
     if not name or name[:1] == MARK:
         raise ConfigError(f"a node needs a name that does not begin with {MARK}, not {name!r}")
+    if peers is not None and not isinstance(peers, Mapping):
+        raise ConfigError(
+            f"peers is {peers!r}: it is a mapping of each node's name to its endpoint, such as "
+            "{'a': 'tcp://10.0.0.1:7400'}"
+        )
+    for peer, endpoint in (peers or {}).items():
+        check_text("a peer's name", peer)
+        check_text(f"the endpoint of peer {peer!r}", endpoint)
     if peers is not None and name not in peers:
         raise ConfigError(
             f"node {name!r} is not among its peers {', '.join(peers)}: name every node of the "

@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
+from mirrorq.arguments import check_callable, check_count, check_sequence, not_a_message
 from mirrorq.confirmation import Confirmation, Settlement
-from mirrorq.errors import AuthenticationError, Empty, PreconditionFailed, ShutDown
+from mirrorq.errors import (
+    AuthenticationError,
+    Empty,
+    PreconditionFailed,
+    QueueNotFound,
+    ShutDown,
+)
 from mirrorq.handle import ASK_S, CLOSE_S, FLUSH_S, Handle
 from mirrorq.message import HeaderValue, Message, pack_properties
 from mirrorq.messages import Browsed, HandOut, Purged
@@ -47,6 +54,14 @@ DELETE_S = 30.0
 """delete() waits so long for the cluster."""
 BROWSE_PAGE = 1000
 """Messages asked for at once by browse()."""
+
+
+def _browse_start(start: int | None, count_max: int) -> int | None:
+    """Where browsing begins. Raises TypeError, ValueError for what is no sequence or number."""
+    check_sequence("start", start or 0)
+    if type(count_max) is not int or count_max:
+        check_count("count_max", count_max)
+    return start or 1
 
 
 def _nothing() -> None:
@@ -312,10 +327,14 @@ class MirroredQueue(ReadingHandle):
         on_not_confirmed: Callable[[Confirmation], object] | None = None,
     ) -> None:
         """Have functions called with each confirmation that ends well, or otherwise."""
+        check_callable("on_confirmed", on_confirmed)
+        check_callable("on_not_confirmed", on_not_confirmed)
         self._publisher.listen(on_confirmed, on_not_confirmed)
 
     def on_confirm(self, function: Callable[[Confirmation], object]) -> None:
         """Have a function called with each confirmation that ends, however it does."""
+        if not callable(function):
+            check_callable("function", function or "nothing")
         self._publisher.listen(function, function)
 
     # --- Consuming ------------------------------------------------------------------------
@@ -354,8 +373,8 @@ class MirroredQueue(ReadingHandle):
         Raises:
             NoQuorum, QueueDown: that is why there is none.
         """
-        if count_max < 1:
-            raise ValueError(f"count_max is {count_max}: ask for at least 1")
+        if type(count_max) is not int or count_max < 1:
+            check_count("count_max", count_max)
         self._check_open_for_gets()
         found = self._receiver.obtain(count_max, True, timeout)
         if not found:
@@ -369,7 +388,11 @@ class MirroredQueue(ReadingHandle):
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of this handle together: one outcome for all."""
         messages = list(messages)
-        if any(message._chunk.handle is not self for message in messages):
+        try:
+            is_foreign = any(message._chunk.handle is not self for message in messages)
+        except AttributeError:
+            raise not_a_message(messages) from None
+        if is_foreign:
             raise ValueError(f"not all messages came from this handle on queue {self.name!r}")
         if messages:
             return self._settle("ack", messages)
@@ -406,6 +429,9 @@ class MirroredQueue(ReadingHandle):
         Raises:
             PreconditionFailed: `exclusive`, and there are other consumers; or another one is.
         """
+        if not callable(callback):
+            raise TypeError(f"callback is {callback!r}: give a function that takes a Message")
+        check_callable("on_cancel", on_cancel)
         self._check()
         self._check_right("read")
         consumer = self._consumer_class()(
@@ -413,10 +439,10 @@ class MirroredQueue(ReadingHandle):
             self._next_consumer(),
             callback,
             prefetch=self._config.prefetch if prefetch is None else prefetch,
-            auto_ack=auto_ack,
-            exclusive=exclusive,
+            auto_ack=bool(auto_ack),
+            exclusive=bool(exclusive),
             on_cancel=on_cancel,
-            cancel_on_failover=cancel_on_failover,
+            cancel_on_failover=bool(cancel_on_failover),
         )
         consumer._start()
         return consumer
@@ -478,10 +504,10 @@ class MirroredQueue(ReadingHandle):
             start: first sequence, inclusive; None: the oldest.
             count_max: most messages returned.
         """
+        position = _browse_start(start, count_max)
         self._check()
         self._check_right("read")
         found: list[Message] = []
-        position: int | None = start or 1
         while position is not None and len(found) < count_max:
             page = min(count_max - len(found), BROWSE_PAGE)
             reply = self._ask(browse_request(position, page), ASK_S)
@@ -519,6 +545,10 @@ class MirroredQueue(ReadingHandle):
     def status(self) -> QueueStatus:
         """What this handle's node knows of the queue. Never blocks, never raises."""
         status = self._host.status(self._queue_id)
+        if not status.name:
+            # The queue, its node or its client is no more, or the client's node does not answer.
+            why = self._session.closed if self._session is not None else ""
+            return evolve(status, name=self.name, warnings=(why,) if why else ())
         why = self._publisher.waits_for
         return evolve(status, blocked_by=why) if why and not status.blocked_by else status
 
@@ -545,7 +575,12 @@ class MirroredQueue(ReadingHandle):
             PreconditionFailed: it has messages or consumers, and that was asked.
         """
         self._check()
-        self._host.delete(self._queue_id, if_empty=if_empty, if_unused=if_unused, timeout=DELETE_S)
+        self._host.delete(
+            self._queue_id,
+            if_empty=bool(if_empty),
+            if_unused=bool(if_unused),
+            timeout=DELETE_S,
+        )
 
     def redrive(self, count_max: int | None = None) -> int:
         """Move messages of a dead-letter queue back to the queues in which they ended.
@@ -629,9 +664,12 @@ class MirroredQueue(ReadingHandle):
             return queue._part_of(key)._queue_id
         if not isinstance(queue, str):
             raise TypeError(f"a queue is named by a str or a handle, not {queue!r}")
-        declared = self._host.declare(
-            queue, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=ASK_S
-        )
+        try:
+            declared = self._host.declare(
+                queue, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=ASK_S
+            )
+        except QueueNotFound:
+            raise QueueNotFound(f"no queue is named {queue!r}: declare it first") from None
         if "write" in declared.refusals:
             raise AuthenticationError(declared.refusals["write"])
         if declared.shards:

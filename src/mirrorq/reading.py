@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from mirrorq.arguments import SEQUENCE_MAX, check_count, check_sequence
 from mirrorq.errors import ProtocolError
 from mirrorq.handle import Handle
 from mirrorq.message import Properties, unpack_properties
@@ -30,6 +31,8 @@ __all__ = ["BATCH_BYTES", "Batch", "Extent", "Reader", "ReadingHandle"]
 
 BATCH_BYTES = 4 << 20
 """About so many bytes of frames are asked for at once."""
+TIMESTAMP_MAX = 10**12
+"""Seconds; no message is as late."""
 
 
 @frozen
@@ -104,6 +107,7 @@ class Reader:
         Raises:
             QueueDown: the node at hand has no copy in sync; another may.
         """
+        last = _checked_span(first, last)
         found: list[Range] = []
         while first <= last:
             page = self._page(first, last, 0, extent)
@@ -132,6 +136,13 @@ class Reader:
             QueueDown: the node at hand has no copy in sync; another may.
             ProtocolError: what came is damaged.
         """
+        last = _checked_span(first, last)
+        check_count("bytes_max", bytes_max)
+        return self._read(first, last, extent, bytes_max)
+
+    def _read(
+        self, first: int, last: int, extent: Extent | None, bytes_max: int
+    ) -> Iterator[Batch]:
         while first <= last:
             page = self._page(first, last, bytes_max, extent)
             yield from _batches(page)
@@ -146,7 +157,9 @@ class Reader:
         Returns:
             Its sequence; the next that will be given when there is none.
         """
-        stamp_ms = max(int(timestamp * 1000), 0)
+        if not isinstance(timestamp, int | float) or timestamp != timestamp:
+            raise ValueError(f"timestamp is {timestamp!r}: it is in seconds since 1970-01-01 UTC")
+        stamp_ms = int(min(max(timestamp, 0), TIMESTAMP_MAX) * 1000)
         return self._host.seek_copy(self._queue_id, stamp_ms, extent.applied if extent else 0)
 
     def _page(self, first: int, last: int, bytes_max: int, extent: Extent | None) -> CopyPage:
@@ -202,6 +215,14 @@ class ReadingHandle(Handle):
     def sequence_at(self, timestamp: float, extent: Extent | None = None) -> int:
         """Find the first message that was published at a time or later: see `Reader`."""
         return self._reader.sequence_at(timestamp, extent)
+
+
+def _checked_span(first: int, last: int) -> int:
+    """`last`, which may be beyond all that a queue can have."""
+    check_sequence("first", first)
+    last = min(last, SEQUENCE_MAX - 1)  # the answer says where to go on
+    check_sequence("last", max(last, 0))
+    return last
 
 
 def _batches(page: CopyPage) -> Iterator[Batch]:

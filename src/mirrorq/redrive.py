@@ -25,7 +25,7 @@ MOVE_S = 30.0
 
 def redrive(queue: MirroredQueue, count_max: int | None) -> int:
     """Move ready messages of a queue back to where they came from; return how many."""
-    if count_max is not None and count_max < 0:
+    if count_max is not None and (not isinstance(count_max, int) or count_max < 0):
         raise ValueError(f"count_max is {count_max}: it is 0 or more, or None for all")
     left = queue.qsize() if count_max is None else min(queue.qsize(), count_max)
     moved = 0

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Protocol
 from attrs import define, field, frozen
 
 from mirrorq import clock
+from mirrorq.arguments import check_text
 from mirrorq.confirmation import Confirmation
 from mirrorq.errors import (
     ConfigError,
@@ -171,8 +172,8 @@ class Staged:
         self.queue = queue
         """Name of the queue that decides."""
         self.run = _name("run", uuid.uuid4().hex if run is None else run)
-        if not 0 <= version < 2**63:
-            raise ConfigError(f"a version is 0 or more, not {version}")
+        if not isinstance(version, int) or not 0 <= version < 2**63:
+            raise ConfigError(f"a version is a whole number, 0 or more, not {version!r}")
         self._opener = opener
         self._handles: dict[str, MirroredQueue] = {}
         self._lock = threading.Lock()
@@ -205,8 +206,10 @@ class Staged:
             attempt: 0 or more; no two tries of a partition in one run have the same.
         """
         for value in (partition, attempt):
-            if not 0 <= value < 2**63:
-                raise ConfigError(f"partitions and attempts are 0 or more, not {value}")
+            if not isinstance(value, int) or not 0 <= value < 2**63:
+                raise ConfigError(
+                    f"partitions and attempts are whole numbers, 0 or more, not {value!r}"
+                )
         return StagedAttempt(self, partition, attempt)
 
     # --- The driver -----------------------------------------------------------------------
@@ -554,6 +557,7 @@ def _left(deadline: int | None) -> float | None:
 
 
 def _name(what: str, text: str) -> str:
+    check_text(f"a {what}", text)
     if not 0 < len(text) <= NAME_LENGTH_MAX:
         raise ConfigError(
             f"a {what} is 1 to {NAME_LENGTH_MAX} characters, not {len(text)}: {text[:40]!r}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from mirrorq.arguments import not_a_message
 from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import AckRefused, MirrorQError
 from mirrorq.message import HeaderValue, Message, pack_properties, pieces_of
@@ -174,6 +175,8 @@ class Transaction:
                 a sharded queue, it is of another shard than what came before.
         """
         self._check()
+        if not isinstance(message, Message):
+            raise not_a_message(message)
         place = self._whole._source_of(message)
         if place is None:
             raise ValueError(f"{message!r} did not come from this handle on {self._whole.name!r}")

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
+from mirrorq.arguments import check_count, check_sequence, check_text
 from mirrorq.confirmation import Settlement
 from mirrorq.errors import AckRefused, MirrorQError, PreconditionFailed, QueueDown
 from mirrorq.messages import HandOut, Purged, Range
@@ -115,6 +116,7 @@ class _Holding:
     """What a lease and a claim share: a taker at its handle."""
 
     def __init__(self, handle: Handle, label: str, exclusive: bool, wanted: int) -> None:
+        check_text("a label", label)
         self._handle = handle
         self._label = label
         self._exclusive = exclusive
@@ -158,6 +160,8 @@ class RangeLease(_Holding):
     """Messages that this handle holds without having their bodies. See `MirroredQueue.lease`."""
 
     def __init__(self, handle: Handle, count_max: int | None, label: str, timeout: float) -> None:
+        if count_max is not None:
+            check_count("count_max", count_max)
         super().__init__(handle, label, False, count_max or COUNT_MAX)
         self.ranges: tuple[Range, ...] = ()
         """Their sequences, in order."""
@@ -315,6 +319,8 @@ class Claim(_Holding):
             PreconditionFailed: the claim was lost; nothing is acked.
             NoQuorum, QueueDown: no outcome in time.
         """
+        check_sequence("first", first)
+        check_sequence("last", last)
         handle = self._handle
         reply = handle._ask(ack_range_request(self._taker.number, first, last), timeout)
         assert isinstance(reply, Purged)

@@ -52,10 +52,10 @@ def test_all_that_a_node_takes_is_read(tmp_path: Path) -> None:
     [
         ("nmae = 'a'\npath = 'x'\npears = 1", "nmae, pears"),
         ("[config]\nheartbeat = 1", "[config], says heartbeat"),
-        ("[config]\nheartbeat_ms = 'soon'", "heartbeat_ms = 'soon'"),
-        ("[config]\nheartbeat_ms = true", "of type int"),
+        ("[config]\nheartbeat_ms = 'soon'", "heartbeat_ms is 'soon': it is a whole number"),
+        ("[config]\nheartbeat_ms = true", "heartbeat_ms is True"),
         ("[config]\nlease_ms = 5000", "lease_ms 5000 must be below"),
-        ("[config]\nheartbeat_ms = 0", "heartbeat_ms"),
+        ("[config]\nheartbeat_ms = 0", "heartbeat_ms is 0"),
         ("config = 1", "it is a table"),
         ("name = 1", "it is a text"),
         ("join = [1]", "a list of endpoints"),

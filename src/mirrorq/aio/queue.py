@@ -12,6 +12,7 @@ from mirrorq import queue as blocking
 from mirrorq.aio.bell import LOOK_S, Bell, deadline_of, seconds_left
 from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
+from mirrorq.arguments import check_count
 from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import Empty, Full, ShutDown
 from mirrorq.handle import ASK_S
@@ -141,8 +142,7 @@ class MirroredQueue:
 
     async def get_many(self, count_max: int, timeout: float | None = None) -> list[Message]:
         """Take 1 to `count_max` messages as soon as there is one; [] at the time-out."""
-        if count_max < 1:
-            raise ValueError(f"count_max is {count_max}: ask for at least 1")
+        check_count("count_max", count_max)
         found = await self._obtain(count_max, True, timeout)
         if not found:
             reason = self.handle._why_not(Empty(""))
@@ -280,12 +280,12 @@ class MirroredQueue:
 
     async def browse(self, start: int | None = None, count_max: int = 1000) -> list[Message]:
         """Look at all messages, those delayed too, without taking them."""
+        position = blocking._browse_start(start, count_max)
         self.handle._check()
         self.handle._check_right("read")
         if self.handle.shards:
             return await in_thread(partial(self.handle.browse, start, count_max))
         found: list[Message] = []
-        position: int | None = start or 1
         while position is not None and len(found) < count_max:
             page = min(count_max - len(found), blocking.BROWSE_PAGE)
             reply = await self._ask(browse_request(position, page))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from mirrorq.arguments import not_a_message
 from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import (
     Empty,
@@ -209,7 +210,11 @@ class ShardedQueue(MirroredQueue):
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of this handle together: one outcome for all, an op for each shard."""
         messages = list(messages)
-        if any(self._source_of(message) is None for message in messages):
+        try:
+            is_foreign = any(self._source_of(message) is None for message in messages)
+        except AttributeError:
+            raise not_a_message(messages) from None
+        if is_foreign:
             raise ValueError(f"not all messages came from this handle on queue {self.name!r}")
         return self._settle("ack", messages)
 
