@@ -1,12 +1,15 @@
-"""Speed of the Spark connector: read beside a bare source, write beside put_many, in one run.
+"""Speed of the Spark connector: read beside a bare source, write beside put_many and a bare sink,
+in one run.
 
     python benches/spark.py --count 2000000 --nodes 3
     python benches/spark.py --streaming 60 --rate 100000      # seconds, messages a second
     python benches/spark.py --kafka                           # beside Spark's Kafka source
 
-The bare source is a Python data source that yields record batches of the same shape from memory:
-what Spark's own way with a Python source costs. Every figure is the best of `--rounds`; CPU time is
-that of all processes together, and says more than a rate on a machine that does other things.
+The bare source is a Python data source that yields record batches of the same shape from memory,
+and the bare sink one that drops those that it is given: what Spark's own way with Python costs.
+`stage` is what a write does in the cluster, without Spark: as many processes stage record batches
+that they have in memory, then one commits. Every figure is the best of `--rounds`. CPU time, of all
+processes and of each kind, says more than a rate on a machine that does other things.
 
 Streaming: a producer keeps its pace, a query with a trigger of one second follows it into a sink
 that does nothing, then the same with a bare source of that pace. Micro-batches of the first
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -26,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -34,14 +39,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
+    WriterCommitMessage,
 )
 
 import kafka_peer
 import mirrorq
+from mirrorq.client import Client
 from mirrorq.demo.ports import free_ports
+from mirrorq.staged import StagedPart
 
 SIZE = 100
 """Bytes of a message."""
@@ -76,6 +85,27 @@ class Bare(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: object) -> BareStream:  # noqa: N802
         return BareStream(int(self.options["rate"]))
+
+    def writer(self, schema: object, overwrite: bool) -> BareWriter:
+        return BareWriter()
+
+
+class Counted(WriterCommitMessage):  # type: ignore[misc]
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+class BareWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Drops what it is given."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
+        return Counted(sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: Sequence[Counted | None]) -> None:
+        pass
+
+    def abort(self, messages: Sequence[Counted | None]) -> None:
+        pass
 
 
 class BareReader(DataSourceReader):  # type: ignore[misc]
@@ -157,11 +187,12 @@ class Putters:
     """Processes that put when they are told: their start is no part of it, as that of Spark's
     workers is none."""
 
-    def __init__(self, endpoints: str, queue: str, count: int) -> None:
+    def __init__(self, work: Callable[..., None], given: Sequence[object]) -> None:
         context = multiprocessing.get_context("spawn")
         self._barrier = context.Barrier(PROCESSES + 1)
-        given = (endpoints, queue, count // PROCESSES, self._barrier)
-        self._running = [context.Process(target=put, args=given) for _ in range(PROCESSES)]
+        self._running = [
+            context.Process(target=work, args=(*given, self._barrier)) for _ in range(PROCESSES)
+        ]
         for process in self._running:
             process.start()
 
@@ -175,6 +206,40 @@ class Putters:
             process.join()
 
 
+def stage(
+    endpoints: str, queue: str, count: int, parts: SimpleQueue[StagedPart], barrier: Barrier
+) -> None:
+    """One process's part of staged versions, one each time both sides come to the barrier."""
+    values = pa.array([b"x" * SIZE] * BATCH, pa.binary())
+    _, offsets, data = values.buffers()
+    with mirrorq.connect(endpoints) as client:
+        for version in itertools.count():
+            barrier.wait()
+            with client.staged("bench", version, queue, run="bench") as staged:
+                task = staged.attempt(os.getpid(), 0)
+                for _ in range(count // BATCH):
+                    task.put_column(memoryview(offsets)[: 4 * (BATCH + 1)], data)
+                parts.put(task.finish(600))
+            barrier.wait()
+
+
+class Stagers(Putters):
+    """Processes that stage when they are told, for a commit of this one."""
+
+    def __init__(self, client: Client, endpoints: str, queue: str, count: int) -> None:
+        self._client, self._queue = client, queue
+        self._parts: SimpleQueue[StagedPart] = multiprocessing.get_context("spawn").SimpleQueue()
+        self._version = 0
+        super().__init__(stage, (endpoints, queue, count, self._parts))
+
+    def put(self) -> None:
+        super().put()
+        parts = [self._parts.get() for _ in range(PROCESSES)]
+        with self._client.staged("bench", self._version, self._queue, run="bench") as staged:
+            staged.commit(parts, 600)
+        self._version += 1
+
+
 def consume(frame: DataFrame) -> int:
     """Read every value; return how many there were."""
     row = frame.selectExpr("count(*) AS n", "sum(length(value)) AS size").first()
@@ -182,18 +247,35 @@ def consume(frame: DataFrame) -> int:
     return int(row.n)
 
 
-def cpu_s() -> float:
-    """CPU time of this process and of all that it has started, Spark's and the nodes' included."""
-    parents, times = {}, {}
+KINDS = ("nodes", "JVM", "Python", "rest")
+"""Whose CPU time: nodes, Spark's JVM, its Python processes, and this one with those that put."""
+
+
+def cpu_s() -> dict[str, float]:
+    """CPU time by kind of this process and of all that it has started."""
+    parents, times, names = {}, {}, {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            parents[int(entry.name)] = int(fields[1])
-            times[int(entry.name)] = sum(map(int, fields[11:15]))
+            pid = int(entry.name)
+            parents[pid] = int(fields[1])
+            times[pid] = (sum(map(int, fields[11:13])), sum(map(int, fields[13:15])))
+            names[pid] = (entry / "cmdline").read_text()
     found = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return sum(times.get(pid, 0) for pid in found) / os.sysconf("SC_CLK_TCK")
+    spent = dict.fromkeys(KINDS, 0.0)
+    for pid in found & times.keys():
+        own, ended = times[pid]
+        if NODE in names[pid]:
+            spent["nodes"] += own + ended
+        elif "java" in names[pid].partition("\0")[0]:
+            # What it has started and waited for are Python processes.
+            spent["JVM"] += own
+            spent["Python"] += ended
+        else:
+            spent["Python" if "pyspark" in names[pid] else "rest"] += own + ended
+    return {kind: ticks / os.sysconf("SC_CLK_TCK") for kind, ticks in spent.items()}
 
 
 class Figures:
@@ -201,31 +283,40 @@ class Figures:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._took: dict[str, list[tuple[float, float]]] = {}
+        self._took: dict[str, list[float]] = {}
+        self._cpu: dict[str, list[dict[str, float]]] = {}
 
     def run(self, name: str, work: Callable[[], object], before: Callable[[], object]) -> None:
         before()
         cpu, began = cpu_s(), time.perf_counter()
         work()
-        took = time.perf_counter() - began
-        self._took.setdefault(name, []).append((took, cpu_s() - cpu))
+        took, after = time.perf_counter() - began, cpu_s()
+        self._took.setdefault(name, []).append(took)
+        spent = {kind: after[kind] - cpu[kind] for kind in KINDS}
+        self._cpu.setdefault(name, []).append(spent)
 
     def rate(self, name: str) -> float:
         """Messages a second."""
-        return self._count / min(took for took, _ in self._took[name])
+        return self._count / min(self._took[name])
 
-    def cpu_us(self, name: str) -> float:
-        """Microseconds of all processes' CPU time a message."""
-        return min(cpu for _, cpu in self._took[name]) / self._count * 1e6
+    def cpu_us(self, name: str) -> dict[str, float]:
+        """Microseconds of CPU time a message by kind, in the round that took least of it."""
+        least = min(self._cpu[name], key=lambda spent: sum(spent.values()))
+        return {kind: spent / self._count * 1e6 for kind, spent in least.items()}
 
     def show(self, ratios: Sequence[tuple[str, str]]) -> None:
-        print(f"{'':12} {'messages/s':>12} {'CPU us/message':>15}")
+        kinds = "".join(f"{kind:>8}" for kind in KINDS)
+        print(f"{'':12} {'messages/s':>12} {'CPU us/message':>15}  of which{kinds}")
         for name in self._took:
-            print(f"{name:12} {self.rate(name):12,.0f} {self.cpu_us(name):15.2f}")
+            cpu = self.cpu_us(name)
+            parts = "".join(f"{cpu[kind]:8.2f}" for kind in KINDS)
+            total = sum(cpu.values())
+            print(f"{name:12} {self.rate(name):12,.0f} {total:15.2f}  {'':8}{parts}")
         for one, other in ratios:
             if one in self._took and other in self._took:
                 ratio = self.rate(one) / self.rate(other)
-                print(f"{one} / {other}: {ratio:.2f}")
+                cpu_ratio = sum(self.cpu_us(other).values()) / sum(self.cpu_us(one).values())
+                print(f"{one} / {other}: {ratio:.2f} (by CPU time {cpu_ratio:.2f})")
 
 
 def main() -> None:
@@ -277,14 +368,17 @@ def measure(
     """All ways in turn, so that what else the machine does hits them alike; the first round, in
     which Spark warms up, does not count."""
     with mirrorq.connect(endpoints) as client:
-        written, was_put = client.queue("written"), client.queue("put")
-        putters = Putters(endpoints, "put", count)
+        written, was_put, staged = (client.queue(name) for name in ("written", "put", "staged"))
+        each = count // PROCESSES
+        putters = Putters(put, (endpoints, "put", each))
+        stagers = Stagers(client, endpoints, "staged", each)
         reader = spark.read.format("mirrorq").options(endpoints=endpoints, queue="put")
         reader = reader.options(columns="value", minPartitions=PROCESSES)
         bare = spark.read.format("bare").option("count", count).load()
         rows = spark.range(0, count, 1, PROCESSES).selectExpr(f"repeat('x', {SIZE}) AS value")
         writer = rows.write.format("mirrorq").mode("append")
         writer = writer.options(endpoints=endpoints, queue="written")
+        sink = rows.write.format("bare").mode("append")
         try:
             figures = Figures(count)
             for turn in range(rounds + 1):
@@ -293,12 +387,15 @@ def measure(
                 figures.run("put_many", putters.put, was_put.purge)
                 figures.run("bare", lambda: consume(bare), nothing)
                 figures.run("read", lambda: consume(reader.load()), nothing)
+                figures.run("sink", sink.save, nothing)
+                figures.run("stage", stagers.put, staged.purge)
                 figures.run("write", writer.save, written.purge)
                 if kafka is not None:
                     run_kafka(spark, rows, kafka, f"round{turn}", figures)
         finally:
             putters.end()
-    ratios = [("read", "bare"), ("write", "put_many")]
+            stagers.end()
+    ratios = [("read", "bare"), ("write", "put_many"), ("write", "sink"), ("stage", "put_many")]
     figures.show([*ratios, ("read", "kafka read"), ("write", "kafka write")])
 
 

@@ -37,6 +37,8 @@ WRITTEN: dict[str, tuple[DataType, ...]] = {
 }
 ADDRESS: tuple[DataType, ...] = (StringType(),)
 """What the column queue is, where it says where rows go."""
+CARRIED = ("headers", "message_id", "key")
+"""What comes with a body: a message's properties."""
 READ_ONLY = ("queue", "shard", "sequence", "timestamp", "redelivered", "delivery_count")
 """Columns of what was read from a queue: another one gives its messages its own."""
 QUERY_PROPERTY = "sql.streaming.queryId"
@@ -133,13 +135,21 @@ def _stage_batch(attempt: StagedAttempt, batch: pa.RecordBatch, queue: str) -> N
             f"column value is null in {column.null_count} of {batch.num_rows} rows: a message has "
             "a body. Filter those rows, or coalesce them to something"
         )
-    bodies = column.cast(pa.binary()).to_pylist()
-    extra = [name for name in ("headers", "message_id", "key") if name in names]
-    properties = None
-    if extra:
-        columns = [_listed(batch, names, name) for name in ("headers", "message_id", "key")]
-        properties = [pack_properties(*row) for row in zip(*columns, strict=True)]
-    attempt.put_many(bodies, properties, queue=queue)
+    column = column.cast(pa.binary())
+    if not any(name in names for name in CARRIED):
+        if len(column):
+            attempt.put_column(*_buffers(column), queue=queue)
+        return
+    columns = [_listed(batch, names, name) for name in CARRIED]
+    properties = [pack_properties(*row) for row in zip(*columns, strict=True)]
+    attempt.put_many(column.to_pylist(), properties, queue=queue)
+
+
+def _buffers(column: pa.Array) -> tuple[memoryview, memoryview]:
+    """Offsets and values of a binary array that has bodies: views, no copy."""
+    _, offsets, values = column.buffers()
+    start, stop = 4 * column.offset, 4 * (column.offset + len(column) + 1)
+    return memoryview(offsets)[start:stop], memoryview(values or b"")
 
 
 def _listed(batch: pa.RecordBatch, names: Sequence[str], name: str) -> list[Any]:

@@ -21,6 +21,7 @@ HEAD_COUNT = 1024
 """Runs that are gone at the front are cut off when there are more, and more than half."""
 
 _OFFSET = struct.Struct("i")
+_TWO_OFFSETS = struct.Struct("ii")
 
 
 class Column:
@@ -151,7 +152,8 @@ class Sizes(Column):
             self._totals[-1] = self._totals[-1] + added & MASK
 
     def append_offsets(self, first: int, offsets: bytes, count: int) -> None:
-        """The sizes of a frame's messages, from `first` on, by the offsets in it."""
+        """The sizes of a frame's messages, from `first` on, by the offsets in it; of those behind
+        its first ones, by the offsets from there on."""
         size = equal_size(offsets, count)
         if size is None:
             self.append_sizes(first, sizes_of(offsets, count))
@@ -200,20 +202,22 @@ class Sizes(Column):
 
 
 def equal_size(offsets: bytes, count: int) -> int | None:
-    """The size of all bodies of a frame, None when they differ. Most producers' are equal, and
-    whether they are is seen without looking at each."""
+    """The size of all bodies between these offsets, None when they differ. Most producers' are
+    equal, and whether they are is seen without looking at each."""
     if not offsets:
         return 0
-    size, last = _OFFSET.unpack_from(offsets, 4)[0], _OFFSET.unpack_from(offsets, 4 * count)[0]
-    if last != size * count or (count > 1 and offsets != _equal_steps(size, count)):
+    start, stop = _TWO_OFFSETS.unpack_from(offsets)
+    size = stop - start
+    (end,) = _OFFSET.unpack_from(offsets, 4 * count)
+    if end - start != size * count or (count > 1 and offsets != _equal_steps(start, size, count)):
         return None
     return int(size)
 
 
 @lru_cache(maxsize=32)
-def _equal_steps(size: int, count: int) -> bytes:
-    ends = range(0, (count + 1) * size, size) if size else [0] * (count + 1)
-    return array("i", ends).tobytes()
+def _equal_steps(start: int, size: int, count: int) -> bytes:
+    stop = start + (count + 1) * size
+    return array("i", range(start, stop, size) if size else [start] * (count + 1)).tobytes()
 
 
 def sizes_of(offsets: bytes, count: int) -> list[int]:

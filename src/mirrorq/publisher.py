@@ -45,12 +45,16 @@ def checked_body(body: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
         if not isinstance(body, bytes | bytearray | memoryview):
             raise TypeError(f"a body is bytes-like, not {type(body).__name__}: encode it first")
         body = bytes(body)
-    if len(body) > bytes_max:
+    _check_size(len(body), bytes_max)
+    return body
+
+
+def _check_size(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
         raise MessageTooLarge(
-            f"a body of {len(body)} bytes is larger than message_bytes_max {bytes_max}: split it, "
+            f"a body of {size} bytes is larger than message_bytes_max {bytes_max}: split it, "
             "or raise the limit on all nodes"
         )
-    return body
 
 
 class Publisher:
@@ -96,6 +100,14 @@ class Publisher:
         if is_plain and largest <= self._config.message_bytes_max:
             return made  # type: ignore[return-value]
         return [self.body(body) for body in made]
+
+    def check_size(self, size: int) -> None:
+        """Refuse a body of so many bytes, by this handle's limit.
+
+        Raises:
+            MessageTooLarge: it is above it.
+        """
+        _check_size(size, self._config.message_bytes_max)
 
     def has_room(self, count: int, size: int) -> bool:
         """Whether this much more may be unconfirmed. A call larger than the bound goes alone."""

@@ -35,7 +35,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from attrs import define, field
 
-from mirrorq.columns import Column, Sizes, sizes_of
+from mirrorq.columns import Column, Sizes
 from mirrorq.errors import MALFORMED
 from mirrorq.lanes import Lane
 from mirrorq.messages import (
@@ -81,6 +81,9 @@ UNTIMED_VERSION = 3
 """The first version with sizes and times; 4 has each message's ttl too."""
 MARKS_TRIM_COUNT = 8
 """Promotion marks are looked through for dead ones when there are more than this."""
+
+OFFSET_SIZE = 4
+"""Bytes of an offset in a frame."""
 
 REFUSED = 0
 """First sequence of an outcome that is a refusal."""
@@ -432,8 +435,8 @@ class QueueState:
         header = entry.header
         first, last = header.first_sequence, header.last_sequence
         self.next_sequence = last + 1
-        sizes = sizes_of(entry.offsets, header.count)[1:]
-        why = self.staging.on_stage(stage, first + 1, sizes, header.timestamp_us)
+        offsets, count = entry.offsets[OFFSET_SIZE:], header.count - 1
+        why = self.staging.on_stage(stage, first + 1, offsets, count, header.timestamp_us)
         self._note(header, first, why)
         return ((first, last if why else first),)
 

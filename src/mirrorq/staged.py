@@ -26,9 +26,7 @@ import itertools
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
-from operator import add
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -57,10 +55,11 @@ from mirrorq.messages.staged import (
     Staging,
     Winner,
 )
-from mirrorq.puts import MESSAGE_OVERHEAD, error_of
+from mirrorq.puts import error_of
 from mirrorq.session import Failed, Put, Stored
 from mirrorq.shards import shard_name
-from mirrorq.wire.frames import pack_publish
+from mirrorq.staged_chunk import ArrowColumn, Gathered, StagedChunk
+from mirrorq.wire.frames import Frame, pack_pieces, pieces_of
 from mirrorq.wire.ops import NAME_LENGTH_MAX, encode_staged
 
 if TYPE_CHECKING:
@@ -68,13 +67,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Committed", "Staged", "StagedAttempt", "StagedPart", "StagedPut"]
 
-CHUNK_BYTES = 1 << 20
-"""A chunk is sent when it has about so many bytes. Each is one op: large enough to cost little,
-small beside what may be on its way."""
-CHUNK_SLACK = CHUNK_BYTES // 4
-"""What exceeds a chunk by less is not cut: to find the place costs more than the rest."""
-CHUNK_COUNT = 10_000
-"""Messages in one chunk, at most."""
 AGAIN_S = 0.1
 """A commit into a full queue is tried again after this."""
 
@@ -124,17 +116,17 @@ class StagedPut:
     confirmation: Confirmation
     """Its result is the session's outcome."""
     asked: Stage | Staging
-    bodies: Sequence[bytes] = ()
-    properties: Sequence[bytes] = ()
+    bodies: Gathered = field(factory=Gathered)
+    properties: Sequence[bytes] | None = None
+    size: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.size = self.bodies.size + sum(map(len, self.properties or ()))
 
     @property
     def count(self) -> int:
         """Numbers that it uses."""
-        return len(self.bodies) + 1
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.bodies)) + sum(map(len, self.properties))
+        return self.bodies.count + 1
 
     def end(self, outcome: Stored | Failed) -> list[Confirmation]:
         """Note the outcome. With the handle's lock held."""
@@ -144,11 +136,13 @@ class StagedPut:
 
     def batch(self) -> Put:
         """The batch of the session: one op, which makes no message yet."""
-        bodies = [encode_staged(self.asked), *self.bodies]
-        properties = [b"", *self.properties] if any(self.properties) else None
+        bodies = self.bodies.behind(encode_staged(self.asked))
+        said = self.properties or ()
+        properties = pieces_of([b"", *said]) if any(said) else None
 
         def pack(producer: int, first_number: int, settled: int) -> bytes:
-            return pack_publish(
+            return pack_pieces(
+                self.count,
                 bodies,
                 properties,
                 producer=producer,
@@ -345,12 +339,13 @@ class Staged:
         self,
         queue: str,
         asked: Stage | Staging,
-        bodies: Sequence[bytes] = (),
-        properties: Sequence[bytes] = (),
+        bodies: Gathered | None = None,
+        properties: Sequence[bytes] | None = None,
     ) -> Confirmation:
         handle = self._handle(queue)
         confirmation = Confirmation(handle._outcomes)
-        handle._publisher.accept_free(StagedPut(confirmation, asked, bodies, properties))
+        item = StagedPut(confirmation, asked, bodies or Gathered(), properties)
+        handle._publisher.accept_free(item)
         return confirmation
 
     def _handle(self, queue: str) -> MirroredQueue:
@@ -368,43 +363,6 @@ class Staged:
             return handle
 
 
-@define
-class _Chunk:
-    """What gathers for one queue."""
-
-    chunks: int = 0
-    count: int = 0
-    """Messages sent."""
-    bodies: list[bytes] = field(factory=list)
-    properties: list[bytes] = field(factory=list)
-    size: int = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self.size >= CHUNK_BYTES or len(self.bodies) >= CHUNK_COUNT
-
-    def take(self, bodies: Sequence[bytes], properties: Sequence[bytes], start: int) -> int:
-        """Add messages from `start` on until it is full or there are no more; return where it
-        stopped. What each is long is not looked at in Python: there are many."""
-        most = bodies[start : start + CHUNK_COUNT - len(self.bodies)]
-        said = properties[start : start + len(most)]
-        size = sum(map(len, most)) + sum(map(len, said)) + MESSAGE_OVERHEAD * len(most)
-        if self.size + size > CHUNK_BYTES + CHUNK_SLACK:
-            sizes = map(add, map(len, most), map(len, said))
-            room = CHUNK_BYTES - self.size
-            count, size = next(
-                (at, upto)
-                for at, upto in enumerate(accumulate(sizes), 1)
-                if upto + at * MESSAGE_OVERHEAD >= room
-            )
-            size += count * MESSAGE_OVERHEAD
-            most, said = most[:count], said[:count]
-        self.bodies += most
-        self.properties += said
-        self.size += size
-        return start + len(most)
-
-
 class StagedAttempt:
     """One try of one task. For one thread."""
 
@@ -412,7 +370,7 @@ class StagedAttempt:
         self.staged = staged
         self.partition = partition
         self.attempt = attempt
-        self._chunks: dict[str, _Chunk] = {}
+        self._chunks: dict[str, StagedChunk] = {}
         self._open: deque[tuple[str, Confirmation]] = deque()
         """(queue, its outcome) of chunks, in order."""
         self._is_committed = False
@@ -453,23 +411,47 @@ class StagedAttempt:
         Raises:
             NotConfirmed: what was staged before was refused: the run is given up.
         """
+        name, handle = self._target(queue)
+        made = handle._publisher.bodies(bodies)
+        if properties is not None and len(properties) != len(made):
+            raise ValueError(f"{len(made)} bodies have {len(properties)} properties")
+        self._gather(name, len(made), lambda chunk, start: chunk.take(made, properties, start))
+
+    def put_column(self, offsets: Frame, values: Frame, *, queue: str | None = None) -> None:
+        """Stage messages that stand as an Arrow binary array without nulls has them: no object
+        is made for one. The buffers must not change before `finish` returns.
+
+        Args:
+            offsets: int32, one more than messages; they need not begin with 0.
+            values: the bytes that these are offsets in.
+            queue: as of `put`.
+
+        Raises:
+            ValueError: offsets begin below 0, fall, or go beyond the values.
+            MessageTooLarge: a message is above message_bytes_max: none of these is staged.
+            NotConfirmed: what was staged before was refused: the run is given up.
+        """
+        name, handle = self._target(queue)
+        column = ArrowColumn.of(offsets, values)
+        handle._publisher.check_size(column.largest)
+        self._gather(name, len(column), lambda chunk, start: chunk.take_column(column, start))
+
+    def _target(self, queue: str | None) -> tuple[str, MirroredQueue]:
         if self._is_over:
             raise ValueError("the attempt is finished: a task that begins again takes another one")
         name = self.staged.queue if queue is None else queue
-        handle = self.staged._handle(name)
-        made = handle._publisher.bodies(bodies)
-        said = [b""] * len(made) if properties is None else list(properties)
-        if len(said) != len(made):
-            raise ValueError(f"{len(made)} bodies have {len(said)} properties")
+        return name, self.staged._handle(name)
+
+    def _gather(self, name: str, count: int, take: Callable[[StagedChunk, int], int]) -> None:
+        """Send chunks as they become full."""
         chunk = self._chunks.get(name)
         if chunk is None:
-            chunk = self._chunks[name] = _Chunk()
+            chunk = self._chunks[name] = StagedChunk()
         start = 0
-        while start < len(made):
-            stop = chunk.take(made, said, start)
+        while start < count:
+            start = take(chunk, start)
             if chunk.is_full:
                 self._flush(name, chunk)
-            start = stop
 
     def finish(self, timeout: float | None = None) -> StagedPart:
         """Send what is left, and wait until all is on the disk of every member in sync.
@@ -484,7 +466,7 @@ class StagedAttempt:
             Full, NoQuorum, QueueDown: no outcome in time.
         """
         for name, chunk in self._chunks.items():
-            if chunk.bodies:
+            if chunk.bodies.count:
                 self._flush(name, chunk)
         self._is_over = True
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
@@ -502,10 +484,9 @@ class StagedAttempt:
             self._is_committed,
         )
 
-    def _flush(self, name: str, chunk: _Chunk) -> None:
+    def _flush(self, name: str, chunk: StagedChunk) -> None:
         self._look()
-        chunk.chunks += 1
-        chunk.count += len(chunk.bodies)
+        bodies, properties = chunk.emptied()
         if not self._is_committed:
             staged = self.staged
             stage = Stage(
@@ -516,9 +497,8 @@ class StagedAttempt:
                 self.attempt,
                 chunk.chunks,
             )
-            sent = staged._send(name, stage, chunk.bodies, chunk.properties)
-            self._open.append((name, sent))
-        chunk.bodies, chunk.properties, chunk.size = [], [], 0
+            confirmation = staged._send(name, stage, bodies, properties)
+            self._open.append((name, confirmation))
 
     def _look(self) -> None:
         """Outcomes that have come."""

@@ -235,8 +235,11 @@ class Staging:
 
     # --- Applying -----------------------------------------------------------------------
 
-    def on_stage(self, stage: Stage, first: int, sizes: list[int], stamp_us: int) -> str:
-        """A chunk: messages from origin `first` on. Returns why it is refused, or ""."""
+    def on_stage(
+        self, stage: Stage, first: int, offsets: bytes, count: int, stamp_us: int
+    ) -> str:
+        """A chunk: so many messages from origin `first` on, whose sizes lie between these offsets.
+        Returns why it is refused, or ""."""
         why = self.verdict(stage.transaction, stage.version, stage.run)
         if why:
             return why
@@ -260,13 +263,13 @@ class Staging:
         self.open[stage.transaction, stage.version] = work
         work.runs[stage.run] = run
         run.used_us = stamp_us
-        last = first + len(sizes) - 1
+        last = first + count - 1
         attempt.chunks += 1
-        attempt.count += len(sizes)
+        attempt.count += count
         attempt.ranges.append((first, last))
         self.staged.add(first, last)
-        self.sizes.append_sizes(first, sizes)
-        self.size += sum(sizes)
+        self.sizes.append_offsets(first, offsets, count)
+        self.size += self.sizes.total(first, last)
         return ""
 
     def on_seal(self, op: SealOp, stamp_us: int = 0) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 
 from attrs import evolve
@@ -34,6 +35,8 @@ AGENTS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 """Each does its steps in order; they interleave as they please."""
 WINNERS: dict[str, tuple[Winner, ...]] = {"a": ((0, 0, 2, 4),), "b": ((0, 0, 1, 2),)}
+ONES = array("i", [9, 10, 11]).tobytes()
+"""Offsets of two messages of one byte, behind something else."""
 HALF: tuple[Winner, ...] = ((0, 0, 1, 2),)
 
 
@@ -56,7 +59,7 @@ class Interleaving:
             attempt, chunk = int(step[2]), int(step[3])
             first = self.next_origin
             self.next_origin += 10
-            why = self.state.on_stage(Stage("t", 1, run, 0, attempt, chunk), first, [1, 1], 0)
+            why = self.state.on_stage(Stage("t", 1, run, 0, attempt, chunk), first, ONES, 2, 0)
             if not why and not attempt:
                 self.confirmed.setdefault(run, []).append((first, first + 1))
         elif kind == "commit":
@@ -184,7 +187,7 @@ class TwoQueues:
         if step == "stage":
             for queue in self.queues.values():
                 why = why or queue.on_stage(
-                    Stage("t", 1, run, 0, 0, 1), self.next_origin, [1, 1], 0
+                    Stage("t", 1, run, 0, 0, 1), self.next_origin, ONES, 2, 0
                 )
                 self.next_origin += 10
         elif step == "seal":

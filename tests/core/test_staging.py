@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -27,10 +28,17 @@ from mirrorq.staging import Outcome, Staging
 from .staged_world import Interleaving, TwoQueues, World
 
 T = "t"
+ONE = array("i", [0, 1]).tobytes()
+"""Offsets of one message of one byte."""
+
+
+def sevens(count: int) -> bytes:
+    """Offsets of so many messages of seven bytes, behind something else."""
+    return array("i", range(30, 37 + 7 * count, 7)).tobytes()
 
 
 def stage(state: Staging, run: str, attempt: int, chunk: int, first: int, count: int = 2) -> str:
-    return state.on_stage(Stage(T, 1, run, 0, attempt, chunk), first, [7] * count, 0)
+    return state.on_stage(Stage(T, 1, run, 0, attempt, chunk), first, sevens(count), count, 0)
 
 
 def commit(run: str, *winners: Winner, count: int = 0, **more: Any) -> CommitOp:
@@ -57,8 +65,8 @@ def test_what_is_committed_answers_everything_after_it() -> None:
         assert state.on_commit(commit(run, (0, 5, 1, 2))).why.startswith(DONE)
         assert state.on_abort(AbortOp(T, 1, run)).why.startswith(DONE)
         assert state.on_commit(CommitOp(T, 0, run)).why.startswith(DONE)
-    assert not state.on_stage(Stage(T, 2, "a", 0, 0, 1), 30, [1], 0)
-    assert not state.on_stage(Stage("u", 1, "a", 0, 0, 1), 40, [1], 0)
+    assert not state.on_stage(Stage(T, 2, "a", 0, 0, 1), 30, ONE, 1, 0)
+    assert not state.on_stage(Stage("u", 1, "a", 0, 0, 1), 40, ONE, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +142,7 @@ def test_who_is_told_and_asked() -> None:
     assert done.errands == [(7, told), (8, told)]
     asked = AskOp(T, 1, "a", 7)
     assert state.on_ask(asked, 1).errands == [(7, Errand("abort", T, 1, "a"))]
-    stage_other = state.on_stage(Stage(T, 2, "b", 0, 0, 1), 20, [1], 0)
+    stage_other = state.on_stage(Stage(T, 2, "b", 0, 0, 1), 20, ONE, 1, 0)
     assert (stage_other, state.on_ask(AskOp(T, 2, "b", 7), 1).dropped) == ("", [(20, 20)])
     assert state.on_commit(CommitOp(T, 2, "b")).why.startswith(FENCED)
     assert state.on_abort(AbortOp(T, 2, "c", others=(7,))).errands == [
@@ -173,8 +181,8 @@ def test_errands_have_numbers_of_the_outbox() -> None:
 
 def test_idle_runs() -> None:
     state = Staging()
-    state.on_stage(Stage(T, 1, "a", 0, 0, 1), 10, [1], 1000)
-    state.on_stage(Stage(T, 1, "b", 0, 0, 1), 20, [1], 2000)
+    state.on_stage(Stage(T, 1, "a", 0, 0, 1), 10, ONE, 1, 1000)
+    state.on_stage(Stage(T, 1, "b", 0, 0, 1), 20, ONE, 1, 2000)
     assert list(state.idle_runs(1500)) == [(T, 1, "a")]
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 import time
+from array import array
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 import mirrorq
-from mirrorq.staged import CHUNK_COUNT, Committed, Staged, StagedPart
+from mirrorq.staged import Committed, Staged, StagedPart
+from mirrorq.staged_chunk import CHUNK_COUNT
 
 
 @pytest.fixture
@@ -78,6 +81,53 @@ def test_many_chunks_come_whole(node: mirrorq.Node, queue: mirrorq.MirroredQueue
         assert [part.queues for part in parts] == [(("q", 3, len(small)),), (("q", 3, 5),)]
         staged.commit(pickle.loads(pickle.dumps(parts)), 30)
     assert taken(queue, len(small) + 5) == small + large
+
+
+def arrow(bodies: list[bytes], before: bytes = b"") -> tuple[bytes, bytes]:
+    """Offsets and values as Arrow has them, of a slice behind `before`."""
+    ends = accumulate(map(len, bodies), initial=len(before))
+    return array("i", ends).tobytes(), before + b"".join(bodies)
+
+
+def test_a_column_comes_as_its_bodies_do(
+    node: mirrorq.Node, queue: mirrorq.MirroredQueue
+) -> None:
+    """Columns and lists in one attempt, small and large, cut into chunks on the way."""
+    small = [b"%d" % number for number in range(CHUNK_COUNT + 7)]
+    large = [bytes([number]) * (600 * 1024) for number in range(5)]
+    with node.staged("job", 0, "q") as staged:
+        task = staged.attempt(0, 0)
+        task.put(b"dressed", message_id="m")
+        task.put_column(*arrow(small, before=b"not these"))
+        task.put_column(*arrow([]))
+        task.put_many([b"a", b""])
+        task.put_column(*arrow([b"", b"b"]))
+        task.put_column(*arrow(large))
+        part = task.finish(30)
+        assert part.count == len(small) + 10
+        staged.commit([part], 30)
+    assert queue.browse(start=1, count_max=1)[0].message_id == "m"
+    assert taken(queue, part.count) == [b"dressed", *small, b"a", b"", b"", b"b", *large]
+
+
+def test_columns_that_are_none_change_nothing(
+    node: mirrorq.Node, queue: mirrorq.MirroredQueue
+) -> None:
+    """Offsets that fall, begin below 0, go too far, or are no offsets; a body that is too long."""
+    with node.staged("job", 0, "q") as staged:
+        task = staged.attempt(0, 0)
+        for numbers in ([0, 2, 1], [-1, 0], [0, 4], [2**31 - 1, -(2**31)]):
+            with pytest.raises(ValueError, match="offsets"):
+                task.put_column(array("i", numbers).tobytes(), b"abc")
+        for offsets in (b"", b"\0\0\0\0\0"):
+            with pytest.raises(ValueError, match="no offsets"):
+                task.put_column(offsets, b"abc")
+        with pytest.raises(ValueError, match="message_bytes_max"):
+            task.put_column(*arrow([bytes(mirrorq.Config().message_bytes_max + 1)]))
+        part = task.finish(30)
+        assert part.count == 0
+        with pytest.raises(ValueError, match="finished"):
+            task.put_column(*arrow([b"late"]))
 
 
 def test_what_comes_with_a_message(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:

@@ -6,6 +6,7 @@ tests/wire/sanitize.sh runs this with a C part that stops at any stray read or w
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import pytest
 import reference
@@ -250,6 +251,23 @@ def test_short_inputs_of_every_call(size: int) -> None:
     assert lib.mq_list(data, size, 0, out, 100) < 0
     assert lib.mq_seal(data, size, 0, 0) < 0
     assert out == bytes(100)
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=9))
+@example([0, 2**31 - 1, -(2**31)])
+@example([-1, 0])
+def test_lengths_between_any_offsets(numbers: list[int]) -> None:
+    """Offsets that rise from 0 or more have lengths; all others are refused."""
+    offsets = struct.pack(f"{len(numbers)}i", *numbers)
+    if numbers[0] < 0 or numbers != sorted(numbers):
+        with pytest.raises(ValueError, match="fall"):
+            frames.lengths_between(offsets)
+        return
+    found = [to - start for start, to in pairwise(numbers)]
+    made = struct.pack(f"{len(found)}i", *found)
+    assert frames.lengths_between(offsets) == (made, max(found, default=0))
+    with pytest.raises(ValueError, match="no offsets"):
+        frames.lengths_between(offsets[:-1])
 
 
 def test_header_of_too_few_bytes() -> None:

@@ -282,6 +282,23 @@ static int accumulate(uint8_t *frame, uint64_t length, uint64_t at, uint64_t cou
     return sum == size ? 0 : MQ_E_BODIES;
 }
 
+int64_t mq_lengths(const uint8_t *offsets, size_t count, uint8_t *out)
+{
+    /* What is negative is above INT32_MAX as unsigned. */
+    uint32_t from = load_u32(offsets);
+    uint32_t falls = from > INT32_MAX;
+    uint32_t largest = 0;
+    for (size_t index = 0; index < count; index++) {
+        uint32_t to = load_u32(offsets + 4 * index + 4);
+        uint32_t length = to - from;
+        falls |= to < from || to > INT32_MAX;
+        largest = length > largest ? length : largest;
+        store_u32(out + 4 * index, length);
+        from = to;
+    }
+    return falls ? MQ_E_OFFSETS : (int64_t)largest;
+}
+
 int mq_seal(uint8_t *frame, size_t size, size_t body_size, size_t property_size)
 {
     int error = check_header(frame, size);

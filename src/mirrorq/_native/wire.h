@@ -117,6 +117,10 @@ uint32_t mq_crc32c_software(const uint8_t *data, size_t size);
 /* 1 when mq_crc32c() uses the CPU's instruction. */
 int mq_crc32c_is_hardware(void);
 
+/* What lies between `count + 1` offsets, int32 as Arrow has them: write each length to `out`, as
+ * mq_seal() wants them. Returns the largest one; MQ_E_OFFSETS when they begin below 0 or fall. */
+int64_t mq_lengths(const uint8_t *offsets, size_t count, uint8_t *out);
+
 /* Finish a frame in place: the header but for the crc is written, and each column is 0 followed
  * by the *lengths* of its values, which become offsets. Returns 0. */
 int mq_seal(uint8_t *frame, size_t size, size_t body_size, size_t property_size);

@@ -10,7 +10,7 @@ a message. The interpreter does what it does best, `len` and `join`; C does the 
 Invariants:
 
 1. A frame is a `bytes` of its own. C writes only into one that was made in the same function,
-   has at least 96 bytes, and that nobody else has seen.
+   has at least 4 bytes, and that nobody else has seen.
 2. `stamp` moves the checksum along by what it changes: a body that was damaged after the
    frame was sealed is still found out.
 3. What makes a frame raises ValueError or TypeError: the caller is wrong. What reads one
@@ -36,15 +36,20 @@ __all__ = [
     "FRAME_SIZE_MIN",
     "HEADER_SIZE",
     "Frame",
+    "Pieces",
     "check",
     "columns",
     "crc32c",
     "cut",
     "header",
+    "lengths_between",
+    "lengths_of",
     "offsets",
     "pack_op",
+    "pack_pieces",
     "pack_publish",
     "payload",
+    "pieces_of",
     "shifted",
     "split",
     "split_properties",
@@ -105,14 +110,42 @@ def _refuse(code: int, frame: Frame, what: str = "a frame") -> NoReturn:
 # --- Making -------------------------------------------------------------------------------
 
 
-def _lengths(values: Sequence[Frame]) -> bytes:
-    """A column's first half as C wants it before it seals: 0, then the lengths."""
-    lengths = list(map(len, values))
-    first = lengths[0] if lengths else 0
-    if lengths.count(first) == len(lengths):
-        # Most producers' bodies are of one length.
-        return _ZEROS[4] + _OFFSET.pack(first) * len(lengths)
-    return struct.pack(f"{len(lengths) + 1}i", 0, *lengths)
+Pieces = tuple[Sequence[Frame], int]
+"""What a column is joined of: the lengths of its values, the values, and how many bytes these
+are."""
+
+
+def lengths_of(values: Sequence[Frame]) -> bytes:
+    """Return the lengths of values as int32.
+
+    Raises:
+        ValueError: one has more than 2^31 - 1 bytes.
+    """
+    found = list(map(len, values))
+    first = found[0] if found else 0
+    try:
+        if found.count(first) == len(found):
+            # Most producers' bodies are of one length.
+            return _OFFSET.pack(first) * len(found)
+        return struct.pack(f"{len(found)}i", *found)
+    except struct.error as error:
+        raise ValueError(f"no frame can be made of this: {error}") from None
+
+
+def lengths_between(offsets: Frame) -> tuple[bytes, int]:
+    """Return what lies between offsets, int32 as Arrow has them: the lengths, and the largest.
+
+    Raises:
+        ValueError: they begin below 0 or fall, or are no whole number of int32.
+    """
+    count = len(offsets) // 4 - 1
+    if count < 0 or len(offsets) % 4:
+        raise ValueError(f"{len(offsets)} bytes are no offsets: int32, one more than values")
+    made = bytes(4 * count)
+    largest = lib.mq_lengths(_pointer(offsets), count, made)
+    if largest < 0:
+        raise ValueError(f"{count + 1} offsets begin below 0 or fall: they are no Arrow column's")
+    return made, largest
 
 
 def _seal(frame: bytes, body_size: int, properties_size: int) -> bytes:
@@ -120,6 +153,12 @@ def _seal(frame: bytes, body_size: int, properties_size: int) -> bytes:
     if code:
         raise ValueError(f"no frame can be made of this: {_text(code)}")
     return frame
+
+
+def pieces_of(values: Sequence[Frame]) -> Pieces:
+    """The pieces of a column whose values are objects."""
+    column = b"".join(values)
+    return (lengths_of(values), column), len(column)
 
 
 def pack_publish(
@@ -153,35 +192,59 @@ def pack_publish(
             bytes in all.
         TypeError: something is not bytes-like.
     """
-    count = len(bodies)
-    column = b"".join(bodies)
-    body_size = len(column)
+    if properties is not None and len(properties) != len(bodies):
+        raise ValueError(f"{len(bodies)} bodies have {len(properties)} properties")
+    return pack_pieces(
+        len(bodies),
+        pieces_of(bodies),
+        None if properties is None else pieces_of(properties),
+        producer=producer,
+        first_number=first_number,
+        settled=settled,
+        flags=flags,
+        delay_ms=delay_ms,
+        ttl_ms=ttl_ms,
+    )
+
+
+def pack_pieces(
+    count: int,
+    bodies: Pieces,
+    properties: Pieces | None = None,
+    *,
+    producer: int = 0,
+    first_number: int = 0,
+    settled: int = 0,
+    flags: int = 0,
+    delay_ms: int = 0,
+    ttl_ms: int = 0,
+) -> bytes:
+    """As `pack_publish`, of columns that are not lists of objects: joined once, into the frame."""
+    pieces, body_size = bodies
+    # What C seals: 0, then the lengths, which become offsets.
+    joined: list[Frame] = [b"", _ZEROS[4], *pieces]
     properties_size = 0
     length = HEADER_SIZE + 4 * (count + 1) + body_size
+    if properties is not None:
+        flags |= FLAG_PROPERTIES
+        pieces, properties_size = properties
+        joined += (_ZEROS[-length & 3], _ZEROS[4], *pieces)
+        length += (-length & 3) + 4 * (count + 1) + properties_size
+    padding = -length & 7
+    joined.append(_ZEROS[padding])
+    length += padding
     try:
-        pieces = [b"", _lengths(bodies), column]
-        if properties is not None:
-            if len(properties) != count:
-                raise ValueError(f"{count} bodies have {len(properties)} properties")
-            column = b"".join(properties)
-            properties_size = len(column)
-            flags |= FLAG_PROPERTIES
-            pieces += (_ZEROS[-length & 3], _lengths(properties), column)
-            length += (-length & 3) + 4 * (count + 1) + properties_size
-        padding = -length & 7
-        pieces.append(_ZEROS[padding])
-        length += padding
         if delay_ms or ttl_ms:
             flags |= FLAG_TERMS
-            pieces.append(_TERMS.pack(delay_ms, ttl_ms))
+            joined.append(_TERMS.pack(delay_ms, ttl_ms))
             length += _TERMS.size
-        pieces[0] = _HEADER.pack(
+        joined[0] = _HEADER.pack(
             MAGIC, VERSION, _PUBLISH, flags, 0, 0, 0, 0, count, length,
             producer, first_number, settled, 0, 0, 0,
         )  # fmt: skip
     except struct.error as error:
         raise ValueError(f"no frame can be made of this: {error}") from None
-    return _seal(b"".join(pieces), body_size, properties_size)
+    return _seal(b"".join(joined), body_size, properties_size)
 
 
 def pack_op(
