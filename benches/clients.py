@@ -27,13 +27,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import ceiling
-from mirrorq import MirroredQueue, aio, connect
+from mirrorq import AckRefused, MirroredQueue, MirrorQError, aio, connect
 from mirrorq.client import Client
 from mirrorq.demo.children import Child
 from mirrorq.demo.ports import free_ports
@@ -163,10 +164,17 @@ def many_clients(endpoints: list[str], count: int) -> list[float]:
         for share in shares
     ]
     waits: list[float] = []
+    failures: Counter[str] = Counter()
+    refused = 0
     for each in crowds:
-        waits += json.loads(each.communicate()[0] or "[]")
-    if len(waits) != count:
-        raise RuntimeError(f"{count - len(waits)} of {count} clients were not served")
+        told = json.loads(each.communicate()[0] or "{}")
+        waits += told.get("waits", [])
+        refused += told.get("refused", 0)
+        failures.update(told.get("failures", []))
+    missing = count - len(waits)
+    if missing:
+        raise RuntimeError(f"{missing} of {count} clients were not served: {dict(failures)}")
+    print(f"acks refused, after which a client took another message: {refused}")
     return sorted(waits)
 
 
@@ -174,13 +182,19 @@ def crowd(endpoints: list[str], count: int) -> None:
     """Connections of one process; prints what each waited."""
     clients: list[Client] = []
     waits: list[float] = []
+    refused: list[int] = []
+    failures: list[str] = []
 
     def work(client: Client) -> None:
-        handle = client.queue("crowd")
-        start = time.perf_counter()
-        handle.put(BODY).result(OUTCOME_S)
-        handle.get(timeout=OUTCOME_S).ack().result(OUTCOME_S)
-        waits.append(time.perf_counter() - start)
+        try:
+            handle = client.queue("crowd", timeout=OUTCOME_S)
+            start = time.perf_counter()
+            handle.put(BODY).result(OUTCOME_S)
+            while not is_acked(handle):
+                refused.append(1)
+            waits.append(time.perf_counter() - start)
+        except MirrorQError as error:
+            failures.append(type(error).__name__)
 
     try:
         for number in range(count):
@@ -194,7 +208,16 @@ def crowd(endpoints: list[str], count: int) -> None:
     finally:
         for client in clients:
             client.close()
-    print(json.dumps(waits))
+    print(json.dumps({"waits": waits, "refused": len(refused), "failures": failures}))
+
+
+def is_acked(handle: MirroredQueue) -> bool:
+    """Take one message and ack it. False: it had gone back, and another client has it."""
+    try:
+        handle.get(timeout=OUTCOME_S).ack().result(OUTCOME_S)
+    except AckRefused:
+        return False
+    return True
 
 
 def figures(endpoint: str, handle: MirroredQueue, scale: float) -> list[Figure]:

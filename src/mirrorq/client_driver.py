@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +18,8 @@ from typing import Protocol
 from attrs import define, field
 
 from mirrorq import clock
-from mirrorq.client_flow import PATIENCE_MAX, Outflow, Parts, Window
+from mirrorq.client_flow import Outflow, Parts, Window
+from mirrorq.client_pulse import Pulse
 from mirrorq.config import Config
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
@@ -62,8 +64,6 @@ log = logging.getLogger("mirrorq")
 LINGER_MS = 200
 """The goodbye of a client that closes gets this long to leave. Without it the node finds out
 by silence."""
-PINGS_PER_EXPIRY = 4
-"""Signs of life that fit into the time after which the node takes the client for gone."""
 
 
 class SessionPort(Protocol):
@@ -158,15 +158,9 @@ class ClientDriver:
         self._calls: dict[int, Call] = {}
         self._hello = 0
         """Number of the last hello on the present connection, 0 without one."""
-        self._paused_ms: int | None = None
-        """Since when the entry node is cut off."""
         self._window = Window(config.client_window_bytes)
         self._outflow = Outflow(self._window, self._send_data)
-        self._heard_ms = 0
-        self._ping_ms = 0
-        self._pinged_ms = 0
-        self._patience = 100
-        """Percent, as the entry node says: see `client_flow.patience_of`."""
+        self._pulse = Pulse(config, random.random())
         self.on_notice: Callable[[Notice], None] = _ignore
         """Called on the thread: short."""
         self.thread = threading.Thread(target=self._run, name="mirrorq-client", daemon=True)
@@ -238,7 +232,12 @@ class ClientDriver:
         self._end()
 
     def _round(self) -> None:
-        for inbound in self._socket.poll(self._timeout_ms()):
+        timeout_ms = self._timeout_ms()
+        arrived = self._socket.poll(timeout_ms)
+        now_ms = clock.now_ms()
+        self._pulse.on_read(now_ms, timeout_ms)
+        self._give_sign(now_ms)
+        for inbound in arrived:
             self._on_inbound(inbound)
         self._outflow.go_on()
         while self._inbox:
@@ -267,25 +266,11 @@ class ClientDriver:
         if self._inbox or self._woken or self.is_stopping:
             return 0
         now_ms = clock.now_ms()
-        wake = now_ms + self._config.failure_ms
-        if self._hello:
-            wake = min(wake, self._heard_ms + self._patience_ms)
-        if self.welcomed.is_set():
-            wake = min(wake, self._pinged_ms + self._pause_ms)
+        wake = min(now_ms + self._config.failure_ms, self._pulse.wake_at_ms)
         for known in self._ports.values():
             if known.wake_ms is not None:
                 wake = min(wake, known.wake_ms)
         return max(wake - now_ms, 0)
-
-    @property
-    def _patience_ms(self) -> int:
-        """Silence of the node after which it is left."""
-        return self._config.failure_ms * self._patience // 100
-
-    @property
-    def _pause_ms(self) -> int:
-        """Between two signs of life."""
-        return self._ping_ms * self._patience // 100
 
     def _step_ports(self, now_ms: int) -> None:
         """Let handles that have something to do turn it into requests."""
@@ -299,6 +284,7 @@ class ClientDriver:
             known_port = self._ports.get(number)
             if known_port is not None:
                 self._step_port(now_ms, known_port)
+                self._give_sign(clock.now_ms())
 
     def _step_port(self, now_ms: int, known: _Port) -> None:
         events, known.events = known.events, []
@@ -323,8 +309,14 @@ class ClientDriver:
 
     def _ping(self) -> None:
         """A sign of life, and how much has come."""
-        self._pinged_ms = clock.now_ms()
+        self._pulse.on_given(clock.now_ms())
         self._socket.send(encode(ClientPing(self._window.report())), CONTROL)
+
+    def _give_sign(self, now_ms: int) -> None:
+        """If it is time. It does not wait until everything that has come is done."""
+        if self._pulse.is_due(now_ms):
+            self._ping()
+            self._socket.flush()
 
     # --- The entry node -----------------------------------------------------------------
 
@@ -333,11 +325,13 @@ class ClientDriver:
             case ServerMessage():
                 if inbound.channel == DATA:
                     self._window.on_received(sum(map(len, inbound.parts)))
-                self._on_parts(inbound.parts)
+                now_ms = clock.now_ms()
+                self._on_parts(now_ms, inbound.parts)
                 if self._window.is_report_due and self.welcomed.is_set():
                     self._ping()
+                else:
+                    self._give_sign(now_ms)
             case LinkUp():
-                self._heard_ms = clock.now_ms()
                 self._say_hello()
             case LinkDown():
                 if self._hello:
@@ -352,7 +346,7 @@ class ClientDriver:
             case Garbage():
                 self._note(f"garbage from {inbound.source}: {inbound.why}")
 
-    def _on_parts(self, parts: list[bytes]) -> None:
+    def _on_parts(self, now_ms: int, parts: list[bytes]) -> None:
         try:
             message = decode(parts)
         except ProtocolError as error:
@@ -365,7 +359,7 @@ class ClientDriver:
         elif isinstance(message, ClientRefused):
             self._leave(message.why)
         elif self.welcomed.is_set():
-            self._heard_ms = clock.now_ms()
+            self._pulse.on_heard(now_ms)
             self._on_message(message)
 
     def _on_message(self, message: WireMessage) -> None:
@@ -401,6 +395,7 @@ class ClientDriver:
 
     def _say_hello(self) -> None:
         self._hello = next(self._hello_numbers)
+        self._pulse.on_connected(clock.now_ms())
         self._send(ClientHello(self._hello, self._name, self._config.session_expiry_ms))
         self._window.begin()
 
@@ -408,13 +403,9 @@ class ClientDriver:
         if message.number != self._hello:
             return
         self._window.begin()
-        self._patience = 100
-        self._heard_ms = clock.now_ms()
-        expiry_ms = message.session_expiry_ms // PINGS_PER_EXPIRY
-        self._ping_ms = max(min(self._config.heartbeat_ms, expiry_ms), 1)
+        self._pulse.on_welcome(clock.now_ms(), message.session_expiry_ms)
         self.entry_node = message.node
         self.entry_paused = False
-        self._paused_ms = None
         self.trouble = ""
         self.refusals = {}
         for number, known in self._ports.items():
@@ -432,12 +423,8 @@ class ClientDriver:
             text = f"{kind}: contact of node {self.entry_node} with a majority"
             self.on_notice(Notice(kind, text))
         self._window.on_told(message.received)
-        self._patience = min(max(message.patience, 100), PATIENCE_MAX)
+        self._pulse.on_pong(clock.now_ms(), message.paused, message.patience)
         self.entry_paused = message.paused
-        if not message.paused:
-            self._paused_ms = None
-        elif self._paused_ms is None:
-            self._paused_ms = clock.now_ms()
         if message.lost:
             self._lose_link()
 
@@ -450,18 +437,13 @@ class ClientDriver:
 
     def _keep_alive(self, now_ms: int) -> None:
         """Give signs of life; leave a node that gives none or is of no use."""
-        patience_ms = self._config.failure_ms
-        if self._hello and now_ms - self._heard_ms >= self._patience_ms:
-            self._leave(f"{self._socket.endpoint} was silent for {now_ms - self._heard_ms} ms")
-            return
-        if not self.welcomed.is_set():
-            return
-        paused_ms = self._paused_ms
-        is_useless = paused_ms is not None and now_ms - paused_ms >= patience_ms
-        if is_useless and self._endpoint_count > 1:
-            self._leave(f"node {self.entry_node} has no contact with a majority")
-        elif now_ms - self._pinged_ms >= self._pause_ms:
-            self._ping()
+        pulse = self._pulse
+        if pulse.is_silent:
+            self._give_up(f"{self._socket.endpoint} was silent for {pulse.silence_ms} ms")
+        elif pulse.is_cut_off and self._endpoint_count > 1:
+            self._give_up(f"node {self.entry_node} has no contact with a majority")
+        else:
+            self._give_sign(now_ms)
 
     def _on_expelled(self, why: str) -> None:
         """Disconnected by somebody: to come again at once would undo that."""
@@ -469,6 +451,11 @@ class ClientDriver:
         self.expelled = why
         self.is_stopping = True
         self.on_notice(Notice("disconnected", why))
+
+    def _give_up(self, why: str) -> None:
+        """The node may be well, and slow."""
+        self._pulse.on_given_up()
+        self._leave(why)
 
     def _leave(self, why: str) -> None:
         """Go on to the next endpoint."""
@@ -478,7 +465,7 @@ class ClientDriver:
     def _on_left(self, why: str) -> None:
         """No node serves this client now."""
         self._hello = 0
-        self._patience = 100
+        self._pulse.on_left()
         self._outflow.clear()
         self._note(why)
         if not self.welcomed.is_set():

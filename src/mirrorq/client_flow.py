@@ -19,7 +19,7 @@ from attrs import define
 
 from mirrorq.messages import Credit, Deliver
 
-__all__ = ["Outflow", "Parts", "Seat", "Window", "patience_of"]
+__all__ = ["Outflow", "Parts", "Seat", "Window"]
 
 Parts = Sequence[bytes | bytearray | memoryview]
 """One message, encoded."""
@@ -31,21 +31,6 @@ SHARES = 4
 LOST_WINDOWS = 4
 """So many windows on the way, and the other side does not read: what comes then is dropped. Credits
 keep who reads slowly far below it."""
-
-
-CROWD = 100
-"""With more clients than this a node has each of them give signs of life less often."""
-PATIENCE_MAX = 1000
-"""Percent: no crowd is waited for longer than this."""
-
-
-def patience_of(clients: int) -> int:
-    """How much more time, in percent, a node with so many clients takes and grants.
-
-    A sign of life costs both processes some 0.8 ms, however little there is to do: 500 clients with
-    four a second would keep one core busy and half of another.
-    """
-    return max(100, min(100 * clients // CROWD, PATIENCE_MAX))
 
 
 class Window:

@@ -26,7 +26,7 @@ from attrs import define, field
 from mirrorq import clock
 from mirrorq.attendance import Served
 from mirrorq.catalog import exclusive_text
-from mirrorq.client_flow import Seat, Window, patience_of
+from mirrorq.client_flow import Seat, Window
 from mirrorq.config import Config
 from mirrorq.copy_page import pack_pieces
 from mirrorq.copy_reader import seek_copy
@@ -81,6 +81,7 @@ from mirrorq.messages import (
     Subscribe,
     Unsubscribe,
 )
+from mirrorq.patience import Patience
 from mirrorq.permits import Permits, lost_right
 from mirrorq.rights import Right
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
@@ -110,6 +111,8 @@ SEATS_MAX = 1024
 """Consumers of one handle."""
 CALLS_MAX = 256
 """Declarations and questions of one client under way."""
+SILENT_MAX = 1024
+"""Clients taken for gone that are remembered."""
 JUDGE_MS = 50
 """How often it is looked for clients that are silent."""
 SERVED_POLL_MS = 50
@@ -253,6 +256,10 @@ class Entry:
         self._told_index = 0
         """Index of the catalog when watchers were last told."""
         self._stepped_ms = self._judged_ms = clock.now_ms()
+        """When each client had had its turn to be read, and when it was looked who is silent."""
+        self._patience = Patience()
+        self._silent: dict[bytes, tuple[int, int]] = {}
+        """Clients taken for gone of late: for how long they were waited for, and their expiry."""
         self._expulsions = Expulsions()
         self._waiting: dict[bytes, _Client] = {}
         """Clients with calls that wait for something to come true."""
@@ -271,6 +278,8 @@ class Entry:
         """Take one message of a client."""
         identity = inbound.identity
         client = self._clients.get(identity)
+        if client is None:
+            self._hear_again(identity)
         if self._authority is not None and not self._is_admitted(self._authority, inbound, client):
             return
         try:
@@ -287,7 +296,7 @@ class Entry:
             if not isinstance(message, ClientBye):
                 self._send(identity, ClientUnknown())
         else:
-            client.heard_ms = clock.now_ms()
+            self._hear(client)
             if inbound.channel == DATA:
                 client.window.on_received(sum(map(len, inbound.parts)))
                 self._on_known(client, message)
@@ -299,6 +308,21 @@ class Entry:
             else:
                 kind = type(message).__name__
                 self._warn("dropped a %s of client %s: it is data", kind, client.name)
+
+    def _hear(self, client: _Client) -> None:
+        """It lives."""
+        now_ms = clock.now_ms()
+        # Up to the last time that it was listened for: since then it may have spoken at any time.
+        silence_ms = self._stepped_ms - client.heard_ms
+        if silence_ms > 0:
+            self._patience.on_heard(now_ms, silence_ms, client.expiry_ms)
+        client.heard_ms = now_ms
+
+    def _hear_again(self, identity: bytes) -> None:
+        """Who was taken for gone for his silence was late, if he speaks: wait longer next time."""
+        waited_ms, expiry_ms = self._silent.pop(identity, (0, 0))
+        if waited_ms:
+            self._patience.on_heard(clock.now_ms(), waited_ms, expiry_ms)
 
     def _on_known(self, client: _Client, message: WireMessage) -> None:
         match message:
@@ -330,10 +354,11 @@ class Entry:
             self._pass_credits(session)
 
     def _pong(self, client: _Client) -> None:
-        paused = self._engine.is_paused(clock.now_ms())
+        now_ms = clock.now_ms()
+        paused = self._engine.is_paused(now_ms)
         lost, client.is_lossy = client.is_lossy, False
         client.patience_before = client.patience
-        client.patience = patience_of(len(self._clients))
+        client.patience = self._patience.percent(now_ms, len(self._clients))
         pong = ClientPong(paused, lost, client.window.report(), client.patience)
         if client.channel == CONTROL:
             self._transport.reply(client.identity, encode(pong), CONTROL)
@@ -494,20 +519,25 @@ class Entry:
 
     def step(self, now_ms: int) -> None:
         """End clients that are silent, answer calls that waited."""
+        if self._authority is not None and self._authority.version != self._keys_version:
+            self._follow_keys(self._authority)
+        if self._transport.takes_turns(len(self._clients)):
+            self._judge(now_ms)
+        self._look_again()
+        pause_ms = SERVED_POLL_MS if self._waiting else self._config.heartbeat_ms
+        self.wake_ms = now_ms + pause_ms if self._clients else None
+
+    def _judge(self, now_ms: int) -> None:
+        """End clients that are silent: each has had its turn to be read."""
         # When this thread stood still, so did its reading: that is no silence of theirs.
         stood_ms = max(now_ms - self._stepped_ms - self._config.heartbeat_ms, 0)
         self._stepped_ms = now_ms
-        if self._authority is not None and self._authority.version != self._keys_version:
-            self._follow_keys(self._authority)
         if stood_ms:
             for client in self._clients.values():
                 client.heard_ms = min(client.heard_ms + stood_ms, now_ms)
         if now_ms - self._judged_ms >= min(JUDGE_MS, self._config.heartbeat_ms):
             self._judged_ms = now_ms
             self._end_silent(now_ms)
-        self._look_again()
-        pause_ms = SERVED_POLL_MS if self._waiting else self._config.heartbeat_ms
-        self.wake_ms = now_ms + pause_ms if self._clients else None
 
     def _look_again(self) -> None:
         """Answer calls whose wait is over."""
@@ -518,10 +548,14 @@ class Entry:
                     self._answer(client, answer)
 
     def _end_silent(self, now_ms: int) -> None:
+        now_percent = self._patience.percent(now_ms, len(self._clients))
         for client in list(self._clients.values()):
-            patience = max(client.patience, client.patience_before)
+            patience = max(client.patience, client.patience_before, now_percent)
             if (now_ms - client.heard_ms) * 100 >= client.expiry_ms * patience:
                 self._end(client, f"silent for {now_ms - client.heard_ms} ms")
+                self._silent[client.identity] = (now_ms - client.heard_ms, client.expiry_ms)
+        while len(self._silent) > SILENT_MAX:
+            del self._silent[next(iter(self._silent))]
 
     def _end(self, client: _Client, why: str) -> None:
         log.info("client %s is gone: %s", client.name, why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.client_flow import LOST_WINDOWS, Outflow, Parts, Seat, Window, patience_of
+from mirrorq.client_flow import LOST_WINDOWS, Outflow, Parts, Seat, Window
 from mirrorq.messages import Deliver
 
 
@@ -96,18 +96,3 @@ def test_a_seat_that_is_halted_asks_for_nothing_until_the_client_does() -> None:
     seat.total = 60
     assert seat.is_due
     assert seat.credit(800, 1).total == 60
-
-
-def test_patience_grows_with_the_crowd() -> None:
-    """Up to a hundred clients nothing changes, and no crowd is waited for without bound."""
-    asked = [0, 1, 100, 101, 250, 500, 1000, 4096]
-    assert [patience_of(clients) for clients in asked] == [
-        100,
-        100,
-        100,
-        101,
-        250,
-        500,
-        1000,
-        1000,
-    ]

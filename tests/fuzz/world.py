@@ -112,6 +112,9 @@ class _Line:
     def address_of(self, message: ClientMessage) -> str:
         return ""
 
+    def takes_turns(self, clients: int) -> bool:
+        return True
+
     def probe(self, peer: str) -> None:
         self._board.give(self._name, ProbeResult(peer, self._board.chance.random() < 0.1))
 

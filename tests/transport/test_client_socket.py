@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
-from loopback import Net
+from loopback import POLL_MS, Net
 
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ShutDown
@@ -17,6 +18,7 @@ from mirrorq.transport import (
     LinkUp,
     ServerMessage,
     Transport,
+    transport,
 )
 
 
@@ -96,6 +98,33 @@ def test_order_of_requests_and_replies(net: Net) -> None:
         assert a.reply(client.identity, parts)
     net.until(lambda: len(net.messages(client, ServerMessage)) == 100)
     assert net.messages(client, ServerMessage) == sent
+
+
+def test_a_round_that_does_not_read_all_says_so(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until each connection has had its turn, or nothing is left to read."""
+    monkeypatch.setattr(transport, "ROUND_COUNT_MAX", 2)
+    a = net.transport("a")
+    client = net.client(a.endpoint)
+    net.until_in(client, LinkUp(a.endpoint))
+
+    def turns() -> list[bool]:
+        """Of six rounds, while more lies there than they read. With 3 clients there are 6
+        connections: three rounds of 2 messages are a turn of each."""
+        while a.poll(POLL_MS):
+            assert a.takes_turns(1)
+        for _ in range(20):
+            client.send([b"more"])
+            client.flush()
+        time.sleep(POLL_MS / 1000)
+        found = []
+        for _ in range(6):
+            a.poll(0)
+            found.append(a.takes_turns(3))
+        return found
+
+    net.until(lambda: turns() == [False, False, True] * 2)
+    net.until(lambda: a.poll(POLL_MS) == [])
+    assert a.takes_turns(3)
 
 
 def test_wake_ends_a_poll(net: Net) -> None:

@@ -127,6 +127,8 @@ class Transport:
         """Messages that could not be sent."""
         self.garbage_count = 0
         """Messages received that could not be read."""
+        self._unturned_count = 0
+        """zmq messages read since each connection had its turn; 0 when nothing is left to read."""
         self._pid = os.getpid()
         self._config = config
         self._part_bytes_max = part_bytes_max(config)
@@ -468,7 +470,9 @@ class Transport:
     def _read_router(self, inbound: list[Inbound]) -> None:
         """Take what has come, of which there is at least one message."""
         bytes_left = self._part_bytes_max
-        for _ in range(ROUND_COUNT_MAX):
+        count = 0
+        while count < ROUND_COUNT_MAX and bytes_left > 0:
+            count += 1
             key, descriptor = "", -1
             if self._guard is None:
                 sender, parts = receive_with_sender(self._router)
@@ -485,8 +489,23 @@ class Transport:
             except ProtocolError as error:
                 self.garbage_count += 1
                 inbound.append(Garbage(_source(identity), str(error)))
-            if bytes_left <= 0 or not is_readable(self._router):
+            if not is_readable(self._router):
+                self._unturned_count = 0
                 return
+        self._unturned_count += count
+
+    def takes_turns(self, clients: int) -> bool:
+        """Whether each connection had a turn since the last time that this was so.
+
+        The connections are read in turn, one message each, and a round does not always read until
+        they are empty: who has not been heard may have said something that is still to be read.
+
+        Args:
+            clients: that many have connections, beside the peers.
+        """
+        if self._unturned_count >= 2 * (clients + len(self._peers)):
+            self._unturned_count = 0
+        return self._unturned_count == 0
 
     def _unpack(
         self,
