@@ -869,7 +869,7 @@ class Entry:
             return ClientAnswer(number, record.id, "", "", b"")
         if not self._is_ready():
             return None
-        text = f"no queue is named {name!r}: declare it without passive=True"
+        text = f"no queue is named {name!r}: declare it, or correct the name"
         return ClientAnswer(number, 0, "QueueNotFound", text, b"")
 
     def _passive(self, client: _Client, number: int, name: str) -> ClientAnswer | None:

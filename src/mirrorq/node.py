@@ -522,7 +522,7 @@ class Node(Administration):
             return Declared(sharded.id, shards=sharded.rings)
         record = self._on_thread(lambda: self._driver.engine.catalog.queue_named(name), 1.0, None)
         if record is None:
-            raise QueueNotFound(f"no queue is named {name!r}: declare it without passive=True")
+            raise QueueNotFound(f"no queue is named {name!r}: declare it, or correct the name")
         if record.exclusive:
             raise PreconditionFailed(exclusive_text(record))
         return Declared(record.id)

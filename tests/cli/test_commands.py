@@ -103,6 +103,23 @@ def test_dead_letters_are_moved_back(run: Run, endpoint: str) -> None:
     assert run("get", "tried").stdout.strip() in (b"a", b"b")
 
 
+def test_lines_go_into_a_queue_as_it_is(run: Run, endpoint: str) -> None:
+    """Who publishes need not know how it was declared; who says how is held to it."""
+    with mirrorq.connect(endpoint) as client, client.queue("passing", durable=False):
+        assert run("publish", "passing", given=b"a\n").stdout == b"confirmed: 1\n"
+        assert run("publish", "passing", "--transient", given=b"b\n").stdout == b"confirmed: 1\n"
+        done = run("publish", "passing", "--shards", "2", given=b"c\n")
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr.startswith(b"mirrorq: queue 'passing' ")
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--wait"])
+def test_a_time_below_0_is_wrong_usage(run: Run, option: str) -> None:
+    done = run("get", "orders", option, "-1")
+    assert done.returncode == 2
+    assert b"-1.0 is not in the range" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["get", "purge-queue", "delete-queue", "redrive"])
 def test_unknown_queues_are_refused_in_one_line(run: Run, command: str) -> None:
     """A queue that is not there: exit status 1 and one line on standard error."""

@@ -65,6 +65,21 @@ def test_lists_of_users_keep_their_keys(run: Run) -> None:
     assert promised("of those each") == {each.name for each in attrs.fields(ConsumerStatus)}
 
 
+def test_messages_keep_their_keys(run: Run, endpoint: str) -> None:
+    """What goes with a message, too; bytes that are no text are shown all the same."""
+    with mirrorq.connect(endpoint) as client, client.queue("lettered") as queue:
+        headers = {"trace": b"\xff\x00", "tries": 3}
+        queue.put(b"\xfe!", headers=headers, message_id="m1", key="k").result(COMMAND_S)
+        queue.put(b"plain").result(COMMAND_S)
+    lines = run("get", "lettered", "-n", "2", "--json").stdout.splitlines()
+    lettered, plain = map(json.loads, lines)
+    assert promised("get") == set(lettered) == set(plain)
+    assert lettered["headers"] == {"trace": "\\xff\x00", "tries": 3}
+    assert (lettered["message_id"], lettered["key"], lettered["body"]) == ("m1", "k", "\\xfe!")
+    nothing = (plain["message_id"], plain["key"], plain["headers"], plain["shard"])
+    assert nothing == (None, None, {}, None)
+
+
 def test_verify_keeps_its_keys(tmp_path: Path) -> None:
     with mirrorq.Node("a", path=tmp_path) as node:
         node.queue("orders").put(b"x").result(COMMAND_S)

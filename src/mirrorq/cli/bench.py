@@ -53,7 +53,13 @@ class Figure:
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory on the disk that counts; a temporary one is made in it.",
 )
-@click.option("--scale", default=1.0, show_default=True, help="Times as many messages.")
+@click.option(
+    "--scale",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Times as many messages.",
+)
 @click.option("--ceiling", is_flag=True, help="Measure the bare machine too (benches/ceiling.py).")
 @as_json
 def bench(path: Path | None, scale: float, ceiling: bool, is_json: bool) -> None:

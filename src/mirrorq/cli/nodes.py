@@ -32,7 +32,11 @@ __all__ = ["forget_node"]
 )
 @click.option("--insecure", is_flag=True, help="Allow other addresses than loopback.")
 @click.option(
-    "--wait", default=10.0, show_default=True, help="Seconds to wait for a node that answers."
+    "--wait",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Seconds to wait for a node that answers.",
 )
 @with_keys
 def forget_node(

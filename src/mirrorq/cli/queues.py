@@ -8,7 +8,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -16,11 +16,13 @@ import click
 
 from mirrorq.cli.connecting import Failed, Misused, as_json, connecting, print_rows
 from mirrorq.cli.progress import progress_bar
+from mirrorq.errors import QueueNotFound
 
 if TYPE_CHECKING:
     from mirrorq.client import Client
     from mirrorq.confirmation import Confirmation
     from mirrorq.message import Message
+    from mirrorq.queue import MirroredQueue
 
 __all__ = ["delete_queue", "get", "list_queues", "publish", "purge_queue", "redrive", "status"]
 
@@ -97,7 +99,7 @@ def publish(client: Client, name: str, transient: bool, shards: int | None) -> N
     count = read = 0
     size = _input_size()
     with (
-        client.queue(name, durable=not transient, shards=shards) as queue,
+        _queue_to_fill(client, name, transient=transient, shards=shards) as queue,
         progress_bar("published") as show,
     ):
         open_confirmations: list[Confirmation] = []
@@ -111,6 +113,16 @@ def publish(client: Client, name: str, transient: bool, shards: int | None) -> N
         for confirmation in open_confirmations:
             confirmation.result(CONFIRM_S)
     click.echo(f"confirmed: {count}")
+
+
+def _queue_to_fill(
+    client: Client, name: str, *, transient: bool, shards: int | None
+) -> MirroredQueue:
+    """As it is, whatever it is; made, or held against what was asked for, if need be."""
+    if not transient and shards is None:
+        with suppress(QueueNotFound):
+            return client.queue(name, passive=True)
+    return client.queue(name, durable=not transient, shards=shards)
 
 
 def _input_size() -> int | None:
@@ -145,7 +157,13 @@ def _arriving_lines(stream: Any) -> Iterator[list[bytes]]:
 @click.argument("name", metavar="QUEUE")
 @click.option("-n", "--count", default=1, show_default=True, type=click.IntRange(1))
 @click.option("--all", "is_all", is_flag=True, help="Until no more comes within --timeout.")
-@click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for a message.")
+@click.option(
+    "--timeout",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Seconds to wait for a message.",
+)
 @click.option("--no-ack", is_flag=True, help="Give the messages back after they are shown.")
 @connecting
 @as_json
@@ -220,12 +238,25 @@ def _line(message: Message, is_json: bool) -> bytes:
         return message.body + b"\n"
     shown = {
         "sequence": message.sequence,
+        "shard": message.shard,
         "redelivered": message.redelivered,
+        "delivery_count": message.delivery_count,
         "timestamp": message.timestamp,
-        # JSON has no bytes: what is no UTF-8 is shown escaped.
-        "body": message.body.decode("utf-8", "backslashreplace"),
+        "message_id": message.message_id,
+        "key": message.key,
+        "headers": message.headers,
+        "body": message.body,
     }
-    return json.dumps(shown).encode() + b"\n"
+    return json.dumps(_shown(shown)).encode() + b"\n"
+
+
+def _shown(value: Any) -> Any:
+    """JSON has no bytes: what is no UTF-8 is shown escaped."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {key: _shown(each) for key, each in value.items()}
+    return value
 
 
 @click.command()
