@@ -41,6 +41,19 @@ class QueueAdapter:
         """Messages that got out through this adapter and are not done."""
 
     @property
+    def is_shutdown(self) -> bool:
+        """Whether `shutdown` was called, as in Python 3.13."""
+        return self._handle._is_shut
+
+    @property
+    def unfinished_tasks(self) -> int:
+        """Messages that nobody is done with: what `join` waits for."""
+        if self._handle._is_shut_for_gets:
+            return self._open_count
+        counts = self._handle._counts()
+        return counts.ready + counts.unacknowledged + counts.delayed
+
+    @property
     def _taken(self) -> deque[Message]:
         taken: deque[Message] | None = getattr(self._local, "taken", None)
         if taken is None:
@@ -115,13 +128,10 @@ class QueueAdapter:
             time.sleep(JOIN_PAUSE_S)
 
     def _is_done(self) -> bool:
-        if self._handle._is_shut_for_gets:
-            return not self._open_count
         try:
-            counts = self._handle._counts()
+            return not self.unfinished_tasks
         except (NoQuorum, QueueDown):
             return False
-        return not (counts.ready or counts.unacknowledged or counts.delayed)
 
     def _can_ask(self) -> bool:
         return not isinstance(self._handle._why_not(Full("")), NoQuorum | QueueDown)

@@ -939,8 +939,8 @@ class Engine:
         if was_paused is is_paused and was_held is (now_ms < until_ms):
             return
         if was_paused != lease.paused:
-            kind = "paused" if lease.paused else "resumed"
-            self._out.notices.append(Notice(kind, f"{kind}: contact with a majority"))
+            kind, has = ("paused", "no") if lease.paused else ("resumed", "has")
+            self._out.notices.append(Notice(kind, f"{kind}: {has} contact with a majority"))
         self.hosting.post_all(LeaseChanged())
 
     def _end_ask(self, ask: PendingAsk, error: str) -> None:

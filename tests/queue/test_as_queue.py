@@ -150,3 +150,24 @@ def test_an_empty_handle_raises_both_kinds_of_empty() -> None:
     with FakeHost() as host, host.queue() as handle, pytest.raises(Empty) as raised:
         handle.as_queue().get(block=False)
     assert isinstance(raised.value, mirrorq.MirrorQError)
+
+
+def test_what_is_left_to_do_and_whether_it_is_shut_down() -> None:
+    """Attributes of queue.Queue that programs look at; 3.13 has the second."""
+    with FakeHost() as host, host.queue() as handle:
+        queue = handle.as_queue()
+        assert (queue.unfinished_tasks, queue.is_shutdown) == (0, False)
+        queue.put(b"1")
+        queue.put(b"2")
+        assert queue.unfinished_tasks == 2
+        queue.get()
+        assert queue.unfinished_tasks == 2
+        queue.task_done()
+        assert queue.unfinished_tasks == 1
+        queue.shutdown()
+        assert queue.is_shutdown
+        assert queue.get() == b"2"
+        queue.shutdown(immediate=True)
+        assert (queue.unfinished_tasks, queue.is_shutdown) == (1, True)
+        queue.task_done()
+        assert queue.unfinished_tasks == 0
