@@ -251,31 +251,51 @@ KINDS = ("nodes", "JVM", "Python", "rest")
 """Whose CPU time: nodes, Spark's JVM, its Python processes, and this one with those that put."""
 
 
-def cpu_s() -> dict[str, float]:
-    """CPU time by kind of this process and of all that it has started."""
+def ticks() -> dict[int, tuple[str, int, str, int]]:
+    """(kind, CPU time, kind of those that it has waited for, their CPU time) of each process that
+    this one has started, and of itself."""
     parents, times, names = {}, {}, {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             pid = int(entry.name)
+            names[pid] = (entry / "cmdline").read_text()
             parents[pid] = int(fields[1])
             times[pid] = (sum(map(int, fields[11:13])), sum(map(int, fields[13:15])))
-            names[pid] = (entry / "cmdline").read_text()
     found = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    spent = dict.fromkeys(KINDS, 0.0)
+    spent = {}
     for pid in found & times.keys():
         own, ended = times[pid]
-        if NODE in names[pid]:
-            spent["nodes"] += own + ended
-        elif "java" in names[pid].partition("\0")[0]:
+        if "java" in names[pid].partition("\0")[0]:
             # What it has started and waited for are Python processes.
-            spent["JVM"] += own
-            spent["Python"] += ended
+            spent[pid] = ("JVM", own, "Python", ended)
         else:
-            spent["Python" if "pyspark" in names[pid] else "rest"] += own + ended
-    return {kind: ticks / os.sysconf("SC_CLK_TCK") for kind, ticks in spent.items()}
+            is_node, is_spark = NODE in names[pid], "pyspark" in names[pid]
+            kind = "nodes" if is_node else "Python" if is_spark else "rest"
+            spent[pid] = (kind, own, kind, ended)
+    return spent
+
+
+class Stopwatch:
+    """CPU time by kind of process since it was made."""
+
+    def __init__(self) -> None:
+        self._before = ticks()
+
+    def read(self) -> dict[str, float]:
+        """Seconds."""
+        spent, after = dict.fromkeys(KINDS, 0), ticks()
+        for pid, (kind, own, ended_kind, ended) in after.items():
+            before = self._before.get(pid, ("", 0, "", 0))
+            spent[kind] += own - before[1]
+            spent[ended_kind] += ended - before[3]
+        for pid in self._before.keys() - after.keys():
+            # It counted with whoever waited for it, all of its life; not every one is waited for.
+            kind, own, _, ended = self._before[pid]
+            spent[kind] -= own + ended
+        return {kind: max(one, 0) / os.sysconf("SC_CLK_TCK") for kind, one in spent.items()}
 
 
 class Figures:
@@ -288,12 +308,10 @@ class Figures:
 
     def run(self, name: str, work: Callable[[], object], before: Callable[[], object]) -> None:
         before()
-        cpu, began = cpu_s(), time.perf_counter()
+        watch, began = Stopwatch(), time.perf_counter()
         work()
-        took, after = time.perf_counter() - began, cpu_s()
-        self._took.setdefault(name, []).append(took)
-        spent = {kind: after[kind] - cpu[kind] for kind in KINDS}
-        self._cpu.setdefault(name, []).append(spent)
+        self._took.setdefault(name, []).append(time.perf_counter() - began)
+        self._cpu.setdefault(name, []).append(watch.read())
 
     def rate(self, name: str) -> float:
         """Messages a second."""
@@ -397,6 +415,7 @@ def measure(
             stagers.end()
     ratios = [("read", "bare"), ("write", "put_many"), ("write", "sink"), ("stage", "put_many")]
     figures.show([*ratios, ("read", "kafka read"), ("write", "kafka write")])
+    print(f"load of the machine, means of 1, 5 and 15 minutes: {os.getloadavg()}")
 
 
 def run_kafka(
@@ -449,15 +468,17 @@ def follow(frame: DataFrame, folder: str, seconds: float) -> list[dict[str, Any]
     return [one for one in found.values() if one["at"] > WARM_S]
 
 
-def report(name: str, batches: list[dict[str, Any]], seconds: float) -> float:
+def report(
+    name: str, batches: list[dict[str, Any]], spent: Mapping[str, float], seconds: float
+) -> float:
     """Print a query's figures; return the median of its micro-batches, ms."""
     if not batches:
         raise SystemExit(f"{name}: no micro-batch in {seconds:.0f} s after {WARM_S} s: run longer")
     took = [one["durationMs"]["triggerExecution"] for one in batches]
     rows = sum(one["numInputRows"] for one in batches[1:])
-    spent = max(batches[-1]["at"] - batches[0]["at"], 1)
+    between = max(batches[-1]["at"] - batches[0]["at"], 1)
     print(
-        f"{name:8} {rows / spent:10,.0f} messages/s, "
+        f"{name:8} {rows / between:10,.0f} messages/s, "
         f"{len(batches)} micro-batches: median {statistics.median(took):.0f} ms, "
         f"longest {max(took)} ms"
     )
@@ -465,6 +486,8 @@ def report(name: str, batches: list[dict[str, Any]], seconds: float) -> float:
     for phase in phases:
         median = statistics.median(one["durationMs"].get(phase, 0) for one in batches)
         print(f"    {phase:20} {median:6.0f} ms")
+    cores = ", ".join(f"{kind} {spent[kind] / seconds:.2f}" for kind in KINDS)
+    print(f"    CPU seconds a second: {cores}")
     return statistics.median(took)
 
 
@@ -475,15 +498,19 @@ def stream(spark: SparkSession, endpoints: str, rate: int, seconds: int) -> None
         context = multiprocessing.get_context("spawn")
         producer = context.Process(target=put_at, args=(endpoints, "stream", rate, seconds))
         reader = spark.readStream.format("mirrorq").options(endpoints=endpoints, queue="stream")
+        watch = Stopwatch()
         producer.start()
         batches = follow(reader.option("columns", "value").load(), f"{folder}/own", seconds)
-        behind = queue.extent().messages
+        behind, spent = queue.extent().messages, watch.read()
         producer.join()
-        own = report("mirrorq", batches, seconds)
+        own = report("mirrorq", batches, spent, seconds)
         bare = spark.readStream.format("bare").option("rate", rate).load()
-        other = report("bare", follow(bare, f"{folder}/bare", seconds), seconds)
+        watch = Stopwatch()
+        batches = follow(bare, f"{folder}/bare", seconds)
+        other = report("bare", batches, watch.read(), seconds)
         print(f"not committed at the end: {behind:,} messages, of {behind / rate:.1f} s")
         print(f"added to a micro-batch: {own - other:.0f} ms")
+        print(f"load of the machine, means of 1, 5 and 15 minutes: {os.getloadavg()}")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from operator import sub
+from itertools import accumulate, compress, islice
+from operator import eq, ne, sub
 from typing import Self
 
 MASK = 2**64 - 1
@@ -161,15 +162,58 @@ class Sizes(Column):
             self.append(first, first + count - 1, size)
 
     def append_sizes(self, first: int, sizes: list[int]) -> None:
-        """The sizes of messages from `first` on."""
+        """The sizes of messages from `first` on. No step of Python's a message: there are many."""
+        last = first + len(sizes) - 1
         if sizes.count(sizes[0]) == len(sizes):
-            self.append(first, first + len(sizes) - 1, sizes[0])
+            self.append(first, last, sizes[0])
             return
-        start = 0
-        for index in range(1, len(sizes) + 1):
-            if index == len(sizes) or sizes[index] != sizes[start]:
-                self.append(first + start, first + index - 1, sizes[start])
-                start = index
+        before = self._totals[-1] if self._totals else 0
+        if len(self._lasts) > self._head and self._values[-1] == sizes[0]:
+            # The first run goes on with the one that is there.
+            for each in (self._lasts, self._values, self._totals):
+                each.pop()
+        ends = [*map(ne, sizes, islice(sizes, 1, None)), True]
+        totals = compress(islice(accumulate(sizes, initial=before), 1, None), ends)
+        self._lasts.extend(compress(range(first, last + 1), ends))
+        self._values.extend(compress(sizes, ends))
+        does_fit = before + sum(sizes) <= MASK
+        self._totals.extend(totals if does_fit else map(MASK.__and__, totals))
+
+    def within(self, first: int, last: int) -> Self:
+        """A copy of the runs that first to last lie in."""
+        lasts = self._lasts
+        low = bisect_left(lasts, first, self._head)
+        high = bisect_left(lasts, last, self._head) + 1
+        found = type(self)()
+        found._lasts = lasts[low:high]
+        found._values = self._values[low:high]
+        found._totals = self._totals[low:high]
+        return found
+
+    def append_pieces(self, at: int, pieces: Iterable[SizedPiece]) -> None:
+        """Give new messages, from `at` on, the sizes that others have in other columns."""
+        for first, last, sizes in pieces:
+            self.append_from(sizes, first, last, at)
+            at += last - first + 1
+
+    def append_from(self, other: Sizes, first: int, last: int, at: int) -> None:
+        """Give new messages, from `at` on, the sizes that first to last have in another column,
+        where all of them were appended in one go."""
+        lasts, values, shift = other._lasts, other._values, at - first
+        low = bisect_left(lasts, first, other._head)
+        high = bisect_left(lasts, last, other._head)
+        if high - low < 2 or any(map(eq, values[low:high], values[low + 1 : high + 1])):
+            for start, end, value in other.runs(first, last):
+                self.append(start + shift, end + shift, value)
+            return
+        self.append(at, lasts[low] + shift, values[low])
+        # Whole runs, none of which is of its neighbours' size.
+        more = self._totals[-1] - other._totals[low]
+        self._lasts += _raised(lasts[low + 1 : high], shift)
+        self._values += values[low + 1 : high]
+        self._totals += _raised(other._totals[low + 1 : high], more)
+        value = values[high] if high < len(values) else 0
+        self.append(lasts[high - 1] + 1 + shift, last + shift, value)
 
     def total(self, first: int, last: int) -> int:
         """Bytes of first to last, all of which are live."""
@@ -199,6 +243,28 @@ class Sizes(Column):
         before = self._totals[-1] if self._totals else 0
         super()._load(first, last, value)
         self._totals.append(before + (last - first + 1) * value & MASK)
+
+
+def _raised(numbers: array[int], more: int) -> array[int]:
+    """Each of these numbers, which rise, higher by `more`, modulo 2^64: in one long addition where
+    none overflows, which would carry into the next."""
+    made = array("Q")
+    if not numbers:
+        return made
+    is_rising = numbers[0] <= numbers[-1]  # where it is not, sums have passed 2^64
+    if not is_rising or numbers[0] + more < 0 or numbers[-1] + more > MASK:
+        made.extend(map(MASK.__and__, map(more.__add__, numbers)))
+        return made
+    size = 8 * len(numbers)
+    ones = int.from_bytes(b"\1\0\0\0\0\0\0\0" * len(numbers), "little")
+    raised = int.from_bytes(numbers.tobytes(), "little") + ones * more
+    # No sum is cut off by this; it keeps what a damaged checkpoint says from raising here.
+    made.frombytes((raised & ~(-1 << 8 * size)).to_bytes(size, "little"))
+    return made
+
+
+SizedPiece = tuple[int, int, Sizes]
+"""Messages first to last, and the column in which their sizes are."""
 
 
 def equal_size(offsets: bytes, count: int) -> int | None:

@@ -13,12 +13,12 @@ queue for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from attrs import frozen
 
-from mirrorq.columns import Sizes
+from mirrorq.columns import SizedPiece, Sizes
 from mirrorq.messages import Entry, Range
 from mirrorq.policy import Definition
 from mirrorq.ranges import RangeSet
@@ -193,12 +193,12 @@ class InLog:
         self._sizes.append_offsets(header.first_sequence, entry.offsets, header.count)
         self._coming.add(header.first_sequence, header.last_sequence)
 
-    def note_runs(self, first: int, runs: Iterable[tuple[int, int]]) -> None:
-        """A commit is appended to the log: (messages, bytes of each) from `first` on."""
-        for count, size in runs:
-            self._sizes.append(first, first + count - 1, size)
+    def note_pieces(self, first: int, pieces: Sequence[SizedPiece]) -> None:
+        """A commit is appended to the log: its messages have numbers from `first` on."""
+        count = sum(high - low + 1 for low, high, _ in pieces)
+        if count:
+            self._sizes.append_pieces(first, pieces)
             self._coming.add(first, first + count - 1)
-            first += count
 
     def on_applied(self, first: int, last: int) -> Range:
         """A publish is applied; return what of it is ready, (1, 0) when nothing."""

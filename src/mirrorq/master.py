@@ -280,7 +280,7 @@ class Master:
         elif isinstance(entry.payload, CommitOp):
             op = entry.payload
             self._next_sequence = op.sequence + op.count + 1
-            self._in_log.note_runs(op.sequence + 1, self.stages.runs_of(op))
+            self._in_log.note_pieces(op.sequence + 1, self.stages.sizes_of(op))
         elif isinstance(entry.payload, AskOp):
             self._outbox_lsn = header.lsn
         elif isinstance(entry.payload, LaneOp):

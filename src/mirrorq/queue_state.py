@@ -474,10 +474,7 @@ class QueueState:
         self.live.add(op.sequence + 1, first - 1)
         self.stamps.append(op.sequence + 1, first - 1, stamp_ms)
         self.ttls.append(op.sequence + 1, first - 1, 0)
-        first = op.sequence + 1
-        for count, size in outcome.sizes:
-            self.sizes.append(first, first + count - 1, size)
-            first += count
+        self.sizes.append_pieces(op.sequence + 1, outcome.sizes)
 
     def _producer_of(self, number: int) -> Producer | None:
         """The producer of this id. Another queue's needs no op to begin."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
+from mirrorq.columns import SizedPiece, Sizes
 from mirrorq.courier import is_courier, source_of
 from mirrorq.errors import ProtocolError
 from mirrorq.limits import Depth, judge
@@ -134,7 +135,7 @@ class Stages:
         if not _is_decision(asked):
             return asked, "another queue decides, and does not ask"
         if isinstance(asked, CommitOp):
-            count = sum(count for count, _ in self._state.staging.size_runs(asked))
+            count = self._state.staging.count(asked)
             self._master._is_enforcing = True
             return evolve(asked, sequence=self._master._next_sequence, count=count), ""
         return asked, ""
@@ -176,12 +177,11 @@ class Stages:
     def _sized(self, now_ms: int, op: CommitOp) -> tuple[CommitOp, str]:
         """A commit with the sequences that it needs, if there is room for its messages."""
         master, staging = self._master, self._state.staging
-        runs = staging.size_runs(op) if not staging.lacking(op) else []
-        count = sum(count for count, _ in runs)
+        count = staging.count(op) if not staging.lacking(op) else 0
         limit = master._limit
         if limit is not None and count:
             depth = master._depth()
-            sizes = [size for count, size in runs for _ in range(count)]
+            sizes = [size for count, size in staging.size_runs(op) for _ in range(count)]
             verdict = judge(limit, depth, sizes, True)
             if verdict.action != "store":
                 wait = f"{WAIT}: " if verdict.action == "hold" else ""
@@ -194,11 +194,12 @@ class Stages:
 
     # --- The log --------------------------------------------------------------------------
 
-    def runs_of(self, op: CommitOp) -> list[tuple[int, int]]:
-        """(messages, bytes of each) that a commit in the log will bring, as far as known now."""
-        runs = self._state.staging.size_runs(op)
-        is_known = sum(count for count, _ in runs) == op.count
-        return runs if is_known else [(op.count, 0)] * bool(op.count)
+    def sizes_of(self, op: CommitOp) -> list[SizedPiece]:
+        """Those of the messages that a commit in the log will bring, as far as known now."""
+        staging = self._state.staging
+        if staging.count(op) == op.count:
+            return staging.sizes_of(op)
+        return [(1, op.count, Sizes())] if op.count else []
 
     def on_applied(self, entry: Entry) -> None:
         """Tell who asked."""

@@ -24,13 +24,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from attrs import define, field, frozen
 
-from mirrorq.columns import Sizes
+from mirrorq.columns import SizedPiece, Sizes
 from mirrorq.errors import MALFORMED
 from mirrorq.messages import Range
 from mirrorq.messages.staged import (
@@ -73,8 +73,8 @@ class Outcome:
     """Why it was refused; "" when it was not."""
     pieces: list[Range] = field(factory=list)
     """Origins of what was committed, in order."""
-    sizes: list[tuple[int, int]] = field(factory=list)
-    """Of these: (so many messages, bytes of each), in order."""
+    sizes: list[SizedPiece] = field(factory=list)
+    """Of these, in order."""
     dropped: list[Range] = field(factory=list)
     """Origins of what nobody needs any more."""
     errands: list[tuple[int, Errand]] = field(factory=list)
@@ -200,6 +200,14 @@ class Staging:
             for low, high, size in self.sizes.runs(first, last)
         ]
 
+    def count(self, op: CommitOp) -> int:
+        """How many messages the winners have."""
+        return sum(last - first + 1 for first, last in self.pieces(op))
+
+    def sizes_of(self, op: CommitOp) -> list[SizedPiece]:
+        """The sizes of the winners' messages, in order: of this moment."""
+        return [(first, last, self.sizes) for first, last in self.pieces(op)]
+
     def needed(self, first: int, last: int) -> list[Range]:
         """Origins within first to last whose bodies a copy must have."""
         committed = self.origins.by_sequence.within(first, last)
@@ -309,9 +317,8 @@ class Staging:
             lacking = f"it is of {op.count} message(s), and others are staged by now"
         if lacking:
             return self._refuse(op, lacking)
-        sizes = self.size_runs(op)
-        for first, last in pieces:
-            self._unstage(first, last)
+        sizes = [(*piece, self.sizes.within(*piece)) for piece in pieces]
+        self._unstage(pieces)
         if run is not None:
             for partition, attempt, _, _ in self.winners_of(op):
                 del run.attempts[partition, attempt]
@@ -430,18 +437,20 @@ class Staging:
     def _drop_attempt(self, run: Run, name: tuple[int, int]) -> list[Range]:
         attempt = run.attempts.pop(name)
         self.attempts -= 1
-        for first, last in attempt.ranges:
-            self._unstage(first, last)
+        self._unstage(attempt.ranges)
         return attempt.ranges
 
-    def _unstage(self, first: int, last: int) -> None:
-        self.size -= self.sizes.total(first, last)
-        self.staged.remove(first, last)
+    def _unstage(self, ranges: Sequence[Range]) -> None:
+        """All of them leave before a size does: what lies between them often leaves, too."""
+        for first, last in ranges:
+            self.size -= self.sizes.total(first, last)
+            self.staged.remove(first, last)
         if not self.staged:
             self.sizes = Sizes()
             return
-        low, high = self.staged.gap(first, 1, max(last, self.staged.last))
-        self.sizes.forget(low, high)
+        for first, last in ranges:
+            low, high = self.staged.gap(first, 1, max(last, self.staged.last))
+            self.sizes.forget(low, high)
 
     def _finish(self, transaction: str, version: int) -> list[Range]:
         """This version is committed: all of it and of those before it is over, but for what is

@@ -124,3 +124,85 @@ def test_sizes_by_offsets(some: list[int], times: int, start: int) -> None:
         slow.append_sizes(7, sizes)
         assert quick == slow
         assert quick.total(7, 6 + len(sizes)) == sum(sizes)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=6), st.integers(0, 9)
+)
+def test_sizes_of_many_are_as_those_of_each(batches: list[list[int]], gone: int) -> None:
+    """Appended together or one by one, also behind runs that are gone, the runs are the same."""
+    quick, slow = Sizes(), Sizes()
+    following = 1
+    for batch in batches:
+        quick.append_sizes(following, batch)
+        for number, size in enumerate(batch, following):
+            slow.append(number, number, size)
+        following += len(batch)
+        if gone:
+            for sizes in (quick, slow):
+                sizes.forget(1, min(gone, following - 1))
+        assert quick == slow
+        assert list(quick._totals[quick._head :]) == list(slow._totals[slow._head :])
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=5),
+    st.lists(st.integers(0, 2), max_size=3),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_sizes_taken_over_from_another_column(
+    batches: list[list[int]], before: list[int], gap: int, data: st.DataObject
+) -> None:
+    """Parts of what was appended in one go, in any order, as if each were appended anew; also
+    when others between them are gone, and equal neighbours are left behind."""
+    other, known, firsts = Sizes(), {}, []
+    following = 10
+    for batch in batches:
+        other.append_sizes(following, batch)
+        known |= dict(enumerate(batch, following))
+        firsts.append((following, following + len(batch) - 1))
+        following += len(batch) + gap
+    dead = data.draw(st.sampled_from([None, *firsts[1:-1]]))
+    if dead is not None:
+        other.forget(dead[0] - gap, dead[1] + gap)
+    quick, slow = Sizes(), Sizes()
+    for sizes in (quick, slow):
+        for number, size in enumerate(before, 1):
+            sizes.append(number, number, size)
+    at = len(before) + 1
+    for piece in data.draw(st.permutations([one for one in firsts if one != dead])):
+        first = data.draw(st.integers(*piece))
+        last = data.draw(st.integers(first, piece[1]))
+        source = other.within(first, last) if data.draw(st.booleans()) else other
+        quick.append_pieces(at, [(first, last, source)])
+        for number in range(first, last + 1):
+            slow.append(at, at, known[number])
+            at += 1
+        assert quick == slow
+        assert quick._totals == slow._totals
+    end = at - 1
+    assert not end or quick.total(1, end) == sum(quick.at(number) for number in range(1, at))
+
+
+def test_sizes_behind_a_columns_end_are_nothing() -> None:
+    """Of a commit whose messages are not known yet."""
+    sizes = Sizes()
+    sizes.append_pieces(5, [(1, 7, Sizes())])
+    assert (sizes.at(5), sizes.at(11), len(sizes)) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("start", [0, 2**63, 2**64 - 20, 2**64 - 1])
+def test_sums_of_sizes_pass_the_end_of_their_numbers(start: int) -> None:
+    """They are counted modulo 2^64, whichever way sizes come."""
+    other, quick, slow = Sizes(), Sizes(), Sizes()
+    batch = [1, 2, 3, 4, 5, 6, 7]
+    for sizes in (other, quick, slow):
+        sizes.append(1, 1, start)
+    other.append_sizes(2, batch)
+    for number, size in enumerate([*batch, *batch], 2):
+        slow.append(number, number, size)
+    quick.append_sizes(2, batch)
+    quick.append_pieces(9, [(2, 8, other)])
+    assert (quick, quick._totals) == (slow, slow._totals)
+    assert quick.total(2, 15) == 2 * sum(batch)
