@@ -73,7 +73,7 @@ class Receiver:
         self._refused = ""
         """Why the master did not take get() as a consumer, until the next call."""
         self._hint = 0
-        """1: a message would be taken soon, though no call waits at this handle."""
+        """So many would be taken soon, though no call waits at this handle."""
         self.ahead_bytes = AHEAD_BYTES
         self.idle_at_ms: int | None = None
         """When what is buffered goes back, if no call comes."""
@@ -103,13 +103,19 @@ class Receiver:
             self._demand += count
             if count > 0:
                 self._refused = ""
-        self._handle._wake()
+        if count > 0 or self._buffer.count:
+            self._handle._wake()
 
-    def hint(self) -> None:
-        """Have one message fetched, though nobody waits here: who takes from several handles in
-        turn waits for none of them while another has messages. Until calls stop coming."""
-        if not self._hint and not self._buffer.count:
-            self._hint = 1
+    @property
+    def ahead(self) -> int:
+        """How many are fetched ahead of calls."""
+        return self._window.size
+
+    def hint(self, count: int) -> None:
+        """Have some fetched, though nobody waits here: who takes from several handles in turn
+        waits for none of them while another has messages. Until calls stop coming."""
+        if self._hint < count and not self._buffer.count:
+            self._hint = count
             self._handle._wake()
 
     def take_buffered(self, count: int) -> list[Message]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mirrorq.arguments import not_a_message
@@ -209,14 +210,7 @@ class ShardedQueue(MirroredQueue):
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of this handle together: one outcome for all, an op for each shard."""
-        messages = list(messages)
-        try:
-            is_foreign = any(self._source_of(message) is None for message in messages)
-        except AttributeError:
-            raise not_a_message(messages) from None
-        if is_foreign:
-            raise ValueError(f"not all messages came from this handle on queue {self.name!r}")
-        return self._settle("ack", messages)
+        return self._settle("ack", list(messages))
 
     def _settle(
         self,
@@ -226,17 +220,28 @@ class ShardedQueue(MirroredQueue):
         target: int = 0,
         settlement: Settlement | None = None,
     ) -> Settlement:
-        held: dict[Shard, list[Message]] = {}
-        for message in messages:
-            source = self._source_of(message)
-            assert source is not None
-            held.setdefault(source, []).append(message)
+        held = self._by_shard(messages)
         settlement = settlement or Settlement(self._outcomes)
         if held:
             return settle_together(settlement, kind, held)
         with self._outcomes.lock:
             settlement._finish(None, None)
         return settlement
+
+    def _by_shard(self, messages: Sequence[Message]) -> dict[Shard, list[Message]]:
+        """Messages of this handle, in their order, by where they came from."""
+        held: dict[Shard, list[Message]] = {}
+        try:
+            # Neighbours are of one frame, as a rule: nothing is done for each message.
+            for chunk, neighbours in groupby(messages, attrgetter("_chunk")):
+                source = chunk.handle
+                if not isinstance(source, Shard) or source._whole is not self:
+                    text = f"not all messages came from this handle on queue {self.name!r}"
+                    raise ValueError(text)
+                held.setdefault(source, []).extend(neighbours)
+        except AttributeError:
+            raise not_a_message(messages) from None
+        return held
 
     def _consumer_class(self) -> type[Consumer]:
         return ShardedConsumer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirrorq.message import Message
-from mirrorq.receiver import Receiver
+from mirrorq.receiver import CALLS_AHEAD, Receiver
 from mirrorq.sharded.shard import share
 
 if TYPE_CHECKING:
@@ -14,19 +14,29 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedReceiver"]
 
+MANY = 64
+"""Each call for fewer is another shard's turn."""
+
 
 class ShardedReceiver(Receiver):
     """The gets of a handle on a sharded queue.
 
     Each call begins with the shard after the one with which the last call began, so none is left
-    out while another is always full. A shard that had nothing when it was its turn is asked for
-    one message: it will have one when its turn comes again.
+    out while another is always full. A shard that had nothing when it was its turn is asked for as
+    much as is fetched ahead from the others, at least one message: it will have it when its turn
+    comes again.
+
+    What a message costs is by the pieces in which it travels: a delivery, an ack, an op each. So
+    each shard has as much fetched ahead of calls as a ring by itself would, and where calls take
+    many a shard keeps its turn for as many calls as that is, while it has enough for all of each.
     """
 
     def __init__(self, queue: ShardedQueue) -> None:
         super().__init__(queue)
         self._sharded = queue
         self._turn = 0
+        self._calls = 0
+        """Whole calls that the shard of the turn has served in it."""
         for part in queue._parts:
             part._receiver.listeners.append(self.notify)
 
@@ -53,13 +63,15 @@ class ShardedReceiver(Receiver):
     def take_buffered(self, count: int) -> list[Message]:
         """Take up to `count` messages that are here, from all shards in turn."""
         parts, turn = self._parts, self._turn
-        self._turn = (turn + 1) % len(parts)
+        self._calls += 1
+        is_whole = count >= MANY and parts[turn]._receiver.buffered >= count
+        if not is_whole or self._calls >= CALLS_AHEAD:
+            self._turn, self._calls = (turn + 1) % len(parts), 0
         found: list[Message] = []
         empty: list[Shard] = []
         for part in (*parts[turn:], *parts[:turn]):
             taken = part._receiver.take_buffered(count - len(found))
-            # What is fetched ahead of such calls is divided over the shards, too.
-            part._receiver.asked = share(count, len(parts))
+            part._receiver.asked = count
             found += taken
             if not taken:
                 empty.append(part)
@@ -67,8 +79,9 @@ class ShardedReceiver(Receiver):
                 break
         if found:
             # Where nothing is found the caller waits, and wants of all.
+            ahead = max(part._receiver.ahead for part in parts) if empty else 0
             for part in empty:
-                part._receiver.hint()
+                part._receiver.hint(max(ahead, 1))
         return found
 
     def take_one(self) -> Message | None:
