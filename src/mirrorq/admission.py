@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.catalog import QueueRecord, last_copy_text
 from mirrorq.errors import PolicyError
@@ -137,14 +137,14 @@ class Admission:
         definition = self._outlook.catalog.definition_of(command.name)
         wanted = wanted_members(command, definition, steady, situation.loads)
         if not wanted:
-            return evolve(command, members=())
+            return replace(command, members=())
         in_sync, _ = arrange(wanted[0], wanted[1:], (), liveness.is_broken)
-        return evolve(command, members=in_sync)
+        return replace(command, members=in_sync)
 
     def fill_shards(self, command: DeclareShards) -> DeclareShards:
         """Return the declaration with the first view of each shard; of those that exist too."""
         if shards_error(command.shards):
-            return evolve(command, members=())
+            return replace(command, members=())
         catalog, liveness = self._outlook.catalog, self._outlook.liveness
         situation = self._outlook.situation()
         steady = [member for member in situation.running if liveness.is_steady(member)]
@@ -161,7 +161,7 @@ class Admission:
             if wanted:
                 wanted, _ = arrange(wanted[0], wanted[1:], (), liveness.is_broken)
             views.append(wanted)
-        return evolve(command, members=tuple(views))
+        return replace(command, members=tuple(views))
 
     def _change_error(self, asker: MemberId, command: ChangeView) -> str:
         """R12: what a master may change in its own view, and nobody else."""
@@ -231,7 +231,7 @@ class Admission:
             text = f"node {name} is alive: stop it before it is forgotten"
             return CatalogAnswer(number, 0, "PreconditionFailed", text)
         if record is None:
-            return evolve(command, store=0, voters=tuple(stores))
+            return replace(command, store=0, voters=tuple(stores))
         store = StoreId(record.name, record.store)
         last = self._outlook.catalog.held_last_by(store)
         if last and not command.force:
@@ -241,7 +241,7 @@ class Admission:
         queues = self._outlook.catalog.queues()
         if is_unjudged or any(self._waits_for(queue, store) for queue in queues):
             return CatalogAnswer(number, 0, retry=True)
-        return evolve(command, store=record.store, voters=tuple(stores[1:]))
+        return replace(command, store=record.store, voters=tuple(stores[1:]))
 
     def _waits_for(self, queue: QueueRecord, store: StoreId) -> bool:
         """Whether a queue's master is on this store and will be replaced soon, or may yet act."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import (
@@ -44,15 +44,15 @@ def fill(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, SessionReply 
         ranges = [(piece.first, piece.last) for piece in body.handouts]
         found, whole, end = frames_of(shelf, reply.queue_id, ranges)
         sent, rest = _split_at(body.handouts, whole, end)
-        filled = evolve(reply, reply=Deliver(body.consumer, sent, found))
-        return filled, evolve(reply, reply=Deliver(body.consumer, rest)) if rest else None
+        filled = replace(reply, reply=Deliver(body.consumer, sent, found))
+        return filled, replace(reply, reply=Deliver(body.consumer, rest)) if rest else None
     if isinstance(body, Browsed) and not body.frames:
         ranges = [(first, last) for first, last, _ in body.ranges]
         found, whole, end = frames_of(shelf, reply.queue_id, ranges)
         shown = body.ranges[:whole]
         if whole < len(ranges) and end >= ranges[whole][0]:
             shown += ((ranges[whole][0], end, body.ranges[whole][2]),)
-        return evolve(reply, reply=Browsed(body.request, shown, found)), None
+        return replace(reply, reply=Browsed(body.request, shown, found)), None
     return reply, None
 
 
@@ -88,8 +88,8 @@ def _split_at(
     """The first `whole` hand-outs and what of the next one is up to `end`, and the rest."""
     sent, rest = list(handouts[:whole]), list(handouts[whole:])
     if rest and end >= rest[0].first:
-        sent.append(evolve(rest[0], last=end))
-        rest[0] = evolve(rest[0], first=end + 1)
+        sent.append(replace(rest[0], last=end))
+        rest[0] = replace(rest[0], first=end + 1)
     return tuple(sent), tuple(rest)
 
 

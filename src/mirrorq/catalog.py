@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 import msgspec
 from attrs import evolve, frozen
+from msgspec.structs import replace
 
 from mirrorq.askers import AskerRecord, Askers, Request
 from mirrorq.census import Census
@@ -465,7 +466,7 @@ class Catalog:
         epoch = view.epoch + 1
         stays = members[0].id == view.members[0].id
         how, reign = (view.how, view.reign) if stays else ("clean", epoch)
-        after = evolve(
+        after = replace(
             view,
             epoch=epoch,
             members=members,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mirrorq.messages import (
     CatalogCommand,
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from mirrorq.courier import OutboxLoad
 
 
-@frozen(eq=False)
-class QueueWrite:
+class QueueWrite(Struct, frozen=True, gc=False, eq=False):
     """All that one queue wants on disk in one transaction, done in the order of the fields."""
 
     queue_id: int
@@ -53,8 +52,7 @@ class QueueWrite:
     """Known stable lsn, a hint for the next start; None = as it was."""
 
 
-@frozen(eq=False)
-class QueueImage:
+class QueueImage(Struct, frozen=True, gc=False, eq=False):
     """What the store holds of one queue at start."""
 
     queue_id: int
@@ -66,8 +64,7 @@ class QueueImage:
     stable: int = 0
 
 
-@frozen
-class RaftEntry:
+class RaftEntry(Struct, frozen=True, gc=False):
     index: int
     term: int
     kind: int
@@ -75,16 +72,14 @@ class RaftEntry:
     data: bytes
 
 
-@frozen
-class RaftSnapshot:
+class RaftSnapshot(Struct, frozen=True, gc=False):
     index: int
     term: int
     voters: tuple[StoreId, ...]
     data: bytes
 
 
-@frozen
-class RaftState:
+class RaftState(Struct, frozen=True, gc=False):
     """Raft's hard state, and the promise to one founding (b"" = none)."""
 
     term: int = 0
@@ -92,8 +87,7 @@ class RaftState:
     founding: bytes = b""
 
 
-@frozen
-class RaftWrite:
+class RaftWrite(Struct, frozen=True, gc=False):
     """Done in the order of the fields, in one transaction with the queues' writes."""
 
     state: RaftState | None = None
@@ -105,44 +99,41 @@ class RaftWrite:
     append: tuple[RaftEntry, ...] = ()
 
 
-@frozen
-class RaftImage:
-    state: RaftState = field(factory=RaftState)
+class RaftImage(Struct, frozen=True, gc=False):
+    state: RaftState = field(default_factory=RaftState)
     snapshot: RaftSnapshot | None = None
     entries: tuple[RaftEntry, ...] = ()
 
 
-@define
-class ReplicaEffects:
+class ReplicaEffects(Struct):
     """What one step of a replica wants done, in the order of the fields.
 
     Frames go right *before* the own disk write (R1: all disks write at the same time);
     everything that has to wait for the disk comes out of the step of `Persisted`.
     """
 
-    send: list[tuple[MemberId, RingMessage]] = field(factory=list)
+    send: list[tuple[MemberId, RingMessage]] = field(default_factory=list)
     write: QueueWrite | None = None
     write_number: int = 0
     """Given back in `Persisted` when `write` is on disk."""
-    reads: list[tuple[MemberId, FetchFrames]] = field(factory=list)
+    reads: list[tuple[MemberId, FetchFrames]] = field(default_factory=list)
     """Frames that a joining member asked for: read and send a FrameChunk."""
-    replies: list[SessionReply] = field(factory=list)
+    replies: list[SessionReply] = field(default_factory=list)
     """Deliver and Browsed come without frames; the driver fills them in."""
-    requests: list[SessionRequest] = field(factory=list)
+    requests: list[SessionRequest] = field(default_factory=list)
     """Of couriers, to the masters of other queues."""
-    loads: list[OutboxLoad] = field(factory=list)
+    loads: list[OutboxLoad] = field(default_factory=list)
     """Batches for other queues that the driver is to pack."""
     propose: ChangeView | None = None
     """R8: the master proposes to count a member in."""
-    commands: list[CatalogCommand] = field(factory=list)
+    commands: list[CatalogCommand] = field(default_factory=list)
     """What else the master asks the catalog for."""
-    notices: list[tuple[str, str]] = field(factory=list)
+    notices: list[tuple[str, str]] = field(default_factory=list)
     """(kind, text) for listeners and the log."""
     wake_at_ms: int | None = None
 
 
-@frozen
-class Persisted:
+class Persisted(Struct, frozen=True, gc=False):
     """The write of this number and all before it are on disk."""
 
     number: int

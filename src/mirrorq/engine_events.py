@@ -5,7 +5,7 @@ Pure data.
 
 from __future__ import annotations
 
-from attrs import define, field, frozen
+from msgspec import Struct, field
 
 from mirrorq.courier import OutboxLoad, OutboxLoaded
 from mirrorq.effects import QueueWrite, RaftWrite
@@ -21,8 +21,7 @@ from mirrorq.notice import Notice
 # --- Events ------------------------------------------------------------------------------
 
 
-@frozen
-class FromPeer:
+class FromPeer(Struct, frozen=True, gc=False):
     """A decoded message of another node. `incarnation` is that of its connection."""
 
     node: str
@@ -30,79 +29,67 @@ class FromPeer:
     message: object
 
 
-@frozen
-class FromSession:
+class FromSession(Struct, frozen=True, gc=False):
     """A request of a handle that lives on this node."""
 
     request: SessionRequest
 
 
-@frozen
-class SessionOpened:
+class SessionOpened(Struct, frozen=True, gc=False):
     session: SessionId
     queue_id: int
 
 
-@frozen
-class SessionClosed:
+class SessionClosed(Struct, frozen=True, gc=False):
     session: SessionId
     queue_id: int
 
 
-@frozen
-class LinkUp:
+class LinkUp(Struct, frozen=True, gc=False):
     node: str
 
 
-@frozen
-class LinkDown:
+class LinkDown(Struct, frozen=True, gc=False):
     node: str
 
 
-@frozen
-class Probed:
+class Probed(Struct, frozen=True, gc=False):
     """The outcome of a probe that was asked for: a plain TCP connect to the node."""
 
     node: str
     refused: bool
 
 
-@frozen
-class Ask:
+class Ask(Struct, frozen=True, gc=False):
     """Somebody on this node wants a catalog command done; answered by Answer(token)."""
 
     token: int
     command: CatalogCommand
 
 
-@frozen
-class Forget:
+class Forget(Struct, frozen=True, gc=False):
     """Nobody waits for the answer to this token any more."""
 
     token: int
 
 
-@frozen
-class Committed:
+class Committed(Struct, frozen=True, gc=False):
     """The writes of this round, and all before, are on disk."""
 
     round: int
 
 
-@frozen
-class NotSent:
+class NotSent(Struct, frozen=True, gc=False):
     """A Deliver that the driver could not send in time (the lease had run out)."""
 
     reply: SessionReply
 
 
-@frozen
-class Release:
+class Release(Struct, frozen=True, gc=False):
     """The node is closing: give the lease up and hand nothing out any more."""
 
 
-@frozen
-class WriteAll:
+class WriteAll(Struct, frozen=True, gc=False):
     """The node's last round: what is written behind goes to the disk in it."""
 
 
@@ -126,16 +113,14 @@ EngineEvent = (
 # --- Effects -----------------------------------------------------------------------------
 
 
-@frozen
-class Answer:
+class Answer(Struct, frozen=True, gc=False):
     token: int
     value: int
     error: str
     text: str
 
 
-@frozen
-class MasterChange:
+class MasterChange(Struct, frozen=True, gc=False):
     """For handles on this node: who serves the queue. `reign` 0: the queue is deleted."""
 
     queue_id: int
@@ -143,39 +128,37 @@ class MasterChange:
     available: bool
 
 
-@frozen
-class MasterLinkLost:
+class MasterLinkLost(Struct, frozen=True, gc=False):
     """For handles on this node: what was on the way to the master may be gone."""
 
     queue_id: int
 
 
-@define
-class EngineEffects:
+class EngineEffects(Struct):
     """What one round wants done, in the order of the fields."""
 
-    send_first: list[tuple[str, object]] = field(factory=list)
+    send_first: list[tuple[str, object]] = field(default_factory=list)
     """Ring messages: frames leave before the own disk write (R1)."""
-    replies: list[SessionReply] = field(factory=list)
+    replies: list[SessionReply] = field(default_factory=list)
     """Deliver and Browsed without frames; for sessions here and on other nodes. They tell of
     ops that were stable before this round, so they wait for no write of it."""
-    changes: list[MasterChange | MasterLinkLost] = field(factory=list)
-    writes: list[QueueWrite] = field(factory=list)
+    changes: list[MasterChange | MasterLinkLost] = field(default_factory=list)
+    writes: list[QueueWrite] = field(default_factory=list)
     raft: RaftWrite | None = None
     round: int = 0
     """Step Committed(round) after the commit, when there was anything to write."""
-    send: list[tuple[str, object]] = field(factory=list)
+    send: list[tuple[str, object]] = field(default_factory=list)
     """After the commit: what Raft says rests on its disk."""
-    reads: list[tuple[str, FetchFrames]] = field(factory=list)
-    loads: list[OutboxLoad] = field(factory=list)
+    reads: list[tuple[str, FetchFrames]] = field(default_factory=list)
+    loads: list[OutboxLoad] = field(default_factory=list)
     """Answered by OutboxLoaded (`outgoing`)."""
-    answers: list[Answer] = field(factory=list)
-    notices: list[Notice] = field(factory=list)
-    probes: list[str] = field(factory=list)
-    connects: list[tuple[str, str]] = field(factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    probes: list[str] = field(default_factory=list)
+    connects: list[tuple[str, str]] = field(default_factory=list)
     """(node, endpoint): keep a connection to it from now on, or to another endpoint. A process
     whose name is not known or cannot be used is "?" and its endpoint."""
-    disconnects: list[str] = field(factory=list)
+    disconnects: list[str] = field(default_factory=list)
     """Close the connection to these, named as in `connects`."""
     wake_at_ms: int | None = None
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.config import Config
 from mirrorq.messages import StoreId
@@ -71,35 +71,30 @@ __all__ = [
 # --- Events and effects -------------------------------------------------------------------
 
 
-@frozen
-class FoundingTick:
+class FoundingTick(Struct, frozen=True, gc=False):
     """`wake_at_ms` has come."""
 
 
-@frozen
-class PeerHello:
+class PeerHello(Struct, frozen=True, gc=False):
     """A peer said who it is; each hello may be passed on, most change nothing."""
 
     store: StoreId
     founded: bool
 
 
-@frozen
-class FoundingReceived:
+class FoundingReceived(Struct, frozen=True, gc=False):
     sender: StoreId
     message: FoundingMessage
 
 
-@frozen
-class Founded:
+class Founded(Struct, frozen=True, gc=False):
     """Raft has voters, by a snapshot from a leader. To be stepped in the same round."""
 
 
 FoundingEvent = FoundingTick | PeerHello | FoundingReceived | Founded
 
 
-@frozen
-class FoundingEffects:
+class FoundingEffects(Struct, frozen=True, gc=False):
     """What one step wants done, in the order of the fields."""
 
     promise: bytes | None = None

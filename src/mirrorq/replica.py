@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
@@ -74,20 +74,17 @@ IDLE_CHECKPOINT_MS = 1000
 """A queue that has been quiet for this long is checkpointed, so that its store is drained."""
 
 
-@frozen
-class ViewInstalled:
+class ViewInstalled(Struct, frozen=True, gc=False):
     view: View
 
 
-@frozen
-class Defined:
+class Defined(Struct, frozen=True, gc=False):
     """What the policy in force says of this queue."""
 
     definition: Definition
 
 
-@frozen
-class Declared:
+class Declared(Struct, frozen=True, gc=False):
     """What the catalog says of the queue beside its view and its policy."""
 
     auto_delete: bool
@@ -98,86 +95,72 @@ class Declared:
     """It may send messages to other queues."""
 
 
-@frozen
-class CourierReplied:
+class CourierReplied(Struct, frozen=True, gc=False):
     """The master of another queue answers this one's courier."""
 
     reply: SessionReply
 
 
-@frozen
-class TargetsChanged:
+class TargetsChanged(Struct, frozen=True, gc=False):
     """Other queues have other masters now, or are no more."""
 
 
-@frozen
-class TargetLinkLost:
+class TargetLinkLost(Struct, frozen=True, gc=False):
     """Between this node and the master of another queue something may be gone."""
 
     target: int
 
 
-@frozen
-class Fetching:
+class Fetching(Struct, frozen=True, gc=False):
     """Whether this copy, when it joins, may fetch the bodies that it lacks."""
 
     allowed: bool
 
 
-@frozen
-class RingReceived:
+class RingReceived(Struct, frozen=True, gc=False):
     sender: MemberId
     message: RingMessage
 
 
-@frozen
-class Requested:
+class Requested(Struct, frozen=True, gc=False):
     request: SessionRequest
 
 
-@frozen
-class LinkLost:
+class LinkLost(Struct, frozen=True, gc=False):
     """The connection to a node ended or came anew: what was on the way may be gone."""
 
     node: str
 
 
-@frozen
-class NodeGone:
+class NodeGone(Struct, frozen=True, gc=False):
     """A node's handles are gone: all (None) or those of lives before `incarnation`."""
 
     node: str
     incarnation: int | None = None
 
 
-@frozen
-class SessionGone:
+class SessionGone(Struct, frozen=True, gc=False):
     session: SessionId
 
 
-@frozen
-class LeaseChanged:
+class LeaseChanged(Struct, frozen=True, gc=False):
     """The lease shared with the node has come, gone, or the pause has begun or ended."""
 
 
-@frozen
-class Undelivered:
+class Undelivered(Struct, frozen=True, gc=False):
     session: SessionId
     deliver: Deliver
 
 
-@frozen
-class Tick:
+class Tick(Struct, frozen=True, gc=False):
     pass
 
 
-@frozen
-class WriteAll:
+class WriteAll(Struct, frozen=True, gc=False):
     """The node is about to end: nothing is held back from the disk any more."""
 
 
-@frozen
-class YieldAsked:
+class YieldAsked(Struct, frozen=True, gc=False):
     """The catalog's leader asks the master to hand out nothing more in this epoch."""
 
     epoch: int

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.columns import SizedPiece, Sizes
 from mirrorq.courier import is_courier, source_of
@@ -137,7 +137,7 @@ class Stages:
         if isinstance(asked, CommitOp):
             count = self._state.staging.count(asked)
             self._master._is_enforcing = True
-            return evolve(asked, sequence=self._master._next_sequence, count=count), ""
+            return replace(asked, sequence=self._master._next_sequence, count=count), ""
         return asked, ""
 
     def _asked(self, now_ms: int, asked: Staging) -> tuple[Staging, str]:
@@ -149,7 +149,7 @@ class Stages:
             # To give up what was given up before changes nothing.
             why = why if why.startswith(DONE) else ""
             if not why:
-                asked = evolve(asked, others=tuple(filter(self._is_there, asked.others)))
+                asked = replace(asked, others=tuple(filter(self._is_there, asked.others)))
         if why or isinstance(asked, SealOp | AbortOp):
             return asked, why
         gone = [other for other in asked.others if not self._is_there(other)]
@@ -190,7 +190,7 @@ class Stages:
                 need = Depth(depth.count + verdict.room.count, depth.size + verdict.room.size)
                 master._drop_head(now_ms, limit.exceeded_by(need))
                 master._is_enforcing = True
-        return evolve(op, sequence=master._next_sequence, count=count), ""
+        return replace(op, sequence=master._next_sequence, count=count), ""
 
     # --- The log --------------------------------------------------------------------------
 

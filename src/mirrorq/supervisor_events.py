@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define, frozen
+from msgspec import Struct
 
 from mirrorq.catalog import Catalog
 from mirrorq.liveness import Probe
@@ -28,44 +28,38 @@ __all__ = [
 ]
 
 
-@frozen
-class Tick:
+class Tick(Struct, frozen=True, gc=False):
     """Time has passed, or what `Leading` says has changed."""
 
 
-@frozen
-class Heard:
+class Heard(Struct, frozen=True, gc=False):
     """A sign of life (Hello) came from this incarnation."""
 
     member: MemberId
     unheard: tuple[str, ...] = ()
 
 
-@frozen
-class LinkDown:
+class LinkDown(Struct, frozen=True, gc=False):
     """The open control connection to this node ended."""
 
     node: str
 
 
-@frozen
-class ProbeRefused:
+class ProbeRefused(Struct, frozen=True, gc=False):
     """The endpoint of this node refused the probe of this number."""
 
     node: str
     number: int
 
 
-@frozen
-class CatalogChanged:
+class CatalogChanged(Struct, frozen=True, gc=False):
     """The catalog has applied commands: what their `CatalogResult` says was changed."""
 
     queues: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
 
 
-@frozen(eq=False)
-class CatalogReplaced:
+class CatalogReplaced(Struct, frozen=True, gc=False, eq=False):
     """A snapshot took the place of the whole catalog."""
 
     catalog: Catalog
@@ -84,8 +78,7 @@ Event = (
 )
 
 
-@define
-class SupervisorEffects:
+class SupervisorEffects(Struct):
     """What a step wants done. Only `propose` and `send` need that this node leads."""
 
     propose: tuple[CatalogCommand, ...] = ()

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.arguments import check_count, check_sequence, check_text
 from mirrorq.confirmation import Settlement
@@ -98,12 +98,12 @@ class Taker:
             self.pieces[piece.epoch, piece.number] = (piece, known)
         for first, last in span:
             self._surplus[piece.epoch] = self._surplus.get(piece.epoch, 0) + last - first + 1
-            session.give_back((evolve(piece, first=first, last=last),))
+            session.give_back((replace(piece, first=first, last=last),))
 
     def named(self) -> tuple[HandOut, ...]:
         """All that it holds, by name."""
         return tuple(
-            evolve(piece, first=first, last=last)
+            replace(piece, first=first, last=last)
             for piece, left in self.pieces.values()
             for first, last in left
         )

@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mirrorq.askers import OUTCOMES_MAX, Askers, Request
 from mirrorq.catalog import Catalog, CatalogResult
@@ -35,7 +36,7 @@ from mirrorq.messages import (
 from mirrorq.policy import parse, to_text
 
 A, B = MemberId("a", 1, 1), MemberId("b", 2, 1)
-A2, OTHER_A = evolve(A, incarnation=2), MemberId("a", 9, 1)
+A2, OTHER_A = replace(A, incarnation=2), MemberId("a", 9, 1)
 ONE = to_text(parse("p", "", {"ha-mode": "exactly", "ha-params": 1}))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mirrorq.catalog import Catalog, CatalogResult, decode_command, encode_command
 from mirrorq.census import Census
@@ -478,7 +478,8 @@ def test_a_copy_may_go_in_the_epoch_that_does_not_name_its_store() -> None:
     catalog, _ = applied(declare(members=(A,)))
     before = catalog.snapshot()
     assert catalog.apply(1, DropCopy(1, 1, B)).value == 1
-    for refused in (DropCopy(1, 2, B), DropCopy(1, 1, A), DropCopy(1, 1, evolve(A, incarnation=7))):
+    other_a = replace(A, incarnation=7)
+    for refused in (DropCopy(1, 2, B), DropCopy(1, 1, A), DropCopy(1, 1, other_a)):
         result = catalog.apply(1, refused)
         assert result.error == "PreconditionFailed"
         assert "look again" in result.text

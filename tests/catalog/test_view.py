@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mirrorq.messages import Member, MemberId, View
 from mirrorq.view import (
@@ -144,7 +144,7 @@ def test_any_broken_links_leave_a_view_without_them(
 def test_durability_changes_at_once_to_memory_and_in_two_steps_back() -> None:
     """Only a settling view whose master says that all is on disk is followed by fsync."""
     made = {
-        name: evolve(make_view(1, ()), durability=name)
+        name: replace(make_view(1, ()), durability=name)
         for name in ("fsync", "settling", "replicated")
     }
     assert [next_durability(one, "replicated") for one in made.values()] == ["replicated"] * 3

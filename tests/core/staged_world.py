@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.messages import FLAG_STAGED, FLAG_STEP, AckOp, Entry, PromotedOp, Range
 from mirrorq.messages.staged import (
@@ -207,7 +207,7 @@ class TwoQueues:
             outcome = queue.on_ask(op, number)
         else:
             if op.is_decision:
-                op = evolve(op, sequence=1000, count=sum(n for n, _ in queue.size_runs(op)))
+                op = replace(op, sequence=1000, count=sum(n for n, _ in queue.size_runs(op)))
             outcome = queue.on_commit(op)
             if not outcome.why:
                 assert not self.shown[number], f"staged: queue {number} shows two runs"

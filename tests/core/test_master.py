@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
@@ -511,8 +511,8 @@ def test_a_purge_calls_back_what_no_call_has_seen() -> None:
     queue.ask(TWO, Credit(0, 100))
     queue.sync()
     assert queue.heard(TWO) == []
-    seen = evolve(mine[0], last=mine[0].first)
-    unseen = evolve(mine[0], first=mine[0].first + 1)
+    seen = replace(mine[0], last=mine[0].first)
+    unseen = replace(mine[0], first=mine[0].first + 1)
     queue.ask(ONE, Settle(0, "giveback", (unseen,)))
     queue.ask(ONE, Recalled(1))
     queue.sync()

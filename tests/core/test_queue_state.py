@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mirrorq.messages import (
     FLAG_TRANSIENT,
@@ -103,7 +103,7 @@ def test_count_runs_end_where_counts_change() -> None:
 def test_a_cold_promotion_drops_transient_messages() -> None:
     """When nobody has run on, messages that were not persistent are gone, on all copies."""
     transient = publish(1, 1, count=2)
-    transient = evolve(transient, header=evolve(transient.header, flags=FLAG_TRANSIENT))
+    transient = replace(transient, header=replace(transient.header, flags=FLAG_TRANSIENT))
     state = _applied(transient, publish(2, 3))
     assert state.apply(op(3, PromotedOp("cold"), epoch=2)) == ((1, 2),)
     assert list(state.live) == [(3, 3)]

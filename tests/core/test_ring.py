@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.effects import QueueWrite
 from mirrorq.messages import (
@@ -424,7 +424,7 @@ def test_a_left_that_learns_of_a_break_too_late_is_asked_again() -> None:
 
 
 def _in_memory(epoch: int, durability: Literal["settling", "replicated"]) -> View:
-    return evolve(view(epoch, "ab"), durability=durability)
+    return replace(view(epoch, "ab"), durability=durability)
 
 
 def test_a_mark_says_what_is_received_where_the_view_says_so() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.effects import ReplicaEffects
 from mirrorq.messages import (
@@ -362,4 +362,4 @@ def test_a_limit_on_the_pace() -> None:
 
 
 def _sized(entry: Entry, size: int) -> Entry:
-    return evolve(entry, frame=bytes(size))
+    return replace(entry, frame=bytes(size))

@@ -7,8 +7,9 @@ from functools import cache
 from random import Random
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import attrs
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mirrorq import messages as m
 from mirrorq.wire.frames import crc32c, pack_op, pack_publish
@@ -136,7 +137,7 @@ def value(chance: Random, hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
         return value(chance, chance.choice(get_args(hint)))
     hints = _hints_of(hint)
-    return hint(**{each.name: value(chance, hints[each.name]) for each in attrs.fields(hint)})
+    return hint(**{name: value(chance, hints[name]) for name in hint.__struct_fields__})
 
 
 def spoiled(chance: Random, given: Any, hint: Any) -> Any:
@@ -154,13 +155,13 @@ def spoiled(chance: Random, given: Any, hint: Any) -> Any:
         same = [item for item in get_args(hint) if isinstance(item, type) and type(given) is item]
         stays = same and chance.random() < 0.9
         return spoiled(chance, given, same[0]) if stays else value(chance, hint)
-    if attrs.has(type(given)):
-        each = chance.choice(attrs.fields(type(given)) or (None,))
-        if each is None:
+    if isinstance(given, Struct):
+        name = chance.choice(given.__struct_fields__ or (None,))
+        if name is None:
             return given
         hints = _hints_of(type(given))
-        changed = spoiled(chance, getattr(given, each.name), hints[each.name])
-        return attrs.evolve(given, **{each.name: changed})
+        changed = spoiled(chance, getattr(given, name), hints[name])
+        return replace(given, **{name: changed})
     return value(chance, hint)
 
 

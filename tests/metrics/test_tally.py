@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from attrs import asdict, evolve
+from attrs import asdict
+from msgspec.structs import replace
 
 from mirrorq.histogram import BOUNDS_S, Histogram
 from mirrorq.messages import (
@@ -99,7 +100,7 @@ def test_replies_and_hand_outs() -> None:
     tally = Tally()
     session = SessionId("a", 1, 1)
     told = SessionReply(1, 1, session, 1, 1, Confirmed(9, ((1, 3, 1), (4, 2, 9))))
-    tally.note_replies([told, evolve(told, reply=Pong())])
+    tally.note_replies([told, replace(told, reply=Pong())])
     tally.note_sent(Deliver(0, (HandOut(1, 1, 1, 3, 1), HandOut(1, 2, 4, 5, 2))))
     assert (tally.confirmed, tally.delivered, tally.redelivered) == (5, 5, 2)
 

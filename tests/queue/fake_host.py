@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.config import Config
 from mirrorq.effects import Persisted, QueueWrite
@@ -368,7 +368,7 @@ class FakeHost:
             spans = [(first, last) for first, last, _ in body.ranges]
         else:
             return reply
-        return evolve(reply, reply=evolve(body, frames=tuple(self._frames(spans))))
+        return replace(reply, reply=replace(body, frames=tuple(self._frames(spans))))
 
     def _frames(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         found = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fake_host import FakeHost, wait_until
+from msgspec.structs import replace
 
 import mirrorq
 from mirrorq.config import Config
@@ -320,8 +321,6 @@ def test_a_damaged_delivery_is_not_served() -> None:
         fine = host._filled
 
         def damage(reply: Any) -> Any:
-            from attrs import evolve
-
             filled = fine(reply)
             frames_ = getattr(filled.reply, "frames", ())
             if frames_ and not damaged:
@@ -329,7 +328,7 @@ def test_a_damaged_delivery_is_not_served() -> None:
                 bad = bytearray(frames_[0])
                 bad[-1] ^= 1
                 bad[96] ^= 1
-                return evolve(filled, reply=evolve(filled.reply, frames=(bytes(bad),)))
+                return replace(filled, reply=replace(filled.reply, frames=(bytes(bad),)))
             return filled
 
         host._filled = damage  # type: ignore[method-assign]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from attrs import astuple, define, evolve, field
+from msgspec.structs import replace
 from world import CONFIG, FOREVER_MS, QUEUE_ID, put_of
 
 from mirrorq.delivery import ConsumerKey, Delivery
@@ -89,7 +90,7 @@ class Reader:
                 case Delivered():
                     for piece in output.deliver.handouts:
                         for one in range(piece.first, piece.last + 1):
-                            self.buffer.append(evolve(piece, first=one, last=one))
+                            self.buffer.append(replace(piece, first=one, last=one))
                 case DropBuffered():
                     session.drop(self.empty(0))
                 case GiveBack():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import evolve
+from msgspec.structs import replace
 from world import CONFIG, QUEUE_ID, User, World, put_of, started
 
 from mirrorq.messages import (
@@ -330,7 +330,7 @@ def test_unsettled_deliveries_stay_held_until_their_settlement_has_an_outcome() 
     from mirrorq.messages import Deliver
 
     script.reply(Deliver(0, (piece,)))
-    ack = evolve(piece, first=11, last=11)
+    ack = replace(piece, first=11, last=11)
     script.session.settle(SettleCall("ack", "ack", (ack,)))
     script.step()
     script.step(LinkLost())

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from attrs import define, evolve, field
+from attrs import define, field
+from msgspec.structs import replace
 
 from mirrorq.config import Config
 from mirrorq.effects import Persisted, QueueWrite, ReplicaEffects
@@ -128,7 +129,7 @@ class User:
         for message in messages:
             message.settled, message.kind = "open", kind
         pieces = tuple(
-            evolve(message.piece, first=message.sequence, last=message.sequence)
+            replace(message.piece, first=message.sequence, last=message.sequence)
             for message in messages
         )
         self.session.settle(SettleCall(messages, kind, pieces))
@@ -193,7 +194,7 @@ class User:
 
     def _unbuffer(self, keep: int = 0) -> tuple[HandOut, ...]:
         gone = [self.buffer.pop() for _ in range(len(self.buffer) - keep)]
-        return tuple(evolve(m.piece, first=m.sequence, last=m.sequence) for m in gone)
+        return tuple(replace(m.piece, first=m.sequence, last=m.sequence) for m in gone)
 
 
 @define(eq=False)

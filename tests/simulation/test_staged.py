@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.messages.staged import SealOp
 from mirrorq.replica import Replica
@@ -248,7 +248,7 @@ class Committer(Decider):
     other = 0
 
     def commit(self) -> None:
-        self.send(evolve(self.run_record.op(), others=(self.other,)), [], "commit")
+        self.send(replace(self.run_record.op(), others=(self.other,)), [], "commit")
 
 
 @pytest.mark.parametrize("victim", ["a", "b"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.lease import Leading
 from mirrorq.messages import (
@@ -86,7 +86,7 @@ def test_promises_of_others_and_of_other_epochs_are_none() -> None:
     transfer(leader, "b")
     for promise in (Yielded(1, 1, B), Yielded(1, 2, A), Yielded(1, 0, A), Yielded(9, 1, A)):
         leader.step(promise)
-    leader.step(Yielded(1, 1, evolve(A, incarnation=2)))
+    leader.step(Yielded(1, 1, replace(A, incarnation=2)))
     assert leader.proposed == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.catalog import Catalog, QueueRecord
 from mirrorq.config import Config
@@ -48,7 +48,7 @@ FAILURE_MS = 1000
 
 
 def again(member: MemberId) -> MemberId:
-    return evolve(member, incarnation=member.incarnation + 1)
+    return replace(member, incarnation=member.incarnation + 1)
 
 
 def in_sync(*ids: MemberId) -> tuple[Member, ...]:
@@ -609,7 +609,7 @@ def test_a_declaration_gets_its_first_view_from_who_is_running() -> None:
     leader = Leader(A, B, C)
     leader.kill(C)
     asked = DeclareQueue("new", True, False, False, "b", None, ())
-    assert admitted(leader, B, asked) == evolve(asked, members=(B, A))
+    assert admitted(leader, B, asked) == replace(asked, members=(B, A))
     empty = Leader()
     request = CatalogRequest(1, A, asked)
     answer = empty.supervisor.admit(request, Leading(1, True, 1, empty.now_ms))
@@ -663,7 +663,7 @@ def test_a_copy_may_go_when_nobody_can_need_it() -> None:
     leader.commit(ChangeView(1, epoch, in_sync(A, D)))
     leader.start(again(B))
     assert admitted(leader, again(C), drop) == drop  # of an older epoch: refused when applied
-    fresh = evolve(late, epoch=epoch + 1)
+    fresh = replace(late, epoch=epoch + 1)
     assert admitted(leader, again(C), fresh) == fresh
     leader.commits = False
     leader.stop(A)

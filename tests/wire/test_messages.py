@@ -6,11 +6,12 @@ import types
 from collections.abc import Iterable
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import attrs
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from mirrorq import messages as m
 from mirrorq.errors import ProtocolError
@@ -60,7 +61,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of([values_of(item) for item in get_args(hint)])
     hints = get_type_hints(hint)
     return st.builds(
-        hint, **{field.name: values_of(hints[field.name]) for field in attrs.fields(hint)}
+        hint, **{name: values_of(hints[name]) for name in hint.__struct_fields__}
     )
 
 
@@ -70,9 +71,8 @@ def comparable(value: Any) -> Any:
         return (value.header, value.payload, value.frame)
     if isinstance(value, tuple):
         return tuple(comparable(item) for item in value)
-    if attrs.has(type(value)):
-        fields = attrs.fields(type(value))
-        return (type(value), *(comparable(getattr(value, field.name)) for field in fields))
+    if isinstance(value, Struct):
+        return (type(value), *map(comparable, astuple(value)))
     return value
 
 
@@ -90,7 +90,7 @@ def with_nested() -> Iterable[tuple[type, Any]]:
 
 def envelope(outer: type, name: str, inner: type) -> st.SearchStrategy[Any]:
     hints = get_type_hints(outer)
-    fields = {field.name: values_of(hints[field.name]) for field in attrs.fields(outer)}
+    fields = {name: values_of(hints[name]) for name in outer.__struct_fields__}
     return st.builds(outer, **{**fields, name: values_of(inner)})
 
 

@@ -6,13 +6,12 @@ a session of its own for each, puts that one's id into requests, and the client'
 
 from __future__ import annotations
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.messages.commands import Administrative
 
 
-@frozen
-class ClientHello:
+class ClientHello(Struct, frozen=True, gc=False):
     """First message of a connection, and again when the node says that it knows nothing of
     this client: what the node held of it ends. Its messages count from here on."""
 
@@ -24,21 +23,18 @@ class ClientHello:
     `session_expiry_ms`. Up to a minute."""
 
 
-@frozen
-class ClientWelcome:
+class ClientWelcome(Struct, frozen=True, gc=False):
     number: int
     node: str
     session_expiry_ms: int
     """The client is gone for the node when it is silent for so long."""
 
 
-@frozen
-class ClientUnknown:
+class ClientUnknown(Struct, frozen=True, gc=False):
     """The node does not know this client (any more): say hello again."""
 
 
-@frozen
-class ClientRefused:
+class ClientRefused(Struct, frozen=True, gc=False):
     """The node does not serve this client: go to another."""
 
     why: str
@@ -46,23 +42,20 @@ class ClientRefused:
     """Or rather not: it was disconnected by somebody, and ends."""
 
 
-@frozen
-class ClientOpen:
+class ClientOpen(Struct, frozen=True, gc=False):
     """Open session `session` (the client's own number) on the queue with this id."""
 
     session: int
     queue: int
 
 
-@frozen
-class ClientClose:
+class ClientClose(Struct, frozen=True, gc=False):
     """The session ends: what it holds goes back."""
 
     session: int
 
 
-@frozen
-class ClientMaster:
+class ClientMaster(Struct, frozen=True, gc=False):
     """Who serves the queue of this session: see session.MasterChanged."""
 
     session: int
@@ -70,15 +63,13 @@ class ClientMaster:
     available: bool
 
 
-@frozen
-class ClientLinkLost:
+class ClientLinkLost(Struct, frozen=True, gc=False):
     """Between the node and the master something may be gone."""
 
     session: int
 
 
-@frozen
-class ClientClosed:
+class ClientClosed(Struct, frozen=True, gc=False):
     """The session is no more: the queue is deleted, or the client's key does not allow it."""
 
     session: int
@@ -87,8 +78,7 @@ class ClientClosed:
     """It is the key."""
 
 
-@frozen
-class ClientDeclare:
+class ClientDeclare(Struct, frozen=True, gc=False):
     name: str
     durable: bool
     exclusive: bool
@@ -100,15 +90,13 @@ class ClientDeclare:
     """To be made with so many; 0: nothing is said of shards."""
 
 
-@frozen
-class ClientDelete:
+class ClientDelete(Struct, frozen=True, gc=False):
     queue: int
     if_empty: bool
     if_unused: bool
 
 
-@frozen
-class ClientLook:
+class ClientLook(Struct, frozen=True, gc=False):
     """`what`: status (of `queue`), queues, shards (queues and their shards), nodes, policies or
     attendance; the answer's `data` is JSON."""
 
@@ -116,8 +104,7 @@ class ClientLook:
     queue: int = 0
 
 
-@frozen
-class ClientWatch:
+class ClientWatch(Struct, frozen=True, gc=False):
     """Answered when the exchange's version is not this one and the node's catalog has come to
     this index at least: `exchange_watch.Seen` as JSON."""
 
@@ -126,13 +113,11 @@ class ClientWatch:
     index: int
 
 
-@frozen
-class ClientAdminister:
+class ClientAdminister(Struct, frozen=True, gc=False):
     command: Administrative
 
 
-@frozen
-class ClientRead:
+class ClientRead(Struct, frozen=True, gc=False):
     """What lives from `first` to `last` in the node's own copy, once that has applied the op
     `applied`. Answered with (first, last, delivery count) as `data`, their frames, and as
     `value` the sequence to go on from; with the ranges alone where `bytes_max` is 0."""
@@ -144,8 +129,7 @@ class ClientRead:
     applied: int
 
 
-@frozen
-class ClientSeek:
+class ClientSeek(Struct, frozen=True, gc=False):
     """The first sequence that lives and was published at `stamp_ms` or later, as `value`; where
     there is none, the next that will be given. From the node's own copy, as ClientRead."""
 
@@ -154,16 +138,14 @@ class ClientSeek:
     applied: int
 
 
-@frozen
-class ClientDisconnect:
+class ClientDisconnect(Struct, frozen=True, gc=False):
     """Disconnect the client of this name, on whichever node it is."""
 
     name: str
     why: str
 
 
-@frozen
-class ClientCall:
+class ClientCall(Struct, frozen=True, gc=False):
     """Answered by ClientAnswer with the same number; sent again to the next entry node."""
 
     number: int
@@ -179,15 +161,13 @@ class ClientCall:
     )
 
 
-@frozen
-class ClientForget:
+class ClientForget(Struct, frozen=True, gc=False):
     """Nobody waits for the answer to this call any more."""
 
     number: int
 
 
-@frozen
-class ClientAnswer:
+class ClientAnswer(Struct, frozen=True, gc=False):
     """`error`: "" or the name of an exception class of mirrorq.errors; `text` its message."""
 
     number: int
@@ -200,16 +180,14 @@ class ClientAnswer:
     """Of a declaration: ids of the shards of a sharded queue, by their number."""
 
 
-@frozen
-class ClientPing:
+class ClientPing(Struct, frozen=True, gc=False):
     """A sign of life, on the control connection."""
 
     received: int = 0
     """Bytes of data that have come from the node since the Welcome."""
 
 
-@frozen
-class ClientPong:
+class ClientPong(Struct, frozen=True, gc=False):
     paused: bool
     """The node has no contact with a majority."""
     lost: bool
@@ -221,8 +199,7 @@ class ClientPong:
     life. More while a node has many clients."""
 
 
-@frozen
-class ClientBye:
+class ClientBye(Struct, frozen=True, gc=False):
     """The client is closed."""
 
 

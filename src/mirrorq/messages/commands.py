@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.messages.identities import MemberId, SessionId
 from mirrorq.messages.views import Member
 
 
-@frozen
-class RegisterNode:
+class RegisterNode(Struct, frozen=True, gc=False):
     """A node came up. An older incarnation of the same (node, store) is known dead."""
 
     node: str
@@ -19,8 +18,7 @@ class RegisterNode:
     witness: bool
 
 
-@frozen
-class NodeStopped:
+class NodeStopped(Struct, frozen=True, gc=False):
     """A node is being closed by its user: its end is a shutdown, not a failure."""
 
     node: str
@@ -28,8 +26,7 @@ class NodeStopped:
     incarnation: int
 
 
-@frozen
-class DeclareQueue:
+class DeclareQueue(Struct, frozen=True, gc=False):
     name: str
     durable: bool
     exclusive: bool
@@ -42,8 +39,7 @@ class DeclareQueue:
     """The first view, all in sync; the master first. Chosen by the leader's placement."""
 
 
-@frozen
-class DeclareShards:
+class DeclareShards(Struct, frozen=True, gc=False):
     """Make a sharded queue with all its rings at once; one that exists gets those that it lacks."""
 
     name: str
@@ -55,8 +51,7 @@ class DeclareShards:
     """The first view of each shard, all in sync; the master first. Chosen by the leader."""
 
 
-@frozen
-class DeleteQueue:
+class DeleteQueue(Struct, frozen=True, gc=False):
     """Delete a queue, or a sharded one with all its rings."""
 
     queue_id: int
@@ -67,22 +62,19 @@ class DeleteQueue:
     is only marked: its master empties the outbox first."""
 
 
-@frozen
-class NoteConsumers:
+class NoteConsumers(Struct, frozen=True, gc=False):
     """An auto-delete queue has had a consumer: from now on it goes with its last one."""
 
     queue_id: int
 
 
-@frozen
-class NoteOutbox:
+class NoteOutbox(Struct, frozen=True, gc=False):
     """A queue is about to send messages to other queues: before it is deleted it does."""
 
     queue_id: int
 
 
-@frozen
-class ChangeView:
+class ChangeView(Struct, frozen=True, gc=False):
     """Compare-and-set: fails when the queue's epoch is not `replaces`."""
 
     queue_id: int
@@ -94,8 +86,7 @@ class ChangeView:
     these members in sync."""
 
 
-@frozen
-class RemoveNode:
+class RemoveNode(Struct, frozen=True, gc=False):
     """Forget a node: its store is none of the cluster's any more, for ever."""
 
     node: str
@@ -107,15 +98,13 @@ class RemoveNode:
     """Other stores of that name, which vote and have not registered: the leader puts them in."""
 
 
-@frozen
-class NameCluster:
+class NameCluster(Struct, frozen=True, gc=False):
     """The first leader gives the cluster its id. Later ones of these change nothing."""
 
     cluster: int
 
 
-@frozen
-class SetPolicy:
+class SetPolicy(Struct, frozen=True, gc=False):
     """Makes the policy of this name, or replaces it."""
 
     name: str
@@ -123,13 +112,11 @@ class SetPolicy:
     """The rest of the policy: `policy.to_text`."""
 
 
-@frozen
-class ClearPolicy:
+class ClearPolicy(Struct, frozen=True, gc=False):
     name: str
 
 
-@frozen
-class Synchronise:
+class Synchronise(Struct, frozen=True, gc=False):
     """Have the joining members of a queue fetch what they lack, or have them stop."""
 
     queue: str
@@ -137,22 +124,19 @@ class Synchronise:
     on: bool
 
 
-@frozen
-class DeclareExchange:
+class DeclareExchange(Struct, frozen=True, gc=False):
     name: str
     kind: str
     alternate: str = ""
 
 
-@frozen
-class DeleteExchange:
+class DeleteExchange(Struct, frozen=True, gc=False):
     name: str
     if_unused: bool = False
     """Only when nothing is bound to it."""
 
 
-@frozen
-class Bind:
+class Bind(Struct, frozen=True, gc=False):
     exchange: str
     queue: str
     key: str
@@ -160,16 +144,14 @@ class Bind:
     """`routing.arguments_text`."""
 
 
-@frozen
-class Unbind:
+class Unbind(Struct, frozen=True, gc=False):
     exchange: str
     queue: str
     key: str
     arguments: str
 
 
-@frozen
-class TransferMaster:
+class TransferMaster(Struct, frozen=True, gc=False):
     """Changes nothing: the leader proposes it when the queue's master is that node, so that who
     asked learns of it when the node that was asked knows the view."""
 
@@ -177,15 +159,13 @@ class TransferMaster:
     node: str
 
 
-@frozen
-class Rebalance:
+class Rebalance(Struct, frozen=True, gc=False):
     """As TransferMaster, for all queues: `moved` is filled in by the leader at the end."""
 
     moved: int = 0
 
 
-@frozen
-class DropCopy:
+class DropCopy(Struct, frozen=True, gc=False):
     """A node asks whether it may drop its copy of a queue: applied, it does. Changes nothing
     else; fails when the queue's view is of another epoch, or names the member's store."""
 

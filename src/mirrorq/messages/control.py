@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.messages.commands import CatalogCommand
 from mirrorq.messages.identities import MemberId
 
 
-@frozen
-class Hello:
+class Hello(Struct, frozen=True, gc=False):
     """First message on each connection, both ways, and each sign of life after it.
 
     `unheard`: peers that this node has not heard for failure_ms (R11)."""
@@ -27,38 +26,33 @@ class Hello:
     """Names of those that are raised at the sender, for `nodes()` elsewhere."""
 
 
-@frozen
-class Directory:
+class Directory(Struct, frozen=True, gc=False):
     """Who asks to join learns whom else to ask: (name, endpoint) of the cluster's nodes."""
 
     nodes: tuple[tuple[str, str], ...]
 
 
-@frozen
-class Unwelcome:
+class Unwelcome(Struct, frozen=True, gc=False):
     """The sender keeps the receiver's store out of its cluster, and why."""
 
     text: str
 
 
-@frozen
-class LeaseRequest:
+class LeaseRequest(Struct, frozen=True, gc=False):
     """A node asks the catalog leader for its lease. Relayed by nobody here."""
 
     number: int
     member: MemberId
 
 
-@frozen
-class LeaseAnswer:
+class LeaseAnswer(Struct, frozen=True, gc=False):
     number: int
     term: int
     commit_index: int
     """The asker hands out only when its catalog has applied this index."""
 
 
-@frozen
-class LeaseRelease:
+class LeaseRelease(Struct, frozen=True, gc=False):
     """The node hands nothing out any more: its masters may be replaced at once."""
 
     member: MemberId
@@ -66,8 +60,7 @@ class LeaseRelease:
     """Newest request it gives up. A release that comes after a grant to a later one is void."""
 
 
-@frozen
-class CatalogRequest:
+class CatalogRequest(Struct, frozen=True, gc=False):
     """Ask the leader to propose `command` (members of DeclareQueue are filled in there)."""
 
     number: int
@@ -77,8 +70,7 @@ class CatalogRequest:
     """Number of the oldest request that the member still waits for; 0: it does not say."""
 
 
-@frozen
-class CatalogAnswer:
+class CatalogAnswer(Struct, frozen=True, gc=False):
     """`error`: "" or the name of an exception class of mirrorq.errors; `text` its message.
     `value`: DeclareQueue: the queue id. `retry`: not the leader, or no majority now."""
 
@@ -89,16 +81,14 @@ class CatalogAnswer:
     retry: bool = False
 
 
-@frozen
-class Yield:
+class Yield(Struct, frozen=True, gc=False):
     """The leader asks a living master to hand out nothing more of a queue in this epoch."""
 
     queue_id: int
     epoch: int
 
 
-@frozen
-class Yielded:
+class Yielded(Struct, frozen=True, gc=False):
     """The master's promise: until it has installed a newer view it hands out nothing of the
     queue. Repeated until then."""
 
@@ -107,8 +97,7 @@ class Yielded:
     member: MemberId
 
 
-@frozen
-class QueueReport:
+class QueueReport(Struct, frozen=True, gc=False):
     """A master tells all nodes what its queue counts, for `status()` there."""
 
     queue_id: int
@@ -126,8 +115,7 @@ class QueueReport:
     acked: int = 0
 
 
-@frozen
-class SyncReport:
+class SyncReport(Struct, frozen=True, gc=False):
     """A joining member tells all nodes how far it is, for `status()` there."""
 
     queue_id: int
@@ -141,8 +129,7 @@ class SyncReport:
     """At the pace of the last seconds; 0 = not known."""
 
 
-@frozen
-class NodeQuestion:
+class NodeQuestion(Struct, frozen=True, gc=False):
     """Asked of every other node for somebody: who uses it, or to disconnect a client. See
     `roll_call`. Answered by NodeAnswer with the same number; one that is not known too."""
 
@@ -152,8 +139,7 @@ class NodeQuestion:
     why: str = ""
 
 
-@frozen
-class NodeAnswer:
+class NodeAnswer(Struct, frozen=True, gc=False):
     number: int
     count: int
     data: bytes

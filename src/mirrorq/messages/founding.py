@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.messages.identities import StoreId
 
@@ -20,36 +20,31 @@ __all__ = [
 Members = tuple[StoreId, ...]
 
 
-@frozen
-class FoundingProposal:
+class FoundingProposal(Struct, frozen=True, gc=False):
     """Coordinator to all others. Sorted by name."""
 
     members: Members
 
 
-@frozen
-class FoundingPromise:
+class FoundingPromise(Struct, frozen=True, gc=False):
     """The sender's promise is on its disk."""
 
     members: Members
 
 
-@frozen
-class FoundingDone:
+class FoundingDone(Struct, frozen=True, gc=False):
     """The cluster is founded with these; said by any founded store that knows it."""
 
     members: Members
 
 
-@frozen
-class FoundingRefused:
+class FoundingRefused(Struct, frozen=True, gc=False):
     """The sender cannot promise what was proposed; for the operator."""
 
     text: str
 
 
-@frozen
-class AdmissionRequest:
+class AdmissionRequest(Struct, frozen=True, gc=False):
     """The sender's store is empty, has promised nothing, and wants to be a voter."""
 
     joins: bool = False

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from msgspec import Struct
 
 Range = tuple[int, int]
 """(first, last), both inclusive."""
 
 
-@frozen(order=True)
-class StoreId:
+class StoreId(Struct, frozen=True, gc=False, order=True):
     """One store on one node: what votes in the catalog. A wiped store is another one."""
 
     node: str
@@ -17,8 +16,7 @@ class StoreId:
     """Random 63-bit identity, made when the store is created."""
 
 
-@frozen(order=True)
-class MemberId:
+class MemberId(Struct, frozen=True, gc=False, order=True):
     """One life of one store: what stands in a view."""
 
     node: str
@@ -36,8 +34,7 @@ def first_incarnation(store: int) -> int:
     return (store & 0x3FFF_FFFF) + 1
 
 
-@frozen(order=True)
-class SessionId:
+class SessionId(Struct, frozen=True, gc=False, order=True):
     """One handle. It lives on `node` and never moves to another."""
 
     node: str

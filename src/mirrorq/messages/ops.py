@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.messages.identities import Range
 from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
@@ -55,8 +55,7 @@ FLAG_PRIORITY = PRIORITY_MAX << PRIORITY_SHIFT
 """Publish: these bits of the flags are the priority of the frame's messages."""
 
 
-@frozen
-class Header:
+class Header(Struct, frozen=True, gc=False):
     """The fixed part of every frame (docs/disk-format.md has the layout)."""
 
     kind: int
@@ -97,20 +96,17 @@ class Header:
         return self.first_number + self.count - 1
 
 
-@frozen
-class AckOp:
+class AckOp(Struct, frozen=True, gc=False):
     ranges: tuple[Range, ...]
 
 
-@frozen
-class ReturnOp:
+class ReturnOp(Struct, frozen=True, gc=False):
     """Messages that go back to their places; each one's delivery count grows by one."""
 
     ranges: tuple[Range, ...]
 
 
-@frozen
-class ReturnLaterOp:
+class ReturnLaterOp(Struct, frozen=True, gc=False):
     """As ReturnOp; but the messages are ready only when a LaneOp says so, at `due_us`."""
 
     ranges: tuple[Range, ...]
@@ -118,8 +114,7 @@ class ReturnLaterOp:
     """Microseconds since 1970-01-01 UTC, by the master's clock."""
 
 
-@frozen
-class LaneOp:
+class LaneOp(Struct, frozen=True, gc=False):
     """Delayed messages are due."""
 
     entering: tuple[Range, ...]
@@ -135,21 +130,18 @@ class LaneOp:
         return self.place + sum(last - first + 1 for first, last in self.entering)
 
 
-@frozen
-class HorizonOp:
+class HorizonOp(Struct, frozen=True, gc=False):
     sequence: int
     """Messages below this sequence may be handed out."""
 
 
-@frozen
-class HorizonsOp:
+class HorizonsOp(Struct, frozen=True, gc=False):
     """Horizons of several priorities: each (priority, place) as in HorizonOp."""
 
     horizons: tuple[tuple[int, int], ...]
 
 
-@frozen
-class PromotedOp:
+class PromotedOp(Struct, frozen=True, gc=False):
     """The first op of a new master. `how`: clean, unclean or cold.
 
     An unclean one begins another past of the queue: its master was not in sync."""
@@ -165,32 +157,27 @@ class PromotedOp:
     """Unclean: how many messages are lost, as far as the new master can tell."""
 
 
-@frozen
-class RefusalOp:
+class RefusalOp(Struct, frozen=True, gc=False):
     reason: str
 
 
-@frozen
-class PurgeOp:
+class PurgeOp(Struct, frozen=True, gc=False):
     ranges: tuple[Range, ...]
 
 
-@frozen
-class DropHeadOp:
+class DropHeadOp(Struct, frozen=True, gc=False):
     """Messages that ended to make room for newer ones."""
 
     ranges: tuple[Range, ...]
 
 
-@frozen
-class ExpiryOp:
+class ExpiryOp(Struct, frozen=True, gc=False):
     """Messages whose time to live was over while they were ready."""
 
     ranges: tuple[Range, ...]
 
 
-@frozen
-class DiscardOp:
+class DiscardOp(Struct, frozen=True, gc=False):
     """Messages that end without an ack because a consumer said so, or could not take them."""
 
     ranges: tuple[Range, ...]
@@ -198,8 +185,7 @@ class DiscardOp:
     """rejected or delivery_limit."""
 
 
-@frozen
-class OutboxOp:
+class OutboxOp(Struct, frozen=True, gc=False):
     """Messages that end here and are to be published in another queue, exactly once."""
 
     ranges: tuple[Range, ...]
@@ -209,8 +195,7 @@ class OutboxOp:
     """expired, maxlen, rejected or delivery_limit; moved: somebody asked for it (`redrive`)."""
 
 
-@frozen
-class OutboxDoneOp:
+class OutboxDoneOp(Struct, frozen=True, gc=False):
     """What an outbox has for a queue, up to this number, has been dealt with."""
 
     target: int
@@ -220,16 +205,14 @@ class OutboxDoneOp:
     deleted."""
 
 
-@frozen
-class ProducerOp:
+class ProducerOp(Struct, frozen=True, gc=False):
     """A producer id is given (`expired` empty; the id is the op's lsn) or ids end."""
 
     session: str
     expired: tuple[int, ...] = ()
 
 
-@frozen
-class UnknownOp:
+class UnknownOp(Struct, frozen=True, gc=False):
     """An op of a version to come: the queue stops here and names the version it needs."""
 
     kind: int
@@ -260,8 +243,7 @@ Payload = (
 )
 
 
-@frozen
-class Step:
+class Step(Struct, frozen=True, gc=False):
     """What the messages of a publish frame come with: all of it in one op, or nothing."""
 
     ranges: tuple[Range, ...]
@@ -270,8 +252,7 @@ class Step:
     """The queue that the frame's messages are for; 0: this one."""
 
 
-@frozen(eq=False)
-class Entry:
+class Entry(Struct, frozen=True, gc=False, eq=False):
     """One op in a log. Publish entries have payload None: bodies stay in the frame."""
 
     header: Header

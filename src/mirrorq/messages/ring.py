@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.messages.ops import Entry
 
 
-@frozen
-class Data:
+class Data(Struct, frozen=True, gc=False):
     """R1: new ops go right. `stable` rides along."""
 
     queue_id: int
@@ -17,8 +16,7 @@ class Data:
     entries: tuple[Entry, ...]
 
 
-@frozen
-class Mark:
+class Mark(Struct, frozen=True, gc=False):
     """R2, master to the right when idle: what is stable, and the sender's received lsn.
 
     A receiver that has less than `received` has lost something and asks for it.
@@ -30,8 +28,7 @@ class Mark:
     received: int
 
 
-@frozen
-class Watermark:
+class Watermark(Struct, frozen=True, gc=False):
     """R2: the running minimum of `durable`, passed right; the last in sync to the master."""
 
     queue_id: int
@@ -39,8 +36,7 @@ class Watermark:
     lsn: int
 
 
-@frozen
-class JoinerDurable:
+class JoinerDurable(Struct, frozen=True, gc=False):
     """A member's own durable, told to the master: a joining one's while its copy is complete
     (R8); one in sync tells it while ops wait, so that the master sees who is slow (R9)."""
 
@@ -49,8 +45,7 @@ class JoinerDurable:
     lsn: int
 
 
-@frozen
-class History:
+class History(Struct, frozen=True, gc=False):
     """R6: (epoch, last lsn) of the master's log as it was when this epoch began."""
 
     queue_id: int
@@ -58,16 +53,14 @@ class History:
     history: tuple[tuple[int, int], ...]
 
 
-@frozen
-class HistoryRequest:
+class HistoryRequest(Struct, frozen=True, gc=False):
     """An unrepaired member to its left, when the history has not come."""
 
     queue_id: int
     epoch: int
 
 
-@frozen
-class Repaired:
+class Repaired(Struct, frozen=True, gc=False):
     """R6: a repaired member to its left: send what follows `received`."""
 
     queue_id: int
@@ -75,8 +68,7 @@ class Repaired:
     received: int
 
 
-@frozen
-class ResendFrom:
+class ResendFrom(Struct, frozen=True, gc=False):
     """R1: a gap was seen; send again from `lsn` on."""
 
     queue_id: int
@@ -84,16 +76,14 @@ class ResendFrom:
     lsn: int
 
 
-@frozen
-class TooOld:
+class TooOld(Struct, frozen=True, gc=False):
     """To a joiner that asked for an op no longer kept: take a new state."""
 
     queue_id: int
     epoch: int
 
 
-@frozen
-class TransferRequest:
+class TransferRequest(Struct, frozen=True, gc=False):
     """R7: a joiner asks one in-sync member for its applied state, under its own number."""
 
     queue_id: int
@@ -101,8 +91,7 @@ class TransferRequest:
     number: int
 
 
-@frozen
-class TransferState:
+class TransferState(Struct, frozen=True, gc=False):
     """R7: the applied state at `lsn`. Replaces, never merges."""
 
     queue_id: int
@@ -112,8 +101,7 @@ class TransferState:
     state: bytes
 
 
-@frozen
-class FetchFrames:
+class FetchFrames(Struct, frozen=True, gc=False):
     """R7: send frames of live messages after `after_sequence`, up to `upto_sequence`."""
 
     queue_id: int
@@ -126,8 +114,7 @@ class FetchFrames:
     """Another request is for what lies before: leave a frame out that begins there."""
 
 
-@frozen
-class FrameChunk:
+class FrameChunk(Struct, frozen=True, gc=False):
     """R7: frames of live messages with after_sequence < sequence <= upto_sequence.
 
     Whatever is not among them in that span is not live at the sender.
@@ -141,8 +128,7 @@ class FrameChunk:
     entries: tuple[Entry, ...]
 
 
-@frozen
-class PackedChunk:
+class PackedChunk(Struct, frozen=True, gc=False):
     """A FrameChunk as it travels: its frames end to end, as they lie on the donor's disk. The
     joiner's driver checks and splits them."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.messages.identities import SessionId
 
 
-@frozen
-class HandOut:
+class HandOut(Struct, frozen=True, gc=False):
     """One contiguous piece of a delivery: all of one count, handed to one consumer.
 
     A delivery is named by (epoch, sequence, delivery count, hand-out number); `number` is
@@ -23,8 +22,7 @@ class HandOut:
     """The delivery count of every message in it: 1 at the first delivery."""
 
 
-@frozen
-class Attach:
+class Attach(Struct, frozen=True, gc=False):
     """First request of an attachment. `held`: what users of this handle have taken and
     not settled. What the master had handed to this session and is not in `held` was seen by
     nobody and goes back uncounted. `producer`: 0 = none yet."""
@@ -35,13 +33,11 @@ class Attach:
     """The key of the client. Its entry node puts it in."""
 
 
-@frozen
-class OpenProducer:
+class OpenProducer(Struct, frozen=True, gc=False):
     """Ask for a producer id; answered by ProducerOpened when the op is stable."""
 
 
-@frozen
-class Publish:
+class Publish(Struct, frozen=True, gc=False):
     """A batch in a frame that names producer, first_number, settled; not yet stamped.
 
     `whole`: a put_many: never cut inside, all or none.
@@ -53,8 +49,7 @@ class Publish:
     """With FLAG_STEP: the deliveries that it acks. It is stored when all of them are taken."""
 
 
-@frozen
-class Subscribe:
+class Subscribe(Struct, frozen=True, gc=False):
     """Start a consumer, or change it. `number` is the session's own; 0 is get()'s."""
 
     number: int
@@ -68,13 +63,11 @@ class Subscribe:
     """Who it is, for those who cannot have the queue because of it."""
 
 
-@frozen
-class Unsubscribe:
+class Unsubscribe(Struct, frozen=True, gc=False):
     number: int
 
 
-@frozen
-class Credit:
+class Credit(Struct, frozen=True, gc=False):
     """The consumer may be sent messages until `total` have been handed to it in all,
     counted from the attachment's beginning. It only grows within an attachment; 0: nothing more
     is to be handed to it until the next Credit."""
@@ -86,8 +79,7 @@ class Credit:
     message that passes them. 0: no bound, or the one that there is. Entry nodes put it in."""
 
 
-@frozen
-class Settle:
+class Settle(Struct, frozen=True, gc=False):
     """Acks and returns. `kind`: ack, nack (counted), reject (ends without an ack), move (ends
     here and goes to `target`) or giveback (seen by nobody).
 
@@ -103,20 +95,17 @@ class Settle:
     """move: the id of another queue."""
 
 
-@frozen
-class Browse:
+class Browse(Struct, frozen=True, gc=False):
     request: int
     start: int
     count_max: int
 
 
-@frozen
-class Purge:
+class Purge(Struct, frozen=True, gc=False):
     request: int
 
 
-@frozen
-class AckRange:
+class AckRange(Struct, frozen=True, gc=False):
     """All that lives from `first` to `last` is done with; answered by Purged. For the consumer
     `number` of this session, which holds a claim."""
 
@@ -126,27 +115,23 @@ class AckRange:
     last: int
 
 
-@frozen
-class Recalled:
+class Recalled(Struct, frozen=True, gc=False):
     """What no call had returned at this recall is given back."""
 
     number: int
 
 
-@frozen
-class Inquire:
+class Inquire(Struct, frozen=True, gc=False):
     """Ask for Counts."""
 
     request: int
 
 
-@frozen
-class Detach:
+class Detach(Struct, frozen=True, gc=False):
     """The handle is closed. Everything it holds goes back (what users took: counted)."""
 
 
-@frozen
-class Ping:
+class Ping(Struct, frozen=True, gc=False):
     """A sign of life, or a mark: the Pong comes when all requests before it have been taken, and
     behind all that was sent before."""
 
@@ -169,38 +154,32 @@ Request = (
 )
 
 
-@frozen
-class Attached:
+class Attached(Struct, frozen=True, gc=False):
     """Answer to Attach: requests of this attachment are served."""
 
 
-@frozen
-class Detached:
+class Detached(Struct, frozen=True, gc=False):
     """The master does not know this attachment (or saw a gap): attach again."""
 
 
-@frozen
-class ProducerOpened:
+class ProducerOpened(Struct, frozen=True, gc=False):
     producer: int
 
 
-@frozen
-class ProducerUnknown:
+class ProducerUnknown(Struct, frozen=True, gc=False):
     """The id has expired: what is open under it is of unknown outcome."""
 
     producer: int
 
 
-@frozen
-class Confirmed:
+class Confirmed(Struct, frozen=True, gc=False):
     """Stable. Each: (first number, count, first sequence)."""
 
     producer: int
     runs: tuple[tuple[int, int, int], ...]
 
 
-@frozen
-class Refused:
+class Refused(Struct, frozen=True, gc=False):
     """Certainly not stored, told from a stable op."""
 
     producer: int
@@ -209,16 +188,14 @@ class Refused:
     reason: str
 
 
-@frozen
-class ResendNumber:
+class ResendNumber(Struct, frozen=True, gc=False):
     """A gap in a producer's numbers: send again from `number` on."""
 
     producer: int
     number: int
 
 
-@frozen
-class Deliver:
+class Deliver(Struct, frozen=True, gc=False):
     """Messages for one consumer. `frames`: pieces that hold the bodies, in order of
     sequence within each hand-out; filled in by the driver of the master's node."""
 
@@ -229,8 +206,7 @@ class Deliver:
     """There are no frames, and none are to be filled in."""
 
 
-@frozen
-class Settled:
+class Settled(Struct, frozen=True, gc=False):
     """`refused`: what was not taken, with the reason in `why`."""
 
     request: int
@@ -238,8 +214,7 @@ class Settled:
     why: str = ""
 
 
-@frozen
-class Browsed:
+class Browsed(Struct, frozen=True, gc=False):
     """`counts`: (first, last, delivery count) of what was found; `frames` hold the bodies."""
 
     request: int
@@ -247,8 +222,7 @@ class Browsed:
     frames: tuple[bytes, ...] = ()
 
 
-@frozen
-class Purged:
+class Purged(Struct, frozen=True, gc=False):
     """Of Purge and AckRange: how many messages ended."""
 
     request: int
@@ -257,8 +231,7 @@ class Purged:
     """Why none did."""
 
 
-@frozen
-class Counts:
+class Counts(Struct, frozen=True, gc=False):
     request: int
     ready: int
     unacknowledged: int
@@ -272,8 +245,7 @@ class Counts:
     all this."""
 
 
-@frozen
-class Flow:
+class Flow(Struct, frozen=True, gc=False):
     """What the queue takes before a put waits (overflow: block): so much more than what the
     master has, which is this producer's messages up to number `highest`.
 
@@ -293,8 +265,7 @@ class Flow:
     why: str = ""
 
 
-@frozen
-class Recall:
+class Recall(Struct, frozen=True, gc=False):
     """Another consumer waits for messages: give back what no call has returned."""
 
     consumer: int
@@ -302,16 +273,14 @@ class Recall:
     """Of a purge that waits for it: say `Recalled` when that is done. 0: none does."""
 
 
-@frozen
-class ConsumerRefused:
+class ConsumerRefused(Struct, frozen=True, gc=False):
     """The queue does not take the consumer, or does not keep it; `why` says it in words."""
 
     number: int
     why: str
 
 
-@frozen
-class Pong:
+class Pong(Struct, frozen=True, gc=False):
     pass
 
 
@@ -335,8 +304,7 @@ Reply = (
 )
 
 
-@frozen
-class SessionRequest:
+class SessionRequest(Struct, frozen=True, gc=False):
     """Envelope, session to master. `number` counts 1, 2, 3, … within the attachment; a gap
     means loss: the master answers Detached and the session attaches again."""
 
@@ -348,8 +316,7 @@ class SessionRequest:
     request: Request
 
 
-@frozen
-class SessionReply:
+class SessionReply(Struct, frozen=True, gc=False):
     """Envelope, master to session. Numbered like requests, and a gap has the same cure."""
 
     queue_id: int

@@ -8,7 +8,7 @@ count, the *winners*.
 
 from __future__ import annotations
 
-from attrs import frozen
+from msgspec import Struct
 
 DONE = "committed already"
 """How a refusal begins that is a success for a task, and for a driver that was here before."""
@@ -23,8 +23,7 @@ Winner = tuple[int, int, int, int]
 """(partition, attempt, chunks, messages): an attempt, and all that it has staged."""
 
 
-@frozen
-class Stage:
+class Stage(Struct, frozen=True, gc=False):
     """The first body of a chunk: its other messages show nothing until a commit."""
 
     transaction: str
@@ -36,8 +35,7 @@ class Stage:
     """Its number within the attempt, from 1."""
 
 
-@frozen
-class SealOp:
+class SealOp(Struct, frozen=True, gc=False):
     """These winners of a run wait for the decision of another queue, for as long as it takes."""
 
     transaction: str
@@ -48,8 +46,7 @@ class SealOp:
     """Id of the queue that decides."""
 
 
-@frozen
-class CommitOp:
+class CommitOp(Struct, frozen=True, gc=False):
     """Winners of a run become messages, in this order, and everything else of this version, and
     of those before it, is dropped."""
 
@@ -67,8 +64,7 @@ class CommitOp:
     """Another queue says so: the winners are those that are sealed here."""
 
 
-@frozen
-class AbortOp:
+class AbortOp(Struct, frozen=True, gc=False):
     """A run will never be committed: what it has staged is dropped, and it is fenced."""
 
     transaction: str
@@ -82,8 +78,7 @@ class AbortOp:
     """Another queue says so: it holds for a sealed run too."""
 
 
-@frozen
-class AskOp:
+class AskOp(Struct, frozen=True, gc=False):
     """A queue with a sealed run asks the one that decides.
 
     In its own log: the question goes into its outbox. In the log of the one that decides: where
@@ -97,8 +92,7 @@ class AskOp:
     """Id of the queue that asks."""
 
 
-@frozen
-class Errand:
+class Errand(Struct, frozen=True, gc=False):
     """What one queue tells or asks another, through its outbox."""
 
     what: str

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.messages.identities import MemberId
 
 
-@frozen
-class Member:
+class Member(Struct, frozen=True, gc=False):
     id: MemberId
     in_sync: bool
 
 
-@frozen
-class View:
+class View(Struct, frozen=True, gc=False):
     """The ring of one queue at one epoch: oldest first; members[0] is the master.
 
     Members in sync stand before joining ones. `how` is said of the change of master that

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.effects import RaftEntry, RaftImage, RaftSnapshot, RaftWrite
 from mirrorq.messages import StoreId
@@ -204,7 +204,7 @@ def merge_writes(earlier: RaftWrite | None, later: RaftWrite | None) -> RaftWrit
     if later.snapshot is None and later.truncate_from is None:
         # As a rule; a thousand proposals of one step are a thousand merges.
         state = later.state if later.state is not None else earlier.state
-        return evolve(earlier, state=state, append=earlier.append + later.append)
+        return replace(earlier, state=state, append=earlier.append + later.append)
     snapshot = later.snapshot if later.snapshot is not None else earlier.snapshot
     kept = [
         entry

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from attrs import define, frozen
+from msgspec import Struct
 
 from mirrorq.effects import Persisted, RaftEntry, RaftSnapshot, RaftWrite
 from mirrorq.messages import StoreId
@@ -48,8 +48,7 @@ KIND_VOTERS = 2
 # --- Between nodes ------------------------------------------------------------------------
 
 
-@frozen
-class VoteRequest:
+class VoteRequest(Struct, frozen=True, gc=False):
     term: int
     """The term that the sender stands for; with `pre` one that it has not entered yet."""
     pre: bool
@@ -58,16 +57,14 @@ class VoteRequest:
     last_term: int
 
 
-@frozen
-class VoteAnswer:
+class VoteAnswer(Struct, frozen=True, gc=False):
     term: int
     """Of a granted pre-vote the term asked for, else the answerer's own."""
     pre: bool
     granted: bool
 
 
-@frozen
-class AppendRequest:
+class AppendRequest(Struct, frozen=True, gc=False):
     """Also the heartbeat, then without entries."""
 
     term: int
@@ -79,15 +76,13 @@ class AppendRequest:
     """The leader's clock at this round; comes back in the answer."""
 
 
-@frozen
-class InstallSnapshot:
+class InstallSnapshot(Struct, frozen=True, gc=False):
     term: int
     snapshot: RaftSnapshot
     sent_ms: int
 
 
-@frozen
-class AppendAnswer:
+class AppendAnswer(Struct, frozen=True, gc=False):
     """Answers AppendRequest and InstallSnapshot."""
 
     term: int
@@ -108,70 +103,60 @@ RAFT_MESSAGES = (VoteRequest, VoteAnswer, AppendRequest, InstallSnapshot, Append
 # --- Events -------------------------------------------------------------------------------
 
 
-@frozen
-class Tick:
+class Tick(Struct, frozen=True, gc=False):
     """Time has passed: `wake_at_ms` has come. Harmless at any time."""
 
 
-@frozen
-class Late:
+class Late(Struct, frozen=True, gc=False):
     """This node was stepped so much later than it had wanted: it was given no time. For so long
     nobody's silence counts, as what was sent to it may still wait beside this event."""
 
     by_ms: int
 
 
-@frozen
-class Received:
+class Received(Struct, frozen=True, gc=False):
     sender: StoreId
     message: RaftMessage
 
 
-@frozen
-class Propose:
+class Propose(Struct, frozen=True, gc=False):
     """Append a catalog command. `number` comes back in `accepted` or `rejected`."""
 
     number: int
     data: bytes
 
 
-@frozen
-class ProposeVoters:
+class ProposeVoters(Struct, frozen=True, gc=False):
     """Change the voters by exactly one. `number` comes back in `accepted` or `rejected`."""
 
     number: int
     voters: tuple[StoreId, ...]
 
 
-@frozen
-class PeerDead:
+class PeerDead(Struct, frozen=True, gc=False):
     """The process on this store is known to have ended; silence alone is no such proof."""
 
     store: StoreId
 
 
-@frozen
-class Contact:
+class Contact(Struct, frozen=True, gc=False):
     """Ask the majority for a sign of life now, for instance because a lease is wanted."""
 
 
-@frozen
-class Compact:
+class Compact(Struct, frozen=True, gc=False):
     """`data` is the catalog as it is after applying `index`; the log up to there may go."""
 
     index: int
     data: bytes
 
 
-@frozen
-class Promise:
+class Promise(Struct, frozen=True, gc=False):
     """Keep the promise to a founding on disk (it shares the hard state's value)."""
 
     founding: bytes
 
 
-@frozen
-class Found:
+class Found(Struct, frozen=True, gc=False):
     """The cluster is founded with these voters. Without effect on a founded store."""
 
     voters: tuple[StoreId, ...]
@@ -194,8 +179,7 @@ RaftEvent = (
 # --- Effects ------------------------------------------------------------------------------
 
 
-@define
-class RaftEffects:
+class RaftEffects(Struct):
     """What one step wants done, in the order of the fields.
 
     The writes of several steps may share one commit (`merge_writes`); then `send`,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.messages import (
     AckRange,
@@ -20,26 +20,22 @@ from mirrorq.messages import (
 # --- Events -------------------------------------------------------------------------------
 
 
-@frozen
-class MasterChanged:
+class MasterChanged(Struct, frozen=True, gc=False):
     """Somebody serves the queue in this reign, or nobody does now."""
 
     epoch: int
     available: bool
 
 
-@frozen
-class ReplyArrived:
+class ReplyArrived(Struct, frozen=True, gc=False):
     reply: SessionReply
 
 
-@frozen
-class LinkLost:
+class LinkLost(Struct, frozen=True, gc=False):
     """What was on the way may be gone."""
 
 
-@frozen
-class Closed:
+class Closed(Struct, frozen=True, gc=False):
     """The node, the client or the queue is no more."""
 
     reason: str
@@ -54,8 +50,7 @@ class Closed:
 SessionEvent = MasterChanged | ReplyArrived | LinkLost | Closed
 
 
-@frozen
-class Put:
+class Put(Struct, frozen=True, gc=False):
     """A batch of messages to publish. `token` comes back with the outcome."""
 
     token: object
@@ -70,8 +65,7 @@ class Put:
     """Deliveries that it acks in the same op."""
 
 
-@frozen
-class SettleCall:
+class SettleCall(Struct, frozen=True, gc=False):
     """`kind`: ack or nack."""
 
     token: object
@@ -83,8 +77,7 @@ class SettleCall:
     """nack: the messages come again after this, at the earliest."""
 
 
-@frozen
-class Query:
+class Query(Struct, frozen=True, gc=False):
     """Browse, Purge or Inquire; the request number is put in here."""
 
     token: object
@@ -94,8 +87,7 @@ class Query:
 # --- Output -------------------------------------------------------------------------------
 
 
-@frozen
-class Stored:
+class Stored(Struct, frozen=True, gc=False):
     """Messages `index` to index + count - 1 of the put have these sequences."""
 
     token: object
@@ -104,8 +96,7 @@ class Stored:
     first_sequence: int
 
 
-@frozen
-class Failed:
+class Failed(Struct, frozen=True, gc=False):
     """Messages of the put that were refused, or whose outcome is unknown."""
 
     token: object
@@ -115,34 +106,29 @@ class Failed:
     unknown: bool
 
 
-@frozen
-class SettleDone:
+class SettleDone(Struct, frozen=True, gc=False):
     token: object
     refused: tuple[HandOut, ...]
     why: str
 
 
-@frozen
-class QueryDone:
+class QueryDone(Struct, frozen=True, gc=False):
     token: object
     reply: object
     """Browsed, Purged or Counts."""
 
 
-@frozen
-class Delivered:
+class Delivered(Struct, frozen=True, gc=False):
     deliver: Deliver
 
 
-@frozen
-class DropBuffered:
+class DropBuffered(Struct, frozen=True, gc=False):
     """A new attachment: what no call has returned is void. `failover`: the master changed."""
 
     failover: bool
 
 
-@frozen
-class GiveBack:
+class GiveBack(Struct, frozen=True, gc=False):
     """Another consumer waits, or a purge: return what no call has taken."""
 
     consumer: int
@@ -150,8 +136,7 @@ class GiveBack:
     """Not 0: then say `recalled` with it."""
 
 
-@frozen
-class PutCredit:
+class PutCredit(Struct, frozen=True, gc=False):
     """How much the handle may put in all before a put has to wait, counted since it was made.
 
     `is_known` is False until a master has answered for the first time.
@@ -168,8 +153,7 @@ class PutCredit:
     why: str = ""
 
 
-@frozen
-class ConsumerFailed:
+class ConsumerFailed(Struct, frozen=True, gc=False):
     number: int
     why: str
 

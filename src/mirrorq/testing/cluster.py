@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from random import Random
 
-from attrs import define, evolve, field
+from attrs import define, field
+from msgspec.structs import replace
 
 from mirrorq.config import Config
 from mirrorq.engine import Engine
@@ -632,7 +633,7 @@ class SimulatedCluster:
                 start = max(piece.first - header.first_sequence, 0)
                 stop = min(piece.last + 1 - header.first_sequence, header.count)
                 found.append(self._codec.cut(entry.frame, start, stop))
-        return evolve(reply, reply=evolve(deliver, frames=tuple(found)))
+        return replace(reply, reply=replace(deliver, frames=tuple(found)))
 
     def _tell_ports(self, node: SimulatedNode, change: MasterChange | MasterLinkLost) -> None:
         for queue_id, port in list(node.ports.values()):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import attrs
+from msgspec import Struct
 
 from mirrorq.attachments import Attachment, Attachments
 from mirrorq.claims import Claims
@@ -86,13 +87,14 @@ DEFINED = (
     Vacancy,
     Work,
 )
-"""Mutable attrs classes."""
+"""Mutable classes of attrs."""
 COLUMNS = (Column, Sizes)
 SHARED = frozenset(("_config", "_codec", "out", "_standing", "meter", "tally", "_targets"))
 """Fields that are no state, or follow from others: the same object in every copy."""
 
 _FIELDS: dict[type, tuple[str, ...]] = {
-    cls: tuple(field.name for field in attrs.fields(cls)) for cls in (*DEFINED, QueueWrite)
+    QueueWrite: QueueWrite.__struct_fields__,
+    **{cls: tuple(field.name for field in attrs.fields(cls)) for cls in DEFINED},
 }
 _NO_EFFECTS = ReplicaEffects()
 
@@ -252,7 +254,10 @@ class _Table(dict[type, Any]):
     """What is done with values of each class; None: nothing, they are never changed."""
 
     def __missing__(self, kind: type) -> Any:
-        is_frozen = attrs.has(kind) and kind.__setattr__ is not object.__setattr__
+        if issubclass(kind, Struct):
+            is_frozen = kind.__struct_config__.frozen
+        else:
+            is_frozen = attrs.has(kind) and kind.__setattr__ is not object.__setattr__
         self[kind] = None if is_frozen else _refuse
         return self[kind]
 

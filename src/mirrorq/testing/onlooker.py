@@ -39,7 +39,7 @@ from mirrorq.testing.disk import QueueFiles, SimulatedDisk
 
 NEAR = 64
 """A frame with this message is looked for so many sequences back before all are looked at."""
-ENDINGS = {
+ENDINGS: dict[type, str] = {
     AckOp: "acked",
     PurgeOp: "purged",
     DropHeadOp: "dropped",

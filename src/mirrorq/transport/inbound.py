@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attrs import field, frozen
+from msgspec import Struct
 
 CONTROL = 0
 """Signs of life, leases, the catalog: small messages that must not wait."""
@@ -17,8 +18,7 @@ Parts = list[bytes]
 """One message as `wire.messages` encodes it."""
 
 
-@frozen
-class PeerMessage:
+class PeerMessage(Struct, frozen=True, gc=False):
     peer: str
     incarnation: int
     channel: int
@@ -38,30 +38,26 @@ class ClientMessage:
     """Of the connection, for `Transport.address_of`; below 0: not known."""
 
 
-@frozen
-class ServerMessage:
+class ServerMessage(Struct, frozen=True, gc=False):
     """To a `ClientSocket`, from the node that it is connected to."""
 
     parts: Parts
     channel: int = DATA
 
 
-@frozen
-class LinkUp:
+class LinkUp(Struct, frozen=True, gc=False):
     """Both connections to the peer (a client: to this endpoint) stand."""
 
     peer: str
 
 
-@frozen
-class LinkDown:
+class LinkDown(Struct, frozen=True, gc=False):
     """A connection to the peer ended. Messages in flight may be lost."""
 
     peer: str
 
 
-@frozen
-class SendLost:
+class SendLost(Struct, frozen=True, gc=False):
     """Messages to this peer were dropped: its connection is gone or its queue is full."""
 
     peer: str
@@ -71,8 +67,7 @@ class SendLost:
     """Bytes of their parts."""
 
 
-@frozen
-class ReplyLost:
+class ReplyLost(Struct, frozen=True, gc=False):
     """Replies to this client were dropped. `gone`: it is not connected any more."""
 
     identity: bytes
@@ -82,16 +77,14 @@ class ReplyLost:
     """Bytes of their parts."""
 
 
-@frozen
-class ProbeResult:
+class ProbeResult(Struct, frozen=True, gc=False):
     """`refused`: nothing listens at the peer's endpoint, though its host answers."""
 
     peer: str
     refused: bool
 
 
-@frozen
-class Refused:
+class Refused(Struct, frozen=True, gc=False):
     """A handshake came to nothing. `who`: the peer (a client: the endpoint) that was tried, or
     the address of who tried. `by_key`: a key was not known; else it is not certain why."""
 
@@ -100,8 +93,7 @@ class Refused:
     by_key: bool = True
 
 
-@frozen
-class Garbage:
+class Garbage(Struct, frozen=True, gc=False):
     """Bytes that are no message of mirrorq. `source` names the sender as far as known."""
 
     source: str

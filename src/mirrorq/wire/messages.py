@@ -20,7 +20,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
-from operator import attrgetter, or_
+from operator import or_
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
@@ -232,7 +232,7 @@ def _form(hint: Any) -> _Form:
         return _tuple_form(get_args(hint))
     if get_origin(hint) in (Union, types.UnionType):
         return _union_form(get_args(hint))
-    if attrs.has(hint):
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         form = _FORMS[hint] = _class_form(hint)
         return form
     raise TypeError(f"{hint!r} has no form on the wire")
@@ -280,19 +280,20 @@ def _union_form(items: tuple[Any, ...]) -> _Form:
     return _Form(reduce(or_, wires), pack, unpack)
 
 
-def _class_form(cls: type) -> _Form:
+def _class_form(cls: type[msgspec.Struct]) -> _Form:
     """An array of the fields, after the tag if the class has one."""
     hints = get_type_hints(cls)
-    fields = attrs.fields(cls)
-    forms = [_form(hints[field.name]) for field in fields]
+    names, defaults = cls.__struct_fields__, cls.__struct_defaults__
+    required = len(names) - len(defaults)
+    forms = [_form(hints[name]) for name in names]
     tag = _TAGS.get(cls)
     struct = msgspec.defstruct(
         cls.__name__,
         [
-            (field.name, form.wire)
-            if field.default is attrs.NOTHING
-            else (field.name, form.wire, _wire_default(field.default))
-            for field, form in zip(fields, forms, strict=True)
+            (name, form.wire)
+            if index < required
+            else (name, form.wire, _wire_default(defaults[index - required]))
+            for index, (name, form) in enumerate(zip(names, forms, strict=True))
         ],
         array_like=True,
         tag=tag,
@@ -300,19 +301,18 @@ def _class_form(cls: type) -> _Form:
         gc=False,
     )
     head = () if tag is None else (tag,)
-    values_of = _values_of([field.name for field in fields])
     astuple = msgspec.structs.astuple
     packs = [(index, form.pack) for index, form in enumerate(forms) if form.pack]
     unpacks = [(index, form.unpack) for index, form in enumerate(forms) if form.unpack]
 
     def pack(value: Any, raw: _Raw) -> Any:
-        return head + values_of(value)
+        return head + astuple(value)
 
     def unpack(value: Any, parts: _Parts) -> Any:
         return cls(*astuple(value))
 
     def pack_nested(value: Any, raw: _Raw) -> Any:
-        values = list(values_of(value))
+        values = list(astuple(value))
         for index, pack_field in packs:
             values[index] = pack_field(values[index], raw)
         return (*head, *values)
@@ -331,14 +331,6 @@ def _wire_default(default: Any) -> Any:
     if default is None or isinstance(default, bool | int | str) or default == ():
         return default
     raise TypeError(f"the default {default!r} has no form on the wire")
-
-
-def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """The fields of an object as a tuple, in one call where there are several."""
-    if not names:
-        return lambda _: ()
-    getter = attrgetter(*names)
-    return getter if len(names) > 1 else lambda value: (getter(value),)
 
 
 def _classes(*unions: Any) -> Iterable[Any]:

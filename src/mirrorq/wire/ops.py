@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
-from attrs import astuple, fields, frozen
+from attrs import frozen
 
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.messages import (
@@ -76,14 +76,11 @@ class _Form:
     kind: OpKind
     op: Any
     """The class of messages.py."""
-    names: tuple[str, ...]
-    """Its fields, in order."""
     decoder: msgspec.msgpack.Decoder[Any]
 
 
 def _form(kind: OpKind, op: Any, array: Any) -> _Form:
-    names = tuple(field.name for field in fields(op))
-    return _Form(kind, op, names, msgspec.msgpack.Decoder(array))
+    return _Form(kind, op, msgspec.msgpack.Decoder(array))
 
 
 _FORMS = (
@@ -142,7 +139,9 @@ def encode_payload(op: Payload) -> bytes:
     Raises:
         TypeError: `op` is an UnknownOp, or None: publish frames have bodies instead.
     """
-    return _encoder.encode([getattr(op, name) for name in _form_of(op).names])
+    if op is None or type(op) not in _FORM_OF_CLASS:
+        raise TypeError(f"{op!r} is no op that can be written")
+    return _encoder.encode(msgspec.structs.astuple(op))
 
 
 def decode_payload(kind: int, payload: bytes) -> Payload:
@@ -199,7 +198,7 @@ _STAGED = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 def encode_staged(asked: Stage | Staging) -> bytes:
     """The first body of a frame with FLAG_STAGED."""
     if isinstance(asked, Stage):
-        return _encoder.encode((int(OpKind.STAGE), astuple(asked)))
+        return _encoder.encode((int(OpKind.STAGE), msgspec.structs.astuple(asked)))
     kind = int(_form_of(asked).kind)
     return _encoder.encode((kind, msgspec.Raw(encode_payload(asked))))
 

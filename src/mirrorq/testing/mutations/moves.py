@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.handover import HandOvers
 from mirrorq.master import Master
@@ -25,7 +25,7 @@ def _promise_epoch() -> Sequence[Patch]:
     real = HandOvers.on_yielded
 
     def on_yielded(self: HandOvers, promise: Yielded, found: View) -> None:
-        real(self, evolve(promise, epoch=found.epoch), found)
+        real(self, replace(promise, epoch=found.epoch), found)
 
     return [(HandOvers, "on_yielded", on_yielded)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.effects import RaftEntry, RaftSnapshot, RaftWrite
 from mirrorq.messages import StoreId
@@ -90,7 +90,7 @@ def _old_votes() -> Sequence[Patch]:
 
     def take(self: Raft, sender: StoreId, answer: VoteAnswer) -> None:
         if answer.granted and not answer.pre:
-            answer = evolve(answer, term=max(answer.term, self.term))
+            answer = replace(answer, term=max(answer.term, self.term))
         real(self, sender, answer)
 
     return [(Raft, "_on_vote_answer", take)]
@@ -128,7 +128,7 @@ def _previous_not_compared() -> Sequence[Patch]:
     def take(self: Raft, sender: StoreId, request: AppendRequest) -> None:
         held = self._log.term_at(request.previous_index)
         if held is not None and held < request.previous_term:
-            request = evolve(request, previous_term=held)
+            request = replace(request, previous_term=held)
         real(self, sender, request)
 
     return [(Raft, "_on_append_request", take)]
@@ -153,7 +153,7 @@ def _snapshot_too_far() -> Sequence[Patch]:
     def compact(self: RaftLog, snapshot: RaftSnapshot) -> None:
         term = self.term_at(snapshot.index + 1)
         if term is not None:
-            snapshot = evolve(snapshot, index=snapshot.index + 1, term=term)
+            snapshot = replace(snapshot, index=snapshot.index + 1, term=term)
         real(self, snapshot)
 
     return [(RaftLog, "compact", compact)]
@@ -165,7 +165,7 @@ def _snapshot_old_voters() -> Sequence[Patch]:
 
     def compact(self: RaftLog, snapshot: RaftSnapshot) -> None:
         assert self.snapshot is not None
-        real(self, evolve(snapshot, voters=self.snapshot.voters))
+        real(self, replace(snapshot, voters=self.snapshot.voters))
 
     return [(RaftLog, "compact", compact)]
 

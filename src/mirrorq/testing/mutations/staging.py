@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.messages import Range
 from mirrorq.messages.staged import FENCED, AbortOp, AskOp, CommitOp, Errand, SealOp
@@ -49,7 +49,7 @@ def _commit_without_counts() -> Sequence[Patch]:
             for name in ((partition, attempt) for partition, attempt, _, _ in op.winners)
             if name in known
         )
-        return real(self, evolve(op, winners=winners, count=sum(one[3] for one in winners)))
+        return real(self, replace(op, winners=winners, count=sum(one[3] for one in winners)))
 
     return [(Staging, "on_commit", on_commit)]
 
@@ -76,7 +76,7 @@ def _sealed_expires() -> Sequence[Patch]:
     real = Staging.on_abort
 
     def on_abort(self: Staging, op: AbortOp) -> Outcome:
-        return real(self, evolve(op, is_decision=True))
+        return real(self, replace(op, is_decision=True))
 
     return [(Staging, "on_abort", on_abort)]
 

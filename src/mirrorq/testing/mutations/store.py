@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.effects import QueueWrite
 from mirrorq.store.queue_log import QueueLog
@@ -65,6 +65,6 @@ def _fetched_lost() -> Sequence[Patch]:
     real = QueueLog.apply
 
     def apply(self: QueueLog, write: QueueWrite) -> None:
-        real(self, evolve(write, fetched=()))
+        real(self, replace(write, fetched=()))
 
     return [(QueueLog, "apply", apply)]

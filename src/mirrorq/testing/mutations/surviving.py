@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq import survivor
 from mirrorq.testing.mutations.registry import Patch, named
@@ -19,7 +20,7 @@ def _old_past() -> Sequence[Patch]:
     def view_of(view: Any, me: Any) -> Any:
         epoch = view.epoch + 1
         kept = {"how": "clean", "generation": view.generation}
-        return evolve(real(view, me), epoch=epoch, reign=epoch, **kept)
+        return replace(real(view, me), epoch=epoch, reign=epoch, **kept)
 
     return [(survivor, "_view_of", view_of)]
 
