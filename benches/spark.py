@@ -12,8 +12,8 @@ that they have in memory, then one commits. Every figure is the best of `--round
 processes and of each kind, says more than a rate on a machine that does other things.
 
 Streaming: a producer keeps its pace, a query with a trigger of one second follows it into a sink
-that does nothing, then the same with a bare source of that pace. Micro-batches of the first
-seconds, while Spark warms up, do not count.
+that does nothing, then the same with a bare source of that pace. A bare source warms Spark up
+before, and micro-batches of the first seconds of each query do not count.
 """
 
 from __future__ import annotations
@@ -337,6 +337,10 @@ class Figures:
                 print(f"{one} / {other}: {ratio:.2f} (by CPU time {cpu_ratio:.2f})")
 
 
+def nothing() -> None:
+    pass
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=2_000_000)
@@ -374,10 +378,6 @@ def main() -> None:
                 process.kill()
                 process.communicate()
             spark.stop()
-
-
-def nothing() -> None:
-    pass
 
 
 def measure(
@@ -447,14 +447,21 @@ def put_at(endpoints: str, queue: str, rate: int, seconds: float) -> None:
     print(f"the producer put {len(put) * len(bodies) / took:,.0f} messages/s", flush=True)
 
 
-def follow(frame: DataFrame, folder: str, seconds: float) -> list[dict[str, Any]]:
-    """Progress of the micro-batches of a query with a trigger of a second."""
+def follow(
+    frame: DataFrame, folder: str, seconds: float, begin: Callable[[], object] = nothing
+) -> list[dict[str, Any]]:
+    """Progress of the micro-batches of a query with a trigger of a second, from its first one on,
+    after which `begin` is called."""
     query = (
         frame.writeStream.format("noop")
         .option("checkpointLocation", folder)
         .trigger(processingTime="1 second")
         .start()
     )
+    while not any(progress["numInputRows"] for progress in query.recentProgress):
+        assert query.exception() is None, query.exception()
+        time.sleep(0.2)
+    begin()
     began = time.monotonic()
     found: dict[int, dict[str, Any]] = {}
     while time.monotonic() < began + seconds:
@@ -498,13 +505,16 @@ def stream(spark: SparkSession, endpoints: str, rate: int, seconds: int) -> None
         context = multiprocessing.get_context("spawn")
         producer = context.Process(target=put_at, args=(endpoints, "stream", rate, seconds))
         reader = spark.readStream.format("mirrorq").options(endpoints=endpoints, queue="stream")
+        bare = spark.readStream.format("bare").option("rate", rate).load()
+        follow(bare, f"{folder}/warm", WARM_S)
+        # So that the query has begun, and nothing gathers before it has.
+        queue.put(b"x" * SIZE).result(60)
         watch = Stopwatch()
-        producer.start()
-        batches = follow(reader.option("columns", "value").load(), f"{folder}/own", seconds)
+        frame = reader.option("columns", "value").load()
+        batches = follow(frame, f"{folder}/own", seconds, producer.start)
         behind, spent = queue.extent().messages, watch.read()
         producer.join()
         own = report("mirrorq", batches, spent, seconds)
-        bare = spark.readStream.format("bare").option("rate", rate).load()
         watch = Stopwatch()
         batches = follow(bare, f"{folder}/bare", seconds)
         other = report("bare", batches, watch.read(), seconds)

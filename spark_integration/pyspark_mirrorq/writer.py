@@ -26,7 +26,7 @@ from pyspark_mirrorq.addresses import Addresses, deciding_queue, is_addressed
 from pyspark_mirrorq.cluster import client_of, connected, handle_on
 from pyspark_mirrorq.options import Options
 
-__all__ = ["BatchWriter", "StreamWriter", "check_columns"]
+__all__ = ["BatchWriter", "StreamWriter", "buffers", "check_columns"]
 
 TEXT = (BinaryType(), StringType())
 WRITTEN: dict[str, tuple[DataType, ...]] = {
@@ -138,14 +138,14 @@ def _stage_batch(attempt: StagedAttempt, batch: pa.RecordBatch, queue: str) -> N
     column = column.cast(pa.binary())
     if not any(name in names for name in CARRIED):
         if len(column):
-            attempt.put_column(*_buffers(column), queue=queue)
+            attempt.put_column(*buffers(column), queue=queue)
         return
     columns = [_listed(batch, names, name) for name in CARRIED]
     properties = [pack_properties(*row) for row in zip(*columns, strict=True)]
     attempt.put_many(column.to_pylist(), properties, queue=queue)
 
 
-def _buffers(column: pa.Array) -> tuple[memoryview, memoryview]:
+def buffers(column: pa.Array) -> tuple[memoryview, memoryview]:
     """Offsets and values of a binary array that has bodies: views, no copy."""
     _, offsets, values = column.buffers()
     start, stop = 4 * column.offset, 4 * (column.offset + len(column) + 1)

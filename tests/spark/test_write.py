@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
@@ -13,7 +15,7 @@ import mirrorq
 from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
 from pyspark_mirrorq.options import parse
-from pyspark_mirrorq.writer import BatchWriter, check_columns
+from pyspark_mirrorq.writer import BatchWriter, buffers, check_columns
 
 from .conftest import patiently
 
@@ -50,6 +52,28 @@ def test_each_row_is_one_message_with_its_properties(
     assert found[b"a"].headers == {"n": "1"}
     assert (found[b"a"].message_id, found[b"a"].key) == ("id-1", "k")
     assert (found[b"b"].headers, found[b"b"].message_id) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "start", "count"),
+    [
+        ([b"a", b"bc", b"", b"def"], 0, 4),
+        ([b"a", b"bc", b"", b"def"], 1, 2),
+        ([b"a", b"bc", b"", b"def"], 3, 1),
+        ([b"", b""], 0, 2),
+        ([b""], 0, 1),
+    ],
+)
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_string()])
+def test_bodies_are_cut_out_of_an_arrays_buffers(
+    values: list[bytes], start: int, count: int, kind: pa.DataType
+) -> None:
+    """Also of a slice, of empty bodies, and of what is no binary array yet."""
+    given = [value if kind == pa.binary() else value.decode() for value in values]
+    offsets, data = buffers(pa.array(given, kind).slice(start, count).cast(pa.binary()))
+    ends = offsets.cast("B").cast("i")
+    found = [bytes(data[low:high]) for low, high in pairwise(ends)]
+    assert found == values[start : start + count]
 
 
 def test_a_transaction_is_written_once_however_often_it_is_asked(
