@@ -80,7 +80,6 @@ PURE = (
     "shortfall",
     "spans",
     "spread",
-    "stages",
     "staging",
     "supervisor",
     "supervisor_events",

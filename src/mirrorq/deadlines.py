@@ -72,8 +72,10 @@ class Deadlines:
         return found
 
 
-def earliest(one: int | None, other: int | None) -> int | None:
-    """The earlier of two times, None being never."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one if one < other else other
+def earliest(*times: int | None) -> int | None:
+    """The earliest of these times, None being never."""
+    found = None
+    for time in times:
+        if time is not None and (found is None or time < found):
+            found = time
+    return found

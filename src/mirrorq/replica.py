@@ -280,7 +280,7 @@ class Replica:
         out = ReplicaEffects()
         self.ring.out = out
         if self.master is not None:
-            self.master.wall_us = wall_us
+            self.master.log.wall_us = wall_us
         for event in events:
             self._on_event(now_ms, wall_us, event)
         if not self.halted:
@@ -288,7 +288,7 @@ class Replica:
         self._make_write(now_ms, out)
         master = self.master
         if master is not None:
-            couriers = master.couriers
+            couriers = master.departures.couriers
             if couriers.requests or couriers.loads:
                 out.requests += couriers.requests
                 out.loads, couriers.requests, couriers.loads = couriers.loads, [], []
@@ -296,8 +296,7 @@ class Replica:
             if attachments.replies:
                 out.replies, attachments.replies = attachments.replies, []
                 self.tally.note_replies(out.replies)
-            if master.commands:
-                out.commands, master.commands = master.commands, []
+            out.commands = master.take_commands()
         out.wake_at_ms = self._wake_at_ms(now_ms, out.wake_at_ms)
         return out
 
@@ -326,13 +325,13 @@ class Replica:
                 self.may_fetch = event.allowed
             case CourierReplied():
                 if master is not None:
-                    master.couriers.on_reply(event.reply)
+                    master.departures.couriers.on_reply(event.reply)
             case OutboxLoaded():
                 if master is not None:
-                    master.couriers.on_loaded(now_ms, event)
+                    master.departures.couriers.on_loaded(now_ms, event)
             case TargetLinkLost():
                 if master is not None:
-                    master.couriers.on_target_link_lost(event.target)
+                    master.departures.couriers.on_target_link_lost(event.target)
             case LeaseChanged() | TargetsChanged():
                 pass  # the end of the step hands out and confirms what is due
             case LinkLost():
@@ -348,7 +347,7 @@ class Replica:
                     master.on_session_gone(event.session)
             case Undelivered():
                 if master is not None:
-                    master.on_undelivered(event.session, event.deliver)
+                    master.hand_outs.on_undelivered(event.session, event.deliver)
             case YieldAsked():
                 # Of another epoch it means nothing: the leader asks again.
                 if master is not None and event.epoch == self.ring.epoch:
@@ -410,8 +409,9 @@ class Replica:
         elif self.master is None or self.master.reign != view.reign:
             self._reign(now_ms, wall_us, view)
         if before is not None and before is not self.master:
-            before.couriers.end()
-            ring.out.requests += before.couriers.requests
+            couriers = before.departures.couriers
+            couriers.end()
+            ring.out.requests += couriers.requests
 
     def _reign(self, now_ms: int, wall_us: int, view: View) -> None:
         master = Master(
@@ -424,7 +424,7 @@ class Replica:
             self.room,
             self._targets,
         )
-        master.wall_us = wall_us
+        master.log.wall_us = wall_us
         master.define(self.definition)
         self.master = master
         self._declare()
@@ -435,8 +435,8 @@ class Replica:
     def _declare(self) -> None:
         if self.master is not None:
             known = self._declared
-            self.master.is_ending = known.is_ending
-            self.master.has_outbox = known.has_outbox
+            self.master.departures.is_ending = known.is_ending
+            self.master.departures.is_known = known.has_outbox
             self.master.vacancy.declare(
                 auto_delete=known.auto_delete, was_consumed=known.was_consumed
             )
@@ -747,18 +747,15 @@ class Replica:
         return next_ms if 2 * (next_ms - now_ms) >= heartbeat_ms else next_ms + heartbeat_ms
 
     def _wake_at_ms(self, now_ms: int, wake: int | None) -> int | None:
+        tick_ms = checkpoint_ms = master_ms = None
         if self.ring.needs_tick:
-            tick_ms = self._next_tick_ms
-            wake = earliest(wake, tick_ms if tick_ms > now_ms else now_ms + 1)
-        if self._write_due_ms is not None:
-            wake = earliest(wake, self._write_due_ms)
-        if self.ring.mark_at_ms is not None:
-            wake = earliest(wake, self.ring.mark_at_ms)
+            tick_ms = max(self._next_tick_ms, now_ms + 1)
         if self._ops_since:
-            wake = earliest(wake, self._applied_ms + IDLE_CHECKPOINT_MS)
+            checkpoint_ms = self._applied_ms + IDLE_CHECKPOINT_MS
         if self.master is not None:
-            wake = earliest(wake, self.master.wake_at_ms(now_ms))
-        return wake
+            master_ms = self.master.wake_at_ms(now_ms)
+        mark_ms = self.ring.mark_at_ms
+        return earliest(wake, tick_ms, self._write_due_ms, mark_ms, checkpoint_ms, master_ms)
 
 
 def _loss_text(promoted: PromotedOp) -> str:

@@ -89,7 +89,7 @@ def test_a_policy_ends_messages_that_are_ready_for_too_long() -> None:
     queue.at(700)
     assert queue.live == []
     assert queue.replica.master is not None
-    assert queue.replica.master.ended == {"expired": 2}
+    assert queue.replica.master.endings.counts == {"expired": 2}
 
 
 def test_the_lesser_time_holds_and_ends_messages_behind_others() -> None:
@@ -245,7 +245,7 @@ def test_a_message_returned_too_often_ends(limit: int) -> None:
         _return(queue, [piece])
     assert queue.live == [2]
     assert queue.replica.master is not None
-    assert queue.replica.master.ended == {"delivery_limit": 1}
+    assert queue.replica.master.endings.counts == {"delivery_limit": 1}
     assert [r for r in queue.heard(TWO) if isinstance(r, Settled)][-1].refused == ()
 
 
@@ -277,7 +277,7 @@ def test_a_rejected_message_ends_without_an_ack() -> None:
     assert [r for r in queue.heard(TWO) if isinstance(r, Settled)] == [Settled(1, ())]
     assert queue.live == [1, 3]
     assert queue.replica.master is not None
-    assert queue.replica.master.ended == {"rejected": 1}
+    assert queue.replica.master.endings.counts == {"rejected": 1}
 
 
 # --- single-active-consumer ---------------------------------------------------------------------

@@ -526,7 +526,7 @@ def test_messages_in_the_log_are_forgotten_as_they_are_applied() -> None:
         queue.put(3, 4)
         queue.settle_all()
     assert queue.replica.master is not None
-    in_log = queue.replica.master._in_log
+    in_log = queue.replica.master.log.coming
     assert isinstance(in_log, InLog)
     assert len(in_log._sizes) == 0
     assert in_log.depth() == Depth(0, 0)

@@ -259,7 +259,7 @@ def test_a_late_publish_of_a_former_session_takes_no_refusal_away(queue: Queue) 
     assert master is not None
     queue.publish(producer, 1)
     queue.ask(TWO, Publish(CODEC.frame(producer, 1, 2, 0), False))
-    master.refuse(NOW_MS, CODEC.header(CODEC.frame(producer, 3, 1, 0)), "why")
+    master.producers.refuse(CODEC.header(CODEC.frame(producer, 3, 1, 0)), "why")
     queue.step(Tick())
     queue.publish(producer, 1)
     queue.step(SessionGone(ONE))
@@ -310,7 +310,7 @@ def test_a_refusal_is_told_from_a_stable_op_and_stays(queue: Queue) -> None:
     queue.attach(ONE, producer=producer)
     queue.heard()
     assert queue.replica.master is not None
-    queue.replica.master.refuse(NOW_MS, CODEC.header(CODEC.frame(producer, 1, 2)), "full")
+    queue.replica.master.producers.refuse(CODEC.header(CODEC.frame(producer, 1, 2)), "full")
     queue.step()
     assert queue.heard() == []
     assert queue.replica.ring.log[-1].payload == RefusalOp("full")

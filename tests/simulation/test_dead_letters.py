@@ -214,7 +214,7 @@ def test_29_a_deleted_target_is_given_up() -> None:
     assert any("'dead' does not exist: " in line for line in world.cluster.trace)
     master = world.master
     assert master is not None
-    ended = world.cluster.engine(master).replicas[world.queue_id].master.ended
+    ended = world.cluster.engine(master).replicas[world.queue_id].master.endings.counts
     assert ended["no_dead_letter_queue"] == 5
     world.cluster.run(5000)
     assert checkers.undrained(world.cluster, world.queue_id) == []

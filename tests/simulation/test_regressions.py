@@ -107,7 +107,7 @@ def _waits(world: World, node: str) -> bool:
     """Whether a handle of that node has asked for messages before the promotion of B."""
     master = world.cluster.engine("b").replicas[world.queue_id].master
     return master is not None and any(
-        r.session.node == node and isinstance(r.request, Credit) for r in master._waiting
+        r.session.node == node and isinstance(r.request, Credit) for r in master.waiting
     )
 
 

@@ -27,7 +27,19 @@ from mirrorq.expiry import Expiry
 from mirrorq.flow import Told
 from mirrorq.lanes import Horizons, Lane, ReadyLanes
 from mirrorq.limits import InLog
-from mirrorq.master import Duties, Lease, Master, PendingSettle
+from mirrorq.master import Lease, Master
+from mirrorq.master.confirms import Confirms
+from mirrorq.master.departures import Departures
+from mirrorq.master.endings import Endings
+from mirrorq.master.hand_outs import HandOuts
+from mirrorq.master.intake import Intake
+from mirrorq.master.level import Level
+from mirrorq.master.log_tail import LogTail
+from mirrorq.master.producers import Producers
+from mirrorq.master.purging import Purging
+from mirrorq.master.reign import Reign
+from mirrorq.master.settling import Duties, PendingSettle, Settling
+from mirrorq.master.stages import Stages
 from mirrorq.outbox import Outbox, Outlet
 from mirrorq.purges import OpenPurge, Purges
 from mirrorq.queue_state import Producer, QueueState
@@ -36,7 +48,6 @@ from mirrorq.replica import Replica
 from mirrorq.ring import Ring
 from mirrorq.room import Room
 from mirrorq.spans import Places, Spans
-from mirrorq.stages import Stages
 from mirrorq.staging import Attempt, Run, Staging, Work
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.timetable import Timetable
@@ -46,20 +57,31 @@ from mirrorq.vacancy import Vacancy
 PLAIN = (
     Attachments,
     Claims,
+    Confirms,
     Couriers,
     Delays,
     Delivery,
+    Departures,
+    Endings,
     Expiry,
+    HandOuts,
     Horizons,
     InLog,
+    Intake,
+    Level,
+    LogTail,
     Master,
     Outbox,
     Places,
+    Producers,
     Purges,
+    Purging,
     QueueState,
     ReadyLanes,
+    Reign,
     Replica,
     Ring,
+    Settling,
     Spans,
     Stages,
     Staging,
@@ -89,7 +111,8 @@ DEFINED = (
 )
 """Mutable classes of attrs."""
 COLUMNS = (Column, Sizes)
-SHARED = frozenset(("_config", "_codec", "out", "_standing", "meter", "tally", "_targets"))
+_GIVEN = ("_config", "_codec", "_targets", "config", "codec", "targets")
+SHARED = frozenset((*_GIVEN, "out", "_standing", "meter", "tally"))
 """Fields that are no state, or follow from others: the same object in every copy."""
 
 _FIELDS: dict[type, tuple[str, ...]] = {

@@ -342,7 +342,7 @@ class _Work:
                 self._raw(PRODUCER_SESSION, 1, 1, Attach((), 0))
                 self._request(PRODUCER_SESSION, OpenProducer())
             case Expires():
-                process.master._expire_at_ms = 0
+                process.master.producers.look_at_ms = 0
                 self._events(Tick(), wall_us=FAR_US)
             case Publishes():
                 self._publish(event)

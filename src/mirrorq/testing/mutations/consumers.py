@@ -7,6 +7,7 @@ from typing import Any
 
 from mirrorq.delivery import Delivery
 from mirrorq.master import Master
+from mirrorq.master.settling import Settling
 from mirrorq.messages import HandOut, PromotedOp
 from mirrorq.queue_state import QueueState
 from mirrorq.testing.mutations.registry import Patch, named
@@ -17,9 +18,10 @@ def _no_lease() -> Sequence[Patch]:
     real = Master.settle
 
     def settle(self: Master, now_ms: int) -> None:
-        kept, self._lease.until_ms = self._lease.until_ms, now_ms + 1
+        lease = self._reign.lease
+        kept, lease.until_ms = lease.until_ms, now_ms + 1
         real(self, now_ms)
-        self._lease.until_ms = kept
+        lease.until_ms = kept
 
     return [(Master, "settle", settle)]
 
@@ -105,10 +107,10 @@ def _promotion_uncounted() -> Sequence[Patch]:
 
 @named("ack told before it is stable")
 def _ack_early() -> Sequence[Patch]:
-    real = Master._flush_settles
+    real = Settling.flush
 
-    def flush(self: Master, now_ms: int) -> None:
-        real(self, now_ms)
-        self._discharge(self._ring.received)
+    def flush(self: Settling) -> None:
+        real(self)
+        self.discharge(self._reign.log.last)
 
-    return [(Master, "_flush_settles", flush)]
+    return [(Settling, "flush", flush)]

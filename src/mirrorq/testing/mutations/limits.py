@@ -10,7 +10,9 @@ from attrs import evolve
 from mirrorq.delivery import Delivery
 from mirrorq.lanes import ReadyLanes
 from mirrorq.limits import Depth, InLog
-from mirrorq.master import Master
+from mirrorq.master.confirms import Confirms
+from mirrorq.master.endings import Endings
+from mirrorq.master.log_tail import LogTail
 from mirrorq.messages import Range
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
@@ -42,22 +44,22 @@ def _drop_newest() -> Sequence[Patch]:
 
 @named("expired message handed out")
 def _expired_handed() -> Sequence[Patch]:
-    def expire(self: Master, now_ms: int) -> None:
-        self.delivery.came_back = []
+    def expire(self: Endings) -> None:
+        self._reign.delivery.came_back = []
 
-    return [(Master, "_expire", expire)]
+    return [(Endings, "expire", expire)]
 
 
 @named("end by time that is no op")
 def _expiry_no_op() -> Sequence[Patch]:
     """Each copy would have to find out by its own clock."""
-    real = Master._ended
+    real = Endings.end
 
-    def ended(self: Master, now_ms: int, ranges: Any, reason: str) -> None:
+    def end(self: Endings, ranges: Any, reason: str) -> None:
         if reason != "expired":
-            real(self, now_ms, ranges, reason)
+            real(self, ranges, reason)
 
-    return [(Master, "_ended", ended)]
+    return [(Endings, "end", end)]
 
 
 @named("lane order by sequence only")
@@ -92,10 +94,10 @@ def _lane_backwards() -> Sequence[Patch]:
 
 @named("min-in-sync ignored")
 def _members_ignored() -> Sequence[Patch]:
-    def lacks(self: Master) -> str:
+    def lacks(self: Confirms) -> str:
         return ""
 
-    return [(Master, "_lacks_members", lacks)]
+    return [(Confirms, "_lacks_members", lacks)]
 
 
 @named("unclean promotion keeps the next sequence")
@@ -103,15 +105,15 @@ def _sequences_again() -> Sequence[Patch]:
     def skip(self: QueueState, sequence: int) -> None:
         return None
 
-    real = Master._note_in_log
+    real = LogTail.note
 
-    def note(self: Master, entry: Any) -> None:
-        kept = self._next_sequence
+    def note(self: LogTail, entry: Any) -> None:
+        kept = self.next_sequence
         real(self, entry)
         if getattr(entry.payload, "how", "") == "unclean":
-            self._next_sequence = kept
+            self.next_sequence = kept
 
-    return [(QueueState, "_skip_to", skip), (Master, "_note_in_log", note)]
+    return [(QueueState, "_skip_to", skip), (LogTail, "note", note)]
 
 
 @named("ack of a lost past taken")

@@ -8,7 +8,8 @@ from typing import Any
 from attrs import evolve
 
 from mirrorq.catalog import Catalog
-from mirrorq.master import Master
+from mirrorq.master.departures import Departures
+from mirrorq.master.producers import Producers
 from mirrorq.messages import OutboxDoneOp, OutboxOp
 from mirrorq.outbox import Outbox
 from mirrorq.queue_state import NUMBER_MAX
@@ -17,13 +18,13 @@ from mirrorq.testing.mutations.registry import Patch, named
 
 @named("outbox published from an unstable op")
 def _outbox_unstable() -> Sequence[Patch]:
-    real = Master._run_couriers
+    real = Departures.run
 
-    def run(self: Master, now_ms: int) -> None:
-        state = self._state
+    def run(self: Departures, now_ms: int) -> None:
+        state, ring = self._reign.state, self._reign.ring
         applied, shadow = state.outbox, Outbox.restore(state.outbox.image(), NUMBER_MAX)
-        for lsn in range(state.applied + 1, self._ring.received + 1):
-            entry = self._ring.entry(lsn)
+        for lsn in range(state.applied + 1, ring.received + 1):
+            entry = ring.entry(lsn)
             payload = entry.payload if entry is not None else None
             if isinstance(payload, OutboxOp):
                 shadow.add(payload.target, payload.ranges, payload.reason, 0)
@@ -33,7 +34,7 @@ def _outbox_unstable() -> Sequence[Patch]:
         real(self, now_ms)
         state.outbox = applied
 
-    return [(Master, "_run_couriers", run)]
+    return [(Departures, "run", run)]
 
 
 @named("outbox lost with its queue")
@@ -48,7 +49,7 @@ def _outbox_lost() -> Sequence[Patch]:
 
 @named("outbox's id expires")
 def _outbox_id_expires() -> Sequence[Patch]:
-    def may_expire(self: Master, producer: int) -> bool:
-        return producer in self._highest
+    def may_expire(self: Producers, producer: int) -> bool:
+        return producer in self._reign.log.highest
 
-    return [(Master, "_may_expire", may_expire)]
+    return [(Producers, "_may_expire", may_expire)]

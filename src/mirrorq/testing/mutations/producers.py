@@ -6,83 +6,87 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirrorq.claims import Claims
-from mirrorq.master import Master
-from mirrorq.messages import Refused
+from mirrorq.master.intake import Intake
+from mirrorq.master.producers import Producers
 from mirrorq.testing.mutations.registry import Patch, named
 
 
 @named("dedupe against the applied table only")
 def _dedupe_applied() -> Sequence[Patch]:
-    real = Master._admit
+    real = Producers.first_new
 
-    def admit(self: Master, now_ms: int, session: Any, attachment: Any, body: Any) -> None:
-        for number, producer in self._state.producers.items():
-            self._highest[number] = producer.highest
-        real(self, now_ms, session, attachment, body)
+    def first_new(self: Producers, *batch: Any) -> int:
+        for number, producer in self._reign.state.producers.items():
+            self._reign.log.highest[number] = producer.highest
+        return real(self, *batch)
 
-    return [(Master, "_admit", admit)]
+    return [(Producers, "first_new", first_new)]
 
 
 @named("producer gap accepted")
 def _gap_accepted() -> Sequence[Patch]:
-    real = Master._admit
+    real = Producers.first_new
 
-    def admit(self: Master, now_ms: int, session: Any, attachment: Any, body: Any) -> None:
-        header = self._codec.header(body.frame)
-        known = self._highest.get(header.producer)
+    def first_new(
+        self: Producers, session: Any, attachment: Any, header: Any, is_whole: bool
+    ) -> int:
+        highest = self._reign.log.highest
+        known = highest.get(header.producer)
         if known is not None and header.first_number > known + 1:
-            self._highest[header.producer] = header.first_number - 1
-        real(self, now_ms, session, attachment, body)
+            highest[header.producer] = header.first_number - 1
+        return real(self, session, attachment, header, is_whole)
 
-    return [(Master, "_admit", admit)]
+    return [(Producers, "first_new", first_new)]
 
 
 @named("unknown producer taken as new")
 def _unknown_producer() -> Sequence[Patch]:
-    real = Master._admit
+    real = Producers.first_new
 
-    def admit(self: Master, now_ms: int, session: Any, attachment: Any, body: Any) -> None:
-        self._highest.setdefault(self._codec.header(body.frame).producer, 0)
-        real(self, now_ms, session, attachment, body)
+    def first_new(
+        self: Producers, session: Any, attachment: Any, header: Any, is_whole: bool
+    ) -> int:
+        self._reign.log.highest.setdefault(header.producer, 0)
+        return real(self, session, attachment, header, is_whole)
 
-    return [(Master, "_admit", admit)]
+    return [(Producers, "first_new", first_new)]
 
 
 @named("refusal that is no op")
 def _refusal_no_op() -> Sequence[Patch]:
-    def refuse(self: Master, now_ms: int, header: Any, reason: str) -> None:
-        answer = Refused(header.producer, header.first_number, header.count, reason)
-        for session in self._claims.of(header.producer):
-            self._reply(session, answer)
+    def refuse(self: Producers, header: Any, reason: str) -> None:
+        self._confirms.refuse(header, reason)
 
-    return [(Master, "refuse", refuse)]
+    return [(Producers, "refuse", refuse)]
 
 
 @named("confirm of an op that is not stable")
 def _confirm_unstable() -> Sequence[Patch]:
-    real = Master._append
+    real = Intake.store
 
-    def append(self: Master, entry: Any) -> None:
-        real(self, entry)
+    def store(self: Intake, frame: bytes) -> None:
+        real(self, frame)
+        entry = self._reign.ring.entry(self._reign.log.last)
+        assert entry is not None
         header = entry.header
         run = (header.first_number, header.count, header.first_sequence)
-        for session in self._claims.of(header.producer) if entry.payload is None else ():
-            self._confirms.setdefault((session, header.producer), []).append(run)
+        self._producers._confirms.note(header.producer, run)
 
-    return [(Master, "_append", append)]
+    return [(Intake, "store", store)]
 
 
 @named("expired producer goes on")
 def _expired_goes_on() -> Sequence[Patch]:
-    real = Master._expire_producers
+    real = Producers.expire
 
-    def expire(self: Master, now_ms: int) -> None:
-        known = tuple(self._highest)
+    def expire(self: Producers, now_ms: int) -> None:
+        highest = self._reign.log.highest
+        known = tuple(highest)
         real(self, now_ms)
         for number in known:
-            self._highest.setdefault(number, 0)
+            highest.setdefault(number, 0)
 
-    return [(Master, "_expire_producers", expire)]
+    return [(Producers, "expire", expire)]
 
 
 @named("outcome told to the last session only")

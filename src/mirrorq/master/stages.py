@@ -12,23 +12,26 @@ what makes it.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from mirrorq.columns import SizedPiece, Sizes
+from mirrorq.attachments import Attachment
 from mirrorq.courier import is_courier, source_of
 from mirrorq.errors import ProtocolError
-from mirrorq.limits import Depth, judge
+from mirrorq.limits import judge
+from mirrorq.master.confirms import Confirms
+from mirrorq.master.departures import Departures
+from mirrorq.master.intake import Intake
+from mirrorq.master.level import Level
+from mirrorq.master.producers import Producers
+from mirrorq.master.reign import Reign
 from mirrorq.messages import (
     FLAG_PRIORITY,
     FLAG_STEP,
     FLAG_TRANSIENT,
     Entry,
     Header,
-    NoteOutbox,
     Publish,
-    Refused,
     SessionId,
 )
 from mirrorq.messages.staged import (
@@ -41,10 +44,6 @@ from mirrorq.messages.staged import (
     Stage,
     Staging,
 )
-from mirrorq.queue_state import QueueState
-
-if TYPE_CHECKING:
-    from mirrorq.master import Master
 
 __all__ = ["Stages"]
 
@@ -53,11 +52,23 @@ LOOKS = 16
 
 
 class Stages:
-    """One reign's. Called by the master."""
+    """One reign's."""
 
-    def __init__(self, master: Master, state: QueueState) -> None:
-        self._master = master
-        self._state = state
+    def __init__(
+        self,
+        reign: Reign,
+        producers: Producers,
+        confirms: Confirms,
+        intake: Intake,
+        level: Level,
+        departures: Departures,
+    ) -> None:
+        self._reign = reign
+        self._producers = producers
+        self._confirms = confirms
+        self._intake = intake
+        self._level = level
+        self._departures = departures
         self._held: deque[tuple[SessionId, int, Publish]] = deque()
         self._look_ms = 0
         self._is_stalled = False
@@ -65,53 +76,57 @@ class Stages:
 
     # --- Requests -----------------------------------------------------------------------
 
-    def on_publish(self, now_ms: int, session: SessionId, number: int, body: Publish) -> None:
+    def on_publish(self, session: SessionId, number: int, body: Publish) -> None:
         """A frame with FLAG_STAGED, from this attachment of a session."""
         self._held.append((session, number, body))
-        self.admit(now_ms)
+        self.admit()
 
-    def admit(self, now_ms: int) -> None:
+    def admit(self) -> None:
         """R10: they wait for unstable ops to become stable, and for nothing else."""
-        master = self._master
-        bytes_max = master._config.unstable_bytes_max
-        self._is_stalled = self._is_stalled and not master.has_outbox
-        while self._held and not self._is_stalled and master._ring.unstable_bytes < bytes_max:
+        reign = self._reign
+        bytes_max = reign.config.unstable_bytes_max
+        self._is_stalled = self._is_stalled and not self._departures.is_known
+        while self._held and not self._is_stalled and reign.ring.unstable_bytes < bytes_max:
             session, number, body = self._held.popleft()
-            attachment = master.attachments.get(session)
+            attachment = reign.attachments.get(session)
             if attachment is not None and attachment.number == number:
-                master._admit(now_ms, session, attachment, body)
+                self._admit(session, attachment, body)
 
-    def take(self, now_ms: int, session: SessionId, header: Header, body: Publish) -> None:
-        """One whose numbers are next: it becomes an op."""
-        master = self._master
+    def _admit(self, session: SessionId, attachment: Attachment, body: Publish) -> None:
+        header = self._reign.codec.header(body.frame)
+        if not self._producers.first_new(session, attachment, header, body.whole):
+            return
         try:
             if not header.flags & FLAG_STEP:
                 raise ProtocolError("a frame with FLAG_STAGED has FLAG_STEP, too")
-            asked = master._codec.staged(body.frame)
+            asked = self._reign.codec.staged(body.frame)
         except ProtocolError as error:
-            master.refuse(now_ms, header, str(error))
+            self._producers.refuse(header, str(error))
             return
         if isinstance(asked, Stage):
-            why = self._verdict(asked) or self._stage_error(header, body)
-            if why:
-                master.refuse(now_ms, header, why)
-            else:
-                master._store(body.frame)
-            return
-        if is_courier(session):
-            asked, why = self._told(session, asked)
+            self._take_chunk(header, body, asked)
         else:
-            asked, why = self._asked(now_ms, asked)
+            self._take_request((session, attachment.number, body), header, asked)
+
+    def _take_chunk(self, header: Header, body: Publish, asked: Stage) -> None:
+        why = self._verdict(asked) or self._stage_error(header, body)
         if why:
-            master.refuse(now_ms, header, why)
-        elif _has_to_tell(asked) and not master.has_outbox:
-            attachment = master.attachments.get(session)
-            if attachment is not None:
-                self._held.appendleft((session, attachment.number, body))
-                self._stall()
+            self._producers.refuse(header, why)
         else:
-            master._propose(
-                now_ms,
+            self._intake.store(body.frame)
+
+    def _take_request(
+        self, item: tuple[SessionId, int, Publish], header: Header, asked: Staging
+    ) -> None:
+        session = item[0]
+        asked, why = self._told(session, asked) if is_courier(session) else self._asked(asked)
+        if why:
+            self._producers.refuse(header, why)
+        elif _has_to_tell(asked) and not self._departures.is_known:
+            self._held.appendleft(item)
+            self._stall()
+        else:
+            self._reign.log.propose(
                 asked,
                 producer=header.producer,
                 first_number=header.first_number,
@@ -121,12 +136,11 @@ class Stages:
     def _stall(self) -> None:
         """Have the catalog know that the queue is not to be deleted over what it has to tell."""
         self._is_stalled = True
-        if not self._master._has_asked:
-            self._master._has_asked = True
-            self._master.commands.append(NoteOutbox(self._master._ring.queue_id))
+        self._departures.ask()
 
     def _verdict(self, asked: Stage | Staging) -> str:
-        return self._state.staging.verdict(asked.transaction, asked.version, asked.run)
+        staging = self._reign.state.staging
+        return staging.verdict(asked.transaction, asked.version, asked.run)
 
     def _told(self, session: SessionId, asked: Staging) -> tuple[Staging, str]:
         """Another queue says or asks something. Nobody there waits for room here."""
@@ -135,12 +149,11 @@ class Stages:
         if not _is_decision(asked):
             return asked, "another queue decides, and does not ask"
         if isinstance(asked, CommitOp):
-            count = self._state.staging.count(asked)
-            self._master._is_enforcing = True
-            return replace(asked, sequence=self._master._next_sequence, count=count), ""
+            self._level.is_enforcing = True
+            return self._numbered(asked, self._reign.state.staging.count(asked)), ""
         return asked, ""
 
-    def _asked(self, now_ms: int, asked: Staging) -> tuple[Staging, str]:
+    def _asked(self, asked: Staging) -> tuple[Staging, str]:
         """A driver asks."""
         if isinstance(asked, AskOp) or _is_decision(asked):
             return asked, "only another queue says so"
@@ -153,99 +166,87 @@ class Stages:
         if why or isinstance(asked, SealOp | AbortOp):
             return asked, why
         gone = [other for other in asked.others if not self._is_there(other)]
-        if gone or (asked.others and self._master.is_ending):
-            return asked, f"queue {gone[0] if gone else self._master._ring.queue_id} is deleted"
-        return self._sized(now_ms, asked)
+        if gone or (asked.others and self._departures.is_ending):
+            return asked, f"queue {gone[0] if gone else self._reign.ring.queue_id} is deleted"
+        return self._sized(asked)
 
     def _is_there(self, queue_id: int) -> bool:
-        master = self._master
-        is_other = queue_id != master._ring.queue_id
-        return is_other and master._targets.serving(queue_id) is not None
+        return queue_id != self._reign.ring.queue_id and self._departures.is_there(queue_id)
 
     def _stage_error(self, header: Header, body: Publish) -> str:
         if header.count < 2 or not body.whole:
             return "a chunk is at least one message, and is staged whole"
         if header.flags & (FLAG_PRIORITY | FLAG_TRANSIENT) or header.delay_ms or header.ttl_ms:
             return "staged messages have no priority, delay or ttl, and are persistent"
-        if not self._master._room.has(len(body.frame)):
+        if not self._reign.room.has(len(body.frame)):
             return (
                 "the master's store is full: consume and ack, abort what is staged, or raise "
                 "store_bytes_max"
             )
         return ""
 
-    def _sized(self, now_ms: int, op: CommitOp) -> tuple[CommitOp, str]:
+    def _sized(self, op: CommitOp) -> tuple[CommitOp, str]:
         """A commit with the sequences that it needs, if there is room for its messages."""
-        master, staging = self._master, self._state.staging
+        staging, level = self._reign.state.staging, self._level
         count = staging.count(op) if not staging.lacking(op) else 0
-        limit = master._limit
-        if limit is not None and count:
-            depth = master._depth()
+        if level.limit is not None and count:
+            depth = level.depth()
             sizes = [size for count, size in staging.size_runs(op) for _ in range(count)]
-            verdict = judge(limit, depth, sizes, True)
+            verdict = judge(level.limit, depth, sizes, True)
             if verdict.action != "store":
                 wait = f"{WAIT}: " if verdict.action == "hold" else ""
                 return op, wait + verdict.reason
-            if limit.overflow == "drop-head":
-                need = Depth(depth.count + verdict.room.count, depth.size + verdict.room.size)
-                master._drop_head(now_ms, limit.exceeded_by(need))
-                master._is_enforcing = True
-        return replace(op, sequence=master._next_sequence, count=count), ""
+            level.make_room(depth, verdict)
+        return self._numbered(op, count), ""
+
+    def _numbered(self, op: CommitOp, count: int) -> CommitOp:
+        """A commit with the sequences of the messages that it brings."""
+        return replace(op, sequence=self._reign.log.next_sequence, count=count)
 
     # --- The log --------------------------------------------------------------------------
 
-    def sizes_of(self, op: CommitOp) -> list[SizedPiece]:
-        """Those of the messages that a commit in the log will bring, as far as known now."""
-        staging = self._state.staging
-        if staging.count(op) == op.count:
-            return staging.sizes_of(op)
-        return [(1, op.count, Sizes())] if op.count else []
-
     def on_applied(self, entry: Entry) -> None:
         """Tell who asked."""
-        header, why, payload = entry.header, self._state.verdict, entry.payload
+        header, why, payload = entry.header, self._reign.state.verdict, entry.payload
+        if why:
+            self._confirms.refuse(header, why)
+            return
         sequence = payload.sequence if isinstance(payload, CommitOp) else header.lsn
         run = (header.first_number, header.count, header.first_sequence or sequence)
-        for session in self._master._claims.of(header.producer):
-            if why:
-                refused = Refused(header.producer, header.first_number, header.count, why)
-                self._master._reply(session, refused)
-            else:
-                key = (session, header.producer)
-                self._master._confirms.setdefault(key, []).append(run)
+        self._confirms.note(header.producer, run)
 
     # --- Time -----------------------------------------------------------------------------
 
-    def expire(self, now_ms: int, wall_us: int) -> None:
+    def expire(self, now_ms: int) -> None:
         """Runs whose driver and tasks have been silent for long are given up, by ops; sealed ones
         ask the queue that decides."""
         if now_ms < self._look_ms:
             return
-        config, staging = self._master._config, self._state.staging
+        config, staging, log = self._reign.config, self._reign.state.staging, self._reign.log
         timeout_ms = config.staged_timeout_ms
         least_ms = min(timeout_ms, config.sealed_timeout_ms)
         self._look_ms = now_ms + max(least_ms // LOOKS, 1)
-        for name in list(staging.idle_runs(wall_us - timeout_ms * 1000)):
+        for name in list(staging.idle_runs(log.wall_us - timeout_ms * 1000)):
             why = f"it has staged nothing for {timeout_ms} ms (staged_timeout_ms)"
-            self._master._propose(now_ms, AbortOp(*name, why))
-        before_us = wall_us - config.sealed_timeout_ms * 1000
+            log.propose(AbortOp(*name, why))
+        before_us = log.wall_us - config.sealed_timeout_ms * 1000
         for transaction, version, run, home in list(staging.sealed_runs(before_us)):
-            self._ask(now_ms, (transaction, version, run), home)
+            self._ask((transaction, version, run), home)
 
-    def _ask(self, now_ms: int, name: tuple[str, int, str], home: int) -> None:
-        master, run = self._master, self._state.staging.run(*name)
+    def _ask(self, name: tuple[str, int, str], home: int) -> None:
+        log, run = self._reign.log, self._reign.state.staging.run(*name)
         if not self._is_there(home):
             why = f"queue {home}, which was to decide, is deleted"
-            master._propose(now_ms, AbortOp(*name, why, is_decision=True))
+            log.propose(AbortOp(*name, why, is_decision=True))
         elif run is not None and not run.has_asked:
-            if master.has_outbox:
-                master._propose(now_ms, AskOp(*name, master._ring.queue_id))
+            if self._departures.is_known:
+                log.propose(AskOp(*name, self._reign.ring.queue_id))
             else:
                 self._stall()
 
     def wake_at_ms(self) -> int | None:
         """When to look again."""
-        return self._look_ms if self._state.staging.open else None
+        return self._look_ms if self._reign.state.staging.open else None
 
 
 def _is_decision(asked: Staging) -> bool:

@@ -1,0 +1,420 @@
+"""A master's reign over one queue: gives requests, applied ops and the end of a step to its parts.
+
+Where a confirm is decided: `Master.on_applied`, for publish entries; `confirms` tells it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mirrorq.attachments import Attachment
+from mirrorq.codec import OpCodec
+from mirrorq.config import Config
+from mirrorq.courier import Targets
+from mirrorq.deadlines import earliest
+from mirrorq.delays import Delays
+from mirrorq.delivery import Delivery
+from mirrorq.disuse import Disuse
+from mirrorq.master.confirms import Confirms
+from mirrorq.master.departures import Departures
+from mirrorq.master.endings import Endings
+from mirrorq.master.hand_outs import HandOuts
+from mirrorq.master.inquiries import browsed, counts
+from mirrorq.master.intake import Intake
+from mirrorq.master.level import Level
+from mirrorq.master.producers import Producers
+from mirrorq.master.purging import Purging
+from mirrorq.master.reign import Lease, Reign
+from mirrorq.master.settling import Settling
+from mirrorq.master.stages import Stages
+from mirrorq.messages import (
+    FLAG_PRIORITY,
+    FLAG_STAGED,
+    AckRange,
+    Attach,
+    Attached,
+    Browse,
+    CatalogCommand,
+    Credit,
+    Detach,
+    Entry,
+    HorizonOp,
+    HorizonsOp,
+    Inquire,
+    LaneOp,
+    OpenProducer,
+    Payload,
+    Ping,
+    Pong,
+    ProducerOp,
+    PromotedOp,
+    Publish,
+    Purge,
+    Recalled,
+    RefusalOp,
+    Request,
+    ReturnLaterOp,
+    ReturnOp,
+    SessionId,
+    SessionRequest,
+    Settle,
+    Step,
+    Subscribe,
+    Unsubscribe,
+)
+from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
+from mirrorq.policy import Definition
+from mirrorq.queue_state import QueueState
+from mirrorq.ring import Ring
+from mirrorq.room import Room
+from mirrorq.vacancy import Vacancy
+
+__all__ = ["Master"]
+
+_STAGED = SealOp | CommitOp | AbortOp | AskOp
+
+
+class Master:
+    """One reign over one queue. Called by `replica`; appends to the ring it is given."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        state: QueueState,
+        reign: int,
+        config: Config,
+        codec: OpCodec,
+        lease: Lease,
+        room: Room | None = None,
+        targets: Targets | None = None,
+    ) -> None:
+        self.reign = reign
+        self.active = False
+        """Whether `promoted` is applied."""
+        self.yielded_epoch = 0
+        """In this epoch nothing is handed out any more (`handover`)."""
+        self.vacancy = Vacancy(ring.queue_id, reign)
+        self.disuse = Disuse(ring.queue_id, reign)
+        self._ring = ring
+        self._state = state
+        self._config = config
+        self._reign = Reign(ring, state, reign, config, codec, lease, room, targets)
+        self.log = self._reign.log
+        self.attachments = self._reign.attachments
+        self.confirms = Confirms(self._reign)
+        self.producers = Producers(self._reign, self.confirms)
+        self.departures = Departures(self._reign)
+        self.endings = Endings(self._reign, self.departures)
+        self.level = Level(self._reign, self.endings)
+        self.intake = Intake(self._reign, self.producers, self.level, self.endings, self.departures)
+        self.settling = Settling(self._reign, self.endings, self.departures)
+        self.hand_outs = HandOuts(self._reign, self.settling)
+        self.purging = Purging(self._reign, self.settling)
+        self.stages = Stages(
+            self._reign, self.producers, self.confirms, self.intake, self.level, self.departures
+        )
+        self.waiting: deque[SessionRequest] = deque()
+        """Requests that have come before `promoted` was applied."""
+
+    # --- What others ask ------------------------------------------------------------------
+
+    @property
+    def delivery(self) -> Delivery:
+        return self._reign.delivery
+
+    @property
+    def delays(self) -> Delays:
+        return self._reign.delays
+
+    @property
+    def definition(self) -> Definition:
+        """What the policy in force says."""
+        return self._reign.definition
+
+    @property
+    def blocked_by(self) -> str:
+        """Why publishes or their confirms wait, "" when they do not."""
+        return self.confirms.withheld_by or self.intake.blocked_by
+
+    @property
+    def has_yielded(self) -> bool:
+        return self.yielded_epoch == self._ring.epoch
+
+    def take_commands(self) -> list[CatalogCommand]:
+        """What to ask the catalog for, once."""
+        commands, self._reign.commands = self._reign.commands, []
+        return commands
+
+    # --- The reign ------------------------------------------------------------------------
+
+    def begin(self, now_ms: int, promoted: PromotedOp) -> None:
+        """The first op of the reign."""
+        # What the promotion returns may exceed a limit, as any return may.
+        self.level.is_enforcing = False
+        self.log.propose(promoted)
+
+    def define(self, definition: Definition) -> None:
+        """What the policy in force says, from now on."""
+        reign = self._reign
+        before, reign.definition = reign.definition, definition
+        if definition == before:
+            return
+        if definition.message_ttl != before.message_ttl:
+            self.endings.begin()
+        self.intake.define(before)
+        self.level.define()
+        reign.delivery.is_single = definition.single_active_consumer
+        self.disuse.expires_ms = definition.expires
+
+    def _activate(self, now_ms: int) -> None:
+        self._reign.begin()
+        self.endings.begin()
+        self.active = True
+        self.disuse.use(now_ms)
+        if self.vacancy.was_consumed:
+            self.vacancy.expect(now_ms + 2 * self._config.failure_ms)
+        while self.waiting:
+            self.on_request(now_ms, self.waiting.popleft())
+
+    # --- Requests -------------------------------------------------------------------------
+
+    def on_request(self, now_ms: int, request: SessionRequest) -> None:
+        """A handle asks for something."""
+        if request.epoch != self.reign:
+            return
+        if not self.active:
+            self.waiting.append(request)
+            return
+        session, body = request.session, request.request
+        if isinstance(body, Attach):
+            self._attach(now_ms, request, body)
+            return
+        if isinstance(body, Detach) and session in self.attachments:
+            # Whatever was lost before it: the handle is closed, and all that it held goes back.
+            if request.attachment >= self.attachments.number_of(session):
+                self.on_session_gone(session)
+            return
+        attachment = self.attachments.accept(request)
+        if attachment is not None:
+            self._serve(now_ms, session, attachment, body)
+
+    def _attach(self, now_ms: int, request: SessionRequest, body: Attach) -> None:
+        session = request.session
+        attachment = self.attachments.begin(request)
+        if attachment is None:
+            return
+        if any(key[0] == session and key[1] for key in self._reign.delivery.consumers):
+            # It subscribes again next.
+            self.vacancy.expect(now_ms + self._config.failure_ms)
+        self.disuse.use(now_ms)
+        self.hand_outs.attach(session, body.held)
+        attachment.owner = body.owner
+        if body.producer:
+            self.producers.attach(session, attachment, body.producer)
+        self.level.tell(session, attachment)
+        self._reign.reply(session, Attached())
+
+    def _serve(
+        self, now_ms: int, session: SessionId, attachment: Attachment, body: Request
+    ) -> None:
+        match body:
+            case Publish():
+                self._publish(now_ms, session, attachment, body)
+            case Settle():
+                self.settling.on_settle(session, body)
+            case Credit():
+                self.disuse.use(now_ms)
+                self._reign.delivery.credit((session, body.number), body.total, body.size)
+            case Subscribe():
+                if not self.vacancy.is_ending and not self.disuse.is_ending:
+                    self.hand_outs.subscribe(session, body)
+            case Unsubscribe():
+                self._reign.delivery.unsubscribe((session, body.number))
+            case OpenProducer():
+                self.producers.open(session)
+            case Browse():
+                self._reign.reply(session, browsed(self._reign, body))
+            case Purge():
+                self.purging.on_purge(now_ms, session, body)
+            case Recalled():
+                self.purging.on_recalled(session, body.number)
+            case AckRange():
+                self.purging.on_ack_range(session, body)
+            case Inquire():
+                self._reign.reply(session, counts(self._reign, body))
+            case Ping():
+                self._reign.reply(session, Pong())
+            case _:
+                pass
+
+    def _publish(
+        self, now_ms: int, session: SessionId, attachment: Attachment, body: Publish
+    ) -> None:
+        header = self._reign.codec.header(body.frame)
+        if header.flags & FLAG_STAGED:
+            self.stages.on_publish(session, attachment.number, body)
+        else:
+            self.intake.on_publish(now_ms, (session, attachment.number, body, header))
+
+    # --- Who is gone ----------------------------------------------------------------------
+
+    def on_session_gone(self, session: SessionId) -> None:
+        """A handle was closed or its process is gone: what it held goes back, counted."""
+        self.waiting = deque(r for r in self.waiting if r.session != session)
+        attachment = self.attachments.end(session)
+        if attachment is not None:
+            self.producers.drop(session, attachment)
+        self.confirms.forget(session)
+        self.hand_outs.drop(session)
+
+    def on_node_gone(self, node: str, incarnation: int | None) -> None:
+        """A node's handles are gone; with an incarnation, only those of older lives."""
+        waiting = [request.session for request in self.waiting]
+        for session in dict.fromkeys([*self.attachments, *waiting]):
+            if session.node == node and (incarnation is None or session.incarnation < incarnation):
+                self.on_session_gone(session)
+
+    def on_link_lost(self, now_ms: int, node: str) -> None:
+        """Handles on that node must attach again; who does not is gone."""
+        self.waiting = deque(r for r in self.waiting if r.session.node != node)
+        self.attachments.on_link_lost(now_ms, node)
+
+    def _end_lost(self, now_ms: int) -> None:
+        for session in self.attachments.overdue(now_ms, 2 * self._config.failure_ms):
+            self.on_session_gone(session)
+
+    # --- Applying -------------------------------------------------------------------------
+
+    def on_applied(self, now_ms: int, entry: Entry) -> None:
+        """The op is stable and applied: tell who waits for it."""
+        if isinstance(entry.step, Stage) or isinstance(entry.payload, _STAGED):
+            self._on_staged(entry)
+        elif entry.payload is None:
+            self._on_published(entry)
+        else:
+            self._on_op(now_ms, entry, entry.payload)
+        self.settling.discharge(entry.header.lsn)
+
+    def _on_published(self, entry: Entry) -> None:
+        header = entry.header
+        first, last = self.log.coming.on_applied(header.first_sequence, header.last_sequence)
+        if isinstance(entry.step, Step):
+            first = max(first, header.first_sequence + 1)
+            last = 0 if entry.step.target else last
+        if header.delay_ms:
+            for low, high, due_us in self._state.delayed.within(first, last):
+                self._reign.delays.wait(low, high, due_us)
+        elif first <= last:
+            priority = header.priority if header.flags & FLAG_PRIORITY else 0
+            self._reign.delivery.add_ready(first, last, priority)
+            self.endings.expiry.note(((first, last),))
+        run = (header.first_number, header.count, header.first_sequence)
+        self.confirms.note(header.producer, run)
+
+    def _on_op(self, now_ms: int, entry: Entry, payload: Payload) -> None:
+        match payload:
+            case ReturnOp():
+                self._reign.delivery.give_back(list(payload.ranges))
+            case ReturnLaterOp():
+                for first, last in payload.ranges:
+                    self._reign.delays.wait(first, last, payload.due_us)
+            case LaneOp():
+                self._reign.delivery.give_back(self._reign.delays.on_entered(payload))
+            case PromotedOp():
+                # Its epoch is a later one when this node learned of the reign from a snapshot.
+                if entry.header.epoch >= self.reign:
+                    self._activate(now_ms)
+            case ProducerOp():
+                self.producers.on_applied(entry.header.lsn, payload)
+            case RefusalOp():
+                self.confirms.refuse(entry.header, payload.reason)
+            case HorizonOp() | HorizonsOp():
+                self._reign.horizons.on_applied()
+            case _:
+                pass
+
+    def _on_staged(self, entry: Entry) -> None:
+        op = entry.payload
+        if isinstance(op, CommitOp):
+            first, last = self.log.coming.on_applied(op.sequence + 1, op.sequence + op.count)
+            if not self._state.verdict and first <= last:
+                self._reign.delivery.add_ready(first, last, 0)
+                self.endings.expiry.note(((first, last),))
+        self.stages.on_applied(entry)
+
+    # --- The end of a step ----------------------------------------------------------------
+
+    def settle(self, now_ms: int) -> None:
+        """Turn what this step's requests have made due into ops, replies and hand-outs."""
+        if not self.active:
+            return
+        self._end_lost(now_ms)
+        self.hand_outs.end_overdue(now_ms)
+        self.producers.expire(now_ms)
+        self.endings.expire()
+        if self.level.is_enforcing:
+            self.level.enforce()
+        if self.settling.held_moves:
+            self.settling.resume_moves()
+        self.intake.admit_held(now_ms)
+        self.stages.admit()
+        self.stages.expire(now_ms)
+        self.settling.flush()
+        if self.purging.open:
+            self.purging.run(now_ms)
+        self._end_delays()
+        self.settling.discharge(self._state.applied)
+        # P2: what is on its way back comes before what is behind it.
+        is_free = not self.settling.is_returning and not self.has_yielded and not self.purging.open
+        self.hand_outs.run(now_ms, is_free=is_free)
+        if self.intake.held_by:
+            # What was handed out has made room, and nothing else may come to look at it.
+            self.intake.admit_held(now_ms)
+        self.hand_outs.move_horizon()
+        self.departures.run(now_ms)
+        self.level.tell_all()
+        self.confirms.flush()
+        self._judge_use(now_ms)
+
+    def _end_delays(self) -> None:
+        due = self._reign.delays.due(self.log.wall_us, self.log.next_sequence)
+        if due is not None:
+            self.log.propose(due)
+
+    def _judge_use(self, now_ms: int) -> None:
+        """Whether the queue has been left by all, and goes."""
+        delivery = self._reign.delivery
+        consumers = 0
+        for _, number in delivery.consumers:
+            consumers += number != 0
+        is_used = bool(consumers or delivery.unacknowledged or delivery.hungry)
+        for command in (
+            self.vacancy.judge(now_ms, consumers),
+            self.disuse.judge(now_ms, is_used),
+        ):
+            if command is not None:
+                self._reign.commands.append(command)
+
+    # --- Time -----------------------------------------------------------------------------
+
+    def wake_at_ms(self, now_ms: int) -> int | None:
+        """When a handle whose link broke is given up, a held publish is looked at again, or a
+        delay ends."""
+        return earliest(
+            self.attachments.wake_at_ms(2 * self._config.failure_ms),
+            self.intake.wake_at_ms(now_ms),
+            self.hand_outs.wake_at_ms(),
+            self.purging.open.wake_at_ms(),
+            self._active_wake_at_ms(now_ms) if self.active else None,
+        )
+
+    def _active_wake_at_ms(self, now_ms: int) -> int | None:
+        """The same of what time alone brings about."""
+        return earliest(
+            self.vacancy.wake_at_ms(),
+            self.disuse.wake_at_ms(),
+            self.endings.wake_at_ms(now_ms),
+            self.departures.couriers.wake_at_ms,
+            self.stages.wake_at_ms(),
+            self._reign.delays.wake_at_ms(now_ms, self.log.wall_us),
+        )

@@ -1,0 +1,43 @@
+"""Questions about a queue that its master answers from what is at hand; nothing changes."""
+
+from __future__ import annotations
+
+from mirrorq.master.reign import Reign
+from mirrorq.messages import Browse, Browsed, Counts, Inquire
+
+__all__ = ["browsed", "counts"]
+
+BROWSE_COUNT_MAX = 10_000
+"""Most messages one Browse answers; the caller goes on from there."""
+
+
+def browsed(reign: Reign, body: Browse) -> Browsed:
+    """Live messages from a sequence on, as runs of one delivery count."""
+    state = reign.state
+    wanted = min(body.count_max, BROWSE_COUNT_MAX)
+    found: list[tuple[int, int, int]] = []
+    for low, high in state.live.within(max(body.start, 1), state.next_sequence):
+        first = low
+        while first <= high and wanted > 0:
+            count, last = state.count_run(first, min(high, first + wanted - 1))
+            found.append((first, last, count))
+            wanted -= last - first + 1
+            first = last + 1
+        if wanted <= 0:
+            break
+    return Browsed(body.request, tuple(found))
+
+
+def counts(reign: Reign, body: Inquire) -> Counts:
+    """How many messages and consumers there are."""
+    delivery, state = reign.delivery, reign.state
+    return Counts(
+        body.request,
+        delivery.ready.count,
+        delivery.unacknowledged,
+        sum(1 for key in delivery.consumers if key[1] != 0),
+        state.next_sequence,
+        0,
+        reign.delays.count,
+        state.applied,
+    )

@@ -1,0 +1,150 @@
+"""Producers' ids at a master: who opened them, which number is next, when they expire.
+
+A producer is judged on the whole log, unstable ops too: what is at or below its highest number
+there is known, and is confirmed when its op is stable. A batch is cut at the first new number.
+"""
+
+from __future__ import annotations
+
+from mirrorq.attachments import Attachment
+from mirrorq.courier import is_courier
+from mirrorq.master.confirms import Confirms
+from mirrorq.master.reign import Reign
+from mirrorq.messages import (
+    Detached,
+    Header,
+    ProducerOp,
+    ProducerOpened,
+    ProducerUnknown,
+    RefusalOp,
+    ResendNumber,
+    SessionId,
+)
+from mirrorq.outbox import is_outbox
+
+__all__ = ["Producers"]
+
+EXPIRY_LOOKS = 16
+"""Idle producer ids are looked for so often in one expiry time."""
+
+
+class Producers:
+    """All that publish in one reign."""
+
+    def __init__(self, reign: Reign, confirms: Confirms) -> None:
+        self.look_at_ms = 0
+        """Idle ids are looked for again at this time."""
+        self._reign = reign
+        self._confirms = confirms
+        self._openers: dict[int, SessionId] = {}
+        """lsn of an id's op -> who asked for it."""
+
+    # --- Opening --------------------------------------------------------------------------
+
+    def open(self, session: SessionId) -> None:
+        """Give the session an id of its own; it is told when that is stable."""
+        log = self._reign.log
+        log.propose(ProducerOp(f"{session.node}/{session.number}"))
+        self._openers[log.last] = session
+
+    def on_applied(self, lsn: int, payload: ProducerOp) -> None:
+        """An id has been given, or ids have expired."""
+        reign = self._reign
+        if not payload.expired:
+            reign.log.highest.setdefault(reign.state.producer_id(lsn), 0)
+        opener = self._openers.pop(lsn, None)
+        if opener is not None:
+            opened = reign.state.producer_id(lsn)
+            attached = reign.attachments.get(opener)
+            reign.claims.open(opened, "" if attached is None else attached.owner)
+            reign.reply(opener, ProducerOpened(opened))
+
+    def attach(self, session: SessionId, attachment: Attachment, producer: int) -> None:
+        """The session goes on under an id that it had before."""
+        if self._owns(session, attachment, producer):
+            self._claim(session, attachment, producer)
+
+    def _owns(self, session: SessionId, attachment: Attachment, producer: int) -> bool:
+        """Whether what a session publishes may go under this id."""
+        if is_outbox(producer) != is_courier(session):
+            return False
+        claims = self._reign.claims
+        is_new = producer not in self._reign.log.highest
+        return is_new or claims.admits(producer, attachment.owner)
+
+    def _claim(self, session: SessionId, attachment: Attachment, producer: int) -> None:
+        attachment.producer = producer
+        self._reign.claims.take(producer, session)
+
+    def drop(self, session: SessionId, attachment: Attachment) -> None:
+        """The session is gone."""
+        self._reign.claims.drop(attachment.producer, session)
+
+    # --- Numbers --------------------------------------------------------------------------
+
+    def first_new(
+        self, session: SessionId, attachment: Attachment, header: Header, is_whole: bool
+    ) -> int:
+        """The first number of a batch that the log does not hold; 0: nothing of it is to be taken.
+
+        Whoever is to hear something of the numbers before it is answered.
+        """
+        reign = self._reign
+        highest, producer, last = reign.log.highest, header.producer, header.last_number
+        if is_outbox(producer) and is_courier(session):
+            # It never expires: who is not known has published nothing yet.
+            highest.setdefault(producer, 0)
+        if producer not in highest or not self._owns(session, attachment, producer):
+            reign.reply(session, ProducerUnknown(producer))
+            return 0
+        self._claim(session, attachment, producer)
+        if last <= header.settled:
+            return 0
+        expected = max(highest[producer], header.settled) + 1
+        first = header.first_number
+        if first > expected:
+            reign.reply(session, ResendNumber(producer, expected))
+            return 0
+        if first < expected:
+            self._confirms.answer_known(session, producer, first, min(last, expected - 1))
+        if last < expected:
+            return 0
+        if is_whole and first < expected:
+            reign.reply(session, Detached())
+            return 0
+        return expected
+
+    def refuse(self, header: Header, reason: str) -> None:
+        """A refusal is an op: it uses the numbers, and is told when it is stable."""
+        self._reign.log.propose(
+            RefusalOp(reason),
+            count=header.count,
+            producer=header.producer,
+            first_number=header.first_number,
+            settled=header.settled,
+        )
+
+    # --- Expiry ---------------------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> None:
+        """Ids that were idle for long end by an op; from here on they are unknown."""
+        if now_ms < self.look_at_ms:
+            return
+        reign = self._reign
+        expiry_ms = reign.config.producer_expiry_ms
+        self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
+        least_us = reign.log.wall_us - expiry_ms * 1000
+        old = tuple(
+            number
+            for number, producer in reign.state.producers.items()
+            if producer.used_us < least_us and self._may_expire(number)
+        )
+        if old:
+            reign.log.propose(ProducerOp("", old))
+            for number in old:
+                del reign.log.highest[number]
+                reign.claims.forget(number)
+
+    def _may_expire(self, producer: int) -> bool:
+        """Another queue's id never does: what that queue sends again must be known here."""
+        return producer in self._reign.log.highest and not is_outbox(producer)

@@ -1,0 +1,82 @@
+"""What the parts of one master's reign share. Each of them is given it, and changes it freely."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from mirrorq.attachments import Attachments
+from mirrorq.claims import Claims
+from mirrorq.codec import OpCodec
+from mirrorq.config import Config
+from mirrorq.courier import NoTargets, Targets
+from mirrorq.delays import Delays
+from mirrorq.delivery import Delivery
+from mirrorq.lanes import Horizons
+from mirrorq.master.log_tail import LogTail
+from mirrorq.messages import CatalogCommand, Reply, SessionId
+from mirrorq.policy import DEFAULT
+from mirrorq.queue_state import QueueState
+from mirrorq.ring import Ring
+from mirrorq.room import Room
+
+__all__ = ["Lease", "Reign"]
+
+
+@define
+class Lease:
+    """One object a node, shared by all its queues: a renewal steps none of them."""
+
+    until_ms: int = 0
+    """Messages may be handed out before this moment."""
+    paused: bool = False
+    """No contact with a majority: nothing is confirmed."""
+
+
+class Reign:
+    """One reign over one queue."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        state: QueueState,
+        epoch: int,
+        config: Config,
+        codec: OpCodec,
+        lease: Lease,
+        room: Room | None = None,
+        targets: Targets | None = None,
+    ) -> None:
+        self.epoch = epoch
+        """In which it began: its name."""
+        self.ring = ring
+        self.state = state
+        self.config = config
+        self.codec = codec
+        self.lease = lease
+        self.room = room or Room()
+        """Of the store."""
+        self.targets = targets or NoTargets()
+        """Other queues."""
+        self.log = LogTail(ring, state, codec)
+        self.attachments = Attachments(ring.queue_id, epoch)
+        self.claims = Claims()
+        self.horizons = Horizons()
+        self.definition = DEFAULT
+        """What the policy in force says."""
+        self.commands: list[CatalogCommand] = []
+        """What to ask the catalog for."""
+        self.begin()
+
+    def begin(self) -> None:
+        """What is ready and delayed is as the applied state has it; nobody holds anything."""
+        self.delivery = Delivery(self.state, self.epoch)
+        self.delivery.is_single = self.definition.single_active_consumer
+        self.delays = Delays(self.state)
+
+    def reply(self, session: SessionId, reply: Reply) -> None:
+        """Answer a session, if it is still attached."""
+        self.attachments.reply(session, reply)
+
+    def notice(self, kind: str, text: str) -> None:
+        """Tell whoever runs the node."""
+        self.ring.out.notices.append((kind, text))
