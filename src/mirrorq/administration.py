@@ -194,20 +194,24 @@ class Administration(ABC):
         return list(found.consumers if queue is None else found.of_queue(queue))
 
     def disconnect(self, client: str, reason: str = "", *, timeout: float | None = 30) -> None:
-        """Disconnect a client, wherever it is. Needs the role admin.
+        """Disconnect a client, or one consumer, wherever it is. Needs the role admin.
 
         What it holds goes back to the queues, each message at its place, and comes again marked as
         redelivered; its exclusive queues end. The client is closed: its consumers are cancelled
         (`on_cancel`), its calls raise `ShutDown` with the reason, its puts without an outcome end
         with `ConfirmUnknown`. It does not come back by itself; the program may connect anew.
 
+        Of a consumer, one of a node's own process too, this ends that consumer alone: what it
+        holds goes back, it is cancelled (`on_cancel`, `consumer.refused`), and the rest of its
+        program goes on.
+
         Args:
-            client: its name, as `clients()` has it.
+            client: its name, as `clients()` has it; or a consumer's tag, as `consumers()` has it.
             reason: for the client, its users and the logs.
             timeout: seconds to wait for an answer. None waits.
 
         Raises:
-            PreconditionFailed: there is no such client.
+            PreconditionFailed: there is no such client or consumer.
             NoQuorum: no answer in time, or not of all nodes, and it was not found.
         """
         if not isinstance(client, str) or not client:

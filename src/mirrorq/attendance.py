@@ -15,7 +15,17 @@ from attrs import frozen
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.shards import logical_name
 
-__all__ = ["Attendance", "ClientStatus", "ConsumerStatus", "Roll", "Seat", "Served", "join"]
+__all__ = [
+    "Attendance",
+    "ClientStatus",
+    "ConsumerStatus",
+    "Roll",
+    "Seat",
+    "Served",
+    "join",
+    "seat_of",
+    "tag_of",
+]
 
 Session = tuple[str, int, int]
 """Of a handle: node, incarnation, number."""
@@ -52,7 +62,7 @@ class ConsumerStatus:
     queue: str
     """Of a sharded queue: the shard."""
     tag: str
-    """No other consumer of the cluster has it."""
+    """No other consumer of the cluster has it. By it, it can be disconnected."""
     client: str
     """Name of the client that it is part of, "" for a handle in a node's own process."""
     node: str
@@ -170,13 +180,26 @@ def join(rolls: Sequence[Roll], unheard: Iterable[str] = ()) -> Attendance:
     )
 
 
+def tag_of(session: Session, number: int) -> str:
+    """The tag of one consumer of one handle."""
+    return ".".join(map(str, (*session, number)))
+
+
+def seat_of(tag: str) -> tuple[Session, int] | None:
+    """The handle and the consumer's number that a tag names; None: it is no tag."""
+    node, *numbers = tag.rsplit(".", 3)
+    if len(numbers) != 3 or not all(each.isascii() and each.isdecimal() for each in numbers):
+        return None
+    incarnation, number, consumer = map(int, numbers)
+    return (node, incarnation, number), consumer
+
+
 def _consumer(seat: Seat, client: str) -> ConsumerStatus:
-    node, incarnation, number = seat.session
     return ConsumerStatus(
         queue=seat.queue,
-        tag=f"{node}.{incarnation}.{number}.{seat.number}",
+        tag=tag_of(seat.session, seat.number),
         client=client,
-        node=node,
+        node=seat.session[0],
         prefetch=seat.prefetch,
         messages_unacknowledged=seat.unacknowledged,
         exclusive=seat.exclusive,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["NAMES_MAX", "Expulsions", "expulsion_text", "outcome_of"]
+from mirrorq.attendance import seat_of
+
+__all__ = ["NAMES_MAX", "Expulsions", "consumer_text", "expulsion_text", "outcome_of"]
 
 NAMES_MAX = 4096
 """The oldest is forgotten."""
@@ -21,14 +23,27 @@ def expulsion_text(node: str, why: str) -> str:
     return f"disconnected by an administrator at node {node}{reason}. connect() anew to go on"
 
 
+def consumer_text(node: str, why: str) -> str:
+    """What a consumer that was disconnected, and whoever uses it, are told."""
+    reason = f": {why}" if why else ""
+    return f"disconnected by an administrator at node {node}{reason}. consume() anew to go on"
+
+
 def outcome_of(name: str, count: int, unheard: Sequence[str]) -> tuple[str, str]:
-    """(name of the error class, text) when a client was to be disconnected: ("", "") if it was."""
+    """(name of the error class, text) when a client, or the consumer of a tag, was to be
+    disconnected: ("", "") if it was."""
     if count:
         return "", ""
+    is_tag = seat_of(name) is not None
     if unheard:
         return "NoQuorum", (
-            f"no client {name!r} is on the nodes that have answered, and {', '.join(unheard)} did "
-            "not: ask again"
+            f"no {'consumer' if is_tag else 'client'} {name!r} is on the nodes that have "
+            f"answered, and {', '.join(unheard)} did not: ask again"
+        )
+    if is_tag:
+        return "PreconditionFailed", (
+            f"no queue has a consumer {name!r}: mirrorq consumers, or consumers(), lists those "
+            "there are"
         )
     return "PreconditionFailed", (
         f"no node serves a client {name!r}: mirrorq clients, or clients(), lists those there are"

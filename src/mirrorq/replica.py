@@ -143,6 +143,14 @@ class SessionGone(Struct, frozen=True, gc=False):
     session: SessionId
 
 
+class SeatExpelled(Struct, frozen=True, gc=False):
+    """Somebody has disconnected one consumer."""
+
+    session: SessionId
+    consumer: int
+    why: str
+
+
 class LeaseChanged(Struct, frozen=True, gc=False):
     """The lease shared with the node has come, gone, or the pause has begun or ended."""
 
@@ -177,6 +185,7 @@ ReplicaEvent = (
     | LinkLost
     | NodeGone
     | SessionGone
+    | SeatExpelled
     | LeaseChanged
     | Undelivered
     | YieldAsked
@@ -345,6 +354,9 @@ class Replica:
             case SessionGone():
                 if master is not None:
                     master.on_session_gone(event.session)
+            case SeatExpelled():
+                if master is not None:
+                    master.on_expelled(event.session, event.consumer, event.why)
             case Undelivered():
                 if master is not None:
                     master.hand_outs.on_undelivered(event.session, event.deliver)
@@ -784,6 +796,7 @@ __all__ = [
     "ReplicaEvent",
     "Requested",
     "RingReceived",
+    "SeatExpelled",
     "SessionGone",
     "TargetLinkLost",
     "TargetsChanged",

@@ -1,4 +1,5 @@
-"""Asks every node of the cluster who uses it, and has clients disconnected wherever they are.
+"""Asks every node of the cluster who uses it, and has clients and consumers disconnected wherever
+they are.
 
 A question goes to each other node that runs; what has come after `ANSWER_MS` counts, and who has
 not answered is named. Whoever asked looks again and again until there is an outcome. Everything
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from mirrorq import clock
-from mirrorq.attendance import Attendance, Roll, Seat, join
+from mirrorq.attendance import Attendance, Roll, Seat, join, seat_of
 from mirrorq.errors import ProtocolError
-from mirrorq.messages import NodeAnswer, NodeQuestion
+from mirrorq.expulsions import consumer_text
+from mirrorq.messages import NodeAnswer, NodeQuestion, SessionId
+from mirrorq.replica import SeatExpelled
 
 if TYPE_CHECKING:
     from mirrorq.driver import Driver
@@ -36,7 +39,7 @@ SEATS_MAX = 10_000
 
 ATTENDANCE = "attendance"
 DISCONNECT = "disconnect"
-"""Of the client `subject`, because of `why`."""
+"""Of the client `subject`, or the consumer with this tag, because of `why`."""
 
 
 @define(eq=False)
@@ -79,7 +82,7 @@ class RollCall:
         return self._ask(DISCONNECT, client, why)
 
     def disconnected(self, number: int) -> tuple[int, tuple[str, ...]] | None:
-        """How many clients of this name there were, and which nodes have not answered; None:
+        """How many of this name or tag there were, and which nodes have not answered; None:
         some may still do so."""
         asked = self._ended(number)
         if asked is None:
@@ -133,11 +136,31 @@ class RollCall:
         entry = self._driver.entry
         if question.what == ATTENDANCE:
             return NodeAnswer(question.number, 0, roll_of(self._driver).to_bytes())
-        if question.what == DISCONNECT and entry is not None:
-            count = entry.disconnect(question.subject, question.why)
+        if question.what == DISCONNECT:
+            count = expel_consumer(self._driver, question.subject, question.why)
+            if not count and entry is not None and seat_of(question.subject) is None:
+                count = entry.disconnect(question.subject, question.why)
             return NodeAnswer(question.number, count, b"")
         # Of a later version: it is told that there is nothing of it here.
         return NodeAnswer(question.number, 0, b"")
+
+
+def expel_consumer(driver: Driver, tag: str, why: str) -> int:
+    """End the consumer of this tag, if a master here has it; return how many those were."""
+    seat = seat_of(tag)
+    if seat is None:
+        return 0
+    session, number = SessionId(*seat[0]), seat[1]
+    found = 0
+    engine = driver.engine
+    for queue_id, replica in engine.replicas.items():
+        master = replica.master
+        if master is not None and master.active and (session, number) in master.delivery.consumers:
+            text = consumer_text(engine.me.node, why)
+            engine.hosting.post(queue_id, SeatExpelled(session, number, text))
+            log.info("node %s: consumer %s %s", engine.me.node, tag, text)
+            found += 1
+    return found
 
 
 def roll_of(driver: Driver) -> Roll:

@@ -10,7 +10,7 @@ from running import until
 
 from conftest import Connecting
 from mirrorq import Client, Consumer
-from mirrorq.attendance import Attendance, Roll, Seat, Served, join
+from mirrorq.attendance import Attendance, Roll, Seat, Served, join, seat_of, tag_of
 from mirrorq.client_driver import ClientDriver
 from mirrorq.errors import (
     ConfigError,
@@ -126,6 +126,54 @@ def test_a_disconnected_client_ends_and_its_messages_come_back(
     ]
     # What was exclusive to it has gone with it.
     until(lambda: "mine" not in [each.name for each in node.queues()])
+
+
+def test_one_consumer_is_disconnected(node: Node, connecting: Connecting) -> None:
+    """By its tag: what it holds is another's, and the rest of its program goes on."""
+    client = connecting(node.listening)
+    orders = client.queue("orders")
+    orders.put_many([b"1", b"2"]).result(WAIT_S)
+    ended: list[Consumer] = []
+    stuck = orders.consume(ignore, prefetch=2, on_cancel=ended.append)
+    until(lambda: [each.messages_unacknowledged for each in node.consumers("orders")] == [2])
+    (seen,) = client.consumers("orders")
+
+    client.disconnect(seen.tag, "it hangs")
+
+    until(lambda: ended == [stuck])
+    assert not stuck.is_active
+    assert stuck.refused.startswith("disconnected by an administrator at node a: it hangs. ")
+    until(lambda: node.consumers("orders") == [])
+    assert listed(node, client)
+    taken = [orders.get(timeout=WAIT_S) for _ in range(2)]
+    assert [(each.body, each.redelivered) for each in taken] == [(b"1", True), (b"2", True)]
+    orders.ack_many(taken).result(WAIT_S)
+    with pytest.raises(PreconditionFailed, match=r"no queue has a consumer .a.*lists those"):
+        node.disconnect(seen.tag)
+
+
+def test_a_consumer_of_a_nodes_own_process_is_disconnected(node: Node) -> None:
+    """Which has no client that could be; others of the same handle stay."""
+    orders = node.queue("orders")
+    first, second = (orders.consume(Message.ack) for _ in range(2))
+    tags = {each.tag.rpartition(".")[2]: each.tag for each in node.consumers("orders")}
+    node.disconnect(tags[str(first.number)])
+    until(lambda: not first.is_active)
+    assert second.is_active
+    orders.put(b"1").result(WAIT_S)
+    until(lambda: orders.status().messages == 0)
+    second.cancel()
+
+
+@pytest.mark.parametrize("name", ["client-1-ab", "a.b", "a.1.2.x", "a.1.2.-3", "", "a.1.2.²"])
+def test_what_is_no_tag(name: str) -> None:
+    assert seat_of(name) is None
+
+
+def test_tags_name_their_seats() -> None:
+    """Names of nodes may have dots."""
+    seat = ("rack.1.node", 4711, 3), 2
+    assert seat_of(tag_of(*seat)) == seat
 
 
 def test_open_puts_end_as_the_truth_is(node: Node, connecting: Connecting) -> None:

@@ -72,6 +72,11 @@ def test_a_client_is_disconnected_from_another_node(
     mine = two.queue("orders")
     taken = [mine.get(timeout=WAIT_S) for _ in range(3)]
     assert [each.body for each in taken] == [b"1", b"2", b"3"]
+    other = mine.consume(keep, on_cancel=ended.append)
+    (listed,) = two.consumers("orders")
+    assert command(cluster, "disconnect", listed.tag, "--reason", "enough").returncode == 0
+    until(lambda: not other.is_active)
+    assert "administrator at node a: enough" in other.refused
     until(lambda: one.name not in [each.name for each in two.clients()])
     again = command(cluster, "disconnect", one.name)
     assert again.returncode == 1

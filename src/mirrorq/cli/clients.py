@@ -86,14 +86,15 @@ def _shown(column: str, value: Any) -> Any:
 
 
 @click.command()
-@click.argument("name", metavar="CLIENT")
+@click.argument("name", metavar="CLIENT|TAG")
 @click.option("--reason", default="", help="Told to the client, and written to the logs.")
 @connecting
 def disconnect(client: Client, name: str, reason: str) -> None:
-    """Disconnect CLIENT, by its name as `mirrorq clients` lists it. Needs the role admin.
+    """Disconnect CLIENT, by its name as `mirrorq clients` lists it, or the one consumer with the
+    TAG that `mirrorq consumers` lists. Needs the role admin.
 
     What it holds goes back to the queues. It does not come again by itself; its program may
-    connect anew.
+    connect, or consume, anew.
     """
     client.disconnect(name, reason)
     click.echo(f"disconnected: {name}")

@@ -267,6 +267,10 @@ class Master:
         self.confirms.forget(session)
         self.hand_outs.drop(session)
 
+    def on_expelled(self, session: SessionId, consumer: int, why: str) -> None:
+        """Somebody has disconnected one consumer: what it held goes back, counted."""
+        self.hand_outs.expel(session, consumer, why)
+
     def on_node_gone(self, node: str, incarnation: int | None) -> None:
         """A node's handles are gone; with an incarnation, only those of older lives."""
         waiting = [request.session for request in self.waiting]

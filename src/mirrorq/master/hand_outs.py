@@ -80,6 +80,14 @@ class HandOuts:
         for number, _ in delivery.holdings(session):
             self._settling.drop(number)
 
+    def expel(self, session: SessionId, consumer: int, why: str) -> None:
+        """Somebody has disconnected one consumer: what it held goes back, counted."""
+        delivery, key = self._reign.delivery, (session, consumer)
+        if key in delivery.consumers:
+            for number in [n for n, handout in delivery.open.items() if handout.key == key]:
+                self._settling.drop(number)
+            self._cancel(key, why)
+
     def end_overdue(self, now_ms: int) -> None:
         """Messages held for too long go back; their consumer hangs and is cancelled."""
         delivery, timeout_ms = self._reign.delivery, self._reign.config.consumer_timeout_ms
@@ -95,14 +103,14 @@ class HandOuts:
                 continue
             self._settling.drop(number)
             if seat is not None and key[1]:
-                self._cancel(key, timeout_ms)
+                why = (
+                    f"it held a message unacknowledged for {timeout_ms} ms (consumer_timeout_ms): "
+                    "the message went back. Ack sooner, or raise the time"
+                )
+                self._cancel(key, why)
 
-    def _cancel(self, key: ConsumerKey, timeout_ms: int) -> None:
+    def _cancel(self, key: ConsumerKey, why: str) -> None:
         self._reign.delivery.unsubscribe(key)
-        why = (
-            f"it held a message unacknowledged for {timeout_ms} ms (consumer_timeout_ms): "
-            "the message went back. Ack sooner, or raise the time"
-        )
         self._reign.reply(key[0], ConsumerRefused(key[1], why))
 
     # --- Handing out ----------------------------------------------------------------------
