@@ -333,8 +333,9 @@ class MirroredQueue(ReadingHandle):
 
     def on_confirm(self, function: Callable[[Confirmation], object]) -> None:
         """Have a function called with each confirmation that ends, however it does."""
-        if not callable(function):
-            check_callable("function", function or "nothing")
+        if function is None:
+            raise TypeError("function is None: give a function that takes a Confirmation")
+        check_callable("function", function)
         self._publisher.listen(function, function)
 
     # --- Consuming ------------------------------------------------------------------------

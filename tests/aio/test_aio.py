@@ -6,12 +6,13 @@ import asyncio
 import socket
 import threading
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mirrorq import Config, Empty, Full, Message, MirroredQueue, ShutDown, aio
+from mirrorq import Config, Confirmation, Empty, Full, Message, MirroredQueue, ShutDown, aio
 
 DEADLINE_S = 60
 
@@ -54,6 +55,33 @@ def test_put_get_ack_and_the_questions(tmp_path: Path) -> None:
             assert not open_
             assert await queue.purge() == 5
             assert await queue.wait_for_confirms(1)
+
+    run(main())
+
+
+def test_listeners_are_called_in_the_loop(tmp_path: Path) -> None:
+    """Of confirmations, of those that end otherwise too; and what the queue lives on is at hand."""
+
+    async def main() -> None:
+        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+            heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+            def hear(name: str, _: Confirmation) -> None:
+                heard.put_nowait((name, threading.get_ident()))
+
+            queue.add_confirm_listener(partial(hear, "confirmed"), partial(hear, "refused"))
+            queue.on_confirm(partial(hear, "ended"))
+            here = threading.get_ident()
+            await queue.put(b"one")
+            assert {await heard.get(), await heard.get()} == {("confirmed", here), ("ended", here)}
+            await queue.node.set_policy("none", "", {"max-length": 1, "overflow": "reject-publish"})
+            await queue.put(b"two")
+            assert {await heard.get(), await heard.get()} == {("refused", here), ("ended", here)}
+            await (await queue.get_nowait()).ack()
+            with pytest.raises(Empty):
+                await queue.get_nowait()
+            with pytest.raises(TypeError, match="function is None"):
+                queue.on_confirm(None)  # type: ignore[arg-type]
 
     run(main())
 

@@ -17,7 +17,7 @@ class Bell:
     """Wakes tasks of one loop when another thread says that something has changed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_rung = False
 
@@ -26,7 +26,7 @@ class Bell:
         if self._waiting and not self._is_rung:
             self._is_rung = True
             try:
-                self._loop.call_soon_threadsafe(self._wake)
+                self.loop.call_soon_threadsafe(self._wake)
             except RuntimeError:
                 self._is_rung = False  # the loop is closed: nobody waits any more
 
@@ -47,9 +47,9 @@ class Bell:
 
     async def next(self, condition: Callable[[], bool], timeout: float) -> None:
         """Wait until it rings, at most `timeout` seconds; not at all when the condition holds."""
-        future: asyncio.Future[None] = self._loop.create_future()
+        future: asyncio.Future[None] = self.loop.create_future()
         self._waiting.append(future)
-        timer = self._loop.call_later(timeout, _resolve, future)
+        timer = self.loop.call_later(timeout, _resolve, future)
         try:
             # Looked at again after being in the list: a change before that rang for nobody.
             if not condition():

@@ -72,6 +72,13 @@ class Client(Host):
         await self.close()
 
 
+def of_host(host: Any) -> Host:
+    """The same for what a handle lives on."""
+    from mirrorq.client import Client as BlockingClient
+
+    return Client(host) if isinstance(host, BlockingClient) else Node(host)
+
+
 async def connect(endpoints: str | Sequence[str], **arguments: Any) -> Client:
     """`mirrorq.connect`: the same queues from a process that is no node."""
     from mirrorq.client import connect as blocking_connect

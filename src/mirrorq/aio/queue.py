@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from mirrorq import queue as blocking
 from mirrorq.aio.bell import LOOK_S, Bell, deadline_of, seconds_left
 from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
-from mirrorq.arguments import check_count
+from mirrorq.arguments import check_callable, check_count
 from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import Empty, Full, ShutDown
 from mirrorq.handle import ASK_S
@@ -23,11 +24,13 @@ from mirrorq.receiver import NOWAIT_S, RECALL_ASKS
 from mirrorq.session import PutCredit, browse_request, inquire_request, purge_request
 
 if TYPE_CHECKING:
+    from mirrorq.aio.hosts import Host
     from mirrorq.consumer import Consumer
     from mirrorq.status import QueueStatus
 
 __all__ = ["Body", "MirroredQueue"]
 
+Listener = Callable[[Confirmation], object]
 Body = bytes | bytearray | memoryview
 Accepted = TypeVar("Accepted", Confirmation, Settlement, "Confirmation | Settlement")
 
@@ -36,7 +39,7 @@ class MirroredQueue:
     """A handle on a queue, for one loop. Made by `open`, `Node.queue` or `Client.queue`.
 
     Arguments, results and errors are those of `mirrorq.MirroredQueue`, whose handle is in
-    `handle`.
+    `handle`; what is not here (`read`, `lease`, `claim`, `as_queue`) is that one's, for a thread.
     """
 
     def __init__(self, handle: blocking.MirroredQueue) -> None:
@@ -57,6 +60,13 @@ class MirroredQueue:
     @property
     def name(self) -> str:
         return self.handle.name
+
+    @property
+    def node(self) -> Host:
+        """The node or client that this handle lives on, for asyncio."""
+        from mirrorq.aio.hosts import of_host
+
+        return of_host(self.handle._host)
 
     @property
     def shards(self) -> int:
@@ -117,6 +127,29 @@ class MirroredQueue:
         publisher = self.handle._publisher
         return (publisher.count, publisher.credit) != before
 
+    def add_confirm_listener(
+        self,
+        on_confirmed: Listener | None,
+        on_not_confirmed: Listener | None = None,
+    ) -> None:
+        """Have functions called in this loop with each confirmation: of the good, of the others."""
+        self.handle.add_confirm_listener(self._heard(on_confirmed), self._heard(on_not_confirmed))
+
+    def on_confirm(self, function: Listener) -> None:
+        """Have a function called in this loop with each confirmation that ends, however it does."""
+        if function is None:
+            raise TypeError("function is None: give a function that takes a Confirmation")
+        check_callable("function", function)
+        self.handle.on_confirm(partial(self._call_in_loop, function))
+
+    def _heard(self, function: Listener | None) -> Listener | None:
+        check_callable("a listener", function)
+        return None if function is None else partial(self._call_in_loop, function)
+
+    def _call_in_loop(self, function: Listener, confirmation: Confirmation) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            self._outcomes.loop.call_soon_threadsafe(function, confirmation)
+
     async def wait_for_confirms(self, timeout: float | None = None) -> bool:
         """Wait until everything put has an outcome; True."""
         handle = self.handle
@@ -139,6 +172,10 @@ class MirroredQueue:
         if auto_ack:
             self.handle._settle("ack", found)
         return found[0]
+
+    async def get_nowait(self) -> Message:
+        """`get` that does not wait for a message to be published."""
+        return await self.get(block=False)
 
     async def get_many(self, count_max: int, timeout: float | None = None) -> list[Message]:
         """Take 1 to `count_max` messages as soon as there is one; [] at the time-out."""
