@@ -11,7 +11,6 @@ return or a purge of it is in the log and not yet applied).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 from attrs import define, field
@@ -89,30 +88,46 @@ class Delivery:
         self._taken: dict[int, tuple[SessionId, RangeSet]] = {}
         """Hand-out number -> what of it was settled, and by whom: a settlement whose answer
         was lost comes again in the next attachment, and is no other one's."""
-        self._rotation: deque[ConsumerKey] = deque()
+        self._rotation: dict[ConsumerKey, None] = {}
+        """Whose turn it is, the next one first."""
+        self._keys_of: dict[SessionId, dict[ConsumerKey, None]] = {}
+        """Consumers by session: a crowd attaches at once, and each looks for its own."""
+        self._exclusive: dict[ConsumerKey, None] = {}
         self._number = 0
 
     # --- Consumers ----------------------------------------------------------------------
 
     def subscribe(self, seat: ConsumerSeat) -> str:
         """Seat a consumer or change it; return why not, or ""."""
-        others = [other for key, other in self.consumers.items() if key != seat.key]
-        if any(other.exclusive for other in others):
-            holder = next(other for other in others if other.exclusive)
-            return f"{holder.who} holds the queue exclusively"
-        if seat.exclusive and any(other.key[1] != 0 for other in others):
-            named = f": {others[0].who}" if seat.is_claim else ""
-            return f"the queue has {len(others)} other consumers{named}"
+        for key in self._exclusive:
+            if key != seat.key:
+                return f"{self.consumers[key].who} holds the queue exclusively"
+        if seat.exclusive:
+            others = [other for key, other in self.consumers.items() if key != seat.key]
+            if any(other.key[1] != 0 for other in others):
+                named = f": {others[0].who}" if seat.is_claim else ""
+                return f"the queue has {len(others)} other consumers{named}"
         held = self._held_by_others(seat.key) if seat.is_claim else ""
         if held:
             return held
         known = self.consumers.get(seat.key)
         if known is None:
-            self.consumers[seat.key] = seat
-            self._rotation.append(seat.key)
+            self.seat(seat)
         else:
             known.prefetch = seat.prefetch
         return ""
+
+    def seat(self, seat: ConsumerSeat) -> None:
+        """It is one of the consumers from now on."""
+        self.consumers[seat.key] = seat
+        self._rotation[seat.key] = None
+        self._keys_of.setdefault(seat.key[0], {})[seat.key] = None
+        if seat.exclusive:
+            self._exclusive[seat.key] = None
+
+    def has_consumer(self, session: SessionId) -> bool:
+        """Whether a session has a consumer beside what get() does."""
+        return any(number for _, number in self._keys_of.get(session, ()))
 
     def _held_by_others(self, key: ConsumerKey) -> str:
         """Who holds messages unacknowledged beside this consumer, "" when nobody does."""
@@ -128,11 +143,17 @@ class Delivery:
         return next((seat for seat in self.consumers.values() if seat.is_claim), None)
 
     def unsubscribe(self, key: ConsumerKey) -> None:
-        if self.consumers.pop(key, None) is not None:
-            self._rotation.remove(key)
+        if self.consumers.pop(key, None) is None:
+            return
+        del self._rotation[key]
+        self._exclusive.pop(key, None)
+        keys = self._keys_of[key[0]]
+        del keys[key]
+        if not keys:
+            del self._keys_of[key[0]]
 
     def unsubscribe_session(self, session: SessionId) -> None:
-        for key in [key for key in self.consumers if key[0] == session]:
+        for key in list(self._keys_of.get(session, ())):
             self.unsubscribe(key)
 
     def credit(self, key: ConsumerKey, total: int, size: int = 0) -> None:
@@ -243,6 +264,7 @@ class Delivery:
         pieces: dict[ConsumerKey, list[HandOut]] = {}
         counts: dict[ConsumerKey, int] = {}
         ready = self.ready
+        waiting = sum(1 for seat in self.consumers.values() if seat.wants > 0)
         while True:
             priority, lane = ready.top()
             if not lane:
@@ -253,8 +275,9 @@ class Delivery:
             seat = self._next_seat(counts)
             if seat is None:
                 break
-            share = self._share(seat, counts.get(seat.key, 0))
+            share = self._share(seat, counts.get(seat.key, 0), waiting)
             piece = self._take_front(seat, lane, horizon, share)
+            waiting -= seat.wants <= 0
             self.open[piece.number].handed_ms = now_ms
             pieces.setdefault(seat.key, []).append(piece)
             taken = piece.last - piece.first + 1
@@ -276,16 +299,19 @@ class Delivery:
                 return None
             return active
         for _ in range(len(self._rotation)):
-            key = self._rotation[0]
-            self._rotation.rotate(-1)
+            key = next(iter(self._rotation))
+            self._rotation[key] = self._rotation.pop(key)
             seat = self.consumers[key]
             if seat.wants > 0 and counts.get(key, 0) < DELIVER_COUNT:
                 return seat
         return None
 
-    def _share(self, seat: ConsumerSeat, given: int) -> int:
-        """Few messages are spread one by one; many go in pieces that keep frames whole."""
-        waiting = sum(1 for other in self.consumers.values() if other.wants > 0)
+    def _share(self, seat: ConsumerSeat, given: int, waiting: int) -> int:
+        """Few messages are spread one by one; many go in pieces that keep frames whole.
+
+        Args:
+            waiting: consumers that wait for messages, this one among them.
+        """
         is_shared = waiting > 1 and not self.is_single
         fair = max(1, self.ready.count // waiting) if is_shared else self.ready.count
         return min(seat.wants, fair, DELIVER_COUNT - given)
@@ -414,7 +440,14 @@ class Delivery:
 
     def holdings(self, session: SessionId) -> Iterator[tuple[int, OpenHandOut]]:
         """Open hand-outs of one session, by number."""
-        return iter([(n, h) for n, h in self.open.items() if h.key[0] == session])
+        number = session.number  # looked at first: most are others', and all are looked at
+        return iter(
+            [
+                (n, h)
+                for n, h in self.open.items()
+                if h.key[0].number == number and h.key[0] == session
+            ]
+        )
 
     def handed_before(self, at_ms: int) -> list[int]:
         """Open hand-outs made before this time, the oldest first."""

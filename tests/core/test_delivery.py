@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from mirrorq.columns import Sizes
 from mirrorq.delivery import ConsumerSeat, Delivery
 from mirrorq.messages import AckOp, HandOut, HorizonOp, PromotedOp, ReturnOp, SessionId
@@ -82,11 +85,69 @@ def test_consumers_share() -> None:
     assert delivery.unacknowledged == 4
 
 
+def test_turns_go_round_whoever_comes_and_goes() -> None:
+    """One message at a time: each of those that wait in turn, newcomers last, who left never."""
+    sessions = [SessionId(node, 1, 1) for node in "abcd"]
+    state = _state(99)
+    delivery = _delivery(state, *sessions[:3])
+
+    def served(count: int) -> str:
+        names = ""
+        for _ in range(count):
+            seat = delivery._next_seat({})
+            assert seat is not None
+            names += seat.key[0].node
+        return names
+
+    assert served(4) == "abca"
+    assert delivery.subscribe(ConsumerSeat((sessions[3], 7), 10)) == ""
+    delivery.credit((sessions[3], 7), 100)
+    assert served(5) == "bcadb"
+    delivery.unsubscribe_session(sessions[0])
+    assert served(4) == "cdbc"
+    assert [delivery.has_consumer(one) for one in sessions] == [False, False, False, True]
+    delivery.unsubscribe((sessions[3], 7))
+    assert served(3) == "bcb"
+    assert not delivery.has_consumer(sessions[3])
+    assert delivery.subscribe(ConsumerSeat((sessions[0], 0), 10)) == ""
+    delivery.credit((sessions[0], 0), 100)
+    assert served(3) == "cba"
+
+
+def test_a_crowd_attaches_in_steps_that_do_not_grow() -> None:
+    """Who subscribes, and who attaches anew, looks at its own consumers and not at everybody's."""
+    crowd = [SessionId("a", 1, number) for number in range(2000)]
+    delivery = _delivery(_state(1))
+    looked = 0
+
+    class Watched(dict):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[object]:
+            nonlocal looked
+            looked += 1
+            return super().__iter__()
+
+        def items(self) -> Any:
+            nonlocal looked
+            looked += 1
+            return super().items()
+
+    delivery.consumers = Watched()
+    for session in crowd:
+        delivery.unsubscribe_session(session)
+        assert delivery.subscribe(ConsumerSeat((session, 1), 10)) == ""
+        assert delivery.has_consumer(session)
+    assert len(delivery.consumers) == len(crowd)
+    assert looked == 0
+
+
 def test_an_exclusive_consumer_is_alone() -> None:
     """A second consumer is told who holds the queue."""
     delivery = _delivery(_state(1))
     assert delivery.subscribe(ConsumerSeat((ONE, 1), 1, exclusive=True)) == ""
     assert "node a" in delivery.subscribe(ConsumerSeat((TWO, 1), 1))
+    delivery.unsubscribe((ONE, 1))
+    assert delivery.subscribe(ConsumerSeat((TWO, 1), 1)) == ""
+    assert "1 other" in delivery.subscribe(ConsumerSeat((ONE, 1), 1, exclusive=True))
 
 
 def test_a_piece_is_taken_once_and_by_its_holder_only() -> None:

@@ -203,7 +203,7 @@ class Master:
         attachment = self.attachments.begin(request)
         if attachment is None:
             return
-        if any(key[0] == session and key[1] for key in self._reign.delivery.consumers):
+        if self._reign.delivery.has_consumer(session):
             # It subscribes again next.
             self.vacancy.expect(now_ms + self._config.failure_ms)
         self.disuse.use(now_ms)

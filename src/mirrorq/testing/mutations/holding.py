@@ -35,8 +35,7 @@ def _claim_beside() -> Sequence[Patch]:
         if not seat.is_claim or self.claim() is not None:
             return real(self, seat)
         if seat.key not in self.consumers:
-            self.consumers[seat.key] = seat
-            self._rotation.append(seat.key)
+            self.seat(seat)
         return ""
 
     return [(Delivery, "subscribe", subscribe)]
