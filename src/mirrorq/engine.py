@@ -510,7 +510,7 @@ class Engine:
         """Another life of a peer has come: nothing of the one before, nothing told to it yet."""
         text = f"node {member.node} has come, incarnation {member.incarnation}"
         self._out.notices.append(Notice("came", text))
-        self.hosting.post_all(NodeGone(member.node, member.incarnation))
+        self.hosting.post_masters(NodeGone(member.node, member.incarnation))
         self.hosting.on_link(member.node)
         self.hosting.reports.tell_again()
         self.hosting.sync_reports.tell_again()
@@ -623,7 +623,7 @@ class Engine:
         self._send_promises(now_ms)
 
     def _on_gone(self, node: str) -> None:
-        self.hosting.post_all(NodeGone(node))
+        self.hosting.post_masters(NodeGone(node))
         self._out.notices.append(Notice("gone", f"node {node} is silent or dead"))
 
     def _wake_at_ms(self, now_ms: int) -> int:
@@ -941,7 +941,7 @@ class Engine:
         if was_paused != lease.paused:
             kind, has = ("paused", "no") if lease.paused else ("resumed", "has")
             self._out.notices.append(Notice(kind, f"{kind}: {has} contact with a majority"))
-        self.hosting.post_all(LeaseChanged())
+        self.hosting.post_masters(LeaseChanged())
 
     def _end_ask(self, ask: PendingAsk, error: str) -> None:
         """Who declared an exclusive queue and got none owns none."""

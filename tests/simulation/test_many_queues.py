@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 
-from mirrorq.engine_events import Ask
+from mirrorq.engine_events import Ask, EngineEffects
 from mirrorq.messages import DeclareQueue
+from mirrorq.replica import LeaseChanged
 from mirrorq.testing import SimulatedCluster
 from mirrorq.testing.cluster import SimulatedNode
 
@@ -83,6 +84,20 @@ def test_what_is_sent_and_written_for_all_queues_is_together() -> None:
     many.kill()
     assert many.sent["AppendRequest"] <= 16
     assert max(many.commits.values()) <= 24
+
+
+def test_a_lease_is_news_for_masters_only() -> None:
+    """Nothing changes for the copies of other nodes' queues: they are not stepped."""
+    many = Many(12)
+    many.declare()
+    many.cluster.run(8000)
+    hosting = many.cluster.engine("a").hosting
+    led = [queue_id for queue_id, replica in hosting.replicas.items() if replica.is_master]
+    assert 0 < len(led) < len(hosting.replicas) == many.count
+    hosting.begin(EngineEffects())
+    hosting.post_masters(LeaseChanged())
+    hosting.run(many.cluster.now_ms, 0)
+    assert list(hosting.stepped) == led
 
 
 def calls_of(work: Callable[[], None]) -> int:
