@@ -741,7 +741,7 @@ def _apply_change(view: View, change: ChangeView, lossy: bool) -> View | None:
     catalog.apply(2, DeclareQueue("q", True, False, False, "", None, masters))
     record = catalog.queue(QUEUE)
     assert record is not None
-    catalog._queues[QUEUE] = evolve(record, view=view)
+    catalog._queues.change_view(record, evolve(record, view=view))
     result = catalog.apply(3, change)
     after = catalog.queue(QUEUE)
     assert after is not None

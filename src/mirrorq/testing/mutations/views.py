@@ -8,6 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from mirrorq import catalog, outlook, view
+from mirrorq.catalog import core, view_changes
 from mirrorq.messages import MemberId, View
 from mirrorq.testing.mutations.registry import Patch, named
 
@@ -17,7 +18,7 @@ def _promote_joiner() -> Sequence[Patch]:
     def no_error(found: View, command: Any) -> str:
         return ""
 
-    return [(catalog, "_promotion_error", no_error)]
+    return [(core, "promotion_error", no_error)]
 
 
 @named("unclean promotion although when-synced")
@@ -33,7 +34,7 @@ def _wiped_store() -> Sequence[Patch]:
     def find_store(found: View, node: str, store: int) -> Any:
         return next((one for one in found.members if one.id.node == node), None)
 
-    return [(catalog, "find_store", find_store)]
+    return [(view_changes, "find_store", find_store), (core, "find_store", find_store)]
 
 
 @named("proposal without compare-and-set")
@@ -68,4 +69,4 @@ def _lives_do_not_count() -> Sequence[Patch]:
     def counts_lives(found: View) -> bool:
         return False
 
-    return [(module, "counts_lives", counts_lives) for module in (catalog, outlook)]
+    return [(module, "counts_lives", counts_lives) for module in (view_changes, outlook)]
