@@ -15,6 +15,7 @@ from mirrorq.confirmation import Confirmation
 from mirrorq.errors import Full, MirrorQError, ShutDown
 from mirrorq.puts import PACK_BYTES, PACK_COUNT, ManyPut, PutRun, finish, frames_of
 from mirrorq.session import Failed, PutCredit, Session, Stored
+from mirrorq.timeouts import deadline_of
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
@@ -251,9 +252,7 @@ class Publisher:
             ShutDown: the handle is closed.
         """
         handle = self._handle
-        if timeout is not None and timeout < 0:
-            raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else deadline_of(timeout)
         if self.is_curious:
             self.learn()
         while True:

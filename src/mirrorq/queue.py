@@ -35,6 +35,7 @@ from mirrorq.receiver import chunks_of
 from mirrorq.session import browse_request, purge_request
 from mirrorq.shards import shard_of
 from mirrorq.terms import PLAIN, Terms, terms_of
+from mirrorq.timeouts import check_timeout
 
 if TYPE_CHECKING:
     from mirrorq.as_queue import QueueAdapter
@@ -351,8 +352,8 @@ class MirroredQueue(ReadingHandle):
             ShutDown: the handle is closed, or was shut down and nothing is ready.
         """
         self._check_open_for_gets()
-        if timeout is not None and timeout < 0:
-            raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
+        if timeout is not None:
+            check_timeout(timeout)
         message = self._receiver.take_one()
         found = [message] if message is not None else self._receiver.obtain(1, block, timeout)
         if not found:

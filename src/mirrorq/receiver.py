@@ -21,6 +21,7 @@ from mirrorq.errors import Empty, NoQuorum, PreconditionFailed, ProtocolError, Q
 from mirrorq.message import Chunk, Message, names_of
 from mirrorq.messages import HandOut, OpKind
 from mirrorq.session import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Session, Window
+from mirrorq.timeouts import check_timeout
 from mirrorq.wire import frames
 
 if TYPE_CHECKING:
@@ -139,8 +140,8 @@ class Receiver:
 
     def obtain(self, count: int, block: bool, timeout: float | None) -> list[Message]:
         """Take 1 to `count` messages as soon as there is one; [] when there is none in time."""
-        if timeout is not None and timeout < 0:
-            raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
+        if timeout is not None:
+            check_timeout(timeout)
         found = self.take_buffered(count)
         if found:
             return found

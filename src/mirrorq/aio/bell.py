@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["LOOK_S", "Bell", "deadline_of", "seconds_left"]
+__all__ = ["LOOK_S", "Bell", "seconds_left"]
 
 LOOK_S = 0.5
 """Who waits looks this often by himself, for what nobody tells (a lost majority)."""
@@ -62,15 +62,6 @@ class Bell:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def deadline_of(timeout: float | None) -> float | None:
-    """When a call with this time-out gives up. Raises ValueError."""
-    if timeout is None:
-        return None
-    if timeout < 0:
-        raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
-    return time.monotonic() + timeout
 
 
 def seconds_left(deadline: float | None) -> float:

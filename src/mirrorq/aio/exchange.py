@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mirrorq import exchange as blocking
-from mirrorq.aio.bell import Bell, deadline_of, seconds_left
+from mirrorq.aio.bell import Bell, seconds_left
 from mirrorq.aio.queue import Body, MirroredQueue
 from mirrorq.aio.threads import in_thread
 from mirrorq.confirmation import Confirmation
+from mirrorq.timeouts import deadline_of
 
 if TYPE_CHECKING:
     from mirrorq.queue import MirroredQueue as Handle

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrorq import queue as blocking
-from mirrorq.aio.bell import LOOK_S, Bell, deadline_of, seconds_left
+from mirrorq.aio.bell import LOOK_S, Bell, seconds_left
 from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
 from mirrorq.arguments import check_callable, check_count
@@ -22,6 +22,7 @@ from mirrorq.messages import Browsed, Counts, Purged
 from mirrorq.publisher import FIRST_S
 from mirrorq.receiver import NOWAIT_S, RECALL_ASKS
 from mirrorq.session import PutCredit, browse_request, inquire_request, purge_request
+from mirrorq.timeouts import deadline_of
 
 if TYPE_CHECKING:
     from mirrorq.aio.hosts import Host

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mirrorq.errors import Full, ShutDown
 from mirrorq.publisher import FIRST_S, Listener, Publisher
 from mirrorq.session import PutCredit
+from mirrorq.timeouts import deadline_of
 
 if TYPE_CHECKING:
     from mirrorq.confirmation import Confirmation
@@ -150,9 +151,7 @@ class ShardedPublisher(Publisher):
             put: does it, without waiting.
             count, size: of messages, and bytes of bodies.
         """
-        if timeout is not None and timeout < 0:
-            raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else deadline_of(timeout)
         self.learn()
         while True:
             shard = self._choice(count, size, size)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.delivery import Delivery
 from mirrorq.lanes import ReadyLanes
@@ -134,7 +135,7 @@ def _delay_ignored() -> Sequence[Patch]:
     real = QueueState._publish
 
     def publish(self: QueueState, entry: Any) -> None:
-        header = evolve(entry.header, delay_ms=0)
-        real(self, evolve(entry, header=header))
+        header = replace(entry.header, delay_ms=0)
+        real(self, replace(entry, header=header))
 
     return [(QueueState, "_publish", publish)]

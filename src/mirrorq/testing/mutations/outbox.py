@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.catalog import Catalog
 from mirrorq.master.departures import Departures
@@ -42,7 +42,7 @@ def _outbox_lost() -> Sequence[Patch]:
     real = Catalog._on_delete_queue
 
     def delete(self: Catalog, command: Any) -> Any:
-        return real(self, evolve(command, is_drained=True))
+        return real(self, replace(command, is_drained=True))
 
     return [(Catalog, "_on_delete_queue", delete)]
 

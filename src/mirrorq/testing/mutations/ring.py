@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq import ring
 from mirrorq.messages import Data, History, HistoryRequest, Mark, MemberId, View, Watermark
@@ -95,7 +95,7 @@ def _any_epoch(kind: type) -> Sequence[Patch]:
     def on_event(self: Replica, now_ms: int, wall_us: int, event: Any) -> None:
         if isinstance(event, RingReceived) and isinstance(event.message, kind):
             message: Any = event.message
-            event = RingReceived(event.sender, evolve(message, epoch=self.ring.epoch))
+            event = RingReceived(event.sender, replace(message, epoch=self.ring.epoch))
         real(self, now_ms, wall_us, event)
 
     return [(Replica, "_on_event", on_event)]

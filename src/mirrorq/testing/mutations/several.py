@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.delays import Delays
 from mirrorq.gathering import Gathering
@@ -19,7 +19,7 @@ def _step_forgets() -> Sequence[Patch]:
     real = QueueState._take_step
 
     def take_step(self: QueueState, entry: Any, step: Any) -> Any:
-        return real(self, entry, evolve(step, ranges=()))
+        return real(self, entry, replace(step, ranges=()))
 
     return [(QueueState, "_take_step", take_step)]
 
@@ -61,6 +61,6 @@ def _silent_loss() -> Sequence[Patch]:
     real = QueueState._begin_anew
 
     def begin_anew(self: QueueState, payload: Any) -> Any:
-        return real(self, evolve(payload, lost_count=0))
+        return real(self, replace(payload, lost_count=0))
 
     return [(QueueState, "_begin_anew", begin_anew)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import evolve
 from msgspec.structs import replace
 
 from mirrorq import survivor
@@ -33,6 +32,6 @@ def _old_voters() -> Sequence[Patch]:
         write: Any = real(self, copies, store, cluster)
         others = tuple(voter for voter in self.voters if voter.node != self.node.name)
         voters = tuple(sorted((*write.snapshot.voters, *others)))
-        return evolve(write, snapshot=evolve(write.snapshot, voters=voters))
+        return replace(write, snapshot=replace(write.snapshot, voters=voters))
 
     return [(survivor.Estate, "inherited", inherited)]

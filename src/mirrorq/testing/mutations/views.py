@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq import catalog, outlook, view
 from mirrorq.catalog import core, view_changes
@@ -44,7 +44,7 @@ def _no_compare() -> Sequence[Patch]:
     def on_change(self: catalog.Catalog, command: Any) -> catalog.CatalogResult:
         known = self.queue(command.queue_id)
         if known is not None:
-            command = evolve(command, replaces=known.view.epoch)
+            command = replace(command, replaces=known.view.epoch)
         return real(self, command)
 
     return [(catalog.Catalog, "_on_change_view", on_change)]

@@ -1,0 +1,32 @@
+"""How long a call waits: the time-out that a user gives, and the moment at which it is over."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["check_timeout", "deadline_of"]
+
+
+def check_timeout(timeout: float) -> None:
+    """Refuse a time-out that is none.
+
+    Args:
+        timeout: in seconds.
+
+    Raises:
+        ValueError: it is below 0.
+    """
+    if timeout < 0:
+        raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """Return when a call with this time-out gives up, as `time.monotonic` tells it; None: never.
+
+    Raises:
+        ValueError: it is below 0.
+    """
+    if timeout is None:
+        return None
+    check_timeout(timeout)
+    return time.monotonic() + timeout
