@@ -30,9 +30,8 @@ RUN_ELSEWHERE = {
     "clients.md": "client/test_page.py",
     "shards.md": "sharded/test_page.py",
     "monitoring.md": "metrics/test_monitoring_page.py",
+    "spark.md": "spark/test_page.py",
 }
-NOT_RUN = {"spark.md"}
-"""It needs a Spark session; tests/spark does what it shows, in other words."""
 FENCE = re.compile(r'^```python(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?: {4})?(?:[A-Z_]+=\S+ )*mirrorq (?!-)(.*)$", re.MULTILINE)
 
@@ -76,7 +75,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_every_page_with_python_is_run_somewhere() -> None:
     """Who writes a page says here where its code runs."""
     pages = {page.name for page in DOCS.glob("*.md") if FENCE.search(page.read_text("utf-8"))}
-    assert pages | {"README.md"} == RUN_HERE | SCRIPTS | set(RUN_ELSEWHERE) | NOT_RUN
+    assert pages | {"README.md"} == RUN_HERE | SCRIPTS | set(RUN_ELSEWHERE)
     for test in RUN_ELSEWHERE.values():
         assert (ROOT / "tests" / test).is_file()
 
