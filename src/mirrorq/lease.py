@@ -21,7 +21,7 @@ compares the clocks of two nodes.
 
 from __future__ import annotations
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.messages import LeaseAnswer, LeaseRelease, LeaseRequest, MemberId, StoreId
 
@@ -36,8 +36,7 @@ LONG_AGO_MS = -(1 << 62)
 """Before every time."""
 
 
-@frozen
-class Leading:
+class Leading(Struct, frozen=True, gc=False):
     """What this node's Raft says while it leads the catalog."""
 
     term: int
@@ -144,8 +143,7 @@ class LeaseHolder:
         self._set_due()
 
 
-@frozen
-class _Pending:
+class _Pending(Struct, frozen=True, gc=False):
     number: int
     received_ms: int
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.columns import SizedPiece, Sizes
 from mirrorq.messages import Entry, Range
@@ -26,8 +26,7 @@ from mirrorq.ranges import RangeSet
 NO_LIMIT = 1 << 62
 
 
-@frozen
-class Depth:
+class Depth(Struct, frozen=True, gc=False):
     """How much is ready or on its way there."""
 
     count: int
@@ -35,8 +34,7 @@ class Depth:
     """Bytes of bodies; 0 when nobody limits them."""
 
 
-@frozen
-class Limit:
+class Limit(Struct, frozen=True, gc=False):
     """Most messages and most bytes of bodies that may be ready."""
 
     count: int
@@ -81,8 +79,7 @@ def limit_of(definition: Definition) -> Limit | None:
     )
 
 
-@frozen
-class Verdict:
+class Verdict(Struct, frozen=True, gc=False):
     """What to do with the first `count` messages of a batch. The rest is judged after it."""
 
     action: Literal["store", "refuse", "hold"]

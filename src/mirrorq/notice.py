@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from msgspec import Struct
 
 __all__ = ["Notice"]
 
 
-@frozen
-class Notice:
+class Notice(Struct, frozen=True, gc=False):
     """Something that listeners and the log are told."""
 
     kind: str

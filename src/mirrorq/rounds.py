@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from attrs import define, field, frozen
+from attrs import define, field
+from msgspec import Struct
 
 __all__ = ["Round", "Rounds"]
 
 
-@frozen
-class Round:
+class Round(Struct, frozen=True, gc=False):
     """What one commit carries."""
 
     number: int

@@ -9,9 +9,11 @@ and hold every other queue up. The table `garbage` lists what is left to be dele
 from __future__ import annotations
 
 import struct
+from copy import copy
 
 import lmdb
-from attrs import astuple, define, evolve
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from mirrorq.effects import QueueImage, QueueWrite
 from mirrorq.messages import Entry, OpKind, Range
@@ -40,8 +42,7 @@ _GENERATION_KEY = b"generation"
 _TABLE_OF_CODE = {b"m": "messages", b"o": "ops"}
 
 
-@define
-class Record:
+class Record(Struct):
     """What the store keeps of each queue beside its runs and its checkpoint."""
 
     generation: int
@@ -145,7 +146,7 @@ class QueueLog:
         if not _has_content(write):
             return
         old = self.record(write.queue_id)
-        record = Record(self._next_generation()) if old is None else evolve(old)
+        record = Record(self._next_generation()) if old is None else copy(old)
         self.changed[write.queue_id] = record
         messages = self._runs("messages", write.queue_id, record)
         ops = self._runs("ops", write.queue_id, record)
@@ -181,7 +182,7 @@ class QueueLog:
             is_done = table.delete(first, last, self._budget)
             if record is not None and record.generation == generation:
                 run_bytes = max(0, record.run_bytes + table.growth)
-                self.changed[queue_id] = evolve(record, run_bytes=run_bytes)
+                self.changed[queue_id] = replace(record, run_bytes=run_bytes)
             if not is_done:
                 return
             there = cursor.delete() and bool(cursor.key())

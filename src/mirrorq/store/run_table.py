@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import lmdb
-from attrs import define, frozen
+from attrs import define
+from msgspec import Struct
 
 from mirrorq.messages import Entry
 from mirrorq.store import runs
@@ -21,8 +22,7 @@ NUMBER_MAX = (1 << 64) - 1
 """Greater than every sequence and lsn."""
 
 
-@frozen
-class Place:
+class Place(Struct, frozen=True, gc=False):
     """Where a run of messages lies."""
 
     key: bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.lease import Leading, LeaseGrantor, LeaseHolder
 from mirrorq.liveness import Liveness
@@ -17,7 +17,7 @@ def _lease_early() -> Sequence[Patch]:
     real = LeaseGrantor.answers
 
     def answers(self: LeaseGrantor, now_ms: int, leading: Leading) -> Any:
-        return real(self, now_ms, evolve(leading, own_term_applied=True))
+        return real(self, now_ms, replace(leading, own_term_applied=True))
 
     return [(LeaseGrantor, "answers", answers)]
 

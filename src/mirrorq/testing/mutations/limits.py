@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import evolve
 from msgspec.structs import replace
 
 from mirrorq.delivery import Delivery
@@ -37,7 +36,7 @@ def _drop_newest() -> Sequence[Patch]:
             last = lane.last
             lane.remove(last, last)
             dropped.append((last, last))
-            excess = evolve(excess, count=excess.count - 1)
+            excess = replace(excess, count=excess.count - 1)
         return dropped, excess
 
     return [(Delivery, "drop_oldest", drop)]
