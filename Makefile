@@ -73,7 +73,7 @@ venv: $(STAMP)  ## .venv with mirrorq and all that its tests need
 demo: $(STAMP)  ## three nodes, 336,776 flights, the master killed half-way, then the check
 	$(BIN)/mirrorq demo
 
-test: lint types docs processes programs spark-tests unit simulation  ## everything that CI runs
+test: lint types docs unit processes spark-tests programs simulation  ## everything that CI runs
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
