@@ -20,7 +20,7 @@ from mirrorq.testing.chaos.disks import Disks, unmount_left
 from mirrorq.testing.chaos.faults import Fault, draw
 from mirrorq.testing.chaos.history import History
 from mirrorq.testing.chaos.namespaces import Namespaces
-from mirrorq.testing.chaos.processes import Process
+from mirrorq.testing.chaos.processes import Process, uninterrupted
 from mirrorq.testing.chaos.proxy import Proxies
 
 __all__ = ["Course", "Plan", "Report", "run"]
@@ -146,7 +146,8 @@ class Course:
                 "config": CONFIG,
                 "roles": [self._role(kind, name) for kind in kinds],
             }
-            self._workers.append(Process(settings, self._place / f"{name}.log"))
+            with uninterrupted():
+                self._workers.append(Process(settings, self._place / f"{name}.log"))
 
     def _role(self, kind: str, owner: str) -> dict[str, Any]:
         name = f"{owner}-{kind}"
@@ -296,20 +297,23 @@ class Course:
             "roles": [self._role(kind, life)],
         }
         log = self._place / f"{name}.log"
-        self._nodes[name] = Process(settings, log, self.wires.prefix(name))
+        with uninterrupted():
+            self._nodes[name] = Process(settings, log, self.wires.prefix(name))
 
     def kill(self, name: str) -> None:
-        process = self._nodes.pop(name, None)
-        if process is not None:
-            self.mortal.update(process.roles)
-            process.kill()
+        with uninterrupted():
+            process = self._nodes.pop(name, None)
+            if process is not None:
+                self.mortal.update(process.roles)
+                process.kill()
 
     def close(self, name: str) -> None:
         """In good order; a node that stands still cannot, and is killed."""
-        process = self._nodes.pop(name, None)
+        process = self._nodes.get(name)
         if process is not None:
             self.mortal.update(process.roles)
             process.kill() if process.is_stopped else process.close()
+            del self._nodes[name]
 
     def stop(self, name: str) -> None:
         if name in self._nodes:

@@ -9,15 +9,33 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Process"]
+__all__ = ["Process", "uninterrupted"]
 
 CLOSE_S = 20.0
 """close() of a node ends within 5 s on a machine that has time for it."""
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the end: a process that is just being started would belong to nobody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    ending = (signal.SIGINT, signal.SIGTERM)
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in ending}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 class Process:
