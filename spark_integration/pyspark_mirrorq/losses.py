@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mirrorq.errors import MirrorQError
 
-__all__ = ["DataLossError", "missing_from", "on_missing"]
+__all__ = ["DataLossError", "missing_from", "on_fewer", "on_missing"]
 
 log = logging.getLogger("pyspark_mirrorq")
 
@@ -55,11 +55,35 @@ def on_missing(queue: str, missing: Sequence[Range], fail: bool, why: str) -> in
         for first, last in missing[:NAMED_COUNT]
     )
     more = f" and {len(missing) - NAMED_COUNT} more ranges" if len(missing) > NAMED_COUNT else ""
-    text = f"{count} message(s) of queue {queue!r} are gone: sequences {named}{more}. {why}"
+    _tell(f"{count} message(s) of queue {queue!r} are gone: sequences {named}{more}. {why}", fail)
+    return count
+
+
+def on_fewer(queue: str, within: Range, planned: int, found: int, fail: bool) -> int:
+    """The same for a batch of a stream of which only is known how many messages it had.
+
+    Returns:
+        How many messages are missing.
+
+    Raises:
+        DataLossError: some are, and `fail`.
+    """
+    count = max(planned - found, 0)
+    if count:
+        first, last = within
+        _tell(
+            f"{count} message(s) of queue {queue!r} are gone: of {planned} within sequences "
+            f"{first} to {last}, which Spark had begun to read as a batch, {found} are left. The "
+            "others were acked by another consumer, purged, or expired before it could be repeated",
+            fail,
+        )
+    return count
+
+
+def _tell(text: str, fail: bool) -> None:
     if fail:
         raise DataLossError(
             f"{text}. Begin at a later place (startingOffsets), or set failOnDataLoss to false "
             "to go on without them"
         )
     log.warning("%s; failOnDataLoss is false: going on", text)
-    return count

@@ -16,7 +16,7 @@ from attrs import frozen
 from mirrorq.errors import ConfigError
 from mirrorq.shards import shard_name
 
-__all__ = ["EARLIEST", "LATEST", "Options", "Position", "parse"]
+__all__ = ["EARLIEST", "LATEST", "Options", "Position", "check_batch", "check_stream", "parse"]
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -32,7 +32,7 @@ KAFKA_LATEST = -1
 """What Kafka's options call them within JSON."""
 ENDPOINTS_VARIABLE = "MIRRORQ_ENDPOINTS"
 """Read, as by the command line, where the option is not given: options are visible in plans."""
-SPARKS_OWN = ("checkpointlocation",)
+SPARKS_OWN = ("checkpointlocation", "queryname")
 """Options of Spark itself that come along."""
 Value = TypeVar("Value")
 
@@ -61,8 +61,8 @@ class Options:
     """After this a batch is made although it has fewer than trigger_min."""
     fail_on_loss: bool = True
     claim_timeout_s: float = 30.0
-    mode: str = "drain"
-    """Of a stream: drain takes what Spark has committed; browse only looks."""
+    mode: str = ""
+    """Of a stream: browse only looks; drain, and "", take what Spark has committed."""
     transaction: str = ""
     version: int | None = None
     insecure: bool = False
@@ -107,6 +107,38 @@ def parse(given: Mapping[str, str]) -> Options:
                 f"options {_NAMES[offsets]} and {stamp} exclude each other: give one of them"
             )
     return Options(**found)
+
+
+def check_batch(options: Options) -> None:
+    """Whether a batch read does what its options say.
+
+    Raises:
+        ConfigError: they are to take messages.
+    """
+    if options.mode == "drain":
+        raise ConfigError(
+            "option mode is drain, and a batch read takes nothing: leave it out, and take messages "
+            "for one job with pyspark_mirrorq.drain, or stream with .trigger(availableNow=True)"
+        )
+
+
+def check_stream(options: Options) -> None:
+    """Whether a stream does what its options say.
+
+    Raises:
+        ConfigError: they bound what is read.
+    """
+    bounds = {
+        "endingOffsets": options.ending != LATEST,
+        "endingTimestamp": options.ending_ms is not None,
+        "sequences": options.sequences is not None,
+    }
+    for name, is_given in bounds.items():
+        if is_given:
+            raise ConfigError(
+                f"option {name} is of batch reads: a stream has no end. Leave it out; "
+                ".trigger(availableNow=True) ends a query with what is there when it begins"
+            )
 
 
 def _value(name: str, text: str, read: Callable[[str], Value]) -> Value:

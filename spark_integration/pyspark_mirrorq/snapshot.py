@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from mirrorq.client import Client
 from mirrorq.errors import ConfigError
@@ -14,7 +14,7 @@ from pyspark_mirrorq.options import EARLIEST, LATEST, Options, Position
 from pyspark_mirrorq.shards import given_for, parts_of
 from pyspark_mirrorq.stretches import Stretch, cut
 
-__all__ = ["position_of", "snapshot"]
+__all__ = ["check_names", "check_start", "checked_start", "position_of", "snapshot"]
 
 
 def snapshot(options: Options) -> list[Stretch]:
@@ -27,7 +27,7 @@ def snapshot(options: Options) -> list[Stretch]:
     with connected(options) as client:
         names = queue_names(options, client)
         parts = [part for name in names for part in parts_of(client, name, options.timeout_s)]
-        _check_names(options, (*names, *(part.name for part in parts)))
+        check_names(options, (*names, *(part.name for part in parts)))
         found: list[Stretch] = []
         least = -(-options.partitions_min // len(parts))
         for part in parts:
@@ -35,14 +35,19 @@ def snapshot(options: Options) -> list[Stretch]:
         return found
 
 
-def _check_names(options: Options, names: tuple[str, ...]) -> None:
+def check_names(options: Options, names: Collection[str]) -> None:
+    """Whether offsets are given for queues, or shards, of these names only.
+
+    Raises:
+        ConfigError: for another one.
+    """
     for option, given in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
         named = given if isinstance(given, Mapping) else {}
         unknown = [name for name in named if name not in names]
         if unknown:
             raise ConfigError(
                 f"option {option} names {unknown[0]!r}, which is not read: "
-                f"{', '.join(names)} are"
+                f"{', '.join(sorted(names))} are"
             )
 
 
@@ -67,13 +72,41 @@ def _of_part(
     ranges = queue.live_ranges(first, end - 1, extent) if first < end else []
     start = position_of(options.starting, name, EARLIEST)
     if isinstance(start, int):
-        # Only up to what is there: further on, sequences that are no messages are nothing unusual
-        # (staged chunks have some).
-        until = ranges[0][0] if ranges else end
-        missing = missing_from([(max(start, 1), until - 1)], [])
-        why = f"They were asked for by startingOffsets {start}, and what is there begins at {until}"
-        on_missing(name, missing, options.fail_on_loss, why)
+        check_start(options, name, start, ranges, end)
     return cut(name, ranges, extent, reading_order(options, client, queue), least)
+
+
+def checked_start(start: int, name: str, extent: Extent) -> int:
+    """The first sequence that an explicit start asks for.
+
+    Raises:
+        ConfigError: the queue does not go so far.
+    """
+    if start > extent.next_sequence:
+        raise ConfigError(
+            f"option startingOffsets is {start}, but the next message of queue {name!r} will "
+            f"be {extent.next_sequence}: is it another queue of this name?"
+        )
+    return max(start, 1)
+
+
+def check_start(
+    options: Options, name: str, start: int, live: Sequence[tuple[int, int]], end: int
+) -> None:
+    """Whether what an explicit start asks for is there.
+
+    Args:
+        live: what lives from there to `end`.
+
+    Raises:
+        DataLossError: what comes first is gone, and failOnDataLoss is true.
+    """
+    # Only up to what is there: further on, sequences that are no messages are nothing unusual
+    # (staged chunks have some).
+    until = live[0][0] if live else end
+    missing = missing_from([(max(start, 1), until - 1)], [])
+    why = f"They were asked for by startingOffsets {start}, and what is there begins at {until}"
+    on_missing(name, missing, options.fail_on_loss, why)
 
 
 def _first(options: Options, queue: MirroredQueue, extent: Extent) -> int:
@@ -85,12 +118,7 @@ def _first(options: Options, queue: MirroredQueue, extent: Extent) -> int:
     if start == LATEST:
         raise ConfigError("option startingOffsets is latest: of a batch that would be nothing")
     assert isinstance(start, int)
-    if start > extent.next_sequence:
-        raise ConfigError(
-            f"option startingOffsets is {start}, but the next message of queue {queue.name!r} will "
-            f"be {extent.next_sequence}: is it another queue of this name?"
-        )
-    return max(start, 1)
+    return checked_start(start, queue.name, extent)
 
 
 def _end(options: Options, queue: MirroredQueue, extent: Extent) -> int:
@@ -105,5 +133,11 @@ def _end(options: Options, queue: MirroredQueue, extent: Extent) -> int:
         raise ConfigError(
             f"option endingOffsets is {end}, but the next message of queue {queue.name!r} will be "
             f"{extent.next_sequence}: name that or less (the end is not read), or latest"
+        )
+    start = position_of(options.starting, queue.name, EARLIEST)
+    if isinstance(start, int) and end < start:
+        raise ConfigError(
+            f"option endingOffsets is {end}, before startingOffsets, which is {start}, of queue "
+            f"{queue.name!r}: name that or more"
         )
     return end

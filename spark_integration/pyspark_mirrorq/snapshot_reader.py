@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_mirrorq.options import Options
+from pyspark_mirrorq.options import Options, check_batch
 from pyspark_mirrorq.snapshot import snapshot
 from pyspark_mirrorq.stretches import Stretch, read_stretch
 
@@ -21,6 +21,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]
     # the same DataFrame.
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
+        check_batch(options)
         self._options = options
         self._columns = tuple(columns)
 

@@ -152,10 +152,7 @@ class StreamDriver:
         try:
             return Held(queue, queue.claim(who, options.claim_timeout_s))
         except PreconditionFailed as error:
-            raise PreconditionFailed(
-                f"{error}. A stream needs its queue alone: stop the other, give it more time "
-                "(option claimTimeout), or look without taking (option mode = browse)"
-            ) from None
+            raise _not_alone(error) from None
 
     def ack(self, held: Held, first: int, end: int) -> None:
         """Be done with what Spark has committed; asked again it changes nothing."""
@@ -165,7 +162,10 @@ class StreamDriver:
             held.claim.ack(first, end - 1, self._options.timeout_s)
         except PreconditionFailed:
             # Another consumer came first after a change of master: it gives way, or is named.
-            held.claim.ensure(self._options.claim_timeout_s)
+            try:
+                held.claim.ensure(self._options.claim_timeout_s)
+            except PreconditionFailed as error:
+                raise _not_alone(error) from None
             held.claim.ack(first, end - 1, self._options.timeout_s)
         held.acked = end
 
@@ -173,3 +173,11 @@ class StreamDriver:
         if self._pool is not None:
             self._pool.shutdown(wait=False)
         self.client.close()
+
+
+def _not_alone(error: PreconditionFailed) -> PreconditionFailed:
+    """What to do about another who has the queue."""
+    return PreconditionFailed(
+        f"{error}. A stream needs its queue alone: stop the other, give it more time "
+        "(option claimTimeout), or look without taking (option mode = browse)"
+    )

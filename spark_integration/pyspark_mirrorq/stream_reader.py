@@ -2,9 +2,10 @@
 
 An offset is, for each queue, and for each shard of a sharded one, `{"from": first, "seq": end}`:
 `seq` is the first sequence that no batch has, and everything from `from` up to it is the stream's
-to ack. Spark calls `commit` only when the next batch has begun; from 4.2 on it tells
-`latestOffset` the end of the last batch whose commit record is on its disk, and what is before that
-is acked there: so a query that stops after its last batch has acked everything.
+to ack. With it goes `count`, the messages of the batch that ends there: when it is repeated and
+some are gone, that is noticed. Spark calls `commit` only when the next batch has begun; from 4.2 on
+it tells `latestOffset` the end of the last batch whose commit record is on its disk, and what is
+before that is acked there: so a query that stops after its last batch has acked everything.
 
 The reader lives in a process of the driver, which holds the claims; a copy of it, pickled, reads
 in workers and holds nothing.
@@ -15,17 +16,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from mirrorq.errors import NoQuorum, QueueDown
+from mirrorq.errors import NoQuorum, QueueDown, ShutDown
 from mirrorq.queue import MirroredQueue
+from mirrorq.shards import logical_name
 from pyspark_mirrorq.cluster import handle_on
-from pyspark_mirrorq.losses import on_missing
-from pyspark_mirrorq.options import EARLIEST, LATEST, Options
-from pyspark_mirrorq.snapshot import position_of
+from pyspark_mirrorq.losses import on_fewer, on_missing
+from pyspark_mirrorq.options import EARLIEST, LATEST, Options, check_stream
+from pyspark_mirrorq.snapshot import check_names, check_start, checked_start, position_of
 from pyspark_mirrorq.stream_driver import Held, Range, StreamDriver
 from pyspark_mirrorq.stretches import Stretch, cut, read_stretch
 
@@ -49,13 +52,34 @@ AGAIN_S = 0.2
 """What a failover interrupts is tried again after this."""
 _PASSING = (NoQuorum, QueueDown)
 """Trouble that ends by itself; an exception would end the query."""
+SEQUENCE_MAX = 1 << 63
+"""Beyond every sequence."""
+Given = ParamSpec("Given")
 Value = TypeVar("Value")
+
+
+def _told(call: Callable[Given, Value]) -> Callable[Given, Value]:
+    """A call of Spark's, whose error says what to do when the driver's handles are closed."""
+
+    @wraps(call)
+    def told(*given: Given.args, **named: Given.kwargs) -> Value:
+        try:
+            return call(*given, **named)
+        except ShutDown as error:
+            raise ShutDown(
+                f"{error}. The stream is over: start the query again, and it goes on from its "
+                "checkpoint. A queue that was deleted has to be declared before (option queue), "
+                "and has sequences of its own: give the query a new checkpoint"
+            ) from None
+
+    return told
 
 
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """One stream of one or more queues."""
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
+        check_stream(options)
         self._options = options
         self._columns = tuple(columns)
         self._begin()
@@ -96,6 +120,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
                     raise
             time.sleep(AGAIN_S)
 
+    @_told
     def initialOffset(self) -> Offset:  # noqa: N802
         """Where a query without a checkpoint begins."""
         self._position = self._patiently(self._starts)
@@ -103,7 +128,19 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def _starts(self) -> Offset:
         held = self._connected().see()
+        check_names(self._options, {*held, *map(logical_name, held)})
+        for one in held.values():
+            self._check_start(one)
         return {name: self._start(one.queue) for name, one in sorted(held.items())}
+
+    def _check_start(self, held: Held) -> None:
+        """Whether an explicit start is within the queue, and nothing after it is gone."""
+        start = position_of(self._options.starting, held.queue.name, EARLIEST)
+        if isinstance(start, int) and self._options.starting_ms is None:
+            extent = held.ask()
+            first, end = checked_start(start, held.queue.name, extent), extent.next_sequence
+            live = held.live(first, end - 1, extent) if first < end else []
+            check_start(self._options, held.queue.name, start, live, end)
 
     def _start(self, queue: MirroredQueue) -> Place:
         options = self._options
@@ -119,6 +156,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
                 first = max(start, 1)
         return {"from": first, "seq": first}
 
+    @_told
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is there now is read, and no more."""
         self._target = self._patiently(self._ends)
@@ -128,10 +166,12 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         found = driver.for_each(lambda _, one: one.ask(), driver.see())
         return {name: extent.next_sequence for name, extent in found.items()}
 
+    @_told
     def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:  # noqa: N802
         """Where the next batch ends. From Spark 4.2 on `start` is what has been committed."""
         begin: Offset = self._position if start is None else start
         deadline = time.monotonic() + (0 if self._target else IDLE_S)
+        patience = time.monotonic() + self._options.timeout_s
         driver = self._patiently(self._connected)
         if start is not None:
             self._ack(start)
@@ -142,9 +182,14 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
                 is_first = False
             except _PASSING as error:
                 log.warning("a stream waits: %s", error)
-                end = {name: dict(place) for name, place in begin.items()}
-                if not end:
-                    end = dict(self.initialOffset())
+                if not begin:
+                    # Spark before 4.2, after a restart: which offset it has is not known here, and
+                    # an earlier one would have it read again what has been committed.
+                    if time.monotonic() >= patience:
+                        raise
+                    time.sleep(AGAIN_S)
+                    continue
+                end = _copy(begin)
             left = deadline - time.monotonic()
             if end != begin or left <= 0:
                 self._position = end
@@ -154,11 +199,14 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
 
     def _next(
         self, driver: StreamDriver, begin: Offset, held: Mapping[str, Held]
-    ) -> dict[str, Place]:
+    ) -> dict[str, dict[str, int]]:
         """The end of a batch that begins there, within the limits."""
         options = self._options
-        found: dict[str, Place] = {name: dict(place) for name, place in sorted(begin.items())}
+        found = _copy(begin)
         has_limits = options.trigger_max is not None or options.trigger_min > 0
+        # Who only looks sees others take; and Spark before 4.2 does not tell after a restart where
+        # the batch begins.
+        is_kept = options.mode != "browse" and bool(begin)
 
         def look(name: str, one: Held) -> tuple[Place, int, list[Range]]:
             """Where a queue's batch begins, where it may end, and what of it lives."""
@@ -167,21 +215,24 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             end = one.ask().next_sequence
             if self._target:
                 end = min(end, self._target.get(name, place["seq"]))
-            is_counted = has_limits and end > place["seq"]
+            is_counted = (has_limits or is_kept) and end > place["seq"]
             live = one.live(place["seq"], end - 1, one.reaching(end)) if is_counted else []
             return place, max(end, place["seq"]), live
 
         live: dict[str, list[Range]] = {}
         for name, (place, end, ranges) in driver.for_each(look, held).items():
-            found[name] = {"from": place["from"], "seq": end}
-            if has_limits and end > place["seq"]:
+            found.setdefault(name, dict(place))
+            if end > place["seq"]:
+                found[name] = {"from": place["from"], "seq": end}
                 live[name] = ranges
-        if self._is_too_little(sum(map(_count, live.values()))):
-            return {name: dict(place) for name, place in sorted(begin.items())}
-        if options.trigger_max is not None and begin:
+        if begin and has_limits and self._is_too_little(sum(map(_count, live.values()))):
+            return _copy(begin)
+        if begin and options.trigger_max is not None:
             for name, room in _shares(live, options.trigger_max).items():
                 end = _within(live[name], found[name]["seq"], room)
                 found[name] = {"from": found[name]["from"], "seq": end}
+        for name, ranges in live.items() if is_kept else ():
+            found[name]["count"] = _count(ranges, found[name]["seq"])
         return dict(sorted(found.items()))
 
     def _is_too_little(self, available: int) -> bool:
@@ -208,6 +259,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             if one.extent is not None
         } or None
 
+    @_told
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Stretches of what lives between two offsets: the same again after a crash."""
         return self._patiently(lambda: self._stretches(start, end))
@@ -217,11 +269,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         held = driver.ready()
         self._floors.update({name: place["from"] for name, place in start.items()})
         least = -(-self._options.partitions_min // max(len(end), 1))
-        wanted: dict[str, tuple[int, int]] = {}
+        wanted: dict[str, tuple[int, int, int]] = {}
         for name, place in sorted(end.items()):
             first = (start.get(name) or {"seq": place["from"]})["seq"]
             if first < place["seq"]:
-                wanted[name] = first, place["seq"]
+                wanted[name] = first, place["seq"], place.get("count", 0)
             if name not in held:
                 queue = handle_on(driver.client, name, self._options.timeout_s)
                 held[name] = Held(queue, None)
@@ -233,7 +285,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return [stretch for some in found.values() for stretch in some]
 
     def _of_queue(
-        self, driver: StreamDriver, held: Held, first: int, stop: int, least: int
+        self, driver: StreamDriver, held: Held, first: int, stop: int, planned: int, least: int
     ) -> list[Stretch]:
         name = held.queue.name
         extent = held.reaching(stop)
@@ -245,8 +297,10 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
             )
             on_missing(name, missing, self._options.fail_on_loss, why)
         ranges = held.live(first, stop - 1, extent)
+        on_fewer(name, (first, stop - 1), planned, _count(ranges), self._options.fail_on_loss)
         return cut(name, ranges, extent, held.order(self._options, driver.client), least)
 
+    @_told
     def commit(self, end: Offset) -> None:
         """Spark has committed everything up to here: it is acked."""
         self._ack(end)
@@ -280,8 +334,13 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return read_stretch(partition, self._options, self._columns)
 
 
-def _count(ranges: Sequence[tuple[int, int]]) -> int:
-    return sum(last - first + 1 for first, last in ranges)
+def _copy(offset: Offset) -> dict[str, dict[str, int]]:
+    return {name: dict(place) for name, place in sorted(offset.items())}
+
+
+def _count(ranges: Sequence[tuple[int, int]], end: int = SEQUENCE_MAX) -> int:
+    """How many sequences ranges have below an end."""
+    return sum(max(min(last, end - 1) - first + 1, 0) for first, last in ranges)
 
 
 def _shares(live: Mapping[str, Sequence[tuple[int, int]]], room: int) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 
@@ -16,6 +18,8 @@ from pyspark_mirrorq import stream_driver
 from pyspark_mirrorq.losses import DataLossError
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.stream_reader import QueueStream
+
+from .conftest import DEADLINE_S
 
 Offset = dict[str, dict[str, int]]
 _numbers = count(1)
@@ -148,7 +152,7 @@ def test_a_pattern_is_looked_at_again(
     with client.queue(f"{stem}third", timeout=120) as third:
         third.put(b"x").result(120)
         end = after(stream, start)
-        assert end == {**start, third.name: {"from": 1, "seq": 2}}
+        assert end == {**start, third.name: {"from": 1, "seq": 2, "count": 1}}
         assert [stretch.queue for stretch in stream.partitions(start, end)] == [third.name]
         stream.commit(end)
         assert third.extent(120).messages == 0
@@ -206,3 +210,146 @@ def test_a_checkpoint_of_another_queue_of_this_name(
             stream.partitions(start, end)
     else:
         assert [one.ranges for one in stream.partitions(start, end)] == [[(3, 3)]]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_batch_that_is_repeated_misses_what_is_gone(
+    pair: list[MirroredQueue], opening: Opening, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """The driver dies between plan and commit, and others take some before the next one begins: an
+    error that names queue, sequences and counts, or the rest with a warning."""
+    queue = pair[0]
+    queue.put_many([b"x"] * 10).result(120)
+    stream = opening(queue=queue.name, failOnDataLoss=fails)
+    start = stream.initialOffset()
+    end = after(stream, start)
+    assert end == {queue.name: {"from": 1, "seq": 11, "count": 10}}
+    assert [one.ranges for one in stream.partitions(start, end)] == [[(1, 10)]]
+    stream.stop()
+    taken = [queue.get(timeout=120) for _ in range(3)]
+    queue.ack_many(taken).result(120)
+    again = opening(queue=queue.name, failOnDataLoss=fails)
+    says = rf"3 message\(s\) of queue '{queue.name}' are gone: of 10 within sequences 1 to 10"
+    if fails:
+        with pytest.raises(DataLossError, match=f"{says}.*7 are left.*set failOnDataLoss to false"):
+            again.partitions(start, end)
+    else:
+        assert [one.ranges for one in again.partitions(start, end)] == [[(4, 10)]]
+        assert re.search(says, caplog.text)
+
+
+def test_what_a_batch_holds_is_counted_within_its_limit(
+    pair: list[MirroredQueue], opening: Opening
+) -> None:
+    """What others have acked within it is no loss: it was not there when the batch was made."""
+    queue = pair[0]
+    queue.put_many([b"x"] * 10).result(120)
+    queue.ack_many([queue.get(timeout=120) for _ in range(4)]).result(120)
+    stream = opening(queue=queue.name, maxOffsetsPerTrigger=5)
+    start = stream.initialOffset()
+    end = after(stream, start)
+    assert end == {queue.name: {"from": 1, "seq": 10, "count": 5}}
+    assert [one.ranges for one in stream.partitions(start, end)] == [[(5, 9)]]
+    # Nothing new: the offset stays as it is, count and all, or Spark would make an empty batch.
+    stream.commit(end)
+    last = after(stream, end)
+    assert last == {queue.name: {"from": 1, "seq": 11, "count": 1}}
+    assert stream.latestOffset(last) == last
+
+
+def test_an_explicit_start_is_checked_when_a_stream_begins(
+    pair: list[MirroredQueue], opening: Opening
+) -> None:
+    """Sequences that are gone, as failOnDataLoss says; beyond the end, and of queues that are not
+    read, an error always."""
+    queue = pair[0]
+    queue.put_many([b"x"] * 6).result(120)
+    queue.ack_many([queue.get(timeout=120) for _ in range(4)]).result(120)
+    with pytest.raises(DataLossError, match=r"2 message\(s\).*sequences 3 to 4.*startingOffsets 3"):
+        opening(queue=queue.name, startingOffsets=3).initialOffset()
+    lenient = opening(queue=queue.name, startingOffsets=3, failOnDataLoss=False, mode="browse")
+    assert lenient.initialOffset() == {queue.name: {"from": 3, "seq": 3}}
+    with pytest.raises(mirrorq.ConfigError, match=r"startingOffsets is 8, but the next .* be 7"):
+        opening(queue=queue.name, startingOffsets=8, mode="browse").initialOffset()
+    given = f'{{"{queue.name}": 5, "other": 1}}'
+    with pytest.raises(mirrorq.ConfigError, match="startingOffsets names 'other', which is not"):
+        opening(queue=queue.name, startingOffsets=given, mode="browse").initialOffset()
+
+
+def test_after_a_restart_spark_before_4_2_is_told_no_earlier_offset(
+    pair: list[MirroredQueue], opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not tell where it is. So what the queue cannot be asked at first is asked until it
+    answers, and a batch that would be too small is told: else Spark would begin anew."""
+    queue = pair[0]
+    queue.put_many([b"x"] * 3).result(120)
+    ask, failed = stream_driver.Held.ask, []
+
+    def ask_in_vain(held: stream_driver.Held) -> object:
+        if not failed:
+            failed.append(held)
+            raise mirrorq.QueueDown("no master")
+        return ask(held)
+
+    monkeypatch.setattr(stream_driver.Held, "ask", ask_in_vain)
+    stream = opening(queue=queue.name, minOffsetsPerTrigger=10)
+    assert stream.latestOffset() == {queue.name: {"from": 1, "seq": 4}}
+    assert failed
+
+
+def test_a_claim_that_is_lost_names_who_has_the_queue(
+    pair: list[MirroredQueue], opening: Opening, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another consumer came first after a change of master: what is committed waits for
+    claimTimeout, then the error says who it is and what to do."""
+    queue = pair[0]
+    queue.put_many([b"x"] * 3).result(120)
+    stream = opening(queue=queue.name, claimTimeout="1s")
+    start = stream.initialOffset()
+    end = after(stream, start)
+    assert stream._driver is not None
+    claim = stream._driver.held[queue.name].claim
+    assert claim is not None
+    claim.close()
+    message = queue.get(timeout=120)
+    with pytest.raises(mirrorq.PreconditionFailed, match=r"cannot be had alone.*claimTimeout"):
+        stream.commit(end)
+    assert queue.extent(120).messages == 3
+    message.nack().result(120)
+    stream.commit(end)
+    assert queue.extent(120).messages == 0
+
+
+def test_a_stream_is_told_what_has_become_of_its_queue(
+    pair: list[MirroredQueue], client: Client, opening: Opening
+) -> None:
+    """Its queue was deleted, its driver disconnected: the error names the queue, why, and what to
+    do."""
+    with client.queue(f"gone-{next(_numbers)}", timeout=60) as queue:
+        stream = opening(queue=queue.name)
+        start = stream.initialOffset()
+        queue.delete()
+        with pytest.raises(mirrorq.ShutDown, match=rf"'{queue.name}' .*deleted.*new checkpoint"):
+            idle(stream, start)
+    queue = pair[0]
+    stream = opening(queue=queue.name)
+    start = stream.initialOffset()
+    assert stream._driver is not None
+    client.disconnect(stream._driver.client.name, "maintenance")
+    says = rf"'{queue.name}' .*maintenance.*start the query again"
+    with pytest.raises(mirrorq.ShutDown, match=says):
+        idle(stream, start)
+
+
+def idle(stream: QueueStream, start: Offset) -> None:
+    """Look for news until it raises."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        assert stream.latestOffset(start) == start
+
+
+@pytest.mark.parametrize("option", [{"endingOffsets": 5}, {"endingTimestamp": 5}, {"sequences": 5}])
+def test_a_stream_has_no_end(opening: Opening, option: dict[str, object]) -> None:
+    """What only a batch can do is refused by name."""
+    with pytest.raises(mirrorq.ConfigError, match=f"option {next(iter(option))} is of batch reads"):
+        opening(queue="x", **option)

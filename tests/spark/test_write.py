@@ -125,7 +125,7 @@ def test_a_stream_writes_each_batch_once(
     def run() -> None:
         stream = spark.readStream.format("text").load(str(source)).writeStream
         stream = stream.format("mirrorq").option("queue", orders.name)
-        stream = stream.option("endpoints", ",".join(client.endpoints))
+        stream = stream.option("endpoints", ",".join(client.endpoints)).queryName("lines")
         stream = stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         patiently(stream.start)
 
