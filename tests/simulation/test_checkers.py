@@ -13,6 +13,8 @@ from mirrorq.messages import ClearPolicy, Confirmed, Deliver, HandOut, SessionRe
 from mirrorq.outcomes import Outcomes
 from mirrorq.policy import parse, to_text
 from mirrorq.testing import chain, checkers, fan
+from mirrorq.testing.bulk import joined
+from mirrorq.testing.onlooker import absent
 from mirrorq.testing.workload import Attempt, Delivery, Journal, PurgeCall
 
 from .world import World
@@ -440,3 +442,21 @@ def test_two_masters_and_an_early_confirm_are_seen() -> None:
     onlooker.wrong.clear()
     onlooker.on_reply("c", reply, replica, world.cluster._disk_of, world.cluster._copy_of)
     assert onlooker.wrong[0].startswith("two masters")
+
+
+def test_a_hole_in_the_frames_of_a_batch_is_seen() -> None:
+    """Of messages confirmed together each is looked for: one frame is missing on one disk."""
+    world = World()
+    world.put("b", 30)
+    files = world.cluster.nodes["c"].disk.queues[world.queue_id]
+    assert not absent(files, 1, 30)
+    frame = files.frames.pop(sorted(files.frames)[1])
+    first, last = frame.header.first_sequence, frame.header.last_sequence
+    assert absent(files, 1, 30) == list(range(first, last + 1))
+
+
+def test_hand_outs_of_neighbours_are_one_name() -> None:
+    """Of one number and count, without a gap."""
+    pieces = [(1, 7, 3, 1), (1, 7, 4, 1), (1, 7, 6, 1), (1, 8, 7, 2), (2, 8, 8, 2)]
+    names = [HandOut(epoch, number, s, s, count) for epoch, number, s, count in pieces]
+    assert [(one.first, one.last) for one in joined(names)] == [(3, 4), (6, 6), (7, 7), (8, 8)]

@@ -37,6 +37,16 @@ def test_several_queues_agree_whatever_breaks(seed: int) -> None:
     assert len(swarm.chain.life.journal.attempts) > 50
 
 
+def test_nothing_is_lost_of_messages_that_are_put_by_hundreds() -> None:
+    """A short run whose puts are frames of hundreds and whose acks end parts of them."""
+    swarm = Swarm(11, chain=False, fan=False, is_short=True, bulk=True)
+    report = swarm.run()
+    assert report.wrong == []
+    assert report.tally.acknowledged > 10_000
+    assert report.tally.deliveries > report.tally.ok
+    assert report.faults
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     """A failing seed can be replayed: one trace in each process, whatever its hashes are."""
     traces = [

@@ -13,6 +13,7 @@ from attrs import define, field
 
 from mirrorq.engine_events import Ask
 from mirrorq.messages import CatalogCommand, DeclareQueue, DeleteQueue, MemberId, View
+from mirrorq.testing.bulk import BulkConsumer, BulkProducer
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.workload import Consumer, Getter, Journal, Producer, Purger, SimulatedHandle
 
@@ -21,6 +22,9 @@ SILENT_MS = 2000
 """Who was silent so recently need not have been counted among those that run."""
 BATCHES = (1, 4, 16)
 """Messages in one put of a producer, at most."""
+BULK_BATCHES = (60, 400, 1500)
+BULK_FACTOR = 100
+"""How many times more messages a producer of many puts in its life."""
 
 
 @define
@@ -76,6 +80,10 @@ class Load:
         """Of what is published."""
         self.transient_share = 0.0
         """How many of the producers publish messages that a full stop may end."""
+        self.is_brief = False
+        """In the end producers stop at once; else they put all that they were to put."""
+        self.is_bulk = False
+        """Messages are put by hundreds."""
 
     @property
     def life(self) -> Life:
@@ -93,6 +101,8 @@ class Load:
     def quiet_down(self) -> None:
         """No new messages, purges, deletions; consumers drain what is there."""
         self._is_quiet = True
+        for producer in self.producers if self.is_brief else ():
+            producer.count = producer.sent
 
     def drain(self) -> None:
         """All is well again: what died is dead, and nobody gives back any more."""
@@ -149,18 +159,19 @@ class Load:
             self.random.choice(alive).vanish()
 
     def _add_producer(self, node: str) -> None:
-        producer = Producer(
+        kind = BulkProducer if self.is_bulk else Producer
+        producer = kind(
             self.cluster,
             node,
             self.life.queue_id,
             self._new_name("p"),
             self.random,
             self.life.journal,
-            self.random.randint(5, 300),
+            self.random.randint(5, 300) * (BULK_FACTOR if self.is_bulk else 1),
         )
         producer.priorities = self.priorities
         producer.delays_ms = self.delays_ms
-        producer.batch_max = self.random.choice(BATCHES)
+        producer.batch_max = self.random.choice(BULK_BATCHES if self.is_bulk else BATCHES)
         if self.transient_share:
             producer.persistent = self.random.random() >= self.transient_share
         self.producers.append(producer)
@@ -189,7 +200,9 @@ class Load:
         self.consumers[-1].nack_delays_ms = self.delays_ms
 
     def _new_consumer(self, node: str, share: float) -> Consumer:
-        kind = Getter if not self._is_quiet and self.random.random() < 0.3 else Consumer
+        kind: type[Consumer] = BulkConsumer if self.is_bulk else Consumer
+        if not self._is_quiet and self.random.random() < 0.3:
+            kind = Getter
         return kind(
             self.cluster,
             node,

@@ -332,13 +332,13 @@ def _missing(disk: SimulatedDisk, queue_id: int, first: int, last: int) -> list[
     files = disk.queues.get(queue_id)
     if files is None:
         return [first]
-    absent = [sequence for sequence in range(first, last + 1) if not _holds(files, sequence)]
-    if absent and _is_decided(files, first):
+    gone = absent(files, first, last)
+    if gone and _is_decided(files, first):
         return []
-    if not absent or files.state is None:
-        return absent
+    if not gone or files.state is None:
+        return gone
     state = QueueState.decode(files.state)
-    return [s for s in absent if s >= state.next_sequence or state.live.within(s, s)]
+    return [s for s in gone if s >= state.next_sequence or state.live.within(s, s)]
 
 
 def _is_decided(files: QueueFiles, sequence: int) -> bool:
@@ -353,11 +353,28 @@ def _is_decided(files: QueueFiles, sequence: int) -> bool:
     return False
 
 
-def _holds(files: QueueFiles, sequence: int) -> bool:
-    """Whether the publish op with this message is here: the last that begins at or before it."""
+def absent(files: QueueFiles, first: int, last: int) -> list[int]:
+    """Sequences of which no publish op is here, frame by frame."""
+    gone: list[int] = []
+    while first <= last:
+        upto = _covered(files, first)
+        if upto < first:
+            gone.append(first)
+        first = max(upto, first) + 1
+    return gone
+
+
+def _covered(files: QueueFiles, sequence: int) -> int:
+    """The last message of the publish op with this one, the last that begins at or before it;
+    0: it is not here."""
     for first in range(sequence, max(sequence - NEAR, 0), -1):
         entry = files.frames.get(first)
         if entry is not None:
-            return entry.header.last_sequence >= sequence
+            return _reach(entry, sequence)
     before = max((first for first in files.frames if first <= sequence), default=0)
-    return before > 0 and files.frames[before].header.last_sequence >= sequence
+    return _reach(files.frames[before], sequence) if before else 0
+
+
+def _reach(entry: Entry, sequence: int) -> int:
+    last = entry.header.last_sequence
+    return last if last >= sequence else 0

@@ -29,7 +29,14 @@ NODE_COUNTS = (1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 6, 7)
 QUEUE_COUNTS = (1, 1, 1, 2, 3, 4)
 PRIORITIES = ((0,), (0,), (0, 0, 3, 31))
 FAULT_MS = 15_000
-"""Length of the safety phase."""
+"""Length of the safety phase of a long run."""
+SHORT_SHARE = 0.93
+SHORT_MS = (1000, 2000, 4000)
+"""The same of a short run: it costs a tenth, and has a mix of faults of its own as any other."""
+SHORT_PACES = (1, 3, 8)
+"""How many times slower than it could be it is filled, at least: ops are what costs."""
+BULK_SHARE = 0.25
+"""Of the short runs: those with producers that put hundreds of messages at once."""
 CLOCK_GAIN_MAX = 40
 """Clocks run up to so many thousandths apart: within the 4.7 % that leases allow for."""
 LATE_MS = 5000
@@ -55,7 +62,7 @@ UNCLEAN_SHARE = 0.2
 """Of the runs with policies and without dead letters: those that may promote who is not in sync."""
 DELAYS_MS = (0, 0, 60, 1500)
 LOOK_MS = 7
-"""Between two looks at limits."""
+"""Between two looks at limits, or at what is left to drain."""
 PRESS_MS = 2000
 """At the end it is asked so often that nodes that are gone be forgotten."""
 DEAD = "dead"
@@ -97,6 +104,8 @@ class Swarm:
         unclean: bool | None = None,
         holders: bool | None = None,
         fleeting: bool | None = None,
+        is_short: bool | None = None,
+        bulk: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None)."""
         self.seed = seed
@@ -152,6 +161,14 @@ class Swarm:
         by_chance = is_plain and own.random() < FLEETING_SHARE
         self._has_fleeting = by_chance if fleeting is None else fleeting
         self.fleeting: Fleeting | None = None
+        extent = Random(f"{seed} extent")
+        by_chance = is_plain and extent.random() < SHORT_SHARE
+        self.fault_ms, self._pace_min = FAULT_MS, 1
+        if by_chance if is_short is None else is_short:
+            self.fault_ms, self._pace_min = extent.choice(SHORT_MS), extent.choice(SHORT_PACES)
+        is_short = self.fault_ms < FAULT_MS
+        by_chance = is_plain and is_short and extent.random() < BULK_SHARE
+        self.is_bulk = by_chance if bulk is None else bulk
         is_delayed = more[3] < DELAY_SHARE
         self.delays_ms = delays_ms or (DELAYS_MS if is_delayed else (0,))
         """Of what is published and of what is given back."""
@@ -180,7 +197,7 @@ class Swarm:
     def run(self) -> Report:
         cluster = self.cluster
         self._start()
-        cluster.run(FAULT_MS)
+        cluster.run(self.fault_ms)
         for load in self._all_loads:
             load.quiet_down()
         if self.fan is not None:
@@ -219,7 +236,7 @@ class Swarm:
             node.clock_gain = self.random.choice((0, self.random.randint(0, CLOCK_GAIN_MAX)))
         cluster.start()
         queues = self.random.choice(QUEUE_COUNTS)
-        pace = max(queues * len(cluster.nodes) // 3, 1)
+        pace = max(queues * len(cluster.nodes) // 3, self._pace_min)
         for number in range(queues):
             name = f"q{number}"
             durable = not self._has_transient or self.random.random() < 0.5
@@ -230,6 +247,8 @@ class Swarm:
             load.priorities = self.priorities or self.random.choice(PRIORITIES)
             load.delays_ms = self.delays_ms
             load.transient_share = 0.5 if self._has_transient else 0.0
+            load.is_bulk = self.is_bulk
+            load.is_brief = self.fault_ms < FAULT_MS
             self.loads.append(load)
         self._start_extras(pace)
         for node in cluster.nodes.values():
@@ -307,7 +326,10 @@ class Swarm:
         self._press()
         if self.policies is not None:
             self.policies.end()
-        done = cluster.run_until(self._is_drained, DRAIN_MS)
+        done = self._is_drained()
+        while not done and cluster.now_ms < began_ms + DRAIN_MS:
+            cluster.run(LOOK_MS)
+            done = self._is_drained()
         healed_ms = cluster.now_ms - began_ms
         wrong = [] if done else [f"no progress: {self._situation()}"]
         cluster.run(QUIET_MS)
