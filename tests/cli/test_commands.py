@@ -214,6 +214,38 @@ def test_a_waiting_get_ends_on_ctrl_c(run: Run, endpoint: str) -> None:
     assert run("get", "interrupted").stdout == b"second\n"
 
 
+def test_an_interrupted_publish_says_how_far_it_came(run: Run, endpoint: str) -> None:
+    """Ctrl-C while more lines are awaited: what was read is confirmed, and that is said."""
+    arguments = ["publish", "endless", "--connect", endpoint]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as publishing:
+        assert publishing.stdin is not None
+        publishing.stdin.write(b"1\n2\n3\n")
+        publishing.stdin.flush()
+        end = time.monotonic() + COMMAND_S
+        while run("get", "endless", "--timeout", "0.1", "--no-ack").returncode:
+            assert time.monotonic() < end
+        publishing.send_signal(signal.SIGINT)
+        publishing.wait(COMMAND_S)
+        assert publishing.stderr is not None
+        errors = publishing.stderr.read()
+    assert publishing.returncode == 1
+    assert errors == b"mirrorq: interrupted; all 3 lines that were read are confirmed\n"
+    assert run("get", "endless", "-n", "3").stdout == b"1\n2\n3\n"
+
+
+def test_a_refused_publish_says_how_far_it_came(run: Run) -> None:
+    """A full queue: the error, and up to where the lines are confirmed."""
+    definition = '{"max-length": 2, "overflow": "reject-publish"}'
+    assert run("set-policy", "small", "^full$", definition).returncode == 0
+    assert run("publish", "full", given=b"1\n2\n").returncode == 0
+    done = run("publish", "full", given=b"3\n4\n5\n")
+    assert done.returncode == 1
+    assert b"max-length" in done.stderr
+    assert b"of 3 lines that were read the first 0 are confirmed" in done.stderr
+
+
 def test_bench_measures_a_cluster(tmp_path: Path) -> None:
     """`mirrorq bench --json` gives every figure, and leaves nothing behind."""
     done = run_alone("bench", "--scale", "0.01", "--path", str(tmp_path), "--json")

@@ -14,6 +14,7 @@ from mirrorq.cli.clients import clients, consumers, disconnect
 from mirrorq.cli.copies import backup, restore
 from mirrorq.cli.dashboard import dashboard
 from mirrorq.cli.keys import keygen
+from mirrorq.cli.lines import get, publish
 from mirrorq.cli.node import demo, node
 from mirrorq.cli.nodes import forget_node
 from mirrorq.cli.policies import (
@@ -25,9 +26,7 @@ from mirrorq.cli.policies import (
 )
 from mirrorq.cli.queues import (
     delete_queue,
-    get,
     list_queues,
-    publish,
     purge_queue,
     redrive,
     status,

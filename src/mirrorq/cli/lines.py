@@ -1,0 +1,251 @@
+"""`publish` and `get`: messages as lines on standard input and output."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mirrorq.cli.connecting import Failed, as_json, connecting
+from mirrorq.cli.progress import progress_bar
+from mirrorq.errors import MirrorQError, QueueNotFound
+
+if TYPE_CHECKING:
+    from mirrorq.client import Client
+    from mirrorq.confirmation import Confirmation
+    from mirrorq.message import Message
+    from mirrorq.queue import MirroredQueue
+
+__all__ = ["get", "publish"]
+
+READ_BYTES = 1 << 20
+"""Lines that arrive together are published together."""
+TAKE_MAX = 500
+CONFIRM_S = 30.0
+"""Longest wait for the outcome of what was sent, at the end."""
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("--transient", is_flag=True, help="Declare the queue as not durable.")
+@click.option("--shards", type=click.IntRange(1), help="Declare it with so many shards.")
+@connecting
+def publish(client: Client, name: str, transient: bool, shards: int | None) -> None:
+    """Publish each line of standard input to QUEUE, declared if it is not there.
+
+    Ends when every line is confirmed, and prints how many there were. If it ends earlier, with
+    Ctrl-C too, it says up to which line they are confirmed.
+    """
+    lines = _Lines()
+    with _queue_to_fill(client, name, transient=transient, shards=shards) as queue, lines.told():
+        _publish_input(queue, lines)
+    click.echo(f"confirmed: {lines.confirmed}")
+
+
+def _publish_input(queue: MirroredQueue, lines: _Lines) -> None:
+    """Until the end of standard input, and until all of it is confirmed."""
+    size = _input_size()
+    with progress_bar("published") as show:
+        for arrived in _arriving_lines(sys.stdin.buffer):
+            lines.note_read(arrived)
+            lines.note_sent(queue.put_many(arrived), len(arrived))
+            if show is not None:
+                show(lines.bytes, size, f"published {lines.read}")
+        lines.wait()
+
+
+class _Lines:
+    """How far the lines of an input have come."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.bytes = 0
+        self.confirmed = 0
+        """So many of the first ones are."""
+        self._open: deque[tuple[Confirmation, int]] = deque()
+
+    def note_read(self, lines: Sequence[bytes]) -> None:
+        self.read += len(lines)
+        self.bytes += sum(map(len, lines)) + len(lines)
+
+    def note_sent(self, confirmation: Confirmation, count: int) -> None:
+        """These are on their way. Raises what went wrong with those before them."""
+        self._open.append((confirmation, count))
+        while self._open and self._open[0][0].done():
+            self._take()
+
+    def wait(self) -> None:
+        """Until all are confirmed; raises what went wrong."""
+        while self._open:
+            self._take()
+
+    def _take(self) -> None:
+        confirmation, count = self._open[0]
+        confirmation.result(CONFIRM_S)
+        self.confirmed += count
+        self._open.popleft()
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Whatever ends the work early is told with how far it has come."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            # What is on its way has its outcome soon; a second Ctrl-C does not wait for it.
+            with suppress(KeyboardInterrupt, MirrorQError, TimeoutError):
+                self.wait()
+            raise Failed(f"interrupted; {self._reach()}") from None
+        except (MirrorQError, TimeoutError) as error:
+            raise Failed(f"{error}; {self._reach()}") from error
+
+    def _reach(self) -> str:
+        if self.confirmed == self.read:
+            return f"all {self.read} lines that were read are confirmed"
+        return (
+            f"of {self.read} lines that were read the first {self.confirmed} are confirmed; "
+            "of the others any may be"
+        )
+
+
+def _queue_to_fill(
+    client: Client, name: str, *, transient: bool, shards: int | None
+) -> MirroredQueue:
+    """As it is, whatever it is; made, or held against what was asked for, if need be."""
+    if not transient and shards is None:
+        with suppress(QueueNotFound):
+            return client.queue(name, passive=True)
+    return client.queue(name, durable=not transient, shards=shards)
+
+
+def _input_size() -> int | None:
+    """Bytes on standard input, where that is a file; else nobody knows."""
+    try:
+        found = os.fstat(sys.stdin.fileno())
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _arriving_lines(stream: Any) -> Iterator[list[bytes]]:
+    """Lines without their ends, as many at a time as there are: a slow input is not held up."""
+    rest = b""
+    while chunk := stream.read1(READ_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("-n", "--count", default=1, show_default=True, type=click.IntRange(1))
+@click.option("--all", "is_all", is_flag=True, help="Until no more comes within --timeout.")
+@click.option(
+    "--timeout",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Seconds to wait for a message.",
+)
+@click.option("--no-ack", is_flag=True, help="Give the messages back after they are shown.")
+@connecting
+@as_json
+def get(
+    client: Client,
+    name: str,
+    count: int,
+    is_all: bool,
+    timeout: float,
+    no_ack: bool,
+    is_json: bool,
+) -> None:
+    """Take messages from QUEUE and write each as a line; acked once it is written."""
+    taken = 0
+    with client.queue(name, passive=True) as queue, _bar_beside_output() as show:
+        while is_all or taken < count:
+            wanted = TAKE_MAX if is_all else min(TAKE_MAX, count - taken)
+            messages = queue.get_many(wanted, timeout=timeout)
+            if not messages:
+                break
+            taken += len(messages)
+            if show is not None:
+                show(taken, None if is_all else count, f"taken {taken}")
+            with interrupts_wait():
+                # What is written is acked, too: it shall not come again for a Ctrl-C.
+                sys.stdout.buffer.write(b"".join(_line(message, is_json) for message in messages))
+                sys.stdout.buffer.flush()
+                if no_ack:
+                    for message in messages:
+                        message.nack()
+                else:
+                    queue.ack_many(messages).result(CONFIRM_S)
+    if not is_all and taken < count:
+        raise Failed(f"only {taken} of {count} messages came within {timeout} s")
+
+
+@contextmanager
+def _bar_beside_output() -> Iterator[Callable[..., None] | None]:
+    """Where messages are written to a terminal they are progress enough."""
+    if sys.stdout.isatty():
+        yield None
+        return
+    with progress_bar("taken") as show:
+        yield show
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Have a Ctrl-C meanwhile wait for the end of this; a second one does not."""
+    came: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _line(message: Message, is_json: bool) -> bytes:
+    if not is_json:
+        return message.body + b"\n"
+    shown = {
+        "sequence": message.sequence,
+        "shard": message.shard,
+        "redelivered": message.redelivered,
+        "delivery_count": message.delivery_count,
+        "timestamp": message.timestamp,
+        "message_id": message.message_id,
+        "key": message.key,
+        "headers": message.headers,
+        "body": message.body,
+    }
+    return json.dumps(_shown(shown)).encode() + b"\n"
+
+
+def _shown(value: Any) -> Any:
+    """JSON has no bytes: what is no UTF-8 is shown escaped."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {key: _shown(each) for key, each in value.items()}
+    return value
