@@ -28,6 +28,8 @@ COUNT ?= 1000000
 FUZZ_SEED ?= 1
 # Arguments of `make compare`; `--help` lists them.
 COMPARE ?=
+# Arguments of `make scale`; `--help` lists them.
+SCALE ?=
 # Where `make pipeline` leaves its output: a folder that is empty or not there.
 PIPELINE_OUT ?= pipeline-out
 # The versions of Spark that `make compat` runs.
@@ -53,7 +55,7 @@ SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster test-browser pipeline soak-spark compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
-	bench ceiling compare sanitize clean
+	bench ceiling compare scale sanitize clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,6 +141,9 @@ $(VENV)/.compare: $(STAMP) benches/compare/requirements.txt
 
 compare: $(VENV)/.compare  ## beside RabbitMQ, NATS, PySyncObj and others: COMPARE='--only mirrorq,rabbit --rounds 1'
 	cd benches && ../$(BIN)/python -m compare $(COMPARE)
+
+scale: $(VENV)/.compare  ## curves over nodes, queues, producers, sizes, depth, days; and what became of each aim: SCALE='--only nodes'
+	cd benches && ../$(BIN)/python -m scale $(SCALE)
 
 sim: $(STAMP)  ## many seeds of the simulation: make sim SEEDS=1000
 	$(SWARM) --seeds $(SEEDS) $(if $(RESULTS),--results $(RESULTS))

@@ -72,6 +72,7 @@ def measure(
     message_bytes: int = MESSAGE_BYTES,
     batch: int = BATCH_COUNT,
     in_flight: int = IN_FLIGHT_MAX,
+    members: int = MEMBERS,
 ) -> CeilingResult:
     """Measure the ring.
 
@@ -82,11 +83,17 @@ def measure(
         message_bytes: of one message.
         batch: messages that are sent and confirmed together.
         in_flight: batches under way at once.
+        members: processes in the ring; one alone only writes.
 
     Returns:
         Figures of this run; the stores are removed.
     """
-    task = {"message_bytes": message_bytes, "busy": busy, "seconds": seconds}
+    task = {
+        "message_bytes": message_bytes,
+        "busy": busy,
+        "seconds": seconds,
+        "members": members,
+    }
     many = _run_ring(path, task | {"batch": batch, "in_flight": in_flight})
     single = _run_ring(path, task | {"batch": 1, "in_flight": 1})
     cuts = statistics.quantiles(single["latencies_ms"], n=100, method="inclusive")
@@ -101,7 +108,7 @@ def _run_ring(path: str | os.PathLike[str] | None, task: dict[str, Any]) -> dict
     directory = tempfile.mkdtemp(prefix="mirrorq-ceiling-", dir=path)
     members: list[subprocess.Popen[str]] = []
     try:
-        for index in range(MEMBERS):
+        for index in range(task["members"]):
             own = task | {"index": index, "path": str(Path(directory, str(index)))}
             command = [sys.executable, __file__, "--member", json.dumps(own)]
             members.append(
@@ -110,7 +117,7 @@ def _run_ring(path: str | os.PathLike[str] | None, task: dict[str, Any]) -> dict
         endpoints = [_line_of(member) for member in members]
         for index, member in enumerate(members):
             assert member.stdin is not None
-            member.stdin.write(endpoints[(index + 1) % MEMBERS] + "\n")
+            member.stdin.write(endpoints[(index + 1) % len(members)] + "\n")
             member.stdin.close()
         report: dict[str, Any] = json.loads(_line_of(members[0]))
         return report
@@ -194,9 +201,9 @@ def runs(batches: list[bytes]) -> Iterator[bytes]:
         yield b"".join(batches[start : start + count_max])
 
 
-def run_mirror(member: Member, index: int) -> None:
+def run_mirror(member: Member, index: int, members: int) -> None:
     """Pass batches on before writing them; then pass on what is durable so far."""
-    is_last = index == MEMBERS - 1
+    is_last = index == members - 1
     left_durable = sys.maxsize if index == 1 else 0
     while True:
         batches: list[bytes] = []
@@ -221,6 +228,7 @@ def run_first(member: Member, task: dict[str, Any]) -> dict[str, Any]:
     batch = os.urandom(task["message_bytes"] * task["batch"])
     sent_at: deque[float] = deque()
     latencies_ms: list[float] = []
+    is_alone = task["members"] == 1
     sent = stable = left_durable = 0
     start = time.perf_counter()
     end = start + task["seconds"]
@@ -228,13 +236,16 @@ def run_first(member: Member, task: dict[str, Any]) -> dict[str, Any]:
         room = task["in_flight"] - len(sent_at) if time.perf_counter() < end else 0
         for _ in range(room):
             sent_at.append(time.perf_counter())
-            member.right.send_multipart((BATCH, batch))
+            if not is_alone:
+                member.right.send_multipart((BATCH, batch))
         sent += room
         if room:
             member.commit([batch] * room)
         # All that was sent is on this disk: only the others' news can change anything now.
-        for (mark,) in member.drain(wait=bool(sent_at)):
+        for (mark,) in member.drain(wait=bool(sent_at) and not is_alone):
             left_durable = int.from_bytes(mark, "big")
+        if is_alone:
+            left_durable = member.durable
         now = time.perf_counter()
         while stable < min(left_durable, member.durable):
             stable += 1
@@ -261,7 +272,7 @@ def run_member(task: dict[str, Any]) -> None:
         print(member.left.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
         member.join(sys.stdin.readline().strip())
         if task["index"] > 0:
-            run_mirror(member, task["index"])
+            run_mirror(member, task["index"], task["members"])
             return
         if task["busy"]:
             threading.Thread(target=compute, daemon=True).start()

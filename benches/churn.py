@@ -3,7 +3,8 @@
     python benches/churn.py [--messages 1000000] [--depth 1000] [--batch 100] [--path DIR]
 
 One process, fsynced. Prints the size of the store's file after each tenth: after the first it
-should not grow any more.
+should not grow any more. `make scale SCALE='--only churn'` does the same on three nodes, with
+producers and queues that come and go, and looks at memory and instructions too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from mirrorq import MirroredQueue
 
 BODY = b"x" * 100
+WAIT_S = 60.0
 
 
 def store_bytes(path: Path) -> int:
@@ -24,26 +26,28 @@ def store_bytes(path: Path) -> int:
     return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
 
 
+def turn_over(queue: MirroredQueue, messages: int, batch: int) -> None:
+    """Put as many as are taken and acked."""
+    for _ in range(messages // batch):
+        queue.put_many([BODY] * batch)
+        left = batch
+        while left:
+            taken = queue.get_many(left, timeout=WAIT_S)
+            queue.ack_many(taken)
+            left -= len(taken)
+    queue.wait_for_confirms(WAIT_S)
+
+
 def churn(path: Path, messages: int, depth: int, batch: int) -> list[int]:
     """Bytes of the store after each tenth."""
     sizes: list[int] = []
     with MirroredQueue("churn", path=path) as queue:
-        queue.put_many([BODY] * depth).result(60)
-        done = 0
-        while done < messages:
-            queue.put_many([BODY] * batch)
-            taken = queue.get_many(batch, timeout=60)
-            queue.ack_many(taken)
-            missing = batch - len(taken)
-            while missing:
-                more = queue.get_many(missing, timeout=60)
-                queue.ack_many(more)
-                missing -= len(more)
-            done += batch
-            if done * 10 // messages > len(sizes):
-                queue.wait_for_confirms(60)
-                sizes.append(store_bytes(path))
-                print(f"\r{done:,} messages, {sizes[-1]:,} bytes", end="", file=sys.stderr)
+        queue.put_many([BODY] * depth).result(WAIT_S)
+        for tenth in range(1, 11):
+            turn_over(queue, messages // 10, batch)
+            sizes.append(store_bytes(path))
+            done = messages // 10 * tenth
+            print(f"\r{done:,} messages, {sizes[-1]:,} bytes", end="", file=sys.stderr)
         assert queue.status().messages <= 2 * depth + batch, queue.status()
     print(file=sys.stderr)
     return sizes

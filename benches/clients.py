@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import ceiling
+from kernel import cpu_s
 from mirrorq import AckRefused, MirroredQueue, MirrorQError, aio, connect
 from mirrorq.client import Client
 from mirrorq.demo.children import Child
@@ -60,12 +61,6 @@ class Figure:
         seconds = time.perf_counter() - start
         used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
         return self.count / seconds, [each / self.count * 1e6 for each in used]
-
-
-def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def put_many(handle: MirroredQueue, count: int) -> None:

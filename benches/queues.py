@@ -30,6 +30,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from kernel import counter, cpu_s
 from mirrorq import MirroredQueue, Node
 from mirrorq.demo.ports import free_ports
 
@@ -165,20 +166,6 @@ class Child:
 
 
 # --- The measurement --------------------------------------------------------------------------
-
-
-def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def counter(process: Path, key: str) -> int:
-    """What the kernel counts of a process or thread."""
-    for line in (process / "status").read_text(encoding="ascii").splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1])
-    return 0
 
 
 class Bench:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import queue
 import statistics
 import subprocess
@@ -27,6 +26,7 @@ from typing import Any
 
 from attrs import frozen
 
+from kernel import cpu_s
 from mirrorq import Client, MirroredQueue, connect
 from mirrorq.demo.children import Child
 from mirrorq.demo.ports import free_ports
@@ -141,12 +141,6 @@ class Measured:
     per_second: float
     cpu: tuple[float, ...]
     """Microseconds a message: of each node, then of all workers together."""
-
-
-def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(workers: Workers, nodes: Sequence[int], name: str, what: str, each: int) -> Measured:

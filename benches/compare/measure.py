@@ -64,18 +64,17 @@ def _sample(peer: Peer, session: Session | Bare, size: int, seconds: float) -> S
         return Sample(peer.name, size, rate, 0.0, p50_ms, p99_ms)
     body = b"x" * size
     in_flight = in_flight_of(size)
-    enough = _count_for(session, body, in_flight, seconds)
+    enough = count_for(session, body, in_flight, seconds)
     publishing = _seconds(lambda: session.publish(body, enough, in_flight))
     taking = _seconds(lambda: session.take(enough))
-    waits = sorted(_waits(session, body, seconds))
-    session.take(len(waits))
-    cuts = statistics.quantiles(waits, n=100, method="inclusive")
-    return Sample(peer.name, size, enough / publishing, enough / taking, cuts[49], cuts[98])
+    p50_ms, p99_ms = one_at_a_time(session, body, seconds)
+    return Sample(peer.name, size, enough / publishing, enough / taking, p50_ms, p99_ms)
 
 
-def _count_for(session: Session, body: bytes, in_flight: int, seconds: float) -> int:
+def count_for(session: Session, body: bytes, in_flight: int, seconds: float) -> int:
     """How many messages fill the time; finding out warms the peer up."""
-    count, count_max = 200, max(200, RUN_BYTES // len(body))
+    count_max = max(20, RUN_BYTES // len(body))
+    count = min(200, count_max)
     while True:
         start = time.perf_counter()
         session.publish(body, count, in_flight)
@@ -93,10 +92,12 @@ def _seconds(work: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def _waits(session: Session, body: bytes, seconds: float) -> list[float]:
-    """Milliseconds of one message after the other, for so long or `SINGLE_COUNT` times."""
+def one_at_a_time(session: Session, body: bytes, seconds: float) -> tuple[float, float]:
+    """(p50, p99) in ms of one message after the other, for so long or `SINGLE_COUNT` times."""
     waits: list[float] = []
     end = time.perf_counter() + seconds
     while len(waits) < 10 or (len(waits) < SINGLE_COUNT and time.perf_counter() < end):
         waits.append(_seconds(lambda: session.publish(body, 1, 1)) * 1_000)
-    return waits
+    session.take(len(waits))
+    cuts = statistics.quantiles(waits, n=100, method="inclusive")
+    return cuts[49], cuts[98]

@@ -68,7 +68,8 @@ class Singly:
             settlement.result(OUTCOME_S)
 
 
-def _ready(handle: MirroredQueue, mirrors: int) -> MirroredQueue:
+def ready(handle: MirroredQueue, mirrors: int) -> MirroredQueue:
+    """The handle, when so many mirrors of its queue are in sync."""
     deadline = time.monotonic() + START_S
     while len(handle.status().synchronised_mirrors) < mirrors:
         if time.monotonic() > deadline:
@@ -88,7 +89,7 @@ def _embedded(way: Callable[[MirroredQueue], Session], durability: str) -> Calla
             node = stack.enter_context(Node("a", path=directory / "a", peers=peers))
             if durability != "fsync":
                 node.set_policy("durability", ".*", {"durability": durability})
-            yield way(_ready(node.queue("compared", timeout=START_S), mirrors=2))
+            yield way(ready(node.queue("compared", timeout=START_S), mirrors=2))
 
     return start
 
@@ -103,7 +104,7 @@ def _client(way: Callable[[MirroredQueue], Session]) -> Callable[[Path], Any]:
             _run(stack, directory, peers, "abc")
             client = stack.enter_context(connect(peers["a"]))
             client.wait_ready(START_S)
-            yield way(_ready(client.queue("compared", timeout=START_S), mirrors=2))
+            yield way(ready(client.queue("compared", timeout=START_S), mirrors=2))
 
     return start
 

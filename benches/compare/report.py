@@ -12,7 +12,6 @@ from pathlib import Path
 from compare.measure import Sample
 from compare.peer import Peer, in_flight_of
 
-BEGIN, END = "<!-- compare: begin -->", "<!-- compare: end -->"
 BESIDE = "RabbitMQ, quorum queue"
 HEAD = "| | a confirm means | put /s | x | get + ack /s | x | one put, p50 / p99 ms |"
 RULE = "|---|---|---:|---:|---:|---:|---:|"
@@ -61,13 +60,14 @@ def _times(times: float | None) -> str:
     return f"{times:,.0f}" if times >= 10 else f"{times:.1f}"
 
 
-def write_into(page: Path, text: str) -> None:
-    """Put the tables between their marks in a page of the docs."""
+def write_into(page: Path, text: str, name: str = "compare") -> None:
+    """Put the tables between the marks of that name in a page of the docs."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     old = page.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
     if not pattern.search(old):
-        raise SystemExit(f"{page} has no lines {BEGIN} and {END} to write between")
-    page.write_text(pattern.sub(lambda _: f"{BEGIN}\n{text}\n{END}", old), encoding="utf-8")
+        raise SystemExit(f"{page} has no lines {begin} and {end} to write between")
+    page.write_text(pattern.sub(lambda _: f"{begin}\n{text}\n{end}", old), encoding="utf-8")
 
 
 def plot(peers: Sequence[Peer], samples: Sequence[Sample], file: Path) -> None:

@@ -1,0 +1,1 @@
+"""How mirrorq grows with what is asked of it: `python -m scale`, from `benches/`."""
