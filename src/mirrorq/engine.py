@@ -118,7 +118,7 @@ from mirrorq.replica import (
 )
 from mirrorq.replica import WriteAll as WriteAllOf
 from mirrorq.supervisor import Supervisor
-from mirrorq.supervisor_events import CatalogChanged, CatalogReplaced, Heard
+from mirrorq.supervisor_events import CatalogReplaced, Changes, Heard
 from mirrorq.supervisor_events import Event as SupervisorEvent
 from mirrorq.supervisor_events import LinkDown as SupervisorLinkDown
 from mirrorq.supervisor_events import ProbeRefused as SupervisorProbeRefused
@@ -204,6 +204,8 @@ class Engine:
         self._admissions: dict[StoreId, None] = {}
         self._was_registered = False
         """What `is_registered` said when the catalog was last applied."""
+        self._changed = Changes()
+        """What applied commands have changed and the supervisor is still to be told."""
         self._hello_ms = now_ms - config.heartbeat_ms
         self._probes: dict[str, int] = {}
         self._probes_next: dict[str, int] = {}
@@ -715,7 +717,8 @@ class Engine:
             is_news = is_news or contact_ms != self._contact_ms
             self._contact_ms = contact_ms
         if is_news or effects.apply:
-            self._supervise(now_ms, SupervisorTick())
+            changed, self._changed = self._changed, Changes()
+            self._supervise(now_ms, changed.told())
 
     def _apply(self, now_ms: int, entry: RaftEntry) -> None:
         if self.outdated:
@@ -747,7 +750,7 @@ class Engine:
             self.hosting.news.of_all = True
             self._doorkeeper.list_nodes(self.catalog)
         if result.queues or result.nodes:
-            self._supervise(now_ms, CatalogChanged(result.queues, result.nodes))
+            self._changed.note(result.queues, result.nodes)
         is_mine = (proposal.node, proposal.incarnation) == (self.me.node, self.me.incarnation)
         ask = self.asks.take(proposal.number) if is_mine else None
         if ask is None:

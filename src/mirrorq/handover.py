@@ -97,6 +97,10 @@ class HandOvers:
             return None
         return wish.node
 
+    def has_wish(self, queue_id: int) -> bool:
+        """Say whether somebody wants this queue's master elsewhere."""
+        return queue_id in self._wishes
+
     def lingers_ms(self, now_ms: int, queue_id: int) -> int:
         """Return until when an unwanted master waits for the best of its followers.
 

@@ -165,6 +165,11 @@ class Liveness:
         link = self._links.get((min(one, other), max(one, other)))
         return link is not None and link.shaky
 
+    @property
+    def knows_breaks(self) -> bool:
+        """Whether any link may count as broken."""
+        return bool(self._links)
+
     def unheard(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return which of these nodes this one does not hear: what its signs of life say."""
         return tuple(name for name in names if name != self._own.node and self._is_unheard(name))

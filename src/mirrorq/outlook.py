@@ -56,9 +56,26 @@ class Outlook:
         self.leaving: dict[MemberId, Leave] = {}
         self.now_ms = now_ms
         self._grantor = grantor
+        self._statuses: dict[MemberId, Status] | None = None
+        """In a round of judgements: of a thousand queues it is asked for the same few members."""
 
     def status(self, member: MemberId) -> Status:
         """Judge one incarnation; what the catalog knows counts too."""
+        if self._statuses is None:
+            return self._judged(member)
+        known = self._statuses.get(member)
+        if known is None:
+            known = self._statuses[member] = self._judged(member)
+        return known
+
+    def begin_round(self) -> None:
+        """Nothing is heard or applied until the end of this round of judgements."""
+        self._statuses = {}
+
+    def end_round(self) -> None:
+        self._statuses = None
+
+    def _judged(self, member: MemberId) -> Status:
         if member != self.own and self.catalog.is_superseded(member):
             return Status.DEAD
         return self.liveness.status(member)

@@ -48,12 +48,14 @@ from mirrorq.messages import (
     LeaseAnswer,
     LeaseRelease,
     LeaseRequest,
+    Member,
     MemberId,
     View,
     Yielded,
 )
 from mirrorq.moves import Moves
 from mirrorq.outlook import Leave, Outlook, Situation
+from mirrorq.policy import Definition
 from mirrorq.supervisor_events import (
     CatalogChanged,
     CatalogReplaced,
@@ -95,6 +97,11 @@ class _Proposal:
     sent_ms: int
     evicts: bool
     """It, or one sent before it for this epoch, takes the queue from its master."""
+    members: tuple[Member, ...]
+    """Who are to be members; none of a deletion."""
+    round_number: int
+    """When it was judged: see `Supervisor._round_number`."""
+    definition: Definition
 
 
 class Supervisor:
@@ -119,6 +126,10 @@ class Supervisor:
         self._dirty: dict[int, None] = {}
         self._all_dirty = True
         self._judge_at_ms: int | None = None
+        self._round_number = 0
+        """Grows when all queues are judged: what is known of nodes, links or times has changed."""
+        self._retry_at_ms: int | None = None
+        """When some proposal seems lost."""
 
     # --- Questions --------------------------------------------------------------------
 
@@ -249,19 +260,23 @@ class Supervisor:
         wake_at_ms = self._liveness.wake_at_ms()
         if leading is None or not leading.own_term_applied:
             return wake_at_ms
-        return earliest(wake_at_ms, earliest(self._judge_at_ms, self._joins.wake_at_ms))
+        return earliest(wake_at_ms, self._judge_at_ms, self._retry_at_ms, self._joins.wake_at_ms)
 
     # --- Judgement --------------------------------------------------------------------
 
     def _judge(self, now_ms: int) -> tuple[CatalogCommand, ...]:
         """Judge what may have changed; return what to propose."""
         self._dirty.update(dict.fromkeys(self._joins.take_due(now_ms)))
+        if self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
+            self._retry_at_ms = None
+            self._dirty.update(dict.fromkeys(self._proposals))
         if not self._all_dirty and not self._dirty and self._judge_at_ms is None:
             return ()
         if self._judge_at_ms is not None and now_ms >= self._judge_at_ms:
             self._all_dirty = True
         if self._all_dirty:
             self._judge_at_ms = None
+            self._round_number += 1
             ids = dict.fromkeys(queue.id for queue in self._outlook.catalog.queues())
             ids.update(dict.fromkeys(self._proposals))
         else:
@@ -270,8 +285,10 @@ class Supervisor:
         self._dirty.clear()
         if not ids:
             return ()
+        self._outlook.begin_round()
         situation = self._outlook.situation()
         commands = [self._judge_queue(now_ms, queue_id, situation) for queue_id in ids]
+        self._outlook.end_round()
         return tuple(command for command in commands if command is not None)
 
     def _judge_queue(
@@ -282,13 +299,15 @@ class Supervisor:
         if queue is None or (under_way is not None and under_way.epoch != queue.view.epoch):
             self._proposals.pop(queue_id, None)
             self._evicting.pop(queue_id, None)
+            if queue is not None and under_way is not None and self._is_as_judged(queue, under_way):
+                return None
             under_way = None
         if queue is None:
             self._handovers.forget(queue_id)
             self._kept.forget(queue_id)
             return None
         if under_way is not None and now_ms < under_way.sent_ms + self._retry_ms:
-            self._wait(under_way.sent_ms + self._retry_ms)
+            self._retry_at_ms = earliest(self._retry_at_ms, under_way.sent_ms + self._retry_ms)
             return None
         command, evicts = self._decide(now_ms, queue, situation)
         if under_way is not None and under_way.evicts:
@@ -302,9 +321,24 @@ class Supervisor:
         else:
             self._evicting.pop(queue.id, None)
         if command is not None:
-            self._proposals[queue.id] = _Proposal(queue.view.epoch, now_ms, evicts)
-            self._wait(now_ms + self._retry_ms)
+            members = command.members if isinstance(command, ChangeView) else ()
+            told = self._outlook.catalog.definition_of(queue.name)
+            self._proposals[queue.id] = _Proposal(
+                queue.view.epoch, now_ms, evicts, members, self._round_number, told
+            )
+            self._retry_at_ms = earliest(self._retry_at_ms, now_ms + self._retry_ms)
         return command
+
+    def _is_as_judged(self, queue: QueueRecord, proposal: _Proposal) -> bool:
+        """Whether a queue has the very view that was proposed, and nothing has changed by which
+        it was judged: it would be judged alike."""
+        return (
+            (queue.view.epoch, queue.view.members) == (proposal.epoch + 1, proposal.members)
+            and proposal.round_number == self._round_number
+            and proposal.definition == self._outlook.catalog.definition_of(queue.name)
+            and queue.view.durability == proposal.definition.durability
+            and not self._handovers.has_wish(queue.id)
+        )
 
     def _wait(self, at_ms: int) -> None:
         """Judge everything again at that time."""
@@ -427,5 +461,7 @@ class Supervisor:
         coming = [one for one in wanted if one not in known and self._liveness.is_steady(one)]
         if coming and self._joins.may_begin(self._outlook.now_ms, queue.id):
             joining += coming
+        if not self._liveness.knows_breaks:
+            return make_view(view.epoch + 1, (head, *mirrors), joining)
         in_sync, tail = arrange(head, mirrors, joining, self._liveness.is_broken)
         return make_view(view.epoch + 1, in_sync, tail)

@@ -6,10 +6,16 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
+import pytest
+
+from mirrorq.catalog import QueueRecord
 from mirrorq.engine_events import Ask, EngineEffects
 from mirrorq.messages import DeclareQueue
 from mirrorq.replica import LeaseChanged
+from mirrorq.supervisor import Supervisor
+from mirrorq.supervisor_events import CatalogChanged
 from mirrorq.testing import SimulatedCluster
 from mirrorq.testing.cluster import SimulatedNode
 
@@ -84,6 +90,35 @@ def test_what_is_sent_and_written_for_all_queues_is_together() -> None:
     many.kill()
     assert many.sent["AppendRequest"] <= 16
     assert max(many.commits.values()) <= 24
+
+
+def test_a_failover_costs_the_leader_one_judgement_a_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The view that it has proposed needs no second look, nor when a retry would be due."""
+    many = Many(24)
+    many.declare()
+    many.cluster.run(8000)
+    judged: list[int] = []
+    steps: list[object] = []
+    decide, step = Supervisor._decide, Supervisor.step
+
+    def counted_decide(self: Supervisor, now_ms: int, queue: QueueRecord, *rest: Any) -> Any:
+        judged.append(queue.id)
+        return decide(self, now_ms, queue, *rest)
+
+    def counted_step(self: Supervisor, now_ms: int, event: Any, leading: Any) -> Any:
+        steps.append(event)
+        return step(self, now_ms, event, leading)
+
+    monkeypatch.setattr(Supervisor, "_decide", counted_decide)
+    monkeypatch.setattr(Supervisor, "step", counted_step)
+    many.kill()
+    many.cluster.run(1500)
+    assert sorted(judged) == sorted(range(1, many.count + 1))
+    told = [event for event in steps if isinstance(event, CatalogChanged) and event.queues]
+    assert sum(len(event.queues) for event in told) == 2 * many.count
+    assert len(told) <= 8
 
 
 def test_a_lease_is_news_for_masters_only() -> None:

@@ -401,6 +401,24 @@ def test_one_proposal_per_epoch_until_it_seems_lost() -> None:
     assert leader.proposed[1:] == [ChangeView(1, 1, in_sync(C), "clean")]
 
 
+def test_what_changes_while_a_proposal_is_under_way_is_not_overlooked() -> None:
+    """A queue that gets the very view that was proposed is judged again, if what it was judged
+    by is not as it was: here the policy, changed behind the view in one go."""
+    leader = Leader(A, B, C)
+    leader.declare(A, B, C)
+    leader.commits = False
+    leader.kill(C)
+    assert leader.proposed == [ChangeView(1, 1, in_sync(A, B))]
+    policy = parse("few", "", {"ha-mode": "nodes", "ha-params": ["a"]})
+    for command in (leader.proposed[0], SetPolicy("few", to_text(policy))):
+        leader.catalog.apply(leader.catalog.applied_index + 1, command)
+    leader.step(CatalogChanged((1, 1)))
+    assert leader.proposed[1:] == [ChangeView(1, 2, in_sync(A))]
+    leader.commit(leader.proposed[1])
+    leader.run(FAILURE_MS)
+    assert len(leader.proposed) == 2
+
+
 def test_a_master_gets_no_lease_while_its_replacement_may_be_committed() -> None:
     """Also when it is heard again and the proposal seems lost: first some view of a newer
     epoch must come, so the same view is proposed, which makes the lost one fail."""

@@ -37,6 +37,8 @@ class Policies:
 
     def definition_of(self, name: str) -> Definition:
         """Return what holds for a queue of this name."""
+        if not self._policies:
+            return DEFAULT
         policy = self.policy_of(name)
         definition = DEFAULT if policy is None else policy.definition
         if definition.expires is not None and split_name(name) is not None:
