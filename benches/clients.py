@@ -6,7 +6,8 @@ Three nodes on loopback, each a process of its own, and this process is a client
 the master. 100-byte messages, each fsynced on all three before it is confirmed. The ceiling
 (benches/ceiling.py) is measured in the same run, before and after; every figure has its share of
 it, because the machine may be doing other work. CPU time is per message, of the client (this
-process), of its entry node and of the master: what a busy machine changes least.
+process), of its entry node and of the master: what a busy machine changes least; still less it
+changes instructions in user space (0 where the machine does not count them).
 
 With `--clients N` N connections of processes with 50 each put, take and ack at once. `--profile`
 prints where the client's own thread spends its time.
@@ -29,12 +30,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import ceiling
-from kernel import cpu_s
+from kernel import Instructions, cpu_s
 from mirrorq import AckRefused, MirroredQueue, MirrorQError, aio, connect
 from mirrorq.client import Client
 from mirrorq.demo.children import Child
@@ -54,13 +55,16 @@ class Figure:
         self.name, self.count = name, count
         self._work = work
 
-    def measure(self, pids: list[int]) -> tuple[float, list[float]]:
-        """(messages a second, CPU microseconds a message of each of these processes)"""
-        before, start = [cpu_s(pid) for pid in pids], time.perf_counter()
-        self._work()
-        seconds = time.perf_counter() - start
-        used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
-        return self.count / seconds, [each / self.count * 1e6 for each in used]
+    def measure(self, pids: list[int]) -> tuple[float, list[float], list[float]]:
+        """(messages a second; of each of these processes a message: CPU microseconds, thousands of
+        instructions in user space)"""
+        with closing(Instructions(pids)) as counter:
+            before, start = [cpu_s(pid) for pid in pids], time.perf_counter()
+            self._work()
+            seconds = time.perf_counter() - start
+            used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
+            done = [(each or 0) / self.count / 1_000 for each in counter.count()]
+        return self.count / seconds, [each / self.count * 1e6 for each in used], done
 
 
 def put_many(handle: MirroredQueue, count: int) -> None:
@@ -282,10 +286,13 @@ def run(arguments: argparse.Namespace) -> None:
         after = ceiling.measure(arguments.path, seconds=1.5)
         rate = statistics.mean((before.messages_per_second, after.messages_per_second))
         p50 = statistics.mean((before.latency_p50_ms, after.latency_p50_ms))
-        print(f"{'':24} {'a second':>14} {'ceiling':>8}   CPU us: client  entry master")
-        for name, per_second, cpu in rows:
-            used = " ".join(f"{each:6.2f}" for each in cpu)
-            print(f"{name:24} {per_second:12,.0f}/s {per_second / rate:8.1%} {used:>29}")
+        print(
+            f"{'':24} {'a second':>14} {'ceiling':>8}   CPU us: client  entry master"
+            "   1,000 instructions"
+        )
+        for name, per_second, cpu, instructions in rows:
+            used, done = (" ".join(f"{one:6.2f}" for one in each) for each in (cpu, instructions))
+            print(f"{name:24} {per_second:12,.0f}/s {per_second / rate:8.1%} {used:>29}   {done}")
         middle = waits[len(waits) // 2]
         print(f"{'ceiling':24} {rate:12,.0f}/s")
         print(f"{'one put confirmed, p50':24} {middle:12.3f} ms {middle / p50:6.2f} x {p50:.3f}")

@@ -1,12 +1,14 @@
 """One ring beside a sharded queue: throughput, and the CPU that a message costs on each node.
 
     python benches/shards.py [--shards 6] [--workers 3] [--rounds 3] [--scale 1.0] [--path DIR]
+        [--only put_many]
 
 Three nodes on loopback, each a process of its own, and as many worker processes as asked, each a
 client of another node. All of them put 100-byte messages, then take them, on a queue that is one
 ring and on one of so many shards, in turn, several rounds: the machine may be doing other work.
 Confirmed means fsynced on all three. CPU is user and system time of a node's process for each
-message: what a busy machine changes least. The median of the rounds is shown.
+message, and beside it what a busy machine changes still less: instructions in user space, in
+thousands (0 where the machine does not count them). The median of the rounds is shown.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
-from kernel import cpu_s
+from kernel import Instructions, cpu_s
 from mirrorq import Client, MirroredQueue, connect
 from mirrorq.demo.children import Child
 from mirrorq.demo.ports import free_ports
@@ -141,16 +143,25 @@ class Measured:
     per_second: float
     cpu: tuple[float, ...]
     """Microseconds a message: of each node, then of all workers together."""
+    instructions: tuple[float, ...]
+    """Thousands a message, of the same."""
 
 
 def measure(workers: Workers, nodes: Sequence[int], name: str, what: str, each: int) -> Measured:
     count = each * workers.count
     pids = [*nodes, *workers.pids]
-    before, start = [cpu_s(pid) for pid in pids], time.perf_counter()
-    workers.do(name, what, each)
-    seconds = time.perf_counter() - start
-    used = [(cpu_s(pid) - was) / count * 1e6 for pid, was in zip(pids, before, strict=True)]
-    return Measured(count / seconds, (*used[: len(nodes)], sum(used[len(nodes) :])))
+    with closing(Instructions(pids)) as counter:
+        before, start = [cpu_s(pid) for pid in pids], time.perf_counter()
+        workers.do(name, what, each)
+        seconds = time.perf_counter() - start
+        used = [(cpu_s(pid) - was) / count * 1e6 for pid, was in zip(pids, before, strict=True)]
+        done = [(each or 0) / count / 1_000 for each in counter.count()]
+    return Measured(count / seconds, _by_node(used, len(nodes)), _by_node(done, len(nodes)))
+
+
+def _by_node(each: Sequence[float], nodes: int) -> tuple[float, ...]:
+    """Of each node, then of all workers together."""
+    return (*each[:nodes], sum(each[nodes:]))
 
 
 @contextmanager
@@ -205,6 +216,7 @@ def rounds(
     many = max(1, int(60 * arguments.scale)) * BATCH
     single = max(1, int(15 * arguments.scale)) * BATCH
     plan = (("put_many", many), ("put by key", single), ("put", single))
+    plan = tuple((what, each) for what, each in plan if arguments.only in ("", what))
     found: Found = {}
     for number in range(arguments.rounds + 1):
         for what, each in plan:
@@ -219,16 +231,29 @@ def rounds(
 
 
 def show(found: Found, names: Sequence[str]) -> None:
-    print(f"{'':16} {'':10} {'a second':>12}   CPU us a message: a, b, c, all nodes; workers")
+    print(
+        f"{'':16} {'':10} {'a second':>12}   CPU us a message: a, b, c, all nodes; workers"
+        "   1,000 instructions"
+    )
     for what in dict.fromkeys(what for what, _ in found):
         rates = []
         for name in names:
             rows = found[what, name]
             rates.append(statistics.median(row.per_second for row in rows))
-            cpu = [statistics.median(each) for each in zip(*(row.cpu for row in rows), strict=True)]
-            of_nodes = " ".join(f"{each:6.2f}" for each in (*cpu[:-1], sum(cpu[:-1])))
-            print(f"{what:16} {name:10} {rates[-1]:10,.0f}/s   {of_nodes}; {cpu[-1]:6.2f}")
+            costs = (_medians(row.cpu for row in rows), _medians(row.instructions for row in rows))
+            cpu, instructions = map(_shown, costs)
+            print(f"{what:16} {name:10} {rates[-1]:10,.0f}/s   {cpu}   {instructions}")
         print(f"{'':16} {'':10} {rates[1] / rates[0]:10.2f} x")
+
+
+def _medians(rows: Iterable[tuple[float, ...]]) -> list[float]:
+    return [statistics.median(each) for each in zip(*rows, strict=True)]
+
+
+def _shown(costs: Sequence[float]) -> str:
+    """Of each node, of all together, of the workers."""
+    of_nodes = " ".join(f"{each:6.2f}" for each in (*costs[:-1], sum(costs[:-1])))
+    return f"{of_nodes}; {costs[-1]:6.2f}"
 
 
 def main() -> None:
@@ -238,6 +263,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of which the median is shown")
     parser.add_argument("--scale", type=float, default=1.0, help="times as many messages")
     parser.add_argument("--path", help="directory on the disk that counts")
+    parser.add_argument("--only", default="", help="only these puts: put, put_many, put by key")
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:

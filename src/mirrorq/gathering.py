@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from mirrorq.confirmation import Confirmation
@@ -44,7 +45,7 @@ class Gathering:
         """One more outcome to wait for."""
         with self._lock:
             self._open_count += 1
-        return Part(handle, self)
+        return Part(handle._outcomes, _tell=partial(self.end, handle))
 
     def end(self, handle: Reached, value: Any, error: MirrorQError | None) -> None:
         """One queue has an outcome. On the host's thread: short."""
@@ -84,13 +85,9 @@ class Gathering:
 class Part(Confirmation):
     """One queue's part of it: nobody waits for it, it tells the whole."""
 
-    __slots__ = ("_gathering", "handle")
-
-    def __init__(self, handle: Reached, gathering: Gathering) -> None:
-        super().__init__(handle._outcomes)
-        self.handle = handle
-        self._gathering = gathering
+    _tell: Callable[[Any, MirrorQError | None], None] | None = None
 
     def _finish(self, value: Any, error: MirrorQError | None) -> None:
         super()._finish(value, error)
-        self._gathering.end(self.handle, value, error)
+        if self._tell is not None:
+            self._tell(value, error)

@@ -264,7 +264,7 @@ class MirroredQueue(ReadingHandle):
         ):
             # Not asked each time is the host: when it ends, it ends its handles.
             self._check_open_for_puts()
-        confirmation = Confirmation.open(self._outcomes)
+        confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
             confirmation._callbacks = [on_confirm]
         self._publisher.accept_one(confirmation, body, properties, terms, block, timeout)
@@ -351,10 +351,9 @@ class MirroredQueue(ReadingHandle):
             PreconditionFailed: a consumer holds the queue exclusively.
             ShutDown: the handle is closed, or was shut down and nothing is ready.
         """
-        self._check_open_for_gets()
         if timeout is not None:
             check_timeout(timeout)
-        message = self._receiver.take_one()
+        message = self._take_one()
         found = [message] if message is not None else self._receiver.obtain(1, block, timeout)
         if not found:
             if self._is_shut:
@@ -362,7 +361,7 @@ class MirroredQueue(ReadingHandle):
             within = f" within {timeout} s" if block else ""
             raise self._why_not(Empty(f"queue {self.name!r} had no message ready{within}"))
         if auto_ack:
-            self._settle("ack", found)
+            found[0].ack()
         return found[0]
 
     def get_nowait(self) -> Message:

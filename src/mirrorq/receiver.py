@@ -133,7 +133,9 @@ class Receiver:
         message = self._buffer.take_one()
         if message is not None:
             handle = self._handle
-            handle._publisher.on_taken()
+            publisher = handle._publisher
+            if publisher._waiting:
+                publisher.on_taken()
             if self._buffer.count <= self._low and not handle._is_woken:
                 handle._wake()
         return message

@@ -19,9 +19,9 @@ PUTS = 400
 
 def run_of(outcomes: Outcomes, bodies: list[bytes], properties: bytes = b"") -> PutRun:
     """A run of puts that all have these properties."""
-    run = PutRun.of(Confirmation.open(outcomes), bodies[0], properties, PLAIN)
+    run = PutRun.of(Confirmation(outcomes), bodies[0], properties, PLAIN)
     for body in bodies[1:]:
-        run.join(PutRun.of(Confirmation.open(outcomes), body, properties, PLAIN))
+        run.join(PutRun.of(Confirmation(outcomes), body, properties, PLAIN))
     return run
 
 

@@ -22,7 +22,7 @@ from mirrorq.messages import Browsed, Counts, Purged
 from mirrorq.publisher import FIRST_S
 from mirrorq.receiver import NOWAIT_S, RECALL_ASKS
 from mirrorq.session import PutCredit, browse_request, inquire_request, purge_request
-from mirrorq.timeouts import deadline_of
+from mirrorq.timeouts import check_timeout, deadline_of
 
 if TYPE_CHECKING:
     from mirrorq.aio.hosts import Host
@@ -165,13 +165,21 @@ class MirroredQueue:
         self, block: bool = True, timeout: float | None = None, *, auto_ack: bool = False
     ) -> Message:
         """Take the next message; it is held until it is acked or given back."""
+        if timeout is not None:
+            check_timeout(timeout)
+        message = self.handle._take_one()
+        if message is None:
+            message = await self._wait_for_one(block, timeout)
+        if auto_ack:
+            message.ack()
+        return message
+
+    async def _wait_for_one(self, block: bool, timeout: float | None) -> Message:
         found = await self._obtain(1, block, timeout)
         if not found:
             within = f" within {timeout} s" if block else ""
             empty = Empty(f"queue {self.name!r} had no message ready{within}")
             raise self.handle._why_not(empty)
-        if auto_ack:
-            self.handle._settle("ack", found)
         return found[0]
 
     async def get_nowait(self) -> Message:
@@ -245,9 +253,12 @@ class MirroredQueue:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages as they come, until the handle is closed; acking is the caller's."""
+        handle = self.handle
         while True:
             try:
-                message = await self.get()
+                message = handle._take_one()
+                if message is None:
+                    message = await self._wait_for_one(True, None)
             except ShutDown:
                 return
             yield message

@@ -19,15 +19,12 @@ __all__ = ["GatheredAnswer", "gathered_reply", "settle_together"]
 class _Part(Settlement):
     """One shard's part of a settlement: nobody waits for it, it tells the whole."""
 
-    __slots__ = ("_tell",)
-
-    def __init__(self, shard: Shard, tell: Callable[[MirrorQError | None], None]) -> None:
-        super().__init__(shard._outcomes)
-        self._tell = tell
+    _tell: Callable[[MirrorQError | None], None] | None = None
 
     def _finish(self, value: Any, error: MirrorQError | None) -> None:
         super()._finish(value, error)
-        self._tell(error)
+        if self._tell is not None:
+            self._tell(error)
 
 
 def settle_together(
@@ -48,7 +45,7 @@ def settle_together(
             whole._finish(None, _joined(errors))
 
     for shard, held in messages.items():
-        shard._settle(kind, held, settlement=_Part(shard, tell))
+        shard._settle(kind, held, settlement=_Part(shard._outcomes, _tell=tell))
     return whole
 
 

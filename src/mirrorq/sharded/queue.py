@@ -208,6 +208,17 @@ class ShardedQueue(MirroredQueue):
 
     # --- Consuming ------------------------------------------------------------------------
 
+    def _take_one(self) -> Message | None:
+        if (
+            self._is_shut_for_gets
+            or self._is_closing
+            or self._refusals
+            or self._receiver.next_part._is_closed
+            or os.getpid() != self._pid
+        ):
+            self._check_open_for_gets()
+        return self._receiver.take_one()
+
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of this handle together: one outcome for all, an op for each shard."""
         return self._settle("ack", list(messages))

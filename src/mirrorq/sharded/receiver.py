@@ -84,9 +84,19 @@ class ShardedReceiver(Receiver):
                 part._receiver.hint(max(ahead, 1))
         return found
 
+    @property
+    def next_part(self) -> Shard:
+        """Whose turn it is."""
+        return self._parts[self._turn]
+
     def take_one(self) -> Message | None:
-        found = self.take_buffered(1)
-        return found[0] if found else None
+        parts, turn = self._parts, self._turn
+        message = parts[turn]._receiver.take_one()
+        if message is None:
+            found = self.take_buffered(1)
+            return found[0] if found else None
+        self._turn, self._calls = (turn + 1) % len(parts), 0
+        return message
 
     def _pop(self, count: int) -> list[Message]:
         return self.take_buffered(count)
