@@ -12,6 +12,7 @@ node: it must not speak for a disk that it does not know.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import deque
@@ -31,6 +32,7 @@ from mirrorq.deadlines import Deadlines
 from mirrorq.engine import Engine
 from mirrorq.engine_events import (
     Answer,
+    Ask,
     Committed,
     EngineEffects,
     EngineEvent,
@@ -49,6 +51,7 @@ from mirrorq.engine_events import (
 )
 from mirrorq.errors import ConfigError, ProtocolError, StoreCorrupt, StoreFull
 from mirrorq.messages import (
+    CatalogCommand,
     Deliver,
     FetchFrames,
     NodeAnswer,
@@ -181,7 +184,10 @@ class Driver:
         """When ports want to be stepped, by the numbers of their sessions."""
         self._sessions: dict[int, SessionId] = {}
         self._events: list[EngineEvent] = []
+        self._session_numbers = itertools.count(1)
+        self._tokens = itertools.count(1)
         self._answers: dict[int, Callable[[Answer], None]] = {}
+        """Who waits for the answers to what was asked of the catalog, by token."""
         self._awaited: list[tuple[Callable[[], bool], Callable[[], None]]] = []
         """(condition, what to do when it holds)."""
         self._commits: deque[EngineEffects] = deque()
@@ -194,6 +200,11 @@ class Driver:
         self.thread = threading.Thread(target=self._run, name="mirrorq-node", daemon=True)
 
     # --- From other threads -------------------------------------------------------------
+
+    def new_session(self) -> SessionId:
+        """A name for one more handle that this node steps."""
+        me = self.engine.me
+        return SessionId(me.node, me.incarnation, next(self._session_numbers))
 
     def wake(self) -> None:
         """End the node thread's wait."""
@@ -234,9 +245,12 @@ class Driver:
         """Send a message to another node, past the engine."""
         self._send([(node, message)])
 
-    def expect(self, token: int, callback: Callable[[Answer], None]) -> None:
-        """Call back with the answer to an Ask."""
-        self._answers[token] = callback
+    def ask(self, command: CatalogCommand, answered: Callable[[Answer], None]) -> int:
+        """Have a catalog command done and be called back with the answer; return its token."""
+        token = next(self._tokens)
+        self._answers[token] = answered
+        self.post(Ask(token, command))
+        return token
 
     def when(self, holds: Callable[[], bool], function: Callable[[], None]) -> None:
         """Have a function called once, after the first step of the engine after which the
@@ -254,7 +268,7 @@ class Driver:
                 self._awaited.append(one)
 
     def forget(self, token: int) -> None:
-        """Nobody waits for the answer to this Ask any more."""
+        """Nobody waits for the answer to what was asked under this token any more."""
         self._answers.pop(token, None)
         self.post(Forget(token))
 

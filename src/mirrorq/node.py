@@ -8,7 +8,6 @@ handles call: each call becomes an event for the node thread and waits for its a
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import secrets
@@ -18,62 +17,39 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from attrs import evolve
-
-from mirrorq import clock, errors, termination
+from mirrorq import clock, termination
 from mirrorq.administration import Administration
 from mirrorq.alarms import Alarm
-from mirrorq.arguments import check_callable, check_command, check_config, check_text
+from mirrorq.arguments import check_command, check_config
 from mirrorq.attendance import Attendance
 from mirrorq.authority import Authority
-from mirrorq.catalog import QueueRecord, exclusive_text
 from mirrorq.config import Config
-from mirrorq.contacts import MARK
 from mirrorq.copy_page import CopyPage
 from mirrorq.copy_reader import seek_copy
-from mirrorq.declaration import declaration_error
 from mirrorq.driver import Driver, SessionPort
 from mirrorq.engine import Engine
-from mirrorq.engine_events import (
-    Answer,
-    Ask,
-    Release,
-    SessionClosed,
-)
+from mirrorq.engine_events import Release
 from mirrorq.entry import Entry
-from mirrorq.errors import (
-    ConfigError,
-    MirrorQError,
-    NoQuorum,
-    PreconditionFailed,
-    QueueDown,
-    QueueNotFound,
-    ShutDown,
-)
+from mirrorq.errors import QueueDown
 from mirrorq.expulsions import outcome_of
 from mirrorq.host import Declared
-from mirrorq.messages import (
-    Administrative,
-    CatalogCommand,
-    DeclareQueue,
-    DeclareShards,
-    DeleteQueue,
-    MemberId,
-    SessionId,
-)
+from mirrorq.listeners import Listeners
+from mirrorq.messages import Administrative, MemberId, SessionId
+from mirrorq.named_errors import named_error
+from mirrorq.node_calls import NodeCalls
+from mirrorq.node_queues import NodeQueues
 from mirrorq.notice import Notice
-from mirrorq.outcomes import Outcomes
+from mirrorq.overview import Overview
 from mirrorq.proposals import recorded_endpoints
 from mirrorq.routing import ExchangeRecord
 from mirrorq.sampling import NodeSample
-from mirrorq.security import Security, check_endpoints, check_listen
-from mirrorq.shard_status import listed, shard_text, summed
-from mirrorq.sharding import ShardedRecord
+from mirrorq.security import Security
 from mirrorq.spawned import spawn
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
-from mirrorq.transport import Transport, parse_listen
+from mirrorq.transport import Transport
 from mirrorq.watch import ALARM
+from mirrorq.whereabouts import Whereabouts
 from mirrorq.wire.ops import FrameCodec
 
 if TYPE_CHECKING:
@@ -92,10 +68,10 @@ WARNINGS = ("loss", "copy dropped", "catalog", ALARM)
 """Kinds of notices that are warnings in the log."""
 CLOSE_S = 5.0
 """close() ends within this, with or without a majority."""
-COPY_MS = 30_000
+COPY_S = 30.0
 """A copy that lags behind its master gets this long."""
-SERVED_LOOK_S = 1.0
-"""Who waits for a new queue's master looks this often whether the node is closed."""
+COPY_LOOK_S = 0.002
+"""How often it is looked at meanwhile: a reader waits for each piece."""
 Result = TypeVar("Result")
 
 
@@ -149,48 +125,39 @@ class Node(Administration):
         join: str | Sequence[str] | None = None,
         dashboard: str | None = None,
     ) -> None:
-        _check_names(name, peers)
         check_config(config)
-        joins = _join_endpoints(join, name, peers)
-        check_endpoints(joins, "join through", insecure=insecure, security=security)
-        if security is not None:
-            security.check_node(name, (other for other in peers or () if other != name))
+        whereabouts = Whereabouts(
+            name, peers, listen, join, insecure=insecure, security=security
+        )
         self.name = name
         self.config = config or Config()
         self.path = Path(path)
-        self.peers = dict(peers or {})
-        self._pid = os.getpid()
-        self._tokens = itertools.count(1)
-        self._session_numbers = itertools.count(1)
-        self._listeners: list[Callable[[Notice], None]] = []
-        self._callbacks = Outcomes()
-        self._closed = threading.Event()
+        self.peers = whereabouts.peers
+        self.endpoint = ""
+        """Where others reach this node; "" without peers."""
+        self._listeners = Listeners()
         self._close_lock = threading.Lock()
         self._transport: Transport | None = None
         self._dashboard: Dashboard | None = None
-        address = listen or self.peers.get(name)
-        if address is not None:
-            check_listen(address, insecure=insecure, security=security)
         self.authority = None if security is None else Authority(security)
         """Who may do what, None without security. The node thread's."""
         self._store = Store(self.path, node=name, config=self.config)
         try:
-            if address is None:
-                address = self._recorded_address(joins)
-                if address is not None:
-                    check_listen(address, insecure=insecure, security=security)
-            if address is not None:
-                self._transport = Transport(
-                    name, self._store.incarnation, address, self.config, self.authority
-                )
-            self._check_advertised(joins)
-            self._driver = self._make_driver(witness, joins)
+            self._listen(whereabouts)
+            self._driver = self._make_driver(witness, whereabouts.joins)
         except BaseException:
             if self._transport is not None:
                 self._transport.close()
             self._store.close()
             raise
-        self._warn_of_two(witness)
+        self._calls = NodeCalls(name, self._driver, ", ".join(self.peers) or name)
+        self._overview = Overview(self._driver, self._store)
+        self._queues = NodeQueues(self._driver, self._calls, self._overview)
+        if self._transport is not None:
+            self._driver.entry = Entry(
+                self._driver, self._transport, self.config, self._overview, self.authority
+            )
+        self._warn_of_two()
         self._driver.thread.start()
         termination.end_with(self)
         if dashboard is not None:
@@ -205,20 +172,14 @@ class Node(Administration):
             self.close()
             raise
 
-    def _recorded_address(self, joins: tuple[str, ...]) -> str | None:
-        """Where to listen when that was not said: as before or, to join, anywhere on loopback."""
-        recorded = recorded_endpoints(self._store.raft_image()).get(self.name)
-        if recorded is None and joins:
-            return "tcp://127.0.0.1:*"
-        return recorded
-
-    def _check_advertised(self, joins: tuple[str, ...]) -> None:
-        host = parse_listen(self.endpoint).host if self.endpoint else ""
-        if joins and host in ("*", "0.0.0.0", "::"):
-            raise ConfigError(
-                f"node {self.name} listens on {self.endpoint}, which leads others nowhere: name "
-                f"the endpoint at which they reach it, as peers={{{self.name!r}: …}}"
+    def _listen(self, whereabouts: Whereabouts) -> None:
+        address = whereabouts.to_bind(recorded_endpoints(self._store.raft_image()))
+        if address is not None:
+            incarnation = self._store.incarnation
+            self._transport = Transport(
+                self.name, incarnation, address, self.config, self.authority
             )
+            self.endpoint = whereabouts.endpoint(self._transport.endpoint)
 
     def _make_driver(self, witness: bool, joins: tuple[str, ...]) -> Driver:
         store = self._store
@@ -236,22 +197,9 @@ class Node(Administration):
             seed=secrets.randbits(32),
             now_ms=clock.now_ms(),
         )
-        driver = Driver(engine, store, self._transport, self._on_notice)
-        if self._transport is not None:
-            driver.entry = Entry(
-                driver,
-                self._transport,
-                self.config,
-                tokens=self._tokens,
-                session_numbers=self._session_numbers,
-                status=self._status,
-                is_served=self._is_served,
-                is_ready=lambda: self._is_ready,
-                authority=self.authority,
-            )
-        return driver
+        return Driver(engine, store, self._transport, self._on_notice)
 
-    def _warn_of_two(self, witness: bool) -> None:
+    def _warn_of_two(self) -> None:
         if len(self.peers) == 2:
             log.warning(
                 "a cluster of two nodes (%s) has no majority without both: either one's death "
@@ -260,13 +208,6 @@ class Node(Administration):
             )
 
     # --- Life ---------------------------------------------------------------------------
-
-    @property
-    def endpoint(self) -> str:
-        """Where others reach this node; "" without peers."""
-        if self._transport is None:
-            return ""
-        return self.peers.get(self.name, self._transport.endpoint)
 
     @property
     def listening(self) -> str:
@@ -280,20 +221,20 @@ class Node(Administration):
         self.close()
 
     def closed(self) -> bool:
-        return self._closed.is_set() or self._driver.failure is not None
+        return self._calls.is_closed or self._driver.failure is not None
 
     def close(self) -> None:
         """Hand masters over, stop, and close the store. Ends within 5 s. May be repeated."""
-        self._check_process()
+        self._calls.check_process()
         with self._close_lock:
-            if self._closed.is_set():
+            if self._calls.is_closed:
                 return
             if self._dashboard is not None:
                 self._dashboard.close()
             self._hand_over()
-            self._closed.set()
+            self._calls.close()
             self._driver.stop(CLOSE_S)
-            self._callbacks.close(1.0)
+            self._listeners.close(1.0)
             if self._transport is not None:
                 self._transport.close()
             self._store.close()
@@ -308,82 +249,10 @@ class Node(Administration):
         engine = self._driver.engine
         deadline = clock.now_ms() + HAND_OVER_MS
         others = threading.Event()
-        while clock.now_ms() < deadline and not self._on_thread(
+        while clock.now_ms() < deadline and not self._calls.run(
             lambda: engine.has_left, 1.0, True
         ):
             others.wait(0.005)
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise MirrorQError(
-                f"node {self.name} was made in process {self._pid}; this is process "
-                f"{os.getpid()}, forked from it: make a node or connect() in the child"
-            )
-
-    def _check_open(self) -> None:
-        self._check_process()
-        failure = self._driver.failure
-        if failure is not None:
-            raise ShutDown(f"node {self.name} has failed: {failure}") from failure
-        if self._closed.is_set():
-            raise ShutDown(f"node {self.name} is closed")
-
-    # --- Waiting for the node thread ----------------------------------------------------
-
-    def _on_thread(self, function: Callable[[], Result], timeout: float, default: Result) -> Result:
-        """Call a function on the node thread; `default` when it does not answer in time."""
-        if threading.current_thread() is self._driver.thread:
-            return function()
-        done = threading.Event()
-        result = [default]
-
-        def run() -> None:
-            result[0] = function()
-            done.set()
-
-        self._driver.call(run)
-        waited = 0.0
-        while not done.wait(min(0.05, timeout)) and waited < timeout:
-            waited += 0.05
-            if not self._driver.thread.is_alive():
-                break
-        return result[0]
-
-    def _command(self, command: CatalogCommand, timeout: float | None) -> Answer:
-        """Have a catalog command done.
-
-        Raises:
-            NoQuorum: nothing came of it in time.
-        """
-        self._check_open()
-        token = next(self._tokens)
-        done = threading.Event()
-        answers: list[Answer] = []
-
-        def answered(answer: Answer) -> None:
-            answers.append(answer)
-            done.set()
-
-        def ask() -> None:
-            self._driver.expect(token, answered)
-            self._driver.post(Ask(token, command))
-
-        self._driver.call(ask)
-        if not done.wait(timeout):
-            self._driver.call(lambda: self._driver.forget(token))
-            raise NoQuorum(
-                f"the cluster did not answer within {timeout} s: node {self.name} "
-                f"{self._waiting_text()}. Start more of {', '.join(self.peers) or self.name}"
-            )
-        answer = answers[0]
-        if answer.error:
-            raise _exception(answer)
-        return answer
-
-    def _waiting_text(self) -> str:
-        engine = self._driver.engine
-        text = engine.waiting_text()
-        return text or f"has leader {engine.leader or 'none'}"
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until this node takes part in a cluster that has a majority.
@@ -391,22 +260,7 @@ class Node(Administration):
         Raises:
             NoQuorum: that did not come within `timeout` seconds.
         """
-        self._check_open()
-        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        pause = threading.Event()
-        while not self._on_thread(lambda: self._is_ready, 1.0, False):
-            self._check_open()
-            if deadline is not None and clock.now_ms() >= deadline:
-                raise NoQuorum(
-                    f"node {self.name} is not ready after {timeout} s: it "
-                    f"{self._waiting_text()}. Start more of {', '.join(self.peers)}"
-                )
-            pause.wait(0.005)
-
-    @property
-    def _is_ready(self) -> bool:
-        engine = self._driver.engine
-        return engine.is_registered and engine.leader is not None
+        self._calls.wait_ready(lambda: self._overview.is_ready, timeout)
 
     # --- Queues -------------------------------------------------------------------------
 
@@ -464,94 +318,19 @@ class Node(Administration):
         shards: int | None = None,
     ) -> Declared:
         """Declare a queue."""
-        wrong = declaration_error(
-            name, exclusive, auto_delete, shards, passive=passive, durable=durable
+        return self._queues.declare(
+            name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            passive=passive,
+            timeout=timeout,
+            shards=shards,
         )
-        if wrong:
-            raise ConfigError(wrong)
-        if passive:
-            self.wait_ready(timeout)
-            return self._known_queue(name)
-        owner = self._new_session() if exclusive else None
-        command: DeclareQueue | DeclareShards
-        command = DeclareQueue(name, durable, exclusive, auto_delete, self.name, owner, ())
-        if shards is not None:
-            command = DeclareShards(name, shards, durable, self.name, ())
-        catalog = self._driver.engine.catalog
-        records: tuple[QueueRecord | None, ShardedRecord | None] = (None, None)
-        records = self._on_thread(
-            lambda: (catalog.queue_named(name), catalog.sharded_named(name)), 1.0, records
-        )
-        known, sharded = records
-        if (
-            known is not None
-            and shards is None
-            and (known.durable, known.auto_delete) == (durable, auto_delete)
-            and not (known.exclusive or exclusive)
-            and self._is_ready
-        ):
-            return Declared(known.id)
-        queue_id = self._command(command, timeout).value
-        declared = Declared(queue_id, owner, shards=self.rings_of(queue_id))
-        try:
-            if known is None and sharded is None:
-                self._wait_served(declared.queue_id, timeout)
-        except BaseException:
-            self._disown(declared)
-            raise
-        return declared
-
-    def _new_session(self) -> SessionId:
-        return SessionId(self.name, self._store.incarnation, next(self._session_numbers))
-
-    def _disown(self, declared: Declared) -> None:
-        """No handle comes of the declaration: an exclusive queue ends."""
-        owner = declared.owner
-        if owner is not None:
-            self._driver.call(lambda: self._driver.post(SessionClosed(owner, declared.queue_id)))
 
     def rings_of(self, queue_id: int) -> tuple[int, ...]:
         """Ids of the shards of a sharded queue, () of another. From any thread."""
-        record = self._driver.engine.catalog.sharded(queue_id)
-        return () if record is None else record.rings
-
-    def _known_queue(self, name: str) -> Declared:
-        catalog = self._driver.engine.catalog
-        sharded = self._on_thread(lambda: catalog.sharded_named(name), 1.0, None)
-        if sharded is not None:
-            return Declared(sharded.id, shards=sharded.rings)
-        record = self._on_thread(lambda: self._driver.engine.catalog.queue_named(name), 1.0, None)
-        if record is None:
-            raise QueueNotFound(f"no queue is named {name!r}: declare it, or correct the name")
-        if record.exclusive:
-            raise PreconditionFailed(exclusive_text(record))
-        return Declared(record.id)
-
-    def _wait_served(self, queue_id: int, timeout: float | None) -> None:
-        """A new queue: until its master has reported that it serves."""
-        served = threading.Event()
-        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-
-        def is_over() -> bool:
-            return served.is_set() or self._is_served(queue_id)
-
-        self._driver.call(lambda: self._driver.when(is_over, served.set))
-        while not served.wait(SERVED_LOOK_S):
-            if deadline is not None and clock.now_ms() >= deadline:
-                break
-            self._check_open()
-        served.set()
-        self._check_open()
-
-    def _is_served(self, queue_id: int) -> bool:
-        engine = self._driver.engine
-        rings = self.rings_of(queue_id)
-        if rings:
-            return all(self._is_served(ring) for ring in rings)
-        replica = engine.replicas.get(queue_id)
-        if replica is not None and replica.is_master:
-            return replica.is_serving
-        return queue_id in engine.reports or engine.catalog.queue(queue_id) is None
+        return self._queues.rings_of(queue_id)
 
     def delete(
         self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
@@ -562,20 +341,7 @@ class Node(Administration):
             PreconditionFailed: it is not empty, or has consumers, and that was asked; or it is
                 one shard of a queue.
         """
-        home = self._driver.engine.catalog.home_of(queue_id)
-        if home is not None:
-            raise PreconditionFailed(shard_text(home))
-        if if_empty or if_unused:
-            status = self.status(queue_id)
-            if if_empty and status.messages:
-                raise PreconditionFailed(
-                    f"queue {status.name!r} has {status.messages} messages: purge it first"
-                )
-            if if_unused and status.consumers:
-                raise PreconditionFailed(
-                    f"queue {status.name!r} has {status.consumers} consumers: cancel them first"
-                )
-        self._command(DeleteQueue(queue_id), timeout)
+        self._queues.delete(queue_id, if_empty=if_empty, if_unused=if_unused, timeout=timeout)
 
     # --- Exchanges ----------------------------------------------------------------------
 
@@ -620,9 +386,7 @@ class Node(Administration):
 
     def queue_name(self, queue_id: int) -> str:
         """The queue's name, "" when there is none of this id. From any thread."""
-        catalog = self._driver.engine.catalog
-        record = catalog.sharded(queue_id) or catalog.queue(queue_id)
-        return "" if record is None else record.name
+        return self._queues.name_of(queue_id)
 
     # --- Host of handles ----------------------------------------------------------------
 
@@ -630,8 +394,8 @@ class Node(Administration):
         self, port: SessionPort, queue_id: int, owner: SessionId | None = None
     ) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
-        self._check_open()
-        session = owner or self._new_session()
+        self._calls.check_open()
+        session = owner or self._driver.new_session()
         self._driver.call(lambda: self._driver.open_port(session, queue_id, port))
         return session
 
@@ -669,60 +433,28 @@ class Node(Administration):
 
     def _from_copy(self, look: Callable[[], Result | None], queue_id: int) -> Result:
         """Look on the node thread until the copy has come far enough."""
-        self._check_open()
-
-        def look_safely() -> Result | MirrorQError | None:
-            try:
-                return look()
-            except MirrorQError as error:
-                return error
-
-        pause = threading.Event()
-        deadline = clock.now_ms() + COPY_MS
-        while True:
-            found = self._on_thread(look_safely, 5.0, None)
-            if isinstance(found, MirrorQError):
-                raise found
-            if found is not None:
-                return found
-            self._check_open()
-            if clock.now_ms() >= deadline:
-                raise QueueDown(
-                    f"the copy of queue {queue_id} on node {self.name} has not come as far as its "
-                    f"master for {COPY_MS} ms: read from another node"
-                )
-            pause.wait(0.002)
+        return self._calls.until(
+            look,
+            COPY_S,
+            lambda: QueueDown(
+                f"the copy of queue {queue_id} on node {self.name} has not come as far as its "
+                f"master for {COPY_S:g} s: read from another node"
+            ),
+            pause_s=COPY_LOOK_S,
+        )
 
     # --- Status and administration ------------------------------------------------------
 
     def status(self, queue_id: int) -> QueueStatus:
         """What this node knows of a queue. Never blocks for the network, never raises."""
-        return self._on_thread(lambda: self._status(queue_id), 1.0, QueueStatus.unknown())
-
-    def _status(self, queue_id: int) -> QueueStatus:
-        sharded = self._driver.engine.catalog.sharded(queue_id)
-        if sharded is not None:
-            return summed(sharded, [self._status(ring) for ring in sharded.rings])
-        status = QueueStatus.of(
-            self._driver.engine,
-            queue_id,
-            clock.now_ms(),
-            self._queue_bytes(queue_id),
-            self._driver.blocked_by,
+        return self._calls.run(
+            lambda: self._overview.status(queue_id), 1.0, QueueStatus.unknown()
         )
-        more = self._driver.watch.warnings_of(queue_id)
-        return evolve(status, warnings=status.warnings + more) if more else status
 
     def alarms(self) -> tuple[Alarm, ...]:
         """The alarms that are raised at this node, with what happened and what to do. Never
         blocks. Names of other nodes' alarms are in `nodes()`."""
         return self._driver.watch.raised
-
-    def _queue_bytes(self, queue_id: int) -> int:
-        try:
-            return self._store.queue_bytes(queue_id)
-        except MirrorQError:
-            return 0
 
     def queues(self, *, shards: bool = False) -> list[QueueStatus]:
         """The status of every queue of the cluster, by name.
@@ -730,18 +462,13 @@ class Node(Administration):
         Args:
             shards: after each sharded queue that of each of its shards.
         """
-        self._check_open()
-
-        def look() -> list[QueueStatus]:
-            catalog = self._driver.engine.catalog
-            return [self._status(queue_id) for queue_id in listed(catalog, shards=shards)]
-
-        return self._on_thread(look, 5.0, [])
+        self._calls.check_open()
+        return self._calls.run(lambda: self._overview.statuses(shards=shards), 5.0, [])
 
     def nodes(self) -> list[NodeStatus]:
         """Every node of the cluster as this one sees it, by name."""
-        self._check_open()
-        return self._on_thread(lambda: NodeStatus.all_of(self._driver.engine), 5.0, [])
+        self._calls.check_open()
+        return self._calls.run(lambda: NodeStatus.all_of(self._driver.engine), 5.0, [])
 
     def sample(self, timeout: float = 1.0) -> NodeSample | None:
         """What this node is like now, for metrics: of its own copies only.
@@ -753,94 +480,37 @@ class Node(Administration):
 
     def policies(self) -> list[PolicyStatus]:
         """Every policy of the cluster, by name."""
-        self._check_open()
-        return self._on_thread(lambda: PolicyStatus.all_of(self._driver.engine), 5.0, [])
+        self._calls.check_open()
+        return self._calls.run(lambda: PolicyStatus.all_of(self._driver.engine), 5.0, [])
 
     def attendance(self) -> Attendance:
         """Who uses the cluster: clients and consumers, as all its nodes have told."""
-        self._check_open()
+        self._calls.check_open()
         roll_call = self._driver.roll_call
-        return self._outcome(roll_call.ask_attendance, roll_call.attendance)
+        return self._from_all(roll_call.ask_attendance, roll_call.attendance)
 
     def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
-        self._check_open()
         roll_call = self._driver.roll_call
         asking = partial(roll_call.ask_disconnect, client, reason)
-        found = self._outcome(asking, roll_call.disconnected)
-        error, text = outcome_of(client, *found)
+        error, text = outcome_of(client, *self._from_all(asking, roll_call.disconnected))
         if error:
-            raise _exception(Answer(0, 0, error, text))
+            raise named_error(error, text)
 
-    def _outcome(self, ask: Callable[[], int], look: Callable[[int], Result | None]) -> Result:
-        """Ask all nodes something, and wait for what comes of it."""
-        pause = threading.Event()
-        number = self._on_thread(ask, COPY_MS / 1000, 0)
-        while True:
-            found = self._on_thread(lambda: look(number), COPY_MS / 1000, None) if number else None
-            if found is not None:
-                return found
-            self._check_open()
-            if not number:
-                raise NoQuorum(f"node {self.name} is busy: its thread did not answer. Ask again")
-            pause.wait(0.005)
+    def _from_all(self, ask: Callable[[], int], look: Callable[[int], Result | None]) -> Result:
+        """Ask all nodes something, and wait for what comes of it: that is decided in time."""
+        self._calls.check_open()
+        number = self._calls.look(ask)
+        return self._calls.until(lambda: look(number))
 
     def _administer(self, command: Administrative, timeout: float | None) -> int:
         check_command(command)
-        return self._command(command, timeout).value
+        return self._calls.command(command, timeout).value
 
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
         """Have a function called with what happens to this node, on a thread of its own."""
-        if on_event is None:
-            raise TypeError("on_event is None: give a function that takes a Notice")
-        check_callable("on_event", on_event)
-        self._listeners.append(on_event)
+        self._listeners.add(on_event)
 
     def _on_notice(self, notice: Notice) -> None:
         level = logging.WARNING if notice.kind in WARNINGS else logging.INFO
         log.log(level, "node %s: %s", self.name, notice.text)
-        for listener in self._listeners:
-            self._callbacks.call_back(listener, notice)
-
-
-def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
-    check_text("a node's name", name)
-    if not name or name[:1] == MARK:
-        raise ConfigError(f"a node needs a name that does not begin with {MARK}, not {name!r}")
-    if peers is not None and not isinstance(peers, Mapping):
-        raise ConfigError(
-            f"peers is {peers!r}: it is a mapping of each node's name to its endpoint, such as "
-            "{'a': 'tcp://10.0.0.1:7400'}"
-        )
-    for peer, endpoint in (peers or {}).items():
-        check_text("a peer's name", peer)
-        check_text(f"the endpoint of peer {peer!r}", endpoint)
-    if peers is not None and name not in peers:
-        raise ConfigError(
-            f"node {name!r} is not among its peers {', '.join(peers)}: name every node of the "
-            "cluster with its endpoint, this one included"
-        )
-
-
-def _join_endpoints(
-    join: str | Sequence[str] | None,
-    name: str,
-    peers: Mapping[str, str] | None,
-) -> tuple[str, ...]:
-    if join is None:
-        return ()
-    others = [other for other in peers or () if other != name]
-    if others:
-        raise ConfigError(
-            f"node {name!r} is given join= and the peers {', '.join(others)}: with join= name "
-            "this node only, the cluster tells who the others are"
-        )
-    texts = tuple(text.strip() for text in (join.split(",") if isinstance(join, str) else join))
-    if not texts:
-        raise ConfigError("join= names no endpoint: name one of the cluster's nodes")
-    return texts
-
-
-def _exception(answer: Answer) -> MirrorQError:
-    kind = getattr(errors, answer.error, MirrorQError)
-    made = kind(answer.text)
-    return made if isinstance(made, MirrorQError) else MirrorQError(answer.text)
+        self._listeners.tell(notice)

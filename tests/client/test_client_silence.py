@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -53,17 +52,8 @@ class Stage:
         warn = SimpleNamespace(warn=lambda *_: None)
         driver: Any = SimpleNamespace(engine=engine, complaints=warn, post=lambda _: None)
         transport: Any = self.transport
-        numbers = itertools.count(1)
-        self.entry = Entry(
-            driver,
-            transport,
-            CONFIG,
-            tokens=numbers,
-            session_numbers=numbers,
-            status=lambda _: None,  # type: ignore[arg-type, return-value]
-            is_served=lambda _: True,
-            is_ready=lambda: True,
-        )
+        overview: Any = None
+        self.entry = Entry(driver, transport, CONFIG, overview)
 
     def says(self, client: bytes, message: WireMessage, channel: int = CONTROL) -> None:
         parts = [bytes(part) for part in encode(message)]

@@ -170,7 +170,7 @@ def test_a_node_with_many_clients_hears_less_of_each(
     until(lambda: all(client._driver._pulse.patience >= 300 for client in clients))
     side = node._driver.entry
     assert isinstance(side, entry.Entry)
-    assert all(each.patience >= 300 for each in list(side._clients.values()))
+    assert all(side._silence.patience_of(each) >= 300 for each in list(side._clients))
     pulse = clients[0]._driver._pulse
     assert pulse.pause_ms >= 3 * pulse._ping_ms
     assert pulse.patience_ms >= 3 * node.config.failure_ms
@@ -264,7 +264,7 @@ def test_more_clients_than_there_is_room_for(
     node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One more client is refused by name; the others go on."""
-    monkeypatch.setattr(entry, "CLIENTS_MAX", 1)
+    monkeypatch.setattr("mirrorq.entry.core.CLIENTS_MAX", 1)
     raw.hello()
     other = RawClient(node.listening)
     other.say(ClientHello(1, "other"))
@@ -277,8 +277,8 @@ def test_more_sessions_and_calls_than_there_is_room_for(
     node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session or call too many is answered as such."""
-    monkeypatch.setattr(entry, "SESSIONS_MAX", 1)
-    monkeypatch.setattr(entry, "CALLS_MAX", 0)
+    monkeypatch.setattr("mirrorq.entry.sessions.SESSIONS_MAX", 1)
+    monkeypatch.setattr("mirrorq.entry.calls.CALLS_MAX", 0)
     raw.hello().say(ClientOpen(1, 1))
     raw.say(ClientOpen(2, 1))
     closed = raw.hear(ClientClosed)
@@ -426,14 +426,14 @@ def test_signs_of_life_have_a_connection_of_their_own(node: Node, raw: RawClient
     assert found[0].received == sent
     side = node._driver.entry
     assert isinstance(side, entry.Entry)
-    assert [list(client.sessions) for client in side._clients.values()] == [[7]]
+    assert [[one.number for one in client.sessions] for client in side._clients.values()] == [[7]]
 
 
 def test_credit_of_no_consumer_and_of_too_many(
     node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither costs the entry node anything."""
-    monkeypatch.setattr(entry, "SEATS_MAX", 2)
+    monkeypatch.setattr("mirrorq.entry.sessions.SEATS_MAX", 2)
     node.queue("orders")
     raw.hello().say(ClientOpen(7, 1))
     raw.hear(ClientMaster)
@@ -446,5 +446,6 @@ def test_credit_of_no_consumer_and_of_too_many(
     side = node._driver.entry
     assert isinstance(side, entry.Entry)
     (client,) = side._clients.values()
-    assert list(client.sessions[7].seats) == [2, 3]
+    (session,) = client.sessions
+    assert list(session.seats) == [2, 3]
     assert "dropped consumer 4 of client raw" in caplog.text

@@ -298,7 +298,7 @@ class World:
 
     def begin(self) -> None:
         """Found the cluster, make the queue, open handles on two nodes and the client."""
-        self._until(lambda: all(node._is_ready for node in self.nodes))
+        self._until(lambda: all(node._overview.is_ready for node in self.nodes))
         driver = self.nodes[0]._driver
         driver.post(Ask(1 << 40, m.DeclareQueue(QUEUE, True, False, False, "a", None, ())))
         self._until(lambda: all(node._driver.engine.replicas for node in self.nodes))
@@ -338,7 +338,7 @@ class World:
 
 
 def _end(node: Node) -> None:
-    node._callbacks.close(0.0)
+    node._listeners.close(0.0)
     node._store.close()
 
 

@@ -30,14 +30,14 @@ def test_the_node_thread_is_asked_a_few_times_and_tells_when_the_queue_is_served
         for number in range(5):
             node.queue(f"q{number}", timeout=WAIT_S)
         assert len(calls) == 4 * 5
-        assert all(node._is_served(row.id) for row in node._driver.engine.catalog.queues())
+        assert all(node._overview.is_served(row.id) for row in node._driver.engine.catalog.queues())
 
 
 def test_who_waits_for_a_master_is_told_that_the_node_is_closed(tmp_path: Path) -> None:
     """The wait ends with the node thread, long before its own time-out."""
     node = Node("a", path=tmp_path / "a")
     node.wait_ready(WAIT_S)
-    node._is_served = lambda _: False  # type: ignore[method-assign]
+    node._overview.is_served = lambda _: False  # type: ignore[method-assign]
     found: list[BaseException] = []
 
     def declare() -> None:
@@ -61,8 +61,8 @@ def test_a_wait_that_takes_too_long_ends_with_the_handle(tmp_path: Path) -> None
     with Node("a", path=tmp_path / "a") as node:
         node.wait_ready(WAIT_S)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node, "_is_served", lambda _: False)
-            patch.setattr("mirrorq.node.SERVED_LOOK_S", 0.01)
-            node._wait_served(1, 0.0)
+            patch.setattr(node._overview, "is_served", lambda _: False)
+            patch.setattr("mirrorq.node_queues.SERVED_LOOK_S", 0.01)
+            node._queues._wait_served(1, 0.0)
         node.queue("q", timeout=WAIT_S).put(b"x").result(WAIT_S)
         assert not node._driver._awaited

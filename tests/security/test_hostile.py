@@ -437,7 +437,7 @@ def test_nobody_speaks_for_another_client(
     assert isinstance(entry, Entry)
     parts = [bytes(part) for part in encode(ClientBye())]
     forged = ClientMessage(identity, parts, DATA, evil.public_key)
-    small._on_thread(lambda: entry.on_message(forged), WAIT_S, None)
+    small._calls.run(lambda: entry.on_message(forged), WAIT_S, None)
     assert entry.client_count == 1
     check_works(good)
 
