@@ -24,6 +24,7 @@ __all__ = [
     "Failed",
     "Misused",
     "as_json",
+    "cluster_options",
     "connected",
     "connecting",
     "failing",
@@ -66,26 +67,39 @@ def failing() -> Iterator[None]:
         raise Failed(str(error)) from error
 
 
+def cluster_options(*, required: bool) -> Callable[[Command], Command]:
+    """Options that say how to reach a cluster: `endpoints`, `insecure`, `wait` and `keys`."""
+
+    def decorate(command: Command) -> Command:
+        for option in (
+            with_keys,
+            click.option(
+                "--wait",
+                default=10.0,
+                show_default=True,
+                type=click.FloatRange(min=0),
+                help="Seconds to wait for a node that answers.",
+            ),
+            click.option("--insecure", is_flag=True, help="Allow other addresses than loopback."),
+            click.option(
+                "--connect",
+                "endpoints",
+                envvar=ENDPOINTS,
+                required=required,
+                metavar="ENDPOINTS",
+                help=f"Nodes to try, as tcp://host:port joined by commas. Default: ${ENDPOINTS}.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def connecting(command: Command) -> Command:
     """Options of a command that is a client of a cluster; it gets `client`."""
 
-    @click.option(
-        "--connect",
-        "endpoints",
-        envvar=ENDPOINTS,
-        required=True,
-        metavar="ENDPOINTS",
-        help=f"Nodes to try, as tcp://host:port joined by commas. Default: ${ENDPOINTS}.",
-    )
-    @click.option("--insecure", is_flag=True, help="Allow other addresses than loopback.")
-    @click.option(
-        "--wait",
-        default=10.0,
-        show_default=True,
-        type=click.FloatRange(min=0),
-        help="Seconds to wait for a node that answers.",
-    )
-    @with_keys
+    @cluster_options(required=True)
     @functools.wraps(command)
     def with_options(
         *arguments: Any,

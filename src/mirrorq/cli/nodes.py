@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mirrorq.cli.booting import boot
-from mirrorq.cli.connecting import ENDPOINTS, connected, failing, with_keys
+from mirrorq.cli.connecting import ENDPOINTS, cluster_options, connected, failing
 
 __all__ = ["forget_node"]
 
@@ -23,22 +23,7 @@ __all__ = ["forget_node"]
     help="Offline: the store of the only other node, when NODE is lost for good (see force-boot).",
 )
 @click.option("--yes", is_flag=True, help="With --path: do not ask.")
-@click.option(
-    "--connect",
-    "endpoints",
-    envvar=ENDPOINTS,
-    metavar="ENDPOINTS",
-    help=f"Nodes to try, as tcp://host:port joined by commas. Default: ${ENDPOINTS}.",
-)
-@click.option("--insecure", is_flag=True, help="Allow other addresses than loopback.")
-@click.option(
-    "--wait",
-    default=10.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    help="Seconds to wait for a node that answers.",
-)
-@with_keys
+@cluster_options(required=False)
 def forget_node(
     name: str,
     force: bool,

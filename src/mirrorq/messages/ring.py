@@ -140,7 +140,7 @@ class PackedChunk(Struct, frozen=True, gc=False):
     run: bytes
 
 
-RingMessage = (
+_Common = (
     Data
     | Mark
     | Watermark
@@ -153,21 +153,7 @@ RingMessage = (
     | TransferRequest
     | TransferState
     | FetchFrames
-    | FrameChunk
 )
-RingWireMessage = (
-    Data
-    | Mark
-    | Watermark
-    | JoinerDurable
-    | History
-    | HistoryRequest
-    | Repaired
-    | ResendFrom
-    | TooOld
-    | TransferRequest
-    | TransferState
-    | FetchFrames
-    | PackedChunk
-)
+RingMessage = _Common | FrameChunk
+RingWireMessage = _Common | PackedChunk
 """Of these what is on the wire."""
