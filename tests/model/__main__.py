@@ -14,7 +14,6 @@ from collections.abc import Iterator
 
 from mirrorq.testing.mutations import MUTATIONS
 
-from . import runs
 from .catches import SEEDS, catch, unaccounted
 
 
@@ -43,8 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _objections(names: list[str]) -> Iterator[str]:
     """What checkers say of the same runs without a mutation; several may share one."""
     chosen = [one for name, one in SEEDS.items() if not names or name in names]
-    for run, seed in sorted({(one.run.__name__, one.seed) for one in chosen}):
-        said = getattr(runs, run)(seed)
+    played = {(one.run.__name__, one.seed): one.run for one in chosen}
+    for (run, seed), play in sorted(played.items()):
+        said = play(seed)
         if said:
             yield f"{run}, seed {seed}, objects without a mutation: {said}"
 

@@ -27,7 +27,8 @@ from simulation import (
 )
 from supervisor import test_handover
 
-from . import runs, scenarios
+from . import moments, runs, scenarios
+from .complaints import complaint
 from .traces import TRACES
 
 WALKS = 300
@@ -106,6 +107,7 @@ SCENARIOS: dict[str, Scenario] = {
     "commit applied twice": Scenario(staged_orders, "staged:"),
     "sealed run that expires": Scenario(sealed_orders, "staged:"),
     "question that fences nothing": Scenario(sealed_orders, "staged:"),
+    "attempt begun again under its name": Scenario(scenarios.name_used_again, "staged:"),
     "survivor goes on in the old past": Scenario(
         test_survivor.test_one_of_the_lost_cluster_that_comes_back_is_a_stranger, "judge"
     ),
@@ -146,10 +148,11 @@ SEEDS: dict[str, Seeds] = {
     "lease without the new leader's wait": Seeds(runs.leases, "check_", 17, 60),
     "limit judged on the applied state only": Seeds(runs.lengths, "28", 0, 12),
     "drop-head of the newest": Seeds(runs.lengths, "28", 1, 12),
-    "message of a lane handed out of its order": Seeds(runs.lanes, "order", 0, 10),
-    "step's acks forgotten": Seeds(runs.chains, "no progress", 0, 2),
-    "first queue's outcome told for all": Seeds(runs.fans, "uneven", 0, 2),
-    "outbox forgets one more than has arrived": Seeds(runs.dead_letters, "unsent", 0, 6),
+    "message of a lane handed out of its order": Seeds(runs.lanes, "order", 2, 10),
+    "step's acks forgotten": Seeds(runs.chains, "no progress", 2, 4),
+    "step's message forgotten": Seeds(runs.chains, "unpaired", 0, 2),
+    "first queue's outcome told for all": Seeds(runs.fans, "uneven", 2, 6),
+    "outbox forgets one more than has arrived": Seeds(runs.dead_letters, "unsent", 1, 6),
     "unclean promotion loses in silence": Seeds(runs.unclean, "uncounted", 5, 12),
     "delay of a put forgotten": Seeds(runs.delays, "early", 0, 2),
     "cut that keeps publishes on disk": Seeds(runs.store, "StoreCorrupt", 0, 3),
@@ -166,6 +169,15 @@ SEEDS: dict[str, Seeds] = {
     "exclusive queue ends with any handle of its node": Seeds(runs.fleeting, "ended", 0, 5),
     "auto-delete queue goes with one of its consumers": Seeds(runs.fleeting, "ended", 0, 5),
     "auto-delete queue forgets that it had a consumer": Seeds(runs.fleeting, "no progress", 0, 5),
+    "refused message stored all the same": Seeds(moments.full, "unexpected", 0, 2),
+    "purged message stays ready": Seeds(moments.purged, "revived", 0, 2),
+    "known number not answered": Seeds(moments.resent, "open", 1, 5),
+    "half the voters keep a leader": Seeds(moments.halves, "two masters", 0, 3),
+    "decided without a seal": Seeds(moments.pairs, "torn", 0, 5),
+    "frames of ended messages kept": Seeds(moments.drained, "undrained", 0, 1),
+    "applied ops kept in memory": Seeds(moments.drained, "undrained", 0, 1),
+    "deleted queue stays on the disk": Seeds(runs.fleeting, "undeleted", 0, 5),
+    "open request steps on without a leader": Seeds(moments.waiting, "busy", 0, 1),
     "two votes in one term": Seeds(runs.storm, "two leaders of term", 3, 300),
     "votes of an older term counted": Seeds(runs.storm, "two leaders of term", 68, 300),
     "entry before the new ones not compared": Seeds(runs.storm, "log matching", 2, 300),
@@ -188,7 +200,7 @@ def catch(name: str, *, is_quick: bool) -> Caught | None:
         is_quick: of seeds only the one that did before, then all; else all from 0 on.
     """
     if name in TESTED:
-        found = runs.complaint(TESTED[name].play)
+        found = complaint(TESTED[name].play)
         effort = TESTED[name].play.__name__
         return None if found else Caught(name, TESTED[name].checker, "scenario", effort)
     with mutation(name):
@@ -196,7 +208,7 @@ def catch(name: str, *, is_quick: bool) -> Caught | None:
             return _by_trace(name)
         if name in SCENARIOS:
             scenario = SCENARIOS[name]
-            found = runs.complaint(scenario.play)
+            found = complaint(scenario.play)
             effort = scenario.play.__name__
             if found and scenario.checker in found:
                 return Caught(name, scenario.checker, "scenario", effort)

@@ -6,10 +6,7 @@ the checker. The same runs, without any mutation, are tests of their own elsewhe
 
 from __future__ import annotations
 
-import re
-import traceback
 from collections import Counter
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -30,6 +27,8 @@ from raft import test_simulation as raft_runs
 from simulation import test_limits
 from store import test_model
 from supervisor import test_supervisor_world
+
+from .complaints import complaint, one_of_each
 
 HOLDERS_END_MS = 5000
 """The longest lease and the give-up of a dead handle are over by then."""
@@ -67,25 +66,7 @@ def _of_swarm(one: Swarm) -> str:
         wrong.extend(one.run().wrong)
 
     raised = complaint(run)
-    return raised or _one_of_each(wrong)
-
-
-def _one_of_each(wrong: list[str]) -> str:
-    """One sentence of each checker; those of a queue's journal begin with the queue."""
-    kinds = {re.sub(r"^queue \d+: ", "", sentence).split()[0]: sentence for sentence in wrong}
-    return "; ".join(kinds.values())
-
-
-def complaint(run: Callable[[], object]) -> str:
-    """What a run's own checkers raise: the innermost function of a test that did, and its words."""
-    try:
-        run()
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        inside = [frame for frame in frames if "/tests/" in frame.filename]
-        where = frames[-1] if not isinstance(error, AssertionError) or not inside else inside[-1]
-        return f"{where.name}: {type(error).__name__} {error}".split("\n")[0][:300]
-    return ""
+    return raised or one_of_each(wrong)
 
 
 def storm(seed: int) -> str:
@@ -122,24 +103,26 @@ def lengths(seed: int) -> str:
 
 def lanes(seed: int) -> str:
     """Whole clusters whose messages have priorities."""
-    return _of_swarm(Swarm(seed, priorities=(0, 0, 3, 31), chain=False, fan=False))
+    return _of_swarm(Swarm(seed, priorities=(0, 0, 3, 31), chain=False, fan=False, is_short=True))
 
 
 def delays(seed: int) -> str:
     """Whole clusters whose messages have priorities and delays."""
     delays_ms = (0, 0, 5, 300, 4000)
-    one = Swarm(seed, priorities=(0, 0, 7), delays_ms=delays_ms, chain=False, fan=False)
+    one = Swarm(
+        seed, priorities=(0, 0, 7), delays_ms=delays_ms, chain=False, fan=False, is_short=True
+    )
     return _of_swarm(one)
 
 
 def chains(seed: int) -> str:
     """Whole clusters with messages that are acked together with the put of their results."""
-    return _of_swarm(Swarm(seed, chain=True, fan=False))
+    return _of_swarm(Swarm(seed, chain=True, fan=False, is_short=True))
 
 
 def fans(seed: int) -> str:
     """Whole clusters with messages that reach two queues through an exchange."""
-    return _of_swarm(Swarm(seed, chain=False, fan=True))
+    return _of_swarm(Swarm(seed, chain=False, fan=True, is_short=True))
 
 
 def unclean(seed: int) -> str:
@@ -149,7 +132,7 @@ def unclean(seed: int) -> str:
 
 def dead_letters(seed: int) -> str:
     """Whole clusters with dead letters, and consumers of them."""
-    return _of_swarm(Swarm(seed, chain=False, fan=False, dead_letters=True))
+    return _of_swarm(Swarm(seed, chain=False, fan=False, dead_letters=True, is_short=True))
 
 
 def holders(seed: int) -> str:
@@ -182,7 +165,7 @@ def holders(seed: int) -> str:
         wrong.extend([*load.wrong, *cluster.onlooker.wrong])
         wrong.extend(checkers.all_of_journal(load.life.journal))
 
-    return complaint(run) or _one_of_each(wrong)
+    return complaint(run) or one_of_each(wrong)
 
 
 def fleeting(seed: int) -> str:
@@ -211,7 +194,12 @@ def fleeting(seed: int) -> str:
             wrong.extend(checkers.all_of_journal(life.journal))
             wrong.extend(checkers.undeleted(cluster, life.queue_id))
 
-    return complaint(run) or _one_of_each(wrong)
+    return complaint(run) or one_of_each(wrong)
+
+
+def brief(seed: int) -> str:
+    """Whole clusters, for a moment."""
+    return _of_swarm(Swarm(seed, chain=False, fan=False, is_short=True))
 
 
 def store(seed: int) -> str:

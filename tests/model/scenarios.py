@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 
 from core import test_master
 from mirrorq.messages import DeclareQueue
+from mirrorq.messages.staged import CommitOp, Stage
 from mirrorq.ring import Ring
+from mirrorq.staging import Staging
 from mirrorq.testing.explore import begin
 from mirrorq.testing.explore_search import PLANS
 from mirrorq.testing.explore_world import Action
@@ -168,3 +171,22 @@ def refusal_stays() -> None:
     queue.attach(test_master.ONE)
     queue.heard()
     test_master.test_a_refusal_is_told_from_a_stable_op_and_stays(queue)
+
+
+def name_used_again() -> None:
+    """A task that begins again under its attempt's name, while the first one goes on.
+
+    Its first chunk must be refused: else the second chunk of the other one follows it, and what
+    is committed is half of each.
+    """
+    staging, first = Staging(), 100
+    offsets = array("i", [0, 1]).tobytes()
+    rows: dict[int, str] = {}
+    for who, chunk in (("one", 1), ("other", 1), ("one", 2)):
+        stage = Stage("t", 1, "run", 0, 0, chunk)
+        if not staging.on_stage(stage, first, offsets, 1, 0):
+            rows[first] = who
+        first += 1
+    outcome = staging.on_commit(CommitOp("t", 1, "run", ((0, 0, 2, 2),), count=2))
+    shown = [rows[one] for low, high in outcome.pieces for one in range(low, high + 1)]
+    assert shown == ["one", "one"], f"staged: the attempt shows rows of {shown}"

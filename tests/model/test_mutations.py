@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from mirrorq.testing.explore import begin
 from mirrorq.testing.explore_search import PLANS, attempt
 from mirrorq.testing.mutations import MUTATIONS
 
-from .catches import SCENARIOS, catch, unaccounted
+from .catches import SCENARIOS, SEEDS, catch, unaccounted
+from .shown import SHOWN
 from .traces import TRACES
 
 
@@ -37,3 +41,22 @@ OWN = [name for name, one in SCENARIOS.items() if one.play.__module__.startswith
 @pytest.mark.parametrize("name", OWN)
 def test_without_the_mutation_the_scenario_ends_in_peace(name: str) -> None:
     SCENARIOS[name].play()
+
+
+RELIABILITY = Path(__file__).parents[2] / "docs" / "reliability.md"
+
+
+def test_each_checker_is_shown_by_a_mutation() -> None:
+    """Every checker that docs/reliability.md names, in bold, objects to some mutation: to that of
+    `SEEDS`, by its own words, or to another one that is played below."""
+    text = RELIABILITY.read_text("utf-8")
+    section = text.split("## Checkers", 1)[1].split("\n## ", 1)[0]
+    named = {" ".join(words.split()) for words in re.findall(r"\*\*([a-z\s]+)\*\*", section)}
+    assert named == set(SHOWN)
+    for one in SHOWN.values():
+        assert one.run is not None or SEEDS[one.rule_left_out].checker == one.words
+
+
+@pytest.mark.parametrize("name", [name for name, one in SHOWN.items() if one.run is not None])
+def test_a_checker_objects_to_its_mutation(name: str) -> None:
+    assert SHOWN[name].words in SHOWN[name].play()

@@ -8,7 +8,7 @@ from typing import Any
 from mirrorq.delivery import Delivery
 from mirrorq.master import Master
 from mirrorq.master.settling import Settling
-from mirrorq.messages import HandOut, PromotedOp
+from mirrorq.messages import HandOut, PromotedOp, Range
 from mirrorq.queue_state import QueueState
 from mirrorq.testing.mutations.registry import Patch, named
 
@@ -114,3 +114,11 @@ def _ack_early() -> Sequence[Patch]:
         self.discharge(self._reign.log.last)
 
     return [(Settling, "flush", flush)]
+
+
+@named("purged message stays ready")
+def _purged_ready() -> Sequence[Patch]:
+    def take_ready(self: Delivery) -> list[Range]:
+        return list(self.ready_sequences())
+
+    return [(Delivery, "take_ready", take_ready)]

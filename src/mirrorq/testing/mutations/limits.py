@@ -12,8 +12,9 @@ from mirrorq.lanes import ReadyLanes
 from mirrorq.limits import Depth, InLog
 from mirrorq.master.confirms import Confirms
 from mirrorq.master.endings import Endings
+from mirrorq.master.intake import Intake
 from mirrorq.master.log_tail import LogTail
-from mirrorq.messages import Range
+from mirrorq.messages import Range, RefusalOp
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.testing.mutations.registry import Patch, named
@@ -138,3 +139,16 @@ def _delay_ignored() -> Sequence[Patch]:
         real(self, replace(entry, header=header))
 
     return [(QueueState, "_publish", publish)]
+
+
+@named("refused message stored all the same")
+def _stored_anyway() -> Sequence[Patch]:
+    real = Intake._take_in
+
+    def take_in(self: Intake, session: Any, attachment: Any, body: Any, limit: Any) -> None:
+        real(self, session, attachment, body, limit)
+        entry = self._reign.ring.entry(self._reign.log.last)
+        if entry is not None and isinstance(entry.payload, RefusalOp):
+            self.store(body.frame)
+
+    return [(Intake, "_take_in", take_in)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirrorq.claims import Claims
+from mirrorq.master.confirms import Confirms
 from mirrorq.master.intake import Intake
 from mirrorq.master.producers import Producers
 from mirrorq.testing.mutations.registry import Patch, named
@@ -95,3 +96,13 @@ def _last_session() -> Sequence[Patch]:
         self._sessions[producer] = (session,)
 
     return [(Claims, "take", take)]
+
+
+@named("known number not answered")
+def _known_unanswered() -> Sequence[Patch]:
+    """What is sent again after a failover, and had been stored, gets no outcome."""
+
+    def answer_known(self: Confirms, session: Any, producer: int, first: int, last: int) -> None:
+        return None
+
+    return [(Confirms, "answer_known", answer_known)]

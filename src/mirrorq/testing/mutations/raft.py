@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from mirrorq.effects import RaftEntry, RaftSnapshot, RaftWrite
 from mirrorq.messages import StoreId
-from mirrorq.raft import ProposeVoters, Role, VoteAnswer, VoteRequest, encode_voters
+from mirrorq.raft import ProposeVoters, Role, VoteAnswer, VoteRequest, encode_voters, replication
 from mirrorq.raft.core import Raft
 from mirrorq.raft.log import RaftLog
 from mirrorq.raft.messages import KIND_VOTERS, AppendRequest
+from mirrorq.raft.replication import Replication
 from mirrorq.testing.mutations.registry import Patch, named
 
 
@@ -43,6 +44,28 @@ def _half_is_enough() -> Sequence[Patch]:
         return len(self.voters) // 2
 
     return [(Raft, "_quorum", property(quorum))]
+
+
+@named("half the voters keep a leader")
+def _half_goes_on() -> Sequence[Patch]:
+    """They elect one, too, commit its entries, and answer for its leases."""
+
+    def of_majority(times_ms: list[int | None], count: int) -> int | None:
+        reached = sorted((time for time in times_ms if time is not None), reverse=True)
+        return reached[count // 2 - 1] if len(reached) >= count // 2 else None
+
+    def majority_index(self: Replication, voters: tuple[StoreId, ...]) -> int:
+        held = sorted(
+            self._log.durable_index if voter == self._store else self._progress[voter].match_index
+            for voter in voters
+        )
+        return held[len(voters) // 2]
+
+    return [
+        *_half_is_enough(),
+        (replication, "_of_majority", of_majority),
+        (Replication, "majority_index", majority_index),
+    ]
 
 
 @named("conflicting entries are kept")

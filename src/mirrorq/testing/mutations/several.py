@@ -24,6 +24,20 @@ def _step_forgets() -> Sequence[Patch]:
     return [(QueueState, "_take_step", take_step)]
 
 
+@named("step's message forgotten")
+def _step_keeps() -> Sequence[Patch]:
+    """The ack is taken, and what was to be put into another queue goes nowhere."""
+    real = QueueState._take_step
+
+    def take_step(self: QueueState, entry: Any, step: Any) -> Any:
+        if not step.target:
+            return real(self, entry, step)
+        acked = tuple(piece for one in step.ranges for piece in self.live.within(*one))
+        return self._end((*acked, (entry.header.first_sequence, entry.header.last_sequence)))
+
+    return [(QueueState, "_take_step", take_step)]
+
+
 @named("first queue's outcome told for all")
 def _first_outcome() -> Sequence[Patch]:
     real = Gathering.end_one

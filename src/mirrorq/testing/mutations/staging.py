@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from mirrorq.messages import Range
-from mirrorq.messages.staged import FENCED, AbortOp, AskOp, CommitOp, Errand, SealOp
+from mirrorq.messages.staged import FENCED, AbortOp, AskOp, CommitOp, Errand, SealOp, Stage
 from mirrorq.staging import Outcome, Staging
 from mirrorq.testing.mutations.registry import Patch, named
 
@@ -92,3 +92,30 @@ def _question_without_fence() -> Sequence[Patch]:
         return Outcome("", errands=[(op.asker, told)])
 
     return [(Staging, "on_ask", on_ask)]
+
+
+@named("decided without a seal")
+def _no_seal() -> Sequence[Patch]:
+    """The seal is told as taken, and holds nothing."""
+
+    def on_seal(self: Staging, op: SealOp, stamp_us: int = 0) -> Outcome:
+        return Outcome(self.verdict(op.transaction, op.version, op.run))
+
+    return [(Staging, "on_seal", on_seal)]
+
+
+@named("attempt begun again under its name")
+def _attempt_again() -> Sequence[Patch]:
+    """What was staged under it before is forgotten, and who stages it may go on."""
+    real = Staging.on_stage
+
+    def on_stage(
+        self: Staging, stage: Stage, first: int, offsets: bytes, count: int, stamp_us: int
+    ) -> str:
+        run = self.run(stage.transaction, stage.version, stage.run)
+        known = run.attempts.get((stage.partition, stage.attempt)) if run is not None else None
+        if known is not None and stage.chunk == 1:
+            known.chunks, known.count, known.ranges = 0, 0, []
+        return real(self, stage, first, offsets, count, stamp_us)
+
+    return [(Staging, "on_stage", on_stage)]
