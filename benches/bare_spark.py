@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
+from pyspark.sql import datasource
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -47,6 +48,9 @@ class Bare(DataSource):  # type: ignore[misc]
     def writer(self, schema: object, overwrite: bool) -> BareWriter:
         return BareWriter()
 
+    def streamWriter(self, schema: object, overwrite: bool) -> BareStreamWriter:  # noqa: N802
+        return BareStreamWriter()
+
 
 class Counted(WriterCommitMessage):  # type: ignore[misc]
     def __init__(self, count: int) -> None:
@@ -63,6 +67,22 @@ class BareWriter(DataSourceArrowWriter):  # type: ignore[misc]
         pass
 
     def abort(self, messages: Sequence[Counted | None]) -> None:
+        pass
+
+
+class BareStreamWriter(  # type: ignore[misc]
+    # By rows before Spark 4.1.
+    getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
+):
+    """The same, in each micro-batch."""
+
+    def write(self, iterator: Iterator[object]) -> Counted:
+        return Counted(sum(1 for _ in iterator))
+
+    def commit(self, messages: Sequence[Counted | None], batchId: int) -> None:  # noqa: N803
+        pass
+
+    def abort(self, messages: Sequence[Counted | None], batchId: int) -> None:  # noqa: N803
         pass
 
 

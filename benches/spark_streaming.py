@@ -1,18 +1,19 @@
 """Streaming, for `spark.py --streaming SECONDS --rate MESSAGES`: what each micro-batch takes, and
 what of it is mirrorq's.
 
-Three queries, one after the other, each with a trigger of one second:
+Four queries, one after the other, each with a trigger of one second:
 
 - `source`: a producer keeps its pace, a query follows it into a sink that does nothing;
-- `bare`: the same with a Python source of that pace that makes messages in memory;
-- `sink`: that source into a queue.
+- `bare source`: the same with a Python source of that pace that makes messages in memory;
+- `sink`: that source into a queue;
+- `bare sink`: that source into a Python sink that drops what it is given.
 
 Each line is a micro-batch: when it began, its rows, what its trigger took, and what of that passed
 within the connector, milliseconds: in latestOffset (acks of the batch before with it), partitions
 and commit of the driver, and in the read, or write, of the task that took longest. That is what
-mirrorq adds, whatever else the machine does; the difference of the medians to `bare` is the same
-seen from outside. `waiting` is how many messages were in the queue when the batch was made: at a
-rate that is sustained it stays what arrives between two triggers.
+mirrorq adds, whatever else the machine does; the difference of the medians to the bare ones is the
+same seen from outside. `waiting` is how many messages were in the queue when the batch was made:
+at a rate that is sustained it stays what arrives between two triggers.
 
 A bare query warms Spark up before, and micro-batches of the first seconds of each do not count.
 """
@@ -255,7 +256,8 @@ def report(
 ) -> None:
     """Print a query's micro-batches, and what they come to."""
     if len(batches) < 2:
-        raise SystemExit(f"{name}: {len(batches)} micro-batches after {WARM_S} s: run longer")
+        print(f"\n{name}: {len(batches)} micro-batches after the first {WARM_S} s: run longer")
+        return
     first, last = batches[0], batches[-1]
     own = own_ms(batches, noted)
     added = [sum(parts) for parts in own]
@@ -269,7 +271,7 @@ def report(
     rate = sum(batch.rows for batch in batches[1:]) / (last.began - first.began)
     took = [batch.took_ms for batch in batches]
     print(
-        f"{name}: {rate:,.0f} messages/s in {len(batches)} micro-batches; "
+        f"\n{name}: {rate:,.0f} messages/s in {len(batches)} micro-batches; "
         f"trigger {middle(took)} ms"
     )
     phases = sorted({phase for batch in batches for phase in batch.phases})
@@ -300,8 +302,10 @@ def put_at(endpoints: str, queue: str, rate: int, seconds: float) -> None:
 
 
 def stream(spark: SparkSession, endpoints: str, rate: int, seconds: int) -> None:
-    """All three queries."""
+    """All four queries."""
     spark.dataSource.register(Timed)
+    # A query that is stopped in the middle of a micro-batch tells at length of its tasks.
+    spark.sparkContext.setLogLevel("FATAL")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         client = stack.enter_context(mirrorq.connect(endpoints))
@@ -332,18 +336,24 @@ def stream(spark: SparkSession, endpoints: str, rate: int, seconds: int) -> None
         queue.delete()
 
         without, spent = follow(writing(bare, "bare"), seconds)
-        report("bare", without, spent)
+        report("bare source", without, spent)
 
         written = client.queue("written")
         given = {"endpoints": endpoints, "queue": "written", "notes": f"{folder}/sink"}
         writer = writing(bare, "sink").format("timed").options(**given)
         sink, spent = follow(writer, seconds, each=written.purge)
         report("sink", sink, spent, notes(f"{folder}/sink"))
-        medians = [
-            statistics.median(one.took_ms for one in some) for some in (source, without, sink)
-        ]
-        print(
-            f"\nadded to a micro-batch, by medians: source {medians[0] - medians[1]:.0f} ms, "
-            f"sink {medians[2] - medians[1]:.0f} ms (asked for: less than {ASKED_MS})"
-        )
+
+        dropped, spent = follow(writing(bare, "dropped").format("bare"), seconds)
+        report("bare sink", dropped, spent)
+        print("\nadded to a micro-batch, by medians: ", end="")
+        print(f"source {added_ms(source, without)}, sink {added_ms(sink, dropped)}", end="")
+        print(f" (asked for: less than {ASKED_MS} ms)")
         print(f"load of the machine, means of 1, 5 and 15 minutes: {os.getloadavg()}")
+
+
+def added_ms(own: Sequence[MicroBatch], bare: Sequence[MicroBatch]) -> str:
+    if not own or not bare:
+        return "unknown"
+    medians = [statistics.median(one.took_ms for one in some) for some in (own, bare)]
+    return f"{medians[0] - medians[1]:.0f} ms"

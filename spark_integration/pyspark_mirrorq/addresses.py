@@ -4,21 +4,25 @@ One queue that an option names takes every row, as Kafka's option topic does. El
 `queue` says for each row. Several queues of one write show it together or not at all: one of them
 decides (`mirrorq.staged`), the same one whenever the write is repeated. The shards of a sharded
 queue are several queues here: a row goes to that of its key.
+
+The client and PyArrow are imported where they are used: the process that makes a stream's writer
+needs neither, the one that commits no PyArrow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from mirrorq.client import Client
 from mirrorq.errors import ConfigError, QueueNotFound
 from mirrorq.shards import logical_name, shard_of
-from mirrorq.staged import StagedPart
 from pyspark_mirrorq.options import Options
-from pyspark_mirrorq.shards import parts_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mirrorq.client import Client
+    from mirrorq.staged import StagedPart
 
 __all__ = ["Addresses", "by_queue", "by_shard", "deciding_queue", "is_addressed"]
 
@@ -40,6 +44,8 @@ def by_queue(batch: pa.RecordBatch, options: Options) -> Iterator[tuple[str, pa.
     if not is_addressed(options, batch.schema.names):
         yield options.queues[0], batch
         return
+    import pyarrow.compute as pc
+
     column = batch.column(batch.schema.names.index(COLUMN))
     if column.null_count:
         raise ConfigError(
@@ -66,6 +72,9 @@ def by_shard(
     if KEY not in batch.schema.names:
         yield keyless, batch
         return
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     keys = batch.column(batch.schema.names.index(KEY)).to_pylist()
     numbers = pa.array([keyless if key is None else shard_of(key, shards) for key in keys])
     for number in sorted(pc.unique(numbers).to_pylist()):
@@ -110,6 +119,8 @@ def _part_names(client: Client, queue: str, options: Options) -> list[str]:
     Raises:
         QueueNotFound: no queue has this name; it says who has named it.
     """
+    from pyspark_mirrorq.shards import parts_of
+
     try:
         parts = parts_of(client, queue, options.timeout_s)
     except QueueNotFound:

@@ -147,6 +147,50 @@ class Course:
         streamed = self.stream(frame.select(passed("sequence").alias("sequence"), "value"))
         return {"killed": Path(folder, "killed").exists(), "streamed": streamed}
 
+    def speculative_stream(self) -> object:
+        """A task of a stream that reads is slow half way; a second try beside it reads the same
+        again, and one of them counts."""
+        folder = self.folder
+
+        @udf("long")
+        def passed(sequence: int) -> int:
+            context = TaskContext.get()
+            is_first = context.attemptNumber() == 0 and context.partitionId() == 1
+            if is_first and sequence % 1000 == 0 and not Path(folder, "slow").exists():
+                mark(folder, "slow")
+                wait_for(folder, "again")
+            if context.attemptNumber() == 1:
+                mark(folder, "again")
+            return sequence
+
+        self.write(self.numbers(lambda rows: rows))
+        stream = self.spark.readStream.format("mirrorq")
+        stream = stream.options(**self.options, minPartitions=4)
+        frame = stream.option("columns", "sequence,value").load()
+        streamed = self.stream(frame.select(passed("sequence").alias("sequence"), "value"))
+        return {"again": Path(folder, "again").exists(), "streamed": streamed}
+
+    def retried_read(self) -> object:
+        """First tries of tasks fail in the middle of what they read; the others read it again."""
+        folder = self.folder
+
+        @udf("long")
+        def passed(sequence: int) -> int:
+            context = TaskContext.get()
+            if context.attemptNumber() == 0 and sequence % 10_000 == 5_000:
+                mark(folder, f"failed-{context.partitionId()}")
+                raise RuntimeError("the first attempt fails")
+            return sequence
+
+        self.write(self.numbers(lambda rows: rows))
+        frame = self.read(columns="sequence,value", minPartitions=4)
+        frame = frame.select(passed("sequence").alias("sequence"), "value")
+        frame.write.parquet(f"{folder}/out")
+        out = self.spark.read.parquet(f"{folder}/out")
+        counts = out.selectExpr("count(*)", "count(DISTINCT value)").first()
+        failed = len(list(Path(folder).glob("failed-*")))
+        return {"failed": failed, "read": list(counts)}
+
     def drained(self) -> object:
         """A block takes a part; another that fails gives its part back."""
         import pyspark_mirrorq

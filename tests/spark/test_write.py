@@ -15,7 +15,8 @@ import mirrorq
 from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
 from pyspark_mirrorq.options import parse
-from pyspark_mirrorq.writer import BatchWriter, buffers, check_columns
+from pyspark_mirrorq.staged_rows import buffers
+from pyspark_mirrorq.writer import BatchWriter, check_columns
 
 from .conftest import patiently
 

@@ -1,0 +1,130 @@
+"""What is wrong stands in the driver's message: by Spark's own ways, of each kind of query.
+
+That each option, column and offset is refused by name is tested without Spark; here, that the words
+come through. Each case is a query of its own: `make spark-cluster` runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from mirrorq.client import Client
+from mirrorq.queue import MirroredQueue
+
+from .conftest import patiently
+
+pytestmark = pytest.mark.scale
+
+EVERYWHERE = [
+    ({"colour": "red"}, "knows no option 'colour': it has claimTimeout, columns, endingOffsets"),
+    ({"endpoints": ""}, "option endpoints is missing: name nodes of the cluster"),
+    ({"endpoints": "tcp://127.0.0.1:9", "timeout": "1s"}, "option endpoints: no majority"),
+    ({"queue": "none-such"}, "option queue: no queue is named 'none-such'.*declare it first"),
+    ({"timeout": "soon"}, "option timeout is 'soon': it is a time in seconds"),
+    ({"keys": "/nowhere"}, "option keys: "),
+]
+READING = [
+    ({"startingOffsets": "2"}, "2 message.*sequences 2 to 3.*set failOnDataLoss to false"),
+    ({"startingOffsets": "99"}, "startingOffsets is 99, but the next message of queue .* be 6"),
+    ({"columns": "size"}, "option columns names 'size': there are value, sequence"),
+]
+BATCH = [
+    ({"mode": "drain"}, "option mode is drain, and a batch read takes nothing"),
+    ({"endingOffsets": "99"}, "option endingOffsets is 99, but the next message"),
+    ({"startingOffsets": "5", "endingOffsets": "4"}, "endingOffsets is 4, before startingOffsets"),
+]
+STREAM = [
+    ({"endingOffsets": "4"}, "option endingOffsets is of batch reads"),
+    ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger is '0'"),
+]
+Case = tuple[dict[str, str], str]
+
+
+@pytest.fixture
+def given(orders: MirroredQueue, client: Client) -> Iterator[dict[str, str]]:
+    """Options that are right, of a queue whose first three messages are gone."""
+    orders.put_many([b"x"] * 5).result(120)
+    orders.ack_many([orders.get(timeout=120) for _ in range(3)]).result(120)
+    yield {"endpoints": ",".join(client.endpoints), "queue": orders.name}
+    # Whatever was asked for in vain has taken nothing and written nothing.
+    assert orders.extent(120).messages == 2
+
+
+def refused(run: Callable[[], object], says: str) -> None:
+    with pytest.raises(PySparkException, match=f"(?s){says}"):
+        run()
+
+
+@pytest.mark.parametrize(("options", "says"), [*EVERYWHERE, *READING, *BATCH])
+def test_of_a_batch_read(
+    spark: SparkSession, given: dict[str, str], options: dict[str, str], says: str
+) -> None:
+    reader = spark.read.format("mirrorq").options(**given | options)
+    refused(lambda: reader.load().collect(), says)
+
+
+@pytest.mark.parametrize(("options", "says"), [*EVERYWHERE, *READING, *STREAM])
+def test_of_a_stream(
+    spark: SparkSession,
+    given: dict[str, str],
+    tmp_path: Path,
+    options: dict[str, str],
+    says: str,
+) -> None:
+    def start() -> StreamingQuery:
+        reader = spark.readStream.format("mirrorq").options(**given | options)
+        writer = reader.load().writeStream.format("noop").trigger(availableNow=True)
+        return writer.option("checkpointLocation", str(tmp_path)).start()
+
+    refused(lambda: patiently(start), says)
+
+
+COLUMNS = [
+    ("id AS value", "column value is of type bigint: make it binary or string"),
+    ("'x' AS body", "column value is missing: the bodies, binary or string"),
+    ("'x' AS value, id AS colour", "column 'colour' cannot be written"),
+    ("'x' AS value, 'y' AS headers", "column headers is of type string: make it map"),
+]
+RIGHT = "'x' AS value"
+WRITES = [
+    *((options, RIGHT, says) for options, says in EVERYWHERE),
+    *(({}, columns, says) for columns, says in COLUMNS),
+    ({}, "CAST(NULL AS STRING) AS value", "column value is null in 1 of 1 rows"),
+]
+
+
+@pytest.mark.parametrize(("options", "columns", "says"), WRITES)
+def test_of_a_batch_write(
+    spark: SparkSession, given: dict[str, str], options: dict[str, str], columns: str, says: str
+) -> None:
+    writer = spark.range(1).selectExpr(*columns.split(", ")).write.format("mirrorq")
+    refused(lambda: writer.mode("append").options(**given | options).save(), says)
+
+
+@pytest.mark.parametrize(("options", "columns", "says"), WRITES)
+def test_of_a_streams_write(
+    spark: SparkSession,
+    given: dict[str, str],
+    tmp_path: Path,
+    options: dict[str, str],
+    columns: str,
+    says: str,
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "rows").write_text("1\n")
+
+    def start() -> StreamingQuery:
+        rows: DataFrame = spark.readStream.format("text").load(str(source))
+        rows = rows.selectExpr("CAST(value AS BIGINT) AS id").selectExpr(*columns.split(", "))
+        writer = rows.writeStream.format("mirrorq").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.options(**given | options).start()
+
+    refused(lambda: patiently(start), says)
