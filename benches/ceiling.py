@@ -47,6 +47,8 @@ SILENCE_MS = 30_000
 """A member that hears nothing for this long ends: its neighbour is gone."""
 LINGER_MS = 1_000
 MEMBERS = 3
+SENT_LEAST = 2
+"""Batches, however long one takes."""
 NUMBER_BYTES = 8
 BATCH = b"batch"
 STOP = b"stop"
@@ -173,7 +175,8 @@ class Member:
         """Write them with one synced transaction, as few large values."""
         with self.store.begin(write=True) as txn:
             for run in runs(batches):
-                self.slot = (self.slot + 1) % SLOTS
+                slots = max(1, min(SLOTS, MAP_BYTES // 4 // len(run)))
+                self.slot = (self.slot + 1) % slots
                 txn.put(self.slot.to_bytes(4, "big"), run)
         self.durable += len(batches)
 
@@ -232,8 +235,9 @@ def run_first(member: Member, task: dict[str, Any]) -> dict[str, Any]:
     sent = stable = left_durable = 0
     start = time.perf_counter()
     end = start + task["seconds"]
-    while sent_at or time.perf_counter() < end:
-        room = task["in_flight"] - len(sent_at) if time.perf_counter() < end else 0
+    while sent_at or sent < SENT_LEAST or time.perf_counter() < end:
+        is_going_on = sent < SENT_LEAST or time.perf_counter() < end
+        room = task["in_flight"] - len(sent_at) if is_going_on else 0
         for _ in range(room):
             sent_at.append(time.perf_counter())
             if not is_alone:

@@ -38,6 +38,7 @@ PURE = (
     "deadlines",
     "declaration",
     "claims",
+    "checkpoints",
     "courier",
     "delays",
     "delivery",

@@ -23,7 +23,11 @@ STEP = 250_000
 """Messages of one step of the filling, after which progress is shown."""
 ROUNDS = 5
 """Of work on the deep queue and on an empty one in turn; the median counts."""
+RATE_LEAST = 100_000
+"""Messages a second that are worked on at least: less says nothing of a busy machine's rates."""
 DEEP, EMPTY = "deep", "empty"
+MARGIN = 5_000
+"""Messages that the queue with which the deep one is compared has all the time."""
 
 
 class Host:
@@ -52,8 +56,16 @@ class Host:
         handle: MirroredQueue = self._handles[name]
         return handle.status().messages
 
+    def top_up(self) -> None:
+        """Leave some behind in the other queue too: where a taker never sees the end of a queue,
+        some is fetched ahead, and goes back afterwards."""
+        missing = MARGIN - self.depth(EMPTY)
+        if missing > 0:
+            self.session(EMPTY).publish(BODY, missing, MARGIN)
+
     def enough(self, seconds: float) -> int:
-        return count_for(self.session(EMPTY), BODY, in_flight_of(len(BODY)), seconds)
+        count = count_for(self.session(EMPTY), BODY, in_flight_of(len(BODY)), seconds)
+        return max(count, int(RATE_LEAST * seconds))
 
 
 def publish(host: Host, name: str, count: int) -> None:
@@ -110,6 +122,7 @@ def _measure(settings: Settings, host: Remote, depth: int, rate: float, director
     memory = kernel.anonymous_mb(host.pid)
     # Three kinds of work in ten rounds: as much time altogether as other parts take.
     count = host.ask(Host.enough, settings.seconds / ROUNDS)
+    host.ask(Host.top_up)
     puts: dict[str, list[Spent]] = {DEEP: [], EMPTY: []}
     takes: dict[str, list[Spent]] = {DEEP: [], EMPTY: []}
     for number in range(ROUNDS):
@@ -130,9 +143,9 @@ def _measure(settings: Settings, host: Remote, depth: int, rate: float, director
             figures[f"{what}_{name}_us"] = median(each.cpu_us[0] for each in taken)
             counted = [n for each in taken if (n := each.instructions[0]) is not None]
             figures[f"{what}_{name}_instructions"] = median(counted) if counted else None
-        figures[f"{what}_share"] = (
-            100 * (figures[f"{what}_{DEEP}"] or 0) / (figures[f"{what}_{EMPTY}"] or 1)
-        )
+        if depth:
+            deep, empty = figures[f"{what}_{DEEP}"], figures[f"{what}_{EMPTY}"]
+            figures[f"{what}_share"] = 100 * (deep or 0) / (empty or 1)
     return found("depth", depth, **figures)
 
 

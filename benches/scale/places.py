@@ -17,7 +17,7 @@ from compare.measure import count_for, one_at_a_time
 from compare.mirrorq_peers import Batches, Singly, ready
 from compare.peer import START_S, in_flight_of
 from mirrorq import MirroredQueue, Node, connect
-from mirrorq.cli import bench
+from mirrorq.cli.bench import measure
 from mirrorq.client import Client
 from scale.cluster import QUEUE, Remote, Spent, addresses, cluster, spent, started
 from scale.part import Column, Part, Sample, Settings, found, tell
@@ -26,7 +26,14 @@ BODY = b"x" * 100
 NODES = 3
 ROUNDS = 3
 IN_FLIGHT = in_flight_of(len(BODY))
+LEAST = {"batches": 20_000, "single": 5_000}
+"""Messages a second that are worked on at least, however busy the machine is."""
 WAYS: dict[str, Callable[[MirroredQueue], Any]] = {"batches": Batches, "single": Singly}
+
+
+def _count_for(way: str, session: Any, seconds: float) -> int:
+    """Messages for so much time; a few thousand in any case, less says nothing."""
+    return max(count_for(session, BODY, IN_FLIGHT, seconds), int(LEAST[way] * seconds))
 
 
 # --- Where one takes ---------------------------------------------------------------------------
@@ -55,7 +62,7 @@ def run_takes(settings: Settings) -> Iterator[Sample]:
                 tell(f"takes: {place}, round {number + 1} of {ROUNDS}")
                 figures: dict[str, float | None] = {}
                 for way, session in WAYS.items():
-                    count = count_for(session(handle), BODY, IN_FLIGHT, settings.seconds)
+                    count = _count_for(way, session(handle), settings.seconds)
                     session(handle).publish(BODY, count, IN_FLIGHT)
                     took = spent(pids, [], count, partial(process.ask, take, way, count))
                     figures |= _costs(way, count, took)
@@ -126,7 +133,7 @@ class Host:
         with self._node.queue(QUEUE, passive=True) as handle:
             figures = {}
             for way, session in WAYS.items():
-                count = count_for(session(handle), BODY, IN_FLIGHT, seconds)
+                count = _count_for(way, session(handle), seconds)
                 start = time.perf_counter()
                 session(handle).publish(BODY, count, IN_FLIGHT)
                 figures[way] = count / (time.perf_counter() - start)
@@ -172,7 +179,7 @@ def run_bench(settings: Settings) -> Iterator[Sample]:
     for number in range(ROUNDS):
         tell(f"bench: round {number + 1} of {ROUNDS}")
         before = ceiling.measure(settings.path, seconds=settings.seconds)
-        measured = bench.measure(settings.path, settings.seconds / 2)
+        measured = measure(settings.path, settings.seconds / 2)
         after = ceiling.measure(settings.path, seconds=settings.seconds)
         figures = dict(zip(KEYS, (each.value for each in measured), strict=True))
         rate = median((before.messages_per_second, after.messages_per_second))

@@ -37,7 +37,7 @@ def _occasion(samples: Sequence[Sample]) -> str:
     days = sorted({each.day for each in samples})
     loads = [each.load for each in samples]
     return (
-        f"Medians of {runs}, {' to '.join(dict.fromkeys((days[0], days[-1])))}, "
+        f"Medians of up to {runs} samples, {' to '.join(dict.fromkeys((days[0], days[-1])))}, "
         f"load average {min(loads):.0f} to {max(loads):.0f}."
     )
 

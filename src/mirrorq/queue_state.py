@@ -69,6 +69,8 @@ from mirrorq.spans import Places, Spans
 from mirrorq.staging import Image as StagingImage
 from mirrorq.staging import Outcome, Staging
 
+RUN_BYTES = 16
+"""Of a run of a column, or a range, in the bytes of a state."""
 STATE_VERSION = 7
 OLDEST_VERSION = 1
 """The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
@@ -650,6 +652,12 @@ class QueueState:
             self.producers[self.producer_id(lsn)] = Producer(used_us=timestamp_us)
 
     # --- Bytes --------------------------------------------------------------------------
+
+    @property
+    def bytes_about(self) -> int:
+        """Of `encode`, without making it: what grows with the depth of the queue."""
+        runs = len(self.live) + len(self.sizes) + len(self.stamps) + len(self.ttls)
+        return RUN_BYTES * runs
 
     def encode(self) -> bytes:
         """The whole state as bytes; equal states give equal bytes."""

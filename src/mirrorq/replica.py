@@ -20,6 +20,7 @@ from collections import deque
 
 from msgspec import Struct
 
+from mirrorq.checkpoints import quiet_ms
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.courier import OutboxLoaded, Targets
@@ -70,8 +71,6 @@ WRITE_BEHIND_MS = 50
 of a node in one commit. It bounds what is lost when the power of all members fails at once."""
 WRITE_BEHIND_COST = 4 << 20
 """The same when messages would take so much room on the disk."""
-IDLE_CHECKPOINT_MS = 1000
-"""A queue that has been quiet for this long is checkpointed, so that its store is drained."""
 
 
 class ViewInstalled(Struct, frozen=True, gc=False):
@@ -729,7 +728,7 @@ class Replica:
         if due and self._bytes_since < 4 * self._checkpoint_bytes:
             # A state of many ranges is dear to write: let it wait until it pays.
             due = self._ops_since >= 16 * config.checkpoint_ops
-        return due or now_ms - self._applied_ms >= IDLE_CHECKPOINT_MS
+        return due or now_ms >= self._applied_ms + quiet_ms(self.state.bytes_about)
 
     def _checkpoint(self) -> bytes:
         data = self.state.encode()
@@ -763,7 +762,7 @@ class Replica:
         if self.ring.needs_tick:
             tick_ms = max(self._next_tick_ms, now_ms + 1)
         if self._ops_since:
-            checkpoint_ms = self._applied_ms + IDLE_CHECKPOINT_MS
+            checkpoint_ms = self._applied_ms + quiet_ms(self.state.bytes_about)
         if self.master is not None:
             master_ms = self.master.wake_at_ms(now_ms)
         mark_ms = self.ring.mark_at_ms

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pytest
+
+from mirrorq import checkpoints
+from mirrorq.effects import QueueWrite, RaftWrite
 from mirrorq.testing import SimulatedCluster
+from mirrorq.testing.disk import SimulatedDisk
+
+from .world import World
+
+PUTS = 20
 
 
 def test_an_idle_queue_is_not_stepped_and_a_node_that_starts_hears_what_it_counts() -> None:
@@ -30,3 +41,33 @@ def test_an_idle_queue_is_not_stepped_and_a_node_that_starts_hears_what_it_count
     cluster.start("c")
     reports = cluster.engine("c").reports
     assert cluster.run_until(lambda: all(queue_id in reports for queue_id in queues))
+
+
+@pytest.mark.parametrize(("cheap_bytes", "each_is_written"), [(1 << 20, True), (64, False)])
+def test_a_large_state_is_not_written_after_each_put(
+    monkeypatch: pytest.MonkeyPatch, cheap_bytes: int, each_is_written: bool
+) -> None:
+    """A put every two seconds into a queue whose state has a run for each message. A small state
+    is written after each; a large one waits, but not for ever."""
+    monkeypatch.setattr(checkpoints, "CHEAP_BYTES", cheap_bytes)
+    world = World("a")
+    written: list[int] = []
+    real = SimulatedDisk.commit
+
+    def commit(disk: SimulatedDisk, writes: Iterable[QueueWrite], raft: RaftWrite | None) -> None:
+        known = list(writes)
+        written.extend(len(each.state) for each in known if each.state is not None)
+        real(disk, known, raft)
+
+    monkeypatch.setattr(SimulatedDisk, "commit", commit)
+    producer = world.producer("a", 3 * PUTS)
+    assert world.cluster.run_until(lambda: producer.sent == producer.count)
+    world.cluster.run(checkpoints.QUIET_MS_MAX + 2000)
+    assert written, "quiet at last"
+    written.clear()
+    for number in range(PUTS):
+        world.producer("a", 1, f"p{number}")
+        world.cluster.run(2000)
+    assert (len(written) >= PUTS) == each_is_written, written
+    world.cluster.run(checkpoints.QUIET_MS_MAX + 2000)
+    assert written, "quiet at last"
