@@ -1,4 +1,5 @@
-"""From which shard a call takes: whole pieces where calls take many, and nobody is left out."""
+"""From which shard a call takes, and into which a put without a key goes: whole pieces where many
+come, and nobody is left out."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pytest
 
 from mirrorq.config import Config
 from mirrorq.receiver import CALLS_AHEAD
+from mirrorq.sharded.publisher import FEW, TURN_PART, ShardedPublisher
 from mirrorq.sharded.receiver import MANY, ShardedReceiver
 
 SHARDS = 6
@@ -23,6 +25,7 @@ class FakeReceiver:
         self.ahead = 0
         self.asked = 1
         self.hinted = 0
+        self.wanted = 0
         self.listeners: list[Any] = []
 
     def take_buffered(self, count: int) -> list[int]:
@@ -32,6 +35,9 @@ class FakeReceiver:
 
     def hint(self, count: int) -> None:
         self.hinted = count
+
+    def want(self, count: int) -> None:
+        self.wanted += count
 
 
 class Turns:
@@ -114,3 +120,97 @@ def test_a_shard_that_was_empty_is_asked_for_as_much_as_the_others(turns: Turns)
     turns.receiver._turn = 0
     turns.call(10)
     assert [shard.hinted for shard in turns.shards] == [512, 0, 512, 0, 512, 512]
+
+
+@pytest.mark.parametrize(("count", "each"), [(1, 1), (7, 2), (MANY, MANY), (1000, 1000)])
+def test_of_many_each_shard_is_asked_for_all(turns: Turns, count: int, each: int) -> None:
+    """So the first calls take whole pieces too. When the call ends nothing of it is wanted."""
+    turns.receiver.want(count)
+    assert [shard.wanted for shard in turns.shards] == [each] * SHARDS
+    turns.receiver.want(-count)
+    assert [shard.wanted for shard in turns.shards] == [0] * SHARDS
+
+
+# --- Puts without a key ---------------------------------------------------------------------
+
+
+class PutTurns:
+    """A publisher of shards that all run; the test says what is under way, and what is taken."""
+
+    def __init__(self) -> None:
+        self.given = dict.fromkeys(range(SHARDS), 0)
+        self.shards = [
+            SimpleNamespace(
+                _number=number, runs=True, _inbox=[], _publisher=SimpleNamespace(count=0)
+            )
+            for number in range(SHARDS)
+        ]
+        queue: Any = SimpleNamespace(_config=Config(), _outcomes=None, _parts=self.shards)
+        self.publisher = ShardedPublisher(queue)
+        self.publisher._is_curious = False
+
+    def put(self, count: int = 1) -> list[int]:
+        """Into which shards so many puts went, each turn once."""
+        turns: list[int] = []
+        for _ in range(count):
+            chosen: Any = self.publisher.next_ready()
+            chosen._inbox = [b""]
+            chosen._publisher.count += 1
+            self.given[chosen._number] += 1
+            if not turns or turns[-1] != chosen._number:
+                turns.append(chosen._number)
+        return turns
+
+    def take(self) -> None:
+        """The host takes what was put."""
+        for shard in self.shards:
+            shard._inbox = []
+
+
+def test_while_little_is_under_way_each_put_is_another_shards_turn() -> None:
+    """Taken by the host or not."""
+    turns = PutTurns()
+    assert turns.put(12) == [*range(SHARDS), *range(SHARDS)]
+    turns.take()
+    turns.put(FEW * SHARDS - 12)
+    assert set(turns.given.values()) == {FEW}
+
+
+def test_what_the_host_takes_together_is_one_shards() -> None:
+    """Under load: a turn lasts until the host has taken what was put in it."""
+    turns = PutTurns()
+    turns.put(100 * FEW * SHARDS)
+    turns.take()
+    first = turns.put(50)
+    assert len(first) == 1
+    assert turns.put(50) == first
+    turns.take()
+    assert turns.put(50) == [(first[0] + 1) % SHARDS]
+
+
+def test_a_turn_is_a_part_of_what_is_under_way() -> None:
+    """However quick puts come and however slow the host is, none is left out or gets most."""
+    turns = PutTurns()
+    turns.put(20_000)
+    assert max(turns.given.values()) < 20_000 / TURN_PART
+    assert min(turns.given.values()) > 20_000 / SHARDS / 4
+
+
+def test_over_many_turns_each_shard_is_given_as_much() -> None:
+    turns = PutTurns()
+    for _ in range(10 * SHARDS):
+        turns.put(300)
+        turns.take()
+        turns.put(300)
+        turns.take()
+    assert max(turns.given.values()) - min(turns.given.values()) <= 600
+
+
+def test_a_shard_that_does_not_run_has_no_turn() -> None:
+    """Whoever asks then looks closer."""
+    turns = PutTurns()
+    turns.put(100 * FEW * SHARDS)
+    for shard in turns.shards:
+        shard.runs = False
+    turns.take()
+    assert turns.publisher.next_ready() is None

@@ -22,6 +22,12 @@ __all__ = ["ShardedPublisher"]
 ALL_KNOWN_S = 0.3
 """A first put waits so long for the first word of all masters; then that of any will do."""
 
+FEW = 16
+"""While each shard has fewer messages under way than this, a turn is one put."""
+TURN_PART = 2
+"""Then it is at most this part of what is under way: so no shard is given much more than the
+others, however quick puts come."""
+
 Put = Callable[["Shard"], "Confirmation"]
 
 
@@ -32,6 +38,11 @@ class ShardedPublisher(Publisher):
         self._sharded = queue
         self._is_curious = True
         self._turn = 0
+        """Whose turn comes next."""
+        self._taking = queue._parts[0]
+        """The shard whose turn it is, in the middle of it."""
+        self._left = 0
+        """Puts that are left in its turn."""
         self._waiting = {}
         self._handle = queue
         self._config = queue._config
@@ -114,18 +125,29 @@ class ShardedPublisher(Publisher):
         """The shard whose turn it is, one that runs if any does."""
         shard = self._choice(0, 0, 0) or self._parts[self._turn]
         self._turn = (shard._number + 1) % len(self._parts)
+        self._left = 0
         return shard
 
     def next_ready(self) -> Shard | None:
-        """The shard whose turn it is, which then is the next one's, if it runs and may have room:
-        as a rule. None: look closer, as `put_anywhere` does."""
+        """The shard that takes the next put, if it runs and may have room: as a rule. None: look
+        closer, as `put_anywhere` does.
+
+        A turn is one put while little is under way, and longer the more it is; but it ends when
+        the host has taken what was put in it: what a shard is given then leaves together.
+        """
+        if self._left > 0 and self._taking._inbox:
+            self._left -= 1
+            return self._taking
         if self._is_curious:
             return None
-        parts, turn = self._parts, self._turn
-        shard = parts[turn]
+        shard = self._parts[self._turn]
         if not shard.runs:
             return None
-        self._turn = (turn + 1) % len(parts)
+        self._turn = (self._turn + 1) % len(self._parts)
+        self._taking, self._left = shard, 0
+        under_way = self.count
+        if under_way >= FEW * len(self._parts):
+            self._left = under_way // TURN_PART - 1
         return shard
 
     def _in_turn(self) -> list[Shard]:
@@ -157,6 +179,7 @@ class ShardedPublisher(Publisher):
             shard = self._choice(count, size, size)
             if shard is not None:
                 self._turn = (shard._number + 1) % len(self._parts)
+                self._left = 0
                 try:
                     return put(shard)
                 except Full:

@@ -55,8 +55,15 @@ class ShardedReceiver(Receiver):
         return next((why for p in self._parts if (why := p._receiver.refused)), "")
 
     def want(self, count: int) -> None:
-        """So many messages more (less, when negative) are waited for, wherever they come from."""
-        each = share(abs(count), self._sharded.shards)
+        """So many messages more (less, when negative) are waited for, wherever they come from.
+
+        Few are asked for in parts. Of many each shard is asked for all, as far as the handle's
+        bound on what is ahead of calls goes: what comes in six pieces costs six times as much, and
+        what this call leaves is the next one's, or goes back.
+        """
+        each = abs(count)
+        if each < MANY:
+            each = share(each, self._sharded.shards)
         for part in self._parts:
             part._receiver.want(each if count > 0 else -each)
 
