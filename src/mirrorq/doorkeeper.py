@@ -60,6 +60,11 @@ class Doorkeeper:
             out.disconnects += contacts.disconnects
             contacts.connects, contacts.disconnects = [], []
 
+    def on_founded(self) -> None:
+        """This node is in a cluster: it looks for none any more."""
+        self.contacts.end_seeds()
+        self.unwelcome = ""
+
     @property
     def has_listeners(self) -> bool:
         """Whether anybody is to hear from this node now and then."""

@@ -278,7 +278,7 @@ class World:
             mock.patch("mirrorq.store.node_store.secrets.randbelow", chance.randrange),
             mock.patch("mirrorq.node.secrets.randbits", chance.getrandbits),
             # Snapshots of the catalog are to be sent, too.
-            mock.patch("mirrorq.engine.COMPACT_ENTRIES", 3),
+            mock.patch("mirrorq.engine.follower.COMPACT_ENTRIES", 3),
             mock.patch.object(clock, "now_ms", self._now_ms),
             mock.patch.object(clock, "wall_us", self._wall_us),
         ):

@@ -127,11 +127,11 @@ def test_a_node_joins_while_another_is_dead() -> None:
     world = World()
     world.cluster.kill("c")
     world.cluster.run(3000)
-    term = world.cluster.engine("a")._raft.term
+    term = world.cluster.engine("a")._consensus.raft.term
     world.cluster.add("d", "b")
     world.cluster.start("d")
     world.until_in_sync(*"abd")
-    assert world.cluster.engine("a")._raft.term == term
+    assert world.cluster.engine("a")._consensus.raft.term == term
     world.cluster.start("c")
     world.data_nodes = tuple("abcd")
     world.check()

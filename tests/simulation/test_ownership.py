@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from mirrorq import engine
+from mirrorq.engine import follower
 from mirrorq.engine_events import Ask, Forget
 from mirrorq.messages import DeclareQueue, View
 from mirrorq.testing import checkers
@@ -249,7 +249,7 @@ def test_a_reign_that_was_learned_from_a_snapshot_begins_as_it_was_meant(
     """After a full stop A is promoted, cold, by a leader that it cannot hear at that moment. It
     learns of that from a snapshot, when B has joined: its first op still drops transient
     messages."""
-    monkeypatch.setattr(engine, "COMPACT_ENTRIES", 1)
+    monkeypatch.setattr(follower, "COMPACT_ENTRIES", 1)
     cluster = SimulatedCluster(tuple("abvw"), seed=6, witnesses=tuple("vw"))
     cluster.start()
     queue_id = cluster.declare("a", "orders")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import mirrorq.engine
 from mirrorq.engine_events import Ask, FromPeer
 from mirrorq.messages import CatalogRequest, ClearPolicy, DeclareQueue, SetPolicy
 from mirrorq.policy import parse, to_text
@@ -59,7 +58,7 @@ def test_a_request_whose_answer_was_lost_is_not_done_again(
 ) -> None:
     """b asks and is cut off. It is done, and undone by another; b learns of all that from a
     snapshot, in which its entry is no more, asks again, and is told that it was done."""
-    monkeypatch.setattr(mirrorq.engine, "COMPACT_ENTRIES", 5)
+    monkeypatch.setattr("mirrorq.engine.follower.COMPACT_ENTRIES", 5)
     world = Placed()
     name = follower(world)
     others = [one for one in "abc" if one != name]

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-import mirrorq.engine
 from mirrorq.catalog import LaterVersion
-from mirrorq.engine import Engine
+from mirrorq.engine import follower
 from mirrorq.messages import SetPolicy
 from mirrorq.policy import parse, to_text
 from mirrorq.raft.messages import RaftEntry
@@ -21,13 +20,13 @@ class Older:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, names: str) -> None:
         self.names = names
-        apply, unpack = Engine._apply_command, mirrorq.engine.unpack
+        apply, unpack = follower.Follower._apply_command, follower.unpack
         applying = ""
 
-        def applied(engine: Engine, now_ms: int, entry: RaftEntry) -> None:
+        def applied(here: follower.Follower, now_ms: int, entry: RaftEntry) -> None:
             nonlocal applying
-            applying = engine.me.node
-            apply(engine, now_ms, entry)
+            applying = here._life.me.node
+            apply(here, now_ms, entry)
 
         def unpacked(entry: RaftEntry) -> Any:
             found = unpack(entry)
@@ -35,8 +34,8 @@ class Older:
                 raise LaterVersion("catalog command 6 is of a later version: upgrade this node")
             return found
 
-        monkeypatch.setattr(Engine, "_apply_command", applied)
-        monkeypatch.setattr(mirrorq.engine, "unpack", unpacked)
+        monkeypatch.setattr(follower.Follower, "_apply_command", applied)
+        monkeypatch.setattr(follower, "unpack", unpacked)
 
 
 @pytest.mark.parametrize("old", ["a", "c"])

@@ -1,0 +1,254 @@
+"""This node's part in founding its cluster, and in Raft: what the catalog's log has, who leads.
+
+Whatever Raft says is agreed is applied by the `follower`; who leads is told to `leadership`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirrorq.asks import NOBODY
+from mirrorq.deadlines import FOREVER_MS
+from mirrorq.engine.life import Life
+from mirrorq.founding import Founded, Founding, FoundingEvent, FoundingTick, joining
+from mirrorq.lease import Leading
+from mirrorq.messages import CatalogCommand, NameCluster, StoreId
+from mirrorq.peers import Peer
+from mirrorq.proposals import pack
+from mirrorq.raft import (
+    Compact,
+    Found,
+    Promise,
+    Propose,
+    ProposeVoters,
+    Raft,
+    RaftEffects,
+    RaftEvent,
+    Tick,
+    merge_writes,
+)
+
+if TYPE_CHECKING:
+    from mirrorq.engine.follower import Follower
+    from mirrorq.engine.leadership import Leadership
+
+__all__ = ["Consensus"]
+
+
+class Consensus:
+    """Raft and founding, which step each other.
+
+    Args:
+        life: what the engine's parts share.
+        raft: as the disk has it.
+        joins: endpoints of a cluster through which an empty store joins it.
+    """
+
+    def __init__(self, life: Life, raft: Raft, joins: tuple[str, ...], now_ms: int) -> None:
+        self.raft = raft
+        self.joins = joins
+        """() once this store is in a cluster."""
+        self.founding = Founding(
+            life.store,
+            life.doorkeeper.names,
+            raft.founding,
+            life.config,
+            founded=raft.is_founded,
+            may_found=not joins,
+        )
+        self.led_ms = now_ms
+        """When this node last knew of a leader: of a majority that it is in contact with."""
+        self.has_news = True
+        """Raft or the founding has been stepped: there may be something to tend."""
+        self._life = life
+        self._led_by: StoreId | None = None
+        self._led_until_ms = now_ms
+        """Until then at least it knows of that leader, if it leads on."""
+        self._number = 0
+        """Of the last proposal to Raft."""
+        self._named_term = 0
+        """Term in which this leader has proposed an id for the cluster."""
+        self._tended: object = None
+        """Of Raft: what `tend` has looked at; none of it changes while all is idle."""
+        self._admissions: dict[StoreId, None] = {}
+        """Stores that ask to be voters."""
+        self._raft_wake = self._founding_wake = now_ms
+
+    def begin(self, follower: Follower, leadership: Leadership) -> None:
+        """Tell these two from now on."""
+        self._follower = follower
+        self._leadership = leadership
+
+    def start(self, now_ms: int) -> None:
+        """The node starts: what its disk has was applied."""
+        if self.joins and self.raft.founding != joining(self.joins):
+            self.step(now_ms, Promise(joining(self.joins)))
+        if not self.raft.is_founded:
+            self.found(now_ms, FoundingTick())
+
+    # --- Queries --------------------------------------------------------------------------
+
+    @property
+    def leading(self) -> Leading | None:
+        """What this node knows as the leader, None when it is none."""
+        raft = self.raft
+        if not raft.is_leader:
+            return None
+        contact_ms = raft.majority_contact_ms
+        return Leading(
+            raft.term,
+            raft.own_term_applied,
+            raft.commit_index,
+            -1 if contact_ms is None else contact_ms,
+            raft.voters,
+        )
+
+    def is_foreign(self, store: StoreId) -> bool:
+        """Whether a store is certainly none of this cluster's (or no longer): only the leader
+        knows, for its voters are the newest."""
+        raft = self.raft
+        return raft.is_leader and raft.own_term_applied and store not in raft.voters
+
+    def is_peer_foreign(self, peer: Peer, store: StoreId) -> bool:
+        """The same of one whose messages come often."""
+        voters = self.raft.voters
+        if peer.voters is not voters:
+            if store not in voters:
+                return self.is_foreign(store)
+            peer.voters = voters
+        return False
+
+    def waiting_text(self) -> str:
+        """What keeps this node from being founded, "" when it is."""
+        if self.raft.is_founded:
+            return ""
+        if self.joins:
+            return f"waits to be admitted by the cluster at {', '.join(self.joins)}"
+        if self.founding.stuck:
+            return self.founding.stuck
+        names = self.founding.waiting_for
+        return f"waiting for {', '.join(names)}" if names else "waiting to be admitted"
+
+    # --- Steps ----------------------------------------------------------------------------
+
+    def step(self, now_ms: int, event: RaftEvent) -> None:
+        """Step Raft, and do what it wants done."""
+        raft, out = self.raft, self._life.out
+        was_founded, was_leader = raft.is_founded, raft.is_leader
+        effects: RaftEffects = raft.step(now_ms, event)
+        self.has_news = True
+        self._raft_wake = _or_forever(effects.wake_at_ms)
+        if effects.persist is not None:
+            out.raft = merge_writes(out.raft, effects.persist)
+            self._life.hosting.rounds.note_raft(effects.write_number)
+        for store, message in effects.send:
+            out.send.append((store.node, message))
+        if effects.install is not None:
+            self._follower.restore(now_ms, effects.install.data)
+        for entry in effects.apply:
+            snapshot = self._follower.apply(now_ms, entry)
+            if snapshot is not None:
+                self.step(now_ms, Compact(entry.index, snapshot))
+        if not was_founded and raft.is_founded:
+            self._on_founded(now_ms)
+        is_news = was_leader is not raft.is_leader
+        if is_news:
+            leads = "leads" if raft.is_leader else "no longer leads"
+            self._life.notice("leader", f"{leads} the catalog in term {raft.term}")
+        self._leadership.on_raft(now_ms, is_news=is_news, has_applied=bool(effects.apply))
+
+    def found(self, now_ms: int, event: FoundingEvent) -> None:
+        """Step the founding, and do what it wants done."""
+        self.has_news = True
+        effects = self.founding.step(now_ms, event)
+        self._founding_wake = _or_forever(effects.wake_at_ms)
+        if effects.promise is not None:
+            self.step(now_ms, Promise(effects.promise))
+        if effects.found is not None:
+            self.step(now_ms, Found(effects.found))
+        self._life.out.send.extend((store.node, message) for store, message in effects.send)
+        self._admissions.update(dict.fromkeys(effects.admit))
+
+    def _on_founded(self, now_ms: int) -> None:
+        self.found(now_ms, Founded())
+        self._life.doorkeeper.on_founded()
+        self.joins = ()
+        self._life.notice("founded", "the cluster is founded")
+
+    # --- Time -----------------------------------------------------------------------------
+
+    def run_timers(self, now_ms: int) -> None:
+        """Step what is due, and note whether there is a leader."""
+        raft = self.raft
+        if self._founding_wake <= now_ms and not raft.is_founded:
+            self.found(now_ms, FoundingTick())
+        if self._raft_wake <= now_ms:
+            self.step(now_ms, Tick())
+        if raft.leader is not None:
+            if now_ms >= self._led_until_ms or raft.leader is not self._led_by:
+                self._led_by = raft.leader
+                config = self._life.config
+                self._led_until_ms = raft.heard_ms + config.election_ms + config.election_spread_ms
+            if now_ms < self._led_until_ms:
+                self.led_ms = now_ms
+
+    def wake_at_ms(self) -> int:
+        """When the next timer is due."""
+        if self._founding_wake < self._raft_wake and not self.raft.is_founded:
+            return self._founding_wake
+        return self._raft_wake
+
+    # --- As leader ------------------------------------------------------------------------
+
+    def tend(self, now_ms: int) -> None:
+        """Give the cluster its id, end votes of forgotten stores, admit others: all as leader."""
+        raft = self.raft
+        self.has_news = False
+        tended = (raft.role, raft.term, raft.commit_index, raft.last_index)
+        if tended == self._tended and not self._admissions:
+            return
+        self._tended = tended
+        if not raft.is_leader:
+            self._admissions.clear()
+            return
+        if not raft.own_term_applied:
+            return
+        catalog, me = self._life.catalog, self._life.me
+        if not catalog.cluster and self._named_term != raft.term:
+            self._named_term = raft.term
+            self.propose(now_ms, NameCluster(me.store or 1))
+        if not raft.is_changing_voters:
+            stay = tuple(voter for voter in raft.voters if not catalog.is_past(voter))
+            if len(stay) < len(raft.voters):
+                gone = next(voter for voter in raft.voters if voter not in stay)
+                self._propose_voters(now_ms, tuple(v for v in raft.voters if v != gone))
+            else:
+                self._admit(now_ms)
+
+    def _admit(self, now_ms: int) -> None:
+        """Make stores that ask for it voters: the old one of that name goes first."""
+        voters = self.raft.voters
+        for store in list(self._admissions):
+            if store in voters or self._life.catalog.is_past(store):
+                del self._admissions[store]
+                continue
+            others = tuple(voter for voter in voters if voter.node != store.node)
+            self._propose_voters(now_ms, others if len(others) < len(voters) else (*others, store))
+            return
+
+    def _propose_voters(self, now_ms: int, voters: tuple[StoreId, ...]) -> None:
+        self._number += 1
+        self.step(now_ms, ProposeVoters(self._number, voters))
+
+    def propose(self, now_ms: int, command: CatalogCommand) -> None:
+        """A wish of the leader's own."""
+        self.log(now_ms, pack(self._life.me, NOBODY, command))
+
+    def log(self, now_ms: int, data: bytes) -> None:
+        """Put a proposal into Raft's log, if this node leads."""
+        self._number += 1
+        self.step(now_ms, Propose(self._number, data))
+
+
+def _or_forever(at_ms: int | None) -> int:
+    return FOREVER_MS if at_ms is None else at_ms

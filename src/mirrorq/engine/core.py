@@ -1,0 +1,448 @@
+"""One node's engine: gives what arrives and what is due to the part that it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import get_args
+
+from mirrorq.asks import Asks
+from mirrorq.catalog import Catalog
+from mirrorq.codec import OpCodec
+from mirrorq.config import Config
+from mirrorq.contacts import MARK
+from mirrorq.courier import OutboxLoaded
+from mirrorq.deadlines import FOREVER_MS
+from mirrorq.doorkeeper import Doorkeeper
+from mirrorq.effects import Persisted, QueueImage, RaftImage
+from mirrorq.engine.consensus import Consensus
+from mirrorq.engine.follower import Follower
+from mirrorq.engine.greetings import Greetings
+from mirrorq.engine.leadership import Leadership
+from mirrorq.engine.lease_keeping import LeaseKeeping
+from mirrorq.engine.life import Life
+from mirrorq.engine.petitions import Petitions
+from mirrorq.engine_events import (
+    Ask,
+    Committed,
+    EngineEffects,
+    EngineEvent,
+    Forget,
+    FromPeer,
+    FromSession,
+    LinkDown,
+    LinkUp,
+    NotSent,
+    Probed,
+    Release,
+    SessionClosed,
+    SessionOpened,
+    WriteAll,
+)
+from mirrorq.founding import (
+    FOUNDING_MESSAGES,
+    AdmissionRequest,
+    FoundingMessage,
+    FoundingReceived,
+    joins_through,
+)
+from mirrorq.hosting import Hosting
+from mirrorq.lease import LeaseHolder
+from mirrorq.messages import (
+    CatalogAnswer,
+    CatalogRequest,
+    Deliver,
+    Directory,
+    Hello,
+    LeaseAnswer,
+    LeaseRelease,
+    LeaseRequest,
+    MemberId,
+    QueueReport,
+    RegisterNode,
+    RingMessage,
+    SessionReply,
+    SessionRequest,
+    StoreId,
+    SyncReport,
+    Unwelcome,
+    Yield,
+    Yielded,
+)
+from mirrorq.proposals import recorded_endpoints
+from mirrorq.raft import (
+    RAFT_MESSAGES,
+    Late,
+    Raft,
+    Received,
+)
+from mirrorq.replica import (
+    RingReceived,
+    Undelivered,
+    YieldAsked,
+)
+from mirrorq.replica import WriteAll as WriteAllOf
+from mirrorq.supervisor_events import LinkDown as SupervisorLinkDown
+from mirrorq.supervisor_events import Tick as SupervisorTick
+from mirrorq.view import in_sync_ids
+
+LATE_FACTOR = 5
+"""Steps that are late by more than a heartbeat divided by this are told to Raft."""
+
+
+class Engine:
+    """The pure half of a node."""
+
+    def __init__(
+        self,
+        me: MemberId,
+        endpoint: str,
+        peers: Mapping[str, str],
+        config: Config,
+        codec: OpCodec,
+        raft_image: RaftImage,
+        queue_images: Iterable[QueueImage],
+        *,
+        join: tuple[str, ...] = (),
+        witness: bool = False,
+        seed: int = 0,
+        now_ms: int = 0,
+    ) -> None:
+        """Continue from what the disk holds.
+
+        Args:
+            endpoint: where others reach this node, "" when it listens nowhere.
+            peers: the nodes that the configuration names, with their endpoints.
+            join: endpoints of a cluster through which an empty store joins it.
+        """
+        self.me = me
+        self.config = config
+        self.asks = Asks()
+        self.hosting = Hosting(
+            me, config, codec, queue_images, Catalog(), self.asks, self.is_alive
+        )
+        self.replicas = self.hosting.replicas
+        self.reports = self.hosting.reports
+        self.sync_reports = self.hosting.sync_reports
+        self.lease = self.hosting.lease
+        self.room = self.hosting.room
+        """Set by the driver before each step."""
+        raft = Raft(StoreId(me.node, me.store), raft_image, config, seed)
+        joins = () if raft.is_founded else join or joins_through(raft.founding)
+        self._doorkeeper = Doorkeeper(me, endpoint, peers, joins, config.failure_ms)
+        self._life = life = Life(me, config, self.hosting, self._doorkeeper)
+        holder = LeaseHolder(me, config.lease_ms)
+        self._consensus = Consensus(life, raft, joins, now_ms)
+        self._leadership = Leadership(life, self._consensus, holder, now_ms)
+        self._greetings = Greetings(life, self._consensus, self._leadership, endpoint)
+        registration = RegisterNode(me.node, me.store, me.incarnation, endpoint, witness)
+        self._petitions = Petitions(
+            life, self.asks, self._consensus, self._leadership, registration
+        )
+        self._follower = Follower(life, self._leadership, self._petitions)
+        self._consensus.begin(self._follower, self._leadership)
+        self._lease_keeping = LeaseKeeping(
+            life, holder, self._consensus, self._follower, self._petitions
+        )
+        self._hello_ms = now_ms - config.heartbeat_ms
+        self._wanted_ms = FOREVER_MS
+        """When this node wanted to be stepped next."""
+        self._next_out = EngineEffects()
+        life.begin(self._next_out)
+        self._start(now_ms, raft_image)
+
+    def _start(self, now_ms: int, image: RaftImage) -> None:
+        if image.snapshot is not None and image.snapshot.data:
+            self._follower.restore(now_ms, image.snapshot.data)
+        for name, endpoint in recorded_endpoints(image).items():
+            self._doorkeeper.meet(name, endpoint)
+        self._consensus.start(now_ms)
+        self._doorkeeper.end()
+
+    # --- Queries ------------------------------------------------------------------------
+
+    @property
+    def catalog(self) -> Catalog:
+        """As applied on this node."""
+        return self._life.catalog
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """Names of those that are raised here; set by the driver."""
+        return self._life.alarms
+
+    @alarms.setter
+    def alarms(self, names: tuple[str, ...]) -> None:
+        self._life.alarms = names
+
+    @property
+    def leader(self) -> str | None:
+        """Name of the catalog's leader as this node knows it."""
+        leader = self._consensus.raft.leader
+        return leader.node if leader is not None else None
+
+    @property
+    def is_founded(self) -> bool:
+        return self._consensus.raft.is_founded
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the catalog knows this life of the node: it takes part."""
+        return self._life.is_registered
+
+    @property
+    def outdated(self) -> str:
+        """Why this node has stopped following the catalog, "" as a rule."""
+        return self._follower.outdated
+
+    @property
+    def voters(self) -> tuple[StoreId, ...]:
+        return self._consensus.raft.voters
+
+    def is_paused(self, now_ms: int) -> bool:
+        """No contact with a majority of the cluster."""
+        return now_ms - self._consensus.led_ms > self.config.heartbeat_ms
+
+    def is_alive(self, member: MemberId) -> bool:
+        """Whether this life of a node runs, as far as this node knows."""
+        return member == self.me or self._leadership.is_alive(member)
+
+    def alarms_of(self, member: MemberId) -> tuple[str, ...]:
+        """Names of the alarms of this life of a node, as it last said."""
+        if member == self.me:
+            return self.alarms
+        peer = self._doorkeeper.peers.find(member.node)
+        if peer is None or peer.gone or peer.member != member or peer.greeting is None:
+            return ()
+        return peer.greeting[0].alarms
+
+    @property
+    def has_left(self) -> bool:
+        """After `Release`: whether nothing more is to be waited for. The catalog knows that
+        this end is a shutdown, and no queue with a mirror in sync is mastered here; or no
+        majority runs that could do anything."""
+        stores = [self._life.store]
+        for peer in self._doorkeeper.peers.all():
+            if peer.member is not None and not peer.gone:
+                stores.append(StoreId(peer.member.node, peer.member.store))
+        if 2 * sum(voter in stores for voter in self.voters) <= len(self.voters):
+            return True
+        if self.is_registered and not self.catalog.was_stopped(self.me):
+            return False
+        return not any(
+            record.view.members[0].id == self.me and len(in_sync_ids(record.view)) > 1
+            for record in self.catalog.queues()
+        )
+
+    def may_deliver(self, reply: SessionReply, now_ms: int) -> bool:
+        """Whether a hand-out decided here may still be sent: the reign and the lease go on."""
+        replica = self.hosting.replicas.get(reply.queue_id)
+        master = replica.master if replica is not None else None
+        is_reign = master is not None and master.reign == reply.epoch
+        if not is_reign or master is None or master.has_yielded:
+            return False
+        return now_ms < self.hosting.lease.until_ms
+
+    def waiting_text(self) -> str:
+        """What keeps this node from taking part in a cluster, "" when nothing does."""
+        if self.outdated:
+            return f"has stopped following the catalog: {self.outdated}"
+        if self._doorkeeper.unwelcome:
+            return f"is kept out: {self._doorkeeper.unwelcome}"
+        return self._consensus.waiting_text()
+
+    # --- The step -----------------------------------------------------------------------
+
+    def step(self, now_ms: int, wall_us: int, events: Iterable[EngineEvent]) -> EngineEffects:
+        """Take everything that arrived; see the module's text for what to do with the rest."""
+        out = self._next_out
+        self._life.begin(out)
+        hosting, petitions = self.hosting, self._petitions
+        if (now_ms - self._wanted_ms) * LATE_FACTOR > self.config.heartbeat_ms:
+            # Others are not silent because this process was given no time.
+            self._consensus.step(now_ms, Late(now_ms - self._wanted_ms))
+        hosting.count_held_back()
+        for event in events:
+            if type(event) is FromPeer:
+                self._on_peer(now_ms, event)
+            else:
+                self._on_event(now_ms, event)
+        self._run_timers(now_ms)
+        if self.asks.has_endings:
+            petitions.tell_endings(now_ms)
+        if self.asks or not self._life.was_registered:
+            petitions.send(now_ms)
+        self._lease_keeping.hold(now_ms)
+        if hosting.is_due(now_ms):
+            hosting.run(now_ms, wall_us)
+            if hosting.has_asked:
+                hosting.has_asked = False
+                petitions.send(now_ms)
+            if hosting.promises:
+                petitions.send_promises(now_ms)
+            self._lease_keeping.hold(now_ms)
+        if hosting.news:
+            hosting.tell_masters()
+        self._doorkeeper.end()
+        if out.writes or out.raft is not None:
+            out.round = hosting.rounds.close()
+        self._next_out = EngineEffects()
+        self._wanted_ms = wake_ms = self._wake_at_ms(now_ms)
+        out.wake_at_ms = None if wake_ms == FOREVER_MS else wake_ms
+        return out
+
+    def _on_event(self, now_ms: int, event: EngineEvent) -> None:
+        match event:
+            case FromPeer():
+                self._on_peer(now_ms, event)
+            case FromSession():
+                self.hosting.route(event.request)
+            case Committed():
+                self._on_committed(now_ms, event.round)
+            case SessionOpened():
+                self.hosting.open_session(event.session, event.queue_id)
+            case SessionClosed():
+                self.hosting.close_session(event.session, event.queue_id)
+            case LinkUp():
+                self.hosting.on_link(event.node)
+                self._greetings.say(event.node)
+                self._doorkeeper.say_unwelcome(event.node)
+            case LinkDown():
+                self.hosting.on_link(event.node)
+                if event.node[:1] != MARK:
+                    self._leadership.supervise(now_ms, SupervisorLinkDown(event.node))
+            case Probed():
+                self._leadership.on_probed(now_ms, event.node, refused=event.refused)
+            case Ask():
+                self._petitions.begin(event.token, event.command)
+            case Forget():
+                self._petitions.forget(event.token)
+            case OutboxLoaded():
+                self.hosting.post(event.queue_id, event)
+            case NotSent():
+                reply = event.reply
+                if isinstance(reply.reply, Deliver):
+                    undelivered = Undelivered(reply.session, reply.reply)
+                    self.hosting.post(reply.queue_id, undelivered)
+            case WriteAll():
+                self.hosting.post_all(WriteAllOf())
+            case Release():
+                self._lease_keeping.release(now_ms)
+                self._petitions.stop()
+
+    def _on_committed(self, now_ms: int, number: int) -> None:
+        for committed in self.hosting.rounds.committed(number):
+            self.hosting.on_committed(committed)
+            if committed.raft:
+                self._consensus.step(now_ms, Persisted(committed.raft))
+
+    # --- Peers --------------------------------------------------------------------------
+
+    def _on_peer(self, now_ms: int, event: FromPeer) -> None:
+        message = event.message
+        if isinstance(message, Hello):
+            if message.node == event.node and message.incarnation == event.incarnation:
+                self._greetings.on_hello(now_ms, message)
+            return
+        peer = self._doorkeeper.peers.on_heard(now_ms, event.node, event.incarnation)
+        if peer is None:
+            return
+        member, store = peer.member, peer.store
+        assert member is not None
+        assert store is not None
+        if isinstance(message, RAFT_MESSAGES):
+            self._consensus.step(now_ms, Received(store, message))
+        elif isinstance(message, FOUNDING_MESSAGES):
+            self._on_founding(now_ms, member, message)
+        elif self._consensus.is_peer_foreign(peer, store):
+            return
+        elif type(message) in _OF_RINGS:
+            queue_id: int = message.queue_id  # type: ignore[attr-defined]
+            self.hosting.post(queue_id, RingReceived(member, message))  # type: ignore[arg-type]
+        elif isinstance(message, SessionRequest):
+            self.hosting.take_request(message)
+        elif isinstance(message, SessionReply):
+            self.hosting.take_reply(message)
+        else:
+            self._on_control(now_ms, member, message)
+
+    def _on_founding(self, now_ms: int, member: MemberId, message: FoundingMessage) -> None:
+        if not isinstance(message, AdmissionRequest) or self._greetings.may_ask(member, message):
+            store = StoreId(member.node, member.store)
+            self._consensus.found(now_ms, FoundingReceived(store, message))
+
+    def _on_control(self, now_ms: int, member: MemberId, message: object) -> None:
+        match message:
+            case LeaseAnswer():
+                self._lease_keeping.on_answer(message)
+            case LeaseRequest() | LeaseRelease():
+                if message.member == member:
+                    self._leadership.supervise(now_ms, message)
+            case CatalogRequest():
+                if message.member == member:
+                    self._petitions.on_request(now_ms, message)
+            case CatalogAnswer():
+                self._petitions.on_answer(message)
+            case Yield():
+                self.hosting.post(message.queue_id, YieldAsked(message.epoch))
+            case Yielded():
+                if message.member == member:
+                    self._leadership.supervise(now_ms, message)
+            case QueueReport():
+                self.hosting.reports.note(now_ms, self.catalog, member, message)
+            case SyncReport():
+                self.hosting.sync_reports.note(member, message)
+            case Directory():
+                if not self.is_founded:
+                    for name, endpoint in message.nodes:
+                        self._doorkeeper.meet(name, endpoint)
+            case Unwelcome():
+                if not self.is_registered or self.leader is None:
+                    self._doorkeeper.on_unwelcome(message.text)
+            case _:
+                pass
+
+    # --- Time ---------------------------------------------------------------------------
+
+    def _run_timers(self, now_ms: int) -> None:
+        consensus = self._consensus
+        consensus.run_timers(now_ms)
+        if now_ms - self._hello_ms >= self.config.heartbeat_ms:
+            # All nodes' ticks are at the same times, so that a node's queues wake it but once.
+            self._hello_ms = now_ms - now_ms % self.config.heartbeat_ms
+            self._show_life(now_ms)
+        if self._leadership.wake_ms <= now_ms:
+            self._leadership.supervise(now_ms, SupervisorTick())
+        if consensus.has_news:
+            consensus.tend(now_ms)
+
+    def _show_life(self, now_ms: int) -> None:
+        """At each heartbeat: hellos, reports, and a look at who is silent."""
+        hosting, peers = self.hosting, self._doorkeeper.peers
+        self._greetings.say_to_all()
+        for name in self._doorkeeper.newly_silent(now_ms):
+            self._life.on_gone(name)
+        reports = hosting.take_reports(now_ms)
+        sent = [(peer.name, report) for report in reports for peer in peers.all()]
+        self._life.out.send.extend(sent)
+        if self.is_registered:
+            hosting.ask_for_leftovers(now_ms)
+        hosting.promise_again()
+        self._petitions.send_promises(now_ms)
+
+    def _wake_at_ms(self, now_ms: int) -> int:
+        wake = min(
+            self._consensus.wake_at_ms(),
+            self._leadership.wake_ms,
+            self.hosting.wake_at_ms(now_ms),
+        )
+        hello_ms = self._hello_ms + self.config.heartbeat_ms
+        if hello_ms < wake and self._doorkeeper.has_listeners:
+            wake = hello_ms
+        lease_ms = self._lease_keeping.wake_at_ms(now_ms)
+        if lease_ms is not None and lease_ms < wake:
+            wake = lease_ms
+        asks_ms = self.asks.wake_at_ms(self._consensus.raft.leader is not None)
+        return wake if asks_ms is None else min(wake, asks_ms)
+
+
+_OF_RINGS = frozenset(get_args(RingMessage))

@@ -1,0 +1,98 @@
+"""The catalog as it is applied on this node, and who is told what has changed in it."""
+
+from __future__ import annotations
+
+from mirrorq.catalog import Catalog, LaterVersion
+from mirrorq.deadlines import FOREVER_MS
+from mirrorq.effects import RaftEntry
+from mirrorq.engine.leadership import Leadership
+from mirrorq.engine.life import Life
+from mirrorq.engine.petitions import Petitions
+from mirrorq.errors import ProtocolError
+from mirrorq.messages import DropCopy
+from mirrorq.proposals import unpack
+from mirrorq.raft import KIND_COMMAND
+from mirrorq.supervisor_events import CatalogReplaced
+
+__all__ = ["Follower"]
+
+COMPACT_ENTRIES = 1000
+"""Raft's log is replaced by a snapshot after so many applied entries."""
+
+
+class Follower:
+    """Applies what Raft has agreed on."""
+
+    def __init__(self, life: Life, leadership: Leadership, petitions: Petitions) -> None:
+        self.outdated = ""
+        """Why this node has stopped following the catalog, "" as a rule. It still votes and keeps
+        entries; it hands out nothing, for its queues' views may have changed."""
+        self.applied_max = FOREVER_MS
+        """The last entry before the one that it cannot apply."""
+        self._life = life
+        self._leadership = leadership
+        self._petitions = petitions
+        self._since_compact = 0
+        """Entries applied since the last snapshot."""
+
+    def apply(self, now_ms: int, entry: RaftEntry) -> bytes | None:
+        """Apply the next entry; return a snapshot now and then, which replaces the log so far."""
+        if self.outdated:
+            return None
+        self._since_compact += 1
+        if entry.kind == KIND_COMMAND:
+            self._apply_command(now_ms, entry)
+        if self.outdated or self._since_compact < COMPACT_ENTRIES:
+            return None
+        self._since_compact = 0
+        return self._life.catalog.snapshot()
+
+    def _apply_command(self, now_ms: int, entry: RaftEntry) -> None:
+        life = self._life
+        try:
+            proposal, command = unpack(entry)
+        except LaterVersion as error:
+            self._stop(entry.index - 1, f"entry {entry.index}: {error}")
+            return
+        except ProtocolError as error:
+            life.notice("catalog", f"entry {entry.index}: {error}")
+            return
+        result = life.catalog.apply(entry.index, command, proposal.request)
+        is_done = not result.error and not result.is_repeat
+        if isinstance(command, DropCopy) and command.member == life.me and is_done:
+            life.hosting.drop_copy(command.queue_id)
+        life.was_registered = life.is_registered
+        for queue_id in result.queues:
+            life.hosting.on_queue_changed(queue_id)
+        if result.nodes:
+            life.hosting.news.of_all = True
+            life.doorkeeper.list_nodes(life.catalog)
+        if result.queues or result.nodes:
+            self._leadership.note_changed(result.queues, result.nodes)
+        if (proposal.node, proposal.incarnation) == (life.me.node, life.me.incarnation):
+            self._petitions.on_applied(now_ms, proposal.number, command, result)
+
+    def _stop(self, applied: int, text: str) -> None:
+        """Others apply what this node cannot: left out, its catalog would be another one for good.
+        Not applied, it is there for the version that knows it."""
+        self.outdated, self.applied_max = text, applied
+        self._life.notice("catalog", f"stops following the catalog: {text}")
+
+    def restore(self, now_ms: int, data: bytes) -> None:
+        """Go on with a snapshot."""
+        if not data:
+            return
+        life = self._life
+        try:
+            life.catalog = Catalog.restore(data)
+        except LaterVersion as error:
+            self._stop(0, str(error))
+            return
+        except ProtocolError as error:
+            life.notice("catalog", str(error))
+            return
+        self.outdated, self.applied_max = "", FOREVER_MS
+        life.was_registered = life.is_registered
+        life.hosting.on_catalog_replaced(life.catalog)
+        life.doorkeeper.list_nodes(life.catalog)
+        self._leadership.supervise(now_ms, CatalogReplaced(life.catalog))

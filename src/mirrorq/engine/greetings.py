@@ -1,0 +1,125 @@
+"""Hellos: what this node says of itself, and what it does when another one has come."""
+
+from __future__ import annotations
+
+from mirrorq.doorkeeper import foreign_text
+from mirrorq.engine.consensus import Consensus
+from mirrorq.engine.leadership import Leadership
+from mirrorq.engine.life import Life
+from mirrorq.founding import AdmissionRequest, PeerHello
+from mirrorq.messages import Hello, MemberId, StoreId
+from mirrorq.replica import NodeGone
+from mirrorq.supervisor_events import Heard
+
+__all__ = ["Greetings"]
+
+
+class Greetings:
+    """Of one node.
+
+    Args:
+        life: what the engine's parts share.
+        endpoint: where others reach this node, "" when it listens nowhere.
+    """
+
+    def __init__(
+        self, life: Life, consensus: Consensus, leadership: Leadership, endpoint: str
+    ) -> None:
+        self._life = life
+        self._consensus = consensus
+        self._leadership = leadership
+        self._endpoint = endpoint
+
+    def hello(self) -> Hello:
+        """What this node says of itself now."""
+        life = self._life
+        me = life.me
+        return Hello(
+            me.node,
+            me.store,
+            me.incarnation,
+            self._consensus.raft.is_founded,
+            self._leadership.unheard(),
+            self._endpoint,
+            life.catalog.cluster,
+            life.alarms,
+        )
+
+    def say(self, node: str) -> None:
+        """Say hello to who is reached under this name."""
+        self._life.out.send.append((node, self.hello()))
+
+    def say_to_all(self) -> None:
+        """Say hello to every peer, and to those through whom this node joins."""
+        out, doorkeeper = self._life.out, self._life.doorkeeper
+        hello = self.hello()
+        out.send += [(peer.name, hello) for peer in doorkeeper.peers.all()]
+        out.send += [(key, hello) for key in doorkeeper.contacts.seeds]
+
+    def on_hello(self, now_ms: int, hello: Hello) -> None:
+        """A process says that it is a node, and lives."""
+        raft, doorkeeper = self._consensus.raft, self._life.doorkeeper
+        peer = doorkeeper.peers.find(hello.node)
+        seen = (raft.role, raft.term, raft.applied_index, raft.last_index)
+        if peer is not None and peer.is_greeted(hello, seen):
+            # The very same as before, and nothing has changed here by which it is judged.
+            assert peer.member is not None
+            peer.heard_ms = now_ms
+            self._leadership.supervise(now_ms, Heard(peer.member, hello.unheard))
+            return
+        text = doorkeeper.reason_against(hello, self._life.catalog, raft.voters)
+        if text is not None:
+            self._keep_out(now_ms, hello, text)
+            return
+        is_new = doorkeeper.take_in(now_ms, hello)
+        if is_new is None:
+            return
+        store = StoreId(hello.node, hello.store)
+        member = MemberId(hello.node, hello.store, hello.incarnation)
+        if is_new:
+            self._welcome(member)
+        if not raft.is_founded:
+            self._consensus.found(now_ms, PeerHello(store, hello.founded))
+        if self._consensus.is_foreign(store):
+            if is_new and hello.founded:
+                self._life.notice("foreign", foreign_text(store))
+            return
+        if raft.is_founded:
+            doorkeeper.peers.greet(hello, seen)
+        self._leadership.supervise(now_ms, Heard(member, hello.unheard))
+
+    def _welcome(self, member: MemberId) -> None:
+        """Another life of a peer has come: nothing of the one before, nothing told to it yet."""
+        hosting = self._life.hosting
+        self._life.notice("came", f"node {member.node} has come, incarnation {member.incarnation}")
+        hosting.post_masters(NodeGone(member.node, member.incarnation))
+        hosting.on_link(member.node)
+        hosting.reports.tell_again()
+        hosting.sync_reports.tell_again()
+        self.say(member.node)
+        self._remind(member.node)
+
+    def _remind(self, node: str) -> None:
+        """Tell a life that has just begun what the masters of queues that are down had said: it
+        may be the one to go on with less, and to count the loss."""
+        life = self._life
+        for report in life.hosting.reports.all():
+            record = life.catalog.queue(report.queue_id)
+            if record is not None and not life.hosting.is_alive(record.view.members[0].id):
+                life.out.send.append((node, report))
+
+    def _keep_out(self, now_ms: int, hello: Hello, text: str) -> None:
+        doorkeeper = self._life.doorkeeper
+        key = doorkeeper.keep_out(now_ms, hello, text) if text else ""
+        if key:
+            self.say(key)
+            doorkeeper.say_unwelcome(key)
+
+    def may_ask(self, member: MemberId, message: AdmissionRequest) -> bool:
+        """Whether a store may ask this node to be made a voter."""
+        if not self._consensus.raft.is_founded:
+            return False
+        life = self._life
+        record = life.catalog.node(member.node)
+        is_alive = record is not None and life.hosting.is_alive(record.member)
+        return life.doorkeeper.may_ask(member, message, life.catalog, is_alive)

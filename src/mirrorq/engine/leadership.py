@@ -1,0 +1,136 @@
+"""What the catalog's leader does: the supervisor is told, and what it wants is done.
+
+Every node has one: it judges who is alive for its own use, too, and is ready to lead.
+"""
+
+from __future__ import annotations
+
+from mirrorq.deadlines import FOREVER_MS
+from mirrorq.engine.consensus import Consensus
+from mirrorq.engine.life import Life
+from mirrorq.lease import LeaseHolder
+from mirrorq.liveness import Status
+from mirrorq.messages import CatalogAnswer, CatalogCommand, CatalogRequest, MemberId, StoreId
+from mirrorq.raft import Contact, PeerDead
+from mirrorq.replica import YieldAsked
+from mirrorq.supervisor import Supervisor
+from mirrorq.supervisor_events import Changes, Event, ProbeRefused, Tick
+
+__all__ = ["Leadership"]
+
+
+class _Probes:
+    """One probe a node at a time: an old outcome must not explain a newer end."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+        self._next: dict[str, int] = {}
+
+    def begin(self, node: str, number: int) -> bool:
+        """Whether to probe the node now; else that comes after the probe under way."""
+        if node in self._open:
+            self._next[node] = number
+            return False
+        self._open[node] = number
+        return True
+
+    def end(self, node: str) -> tuple[int | None, int | None]:
+        """A probe has its outcome: its number, and that of the next one that is wanted."""
+        return self._open.pop(node, None), self._next.pop(node, None)
+
+
+class Leadership:
+    """Of one node.
+
+    Args:
+        life: what the engine's parts share.
+        consensus: takes proposals.
+        holder: of this node's lease; as leader it answers itself.
+    """
+
+    def __init__(
+        self, life: Life, consensus: Consensus, holder: LeaseHolder, now_ms: int
+    ) -> None:
+        self.wake_ms = now_ms
+        """When the supervisor wants to look again."""
+        self._life = life
+        self._consensus = consensus
+        self._holder = holder
+        self._supervisor = Supervisor(life.me, life.catalog, life.config, now_ms)
+        self._probes = _Probes()
+        self._changed = Changes()
+        """What applied commands have changed and the supervisor is still to be told."""
+        self._contact_ms: int | None = None
+        """Last majority contact that the supervisor was told of."""
+
+    def is_alive(self, member: MemberId) -> bool:
+        """Whether this life of another node runs, as far as this node knows."""
+        return self._supervisor.status(member) in (Status.ALIVE, Status.UNKNOWN)
+
+    def unheard(self) -> tuple[str, ...]:
+        """Names of nodes that are not heard here."""
+        return self._supervisor.unheard()
+
+    def admit(self, request: CatalogRequest) -> CatalogCommand | CatalogAnswer:
+        """What to put into the log for a node that asks, or the answer that refuses it."""
+        return self._supervisor.admit(request, self._consensus.leading)
+
+    def supervise(self, now_ms: int, event: Event) -> None:
+        """Tell the supervisor, and do what it wants done."""
+        life, out = self._life, self._life.out
+        effects = self._supervisor.step(now_ms, event, self._consensus.leading)
+        self.wake_ms = FOREVER_MS if effects.wake_at_ms is None else effects.wake_at_ms
+        life.hosting.news.of_all |= effects.is_news
+        for command in effects.propose:
+            self._consensus.propose(now_ms, command)
+        for node, answer in effects.send:
+            if node == life.me.node:
+                self._holder.on_answer(answer)
+            else:
+                out.send.append((node, answer))
+        for name, wanted in effects.yields:
+            if name == life.me.node:
+                life.hosting.post(wanted.queue_id, YieldAsked(wanted.epoch))
+            else:
+                out.send.append((name, wanted))
+        for probe in effects.probe:
+            self._probe(probe.node, probe.number)
+        for member in effects.known_dead:
+            if life.doorkeeper.peers.end(member):
+                life.on_gone(member.node)
+            self._consensus.step(now_ms, PeerDead(StoreId(member.node, member.store)))
+        if effects.wants_round:
+            self._consensus.step(now_ms, Contact())
+            if self._consensus.raft.majority_contact_ms == now_ms:
+                self.supervise(now_ms, Tick())
+
+    def note_changed(self, queues: tuple[int, ...], nodes: tuple[str, ...]) -> None:
+        """A command was applied here that has changed these."""
+        self._changed.note(queues, nodes)
+
+    def on_raft(self, now_ms: int, *, is_news: bool, has_applied: bool) -> None:
+        """Raft was stepped.
+
+        Args:
+            is_news: this node leads now, or no longer.
+            has_applied: there are new entries.
+        """
+        if self._supervisor.is_asked_for_leases:
+            contact_ms = self._consensus.raft.majority_contact_ms
+            is_news = is_news or contact_ms != self._contact_ms
+            self._contact_ms = contact_ms
+        if is_news or has_applied:
+            changed, self._changed = self._changed, Changes()
+            self.supervise(now_ms, changed.told())
+
+    def on_probed(self, now_ms: int, node: str, *, refused: bool) -> None:
+        """The outcome of a probe."""
+        number, newer = self._probes.end(node)
+        if newer is not None:
+            self._probe(node, newer)
+        if number is not None and refused:
+            self.supervise(now_ms, ProbeRefused(node, number))
+
+    def _probe(self, node: str, number: int) -> None:
+        if self._probes.begin(node, number):
+            self._life.out.probes.append(node)

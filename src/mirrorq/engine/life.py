@@ -1,0 +1,56 @@
+"""What the parts of one node's engine share. Each of them is given it."""
+
+from __future__ import annotations
+
+from mirrorq.catalog import Catalog
+from mirrorq.config import Config
+from mirrorq.doorkeeper import Doorkeeper
+from mirrorq.engine_events import EngineEffects
+from mirrorq.hosting import Hosting
+from mirrorq.messages import MemberId, StoreId
+from mirrorq.notice import Notice
+from mirrorq.replica import NodeGone
+
+__all__ = ["Life"]
+
+
+class Life:
+    """One life of a node: from its start to its end."""
+
+    def __init__(
+        self, me: MemberId, config: Config, hosting: Hosting, doorkeeper: Doorkeeper
+    ) -> None:
+        self.me = me
+        self.store = StoreId(me.node, me.store)
+        self.config = config
+        self.hosting = hosting
+        self.doorkeeper = doorkeeper
+        self.catalog: Catalog = hosting.catalog
+        """As applied here; another one after a snapshot."""
+        self.was_registered = False
+        """What `is_registered` said when the catalog was last applied."""
+        self.alarms: tuple[str, ...] = ()
+        """Names of those that are raised here."""
+        self.out = EngineEffects()
+        """What this step comes to."""
+
+    def begin(self, out: EngineEffects) -> None:
+        """A step begins, and what it comes to goes there."""
+        self.out = out
+        self.hosting.begin(out)
+        self.doorkeeper.begin(out)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the catalog knows this life of the node: it takes part."""
+        record = self.catalog.node(self.me.node)
+        return record is not None and record.member == self.me
+
+    def notice(self, kind: str, text: str) -> None:
+        """Tell whoever runs the node."""
+        self.out.notices.append(Notice(kind, text))
+
+    def on_gone(self, node: str) -> None:
+        """A peer is not heard any more."""
+        self.hosting.post_masters(NodeGone(node))
+        self.notice("gone", f"node {node} is silent or dead")

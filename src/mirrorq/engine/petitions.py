@@ -1,0 +1,181 @@
+"""How what nodes want of the catalog gets to its leader, into the log, and back as an answer."""
+
+from __future__ import annotations
+
+from mirrorq.asks import NOBODY, Asks, PendingAsk
+from mirrorq.catalog import CatalogResult
+from mirrorq.engine.consensus import Consensus
+from mirrorq.engine.leadership import Leadership
+from mirrorq.engine.life import Life
+from mirrorq.engine_events import Answer
+from mirrorq.messages import (
+    CatalogAnswer,
+    CatalogCommand,
+    CatalogRequest,
+    DeclareQueue,
+    DeclareShards,
+    DeleteQueue,
+    LeaseRelease,
+    LeaseRequest,
+    NodeStopped,
+    RegisterNode,
+    StoreId,
+    Yielded,
+)
+from mirrorq.proposals import pack
+from mirrorq.supervisor_events import Tick
+
+__all__ = ["Petitions"]
+
+
+class Petitions:
+    """Of one node: what it asks, and what it is asked as the leader.
+
+    Args:
+        life: what the engine's parts share.
+        asks: what this node has asked and has no answer to.
+        registration: how this node takes part.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        asks: Asks,
+        consensus: Consensus,
+        leadership: Leadership,
+        registration: RegisterNode,
+    ) -> None:
+        self._life = life
+        self._asks = asks
+        self._consensus = consensus
+        self._leadership = leadership
+        self._registration = registration
+
+    # --- Asking ---------------------------------------------------------------------------
+
+    def begin(self, token: int, command: CatalogCommand) -> None:
+        """What a user of this node wants of the catalog."""
+        self._asks.add(token, command)
+        if isinstance(command, DeclareQueue) and command.owner is not None:
+            self._life.hosting.sessions.own(command.owner)
+
+    def forget(self, token: int) -> None:
+        """The user does not wait any more."""
+        for ask in self._asks.take_all(token):
+            self._end(ask, "forgotten")
+
+    def stop(self) -> None:
+        """The node is about to end: that is a shutdown, and no failure."""
+        if self._life.is_registered:
+            me = self._life.me
+            self._asks.add(NOBODY, NodeStopped(me.node, me.store, me.incarnation))
+
+    def send(self, now_ms: int) -> None:
+        """Send catalog requests to the leader, and again when nothing came of them."""
+        raft, life = self._consensus.raft, self._life
+        if (
+            not life.was_registered
+            and raft.is_founded
+            and not life.is_registered
+            and not self._asks.is_open(RegisterNode)
+        ):
+            self._asks.add(NOBODY, self._registration)
+        if not self._asks or raft.leader is None:
+            return
+        oldest = self._asks.oldest
+        for ask in self._asks.due(now_ms):
+            self.to_leader(now_ms, CatalogRequest(ask.number, life.me, ask.command, oldest))
+
+    def send_promises(self, now_ms: int) -> None:
+        """Tell the leader which masters here have yielded."""
+        hosting = self._life.hosting
+        promises, hosting.promises = hosting.promises, []
+        for promise in promises:
+            self.to_leader(now_ms, promise)
+
+    def to_leader(
+        self, now_ms: int, message: CatalogRequest | LeaseRequest | LeaseRelease | Yielded
+    ) -> None:
+        """Send something to the leader, which may be this node; without one it is dropped."""
+        leader = self._consensus.raft.leader
+        if leader is None:
+            return
+        if leader != self._life.store:
+            self._life.out.send.append((leader.node, message))
+        elif isinstance(message, CatalogRequest):
+            self.on_request(now_ms, message)
+        else:
+            self._leadership.supervise(now_ms, message)
+
+    # --- Being asked ----------------------------------------------------------------------
+
+    def on_request(self, now_ms: int, request: CatalogRequest) -> None:
+        """A node asks this one, which may lead."""
+        command = self._leadership.admit(request)
+        if isinstance(command, DeclareQueue | DeclareShards) and self._is_assembling():
+            command = CatalogAnswer(request.number, 0, retry=True)
+        if not isinstance(command, CatalogAnswer):
+            data = pack(request.member, request.number, command, request.oldest)
+            self._consensus.log(now_ms, data)
+        elif request.member == self._life.me:
+            self.on_answer(command)
+        else:
+            self._life.out.send.append((request.member.node, command))
+        # What the leader is asked for may need a judgement first.
+        self._leadership.supervise(now_ms, Tick())
+
+    def _is_assembling(self) -> bool:
+        """Whether a voter that runs is about to register: a first view should have it."""
+        life = self._life
+        for peer in life.doorkeeper.peers.all():
+            member = peer.member
+            if peer.gone or member is None:
+                continue
+            record = life.catalog.node(member.node)
+            is_known = record is not None and record.member == member
+            if not is_known and StoreId(member.node, member.store) in self._consensus.raft.voters:
+                return True
+        return not life.is_registered
+
+    # --- Answers --------------------------------------------------------------------------
+
+    def on_answer(self, answer: CatalogAnswer) -> None:
+        """A refusal; what was done is seen when the command is applied here."""
+        if answer.retry:
+            self._asks.retry(answer.number)
+            return
+        ask = self._asks.take(answer.number)
+        if ask is not None:
+            self._answer(ask, Answer(ask.token, answer.value, answer.error, answer.text))
+
+    def on_applied(
+        self, now_ms: int, number: int, command: CatalogCommand, result: CatalogResult
+    ) -> None:
+        """What this node has asked under this number was applied here."""
+        ask = self._asks.take(number)
+        if ask is None:
+            return
+        answer = Answer(ask.token, result.value, result.error, result.text)
+        if isinstance(command, DeleteQueue) and ask.token != NOBODY and not result.error:
+            # As a rule its outbox is empty in a moment, and its name free when that is told.
+            if self._life.catalog.is_ending(command.queue_id):
+                until_ms = now_ms + self._life.config.failure_ms
+                self._asks.await_end(command.queue_id, until_ms, ask, answer)
+                return
+        self._answer(ask, answer)
+
+    def tell_endings(self, now_ms: int) -> None:
+        """Answer deletions whose queues are gone by now, or take long."""
+        for ask, answer in self._asks.ended(now_ms, self._life.catalog.is_deleted):
+            self._answer(ask, answer)
+
+    def _answer(self, ask: PendingAsk, answer: Answer) -> None:
+        self._end(ask, answer.error)
+        if ask.token != NOBODY:
+            self._life.out.answers.append(answer)
+
+    def _end(self, ask: PendingAsk, error: str) -> None:
+        """Who declared an exclusive queue and got none owns none."""
+        command = ask.command
+        if error and isinstance(command, DeclareQueue) and command.owner is not None:
+            self._life.hosting.end_owner(command.owner)
