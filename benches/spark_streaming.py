@@ -21,6 +21,7 @@ A bare query warms Spark up before, and micro-batches of the first seconds of ea
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -29,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,10 @@ from pyspark_mirrorq.writer import StreamWriter
 __all__ = ["stream"]
 
 WARM_S = 15
-"""Micro-batches that began earlier do not count."""
+WARM_COUNT = 5
+"""Micro-batches do not count before a query has run so long and made so many: its Python processes
+start in the first ones."""
+START_S = 300.0
 ASKED_MS = 1000
 """What may be added to a micro-batch."""
 DRIVERS = ("latestOffset", "partitions", "commit")
@@ -212,19 +217,21 @@ def follow(
     query = begun(writer.trigger(processingTime="1 second"))
     try:
         begin()
-        counted = time.time() + WARM_S
+        began, counted = time.time(), 0.0
         found: dict[int, MicroBatch] = {}
-        watch = None
-        while time.time() < counted + seconds:
+        watch = Stopwatch()
+        while not counted or time.time() < counted + seconds:
             time.sleep(0.5)
-            if watch is None and time.time() >= counted:
-                watch = Stopwatch()
+            if not counted and len(found) >= WARM_COUNT and time.time() >= began + WARM_S:
+                watch, counted = Stopwatch(), time.time()
+            if not counted and time.time() >= began + START_S:
+                raise SystemExit(f"only {len(found)} micro-batches in {START_S:.0f} s")
             for progress in query.recentProgress:
                 found[progress["batchId"]] = micro_batch(json.loads(progress.json))
             each()
             if query.exception() is not None:
                 raise query.exception()  # type: ignore[misc]
-        spent = watch.read() if watch is not None else {}
+        spent = watch.read()
     finally:
         query.stop()
     ordered = [one for _, one in sorted(found.items())]
@@ -237,7 +244,8 @@ def own_ms(batches: Sequence[MicroBatch], noted: Sequence[Mapping[str, Any]]) ->
     that took longest."""
     found = []
     for one, batch in enumerate(batches):
-        end = batches[one + 1].began if one + 1 < len(batches) else batch.began + batch.took_ms
+        is_last = one + 1 == len(batches)
+        end = batch.began + batch.took_ms / 1000 if is_last else batches[one + 1].began
         # What ends within the time of a batch is of this one: the next one begins later.
         within = [call for call in noted if batch.began <= call["at"] < end]
         parts = [
@@ -256,7 +264,7 @@ def report(
 ) -> None:
     """Print a query's micro-batches, and what they come to."""
     if len(batches) < 2:
-        print(f"\n{name}: {len(batches)} micro-batches after the first {WARM_S} s: run longer")
+        print(f"\n{name}: {len(batches)} micro-batches after those that warm it up: run longer")
         return
     first, last = batches[0], batches[-1]
     own = own_ms(batches, noted)
@@ -286,13 +294,15 @@ def middle(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.0f} (longest {max(values):.0f})"
 
 
-def put_at(endpoints: str, queue: str, rate: int, seconds: float) -> None:
-    """A producer that keeps its pace; what it could not it says."""
+def put_at(endpoints: str, queue: str, rate: int, is_over: Event) -> None:
+    """A producer that keeps its pace until it is told; what it could not it says."""
     with mirrorq.connect(endpoints) as client, client.queue(queue) as target:
         bodies = [b"x" * SIZE] * (rate // 10)
         began = time.monotonic()
         put = []
-        for turn in range(int(seconds * 10)):
+        for turn in itertools.count():
+            if is_over.is_set():
+                break
             time.sleep(max(began + turn / 10 - time.monotonic(), 0))
             put.append(target.put_many(bodies))
         for one in put:
@@ -324,12 +334,13 @@ def stream(spark: SparkSession, endpoints: str, rate: int, seconds: int) -> None
         queue.put(b"x" * SIZE).result(60)
         given = {"endpoints": endpoints, "queue": "stream", "columns": "value"}
         reader = spark.readStream.format("timed").options(**given, notes=f"{folder}/source")
-        producer = multiprocessing.get_context("spawn").Process(
-            target=put_at, args=(endpoints, "stream", rate, WARM_S + seconds)
-        )
+        context = multiprocessing.get_context("spawn")
+        is_over = context.Event()
+        producer = context.Process(target=put_at, args=(endpoints, "stream", rate, is_over))
         stack.callback(lambda: producer.is_alive() and producer.kill())
         source, spent = follow(writing(reader.load(), "source"), seconds, producer.start)
         behind = queue.extent().messages
+        is_over.set()
         producer.join()
         report("source", source, spent, notes(f"{folder}/source"))
         print(f"    not committed at the end: {behind:,} messages, of {behind / rate:.1f} s")
@@ -353,7 +364,7 @@ def stream(spark: SparkSession, endpoints: str, rate: int, seconds: int) -> None
 
 
 def added_ms(own: Sequence[MicroBatch], bare: Sequence[MicroBatch]) -> str:
-    if not own or not bare:
+    if min(len(own), len(bare)) < 2:
         return "unknown"
     medians = [statistics.median(one.took_ms for one in some) for some in (own, bare)]
     return f"{medians[0] - medians[1]:.0f} ms"
