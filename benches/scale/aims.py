@@ -136,7 +136,7 @@ AIMS = [
         at_least(80),
         _large,
         "{:.0f} %",
-        "sizes",
+        "sizes --seconds 1",
     ),
     Aim(
         "get + ack on the master, batches",
@@ -144,7 +144,7 @@ AIMS = [
         at_least(800_000),
         lambda f: f.of("takes", MASTER, "batches"),
         "{:,.0f}",
-        "takes",
+        "takes --seconds 1",
     ),
     Aim(
         "get + ack on the master, one by one",
@@ -152,7 +152,7 @@ AIMS = [
         at_least(150_000),
         lambda f: f.of("takes", MASTER, "single"),
         "{:,.0f}",
-        "takes",
+        "takes --seconds 1",
     ),
     Aim(
         "on a mirror, batches, of the master's",
@@ -160,7 +160,7 @@ AIMS = [
         at_least(50),
         lambda f: 100 * f.times("takes", "batches", MIRROR, MASTER),
         "{:.0f} %",
-        "takes",
+        "takes --seconds 1",
     ),
     Aim(
         "on a mirror, one by one, of the master's",
@@ -168,7 +168,7 @@ AIMS = [
         at_least(50),
         lambda f: 100 * f.times("takes", "single", MIRROR, MASTER),
         "{:.0f} %",
-        "takes",
+        "takes --seconds 1",
     ),
     Aim(
         "by a client of a mirror, batches, of the master's",
@@ -176,7 +176,7 @@ AIMS = [
         at_least(50),
         lambda f: 100 * f.times("takes", "batches", CLIENT, MASTER),
         "{:.0f} %",
-        "takes",
+        "takes --seconds 1",
     ),
     Aim(
         "by a client of a mirror, one by one, of the master's",
@@ -184,7 +184,7 @@ AIMS = [
         at_least(50),
         lambda f: 100 * f.times("takes", "single", CLIENT, MASTER),
         "{:.0f} %",
-        "takes",
+        "takes --seconds 1",
     ),
     Aim(
         "one confirmed put at a time, p50, of the ceiling's",
@@ -280,7 +280,7 @@ AIMS = [
         at_most(300),
         lambda f: f.depth("memory_mb"),
         "{:.0f} MB",
-        "depth",
+        "depth --depths 50000000",
     ),
     Aim(
         "the same: restart after SIGKILL until the first message",
@@ -288,7 +288,7 @@ AIMS = [
         at_most(5),
         lambda f: f.depth("first_s"),
         "{:.1f} s",
-        "depth",
+        "depth --depths 50000000",
     ),
     Aim(
         "the same: put, of an empty queue's rate",
@@ -296,7 +296,7 @@ AIMS = [
         at_least(80),
         lambda f: f.depth("put_share"),
         "{:.0f} %",
-        "depth",
+        "depth --depths 50000000",
     ),
     Aim(
         "the same: get + ack",
@@ -304,7 +304,7 @@ AIMS = [
         at_least(80),
         lambda f: f.depth("take_share"),
         "{:.0f} %",
-        "depth",
+        "depth --depths 50000000",
     ),
     Aim("SIGKILL to the next confirm, p50", "100 ms", at_most(100), _failover, "{:.0f} ms", ""),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from compare.__main__ import PEERS
@@ -35,7 +36,13 @@ def _running(part: str, names: Sequence[str]) -> Callable[[Settings], Iterator[S
 
 
 def _told(part: str) -> Callable[[str], None]:
-    return lambda line: tell(f"{part}: {line.partition(': ')[2] or line}")
+    def told(line: str) -> None:
+        if line.startswith("skipped"):
+            print(f"\n{line}", file=sys.stderr)
+        else:
+            tell(f"{part}: {line.partition(': ')[2] or line}")
+
+    return told
 
 
 EMBEDDED = Part(
