@@ -181,7 +181,7 @@ def _durability_text(engine: Engine, record: QueueRecord) -> str:
         text = f"durability {told}"
     if found == "fsync":
         return text
-    from mirrorq.replica import WRITE_BEHIND_MS
+    from mirrorq.replica.writes import WRITE_BEHIND_MS
     from mirrorq.ring import BEHIND_BYTES_MAX
 
     return (

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from mirrorq import replica
 from mirrorq.engine_events import WriteAll
 from mirrorq.messages import ClearPolicy, SetPolicy, View
 from mirrorq.policy import parse, to_text
-from mirrorq.replica import WRITE_BEHIND_MS
+from mirrorq.replica import writes
+from mirrorq.replica.writes import WRITE_BEHIND_MS
 from mirrorq.status import QueueStatus
 from mirrorq.testing import checkers
 from mirrorq.testing.mutations import mutation
@@ -244,7 +244,7 @@ def test_the_loss_is_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     world = replicated("abcvw", witnesses="vw")
     world.put("a", 30, "early")
     world.cluster.run(500)
-    monkeypatch.setattr(replica, "WRITE_BEHIND_MS", 1 << 20)
+    monkeypatch.setattr(writes, "WRITE_BEHIND_MS", 1 << 20)
     world.put("a", 10, "late")
     world.cluster.run(600)
     for name in "abc":

@@ -45,6 +45,8 @@ from mirrorq.purges import OpenPurge, Purges
 from mirrorq.queue_state import Producer, QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
+from mirrorq.replica.membership import Membership
+from mirrorq.replica.writes import Writes
 from mirrorq.ring import Ring
 from mirrorq.room import Room
 from mirrorq.spans import Places, Spans
@@ -71,6 +73,7 @@ PLAIN = (
     Level,
     LogTail,
     Master,
+    Membership,
     Outbox,
     Places,
     Producers,
@@ -87,6 +90,7 @@ PLAIN = (
     Staging,
     Timetable,
     Transfer,
+    Writes,
 )
 """Mutable classes with a __dict__."""
 DEFINED = (

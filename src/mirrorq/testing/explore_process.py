@@ -499,12 +499,13 @@ def _copied(process: Process) -> Process:
 def _set_back(replica: Replica) -> None:
     """After a tick the clock is set back: hours noted in it become those of other steps."""
     replica._next_tick_ms = 0
-    replica._applied_ms = min(replica._applied_ms, NOW_MS)
-    replica._proposed = (replica._proposed[0], min(replica._proposed[1], NOW_MS))
-    replica._samples = type(replica._samples)(
-        (min(time_ms, NOW_MS), lsn) for time_ms, lsn in replica._samples
+    writes, membership = replica._writes, replica._membership
+    writes._applied_ms = min(writes._applied_ms, NOW_MS)
+    membership._proposed = (membership._proposed[0], min(membership._proposed[1], NOW_MS))
+    membership._samples = type(membership._samples)(
+        (min(time_ms, NOW_MS), lsn) for time_ms, lsn in membership._samples
     )
-    replica._slow_until_ms = dict.fromkeys(replica._slow_until_ms, NOW_MS + 1)
+    membership._slow_until_ms = dict.fromkeys(membership._slow_until_ms, NOW_MS + 1)
     transfer = replica.transfer
     transfer._heard_ms = min(transfer._heard_ms, NOW_MS)
     if transfer._wait_until_ms > LATER_MS:

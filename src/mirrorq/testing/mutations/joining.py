@@ -8,6 +8,7 @@ from typing import Any
 from mirrorq.messages import AckOp, MemberId, TransferState
 from mirrorq.queue_state import QueueState
 from mirrorq.replica import Replica
+from mirrorq.replica.membership import Membership
 from mirrorq.ring import Ring
 from mirrorq.testing.mutations.registry import Patch, named
 from mirrorq.transfer import Fetch, Transfer
@@ -28,17 +29,14 @@ def _counted_at_once() -> Sequence[Patch]:
 def _counted_by_stable() -> Sequence[Patch]:
     """A master that does not wait for its own promotion either: with that wait stable is
     beyond the history by itself."""
-    real = Replica._count_in
+    real = Membership.count_in
 
-    def count_in(self: Replica, now_ms: int, out: Any) -> None:
-        if self.master is None:
-            return
-        start_last, active = self.ring.start_last, self.master.active
-        self.ring.start_last, self.master.active = 0, True
-        real(self, now_ms, out)
-        self.ring.start_last, self.master.active = start_last, active
+    def count_in(self: Membership, now_ms: int, out: Any, *, is_active: bool) -> None:
+        start_last, self._ring.start_last = self._ring.start_last, 0
+        real(self, now_ms, out, is_active=True)
+        self._ring.start_last = start_last
 
-    return [(Replica, "_count_in", count_in)]
+    return [(Membership, "count_in", count_in)]
 
 
 @named("gate ended by a timeout")
@@ -97,15 +95,15 @@ def _drain_received() -> Sequence[Patch]:
 
 @named("gate of a dropped member ended at the proposal")
 def _drop_at_proposal() -> Sequence[Patch]:
-    real = Replica._move_slow_out
+    real = Membership.move_slow_out
 
-    def move(self: Replica, now_ms: int, out: Any) -> None:
+    def move(self: Membership, now_ms: int, out: Any) -> None:
         before = out.propose
         real(self, now_ms, out)
         if out.propose is not before:
-            self.ring._w_left = self.ring.durable
+            self._ring._w_left = self._ring.durable
 
-    return [(Replica, "_move_slow_out", move)]
+    return [(Membership, "move_slow_out", move)]
 
 
 @named("state taken from the received log")

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from mirrorq.asks import Asks
 from mirrorq.hosting import Hosting
-from mirrorq.replica import Replica
+from mirrorq.queue_state import QueueState
+from mirrorq.replica.writes import Writes
 from mirrorq.ring import Ring
 from mirrorq.testing.mutations.registry import Patch, named
 
@@ -15,10 +16,10 @@ __all__: list[str] = []
 
 @named("frames of ended messages kept")
 def _frames_kept() -> Sequence[Patch]:
-    def released(self: Replica) -> tuple[tuple[int, int], ...]:
+    def released(self: Writes, state: QueueState) -> tuple[tuple[int, int], ...]:
         return ()
 
-    return [(Replica, "_released", released)]
+    return [(Writes, "_released", released)]
 
 
 @named("applied ops kept in memory")

@@ -1,36 +1,15 @@
-"""One queue on one node: its ring, its applied state, a transfer, and a master's reign.
-
-    effects = replica.step(now_ms, wall_us, *events)
-
-Takes all that has arrived for the queue in one round, and answers with one `ReplicaEffects`
-whose field order is the order of execution. It never blocks, reads no clock, and never raises
-on remote input.
-
-Order within a step: events, marks of the ring, ops that have become stable are applied (R3),
-the master's answers and new ops, marks and frames again, one write.
-
-The applied state reaches the disk as a checkpoint now and then; the ops after it are kept and
-replayed at start. Message runs are deleted only at a checkpoint, when the state on disk no
-longer needs them.
-"""
+"""A replica: gives events, marks, stable ops and the end of a step to its parts."""
 
 from __future__ import annotations
 
-from collections import deque
-
-from msgspec import Struct
-
-from mirrorq.checkpoints import quiet_ms
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
 from mirrorq.courier import OutboxLoaded, Targets
 from mirrorq.deadlines import earliest
-from mirrorq.effects import Persisted, QueueImage, QueueWrite, ReplicaEffects
+from mirrorq.effects import Persisted, QueueImage, ReplicaEffects
 from mirrorq.master import Lease, Master
 from mirrorq.messages import (
-    ChangeView,
     Data,
-    Deliver,
     Entry,
     FetchFrames,
     FrameChunk,
@@ -38,15 +17,11 @@ from mirrorq.messages import (
     HistoryRequest,
     JoinerDurable,
     Mark,
-    Member,
     MemberId,
     PromotedOp,
     Repaired,
     ResendFrom,
     RingMessage,
-    SessionId,
-    SessionReply,
-    SessionRequest,
     TooOld,
     TransferRequest,
     TransferState,
@@ -54,147 +29,38 @@ from mirrorq.messages import (
     View,
     Watermark,
 )
-from mirrorq.policy import DEFAULT, Definition
+from mirrorq.policy import DEFAULT
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
+from mirrorq.replica.events import (
+    CourierReplied,
+    Declared,
+    Defined,
+    Fetching,
+    LeaseChanged,
+    LinkLost,
+    NodeGone,
+    ReplicaEvent,
+    Requested,
+    RingReceived,
+    SeatExpelled,
+    SessionGone,
+    TargetLinkLost,
+    TargetsChanged,
+    Tick,
+    Undelivered,
+    ViewInstalled,
+    WriteAll,
+    YieldAsked,
+)
+from mirrorq.replica.membership import Membership
+from mirrorq.replica.writes import Writes
 from mirrorq.ring import Ring
 from mirrorq.room import Room
 from mirrorq.tally import Tally
 from mirrorq.transfer import Transfer
 
-SLOW_FACTOR = 5
-"""A member that was too slow is not counted in again for so many lag_ms_max."""
-PROPOSE_AGAIN_MS = 500
-"""A proposal to count a member in that nothing came of is made again after this."""
-WRITE_BEHIND_MS = 50
-"""`durability: replicated`: ops are given to the store at multiples of this, those of all queues
-of a node in one commit. It bounds what is lost when the power of all members fails at once."""
-WRITE_BEHIND_COST = 4 << 20
-"""The same when messages would take so much room on the disk."""
-
-
-class ViewInstalled(Struct, frozen=True, gc=False):
-    view: View
-
-
-class Defined(Struct, frozen=True, gc=False):
-    """What the policy in force says of this queue."""
-
-    definition: Definition
-
-
-class Declared(Struct, frozen=True, gc=False):
-    """What the catalog says of the queue beside its view and its policy."""
-
-    auto_delete: bool
-    was_consumed: bool
-    is_ending: bool = False
-    """It is being deleted."""
-    has_outbox: bool = False
-    """It may send messages to other queues."""
-
-
-class CourierReplied(Struct, frozen=True, gc=False):
-    """The master of another queue answers this one's courier."""
-
-    reply: SessionReply
-
-
-class TargetsChanged(Struct, frozen=True, gc=False):
-    """Other queues have other masters now, or are no more."""
-
-
-class TargetLinkLost(Struct, frozen=True, gc=False):
-    """Between this node and the master of another queue something may be gone."""
-
-    target: int
-
-
-class Fetching(Struct, frozen=True, gc=False):
-    """Whether this copy, when it joins, may fetch the bodies that it lacks."""
-
-    allowed: bool
-
-
-class RingReceived(Struct, frozen=True, gc=False):
-    sender: MemberId
-    message: RingMessage
-
-
-class Requested(Struct, frozen=True, gc=False):
-    request: SessionRequest
-
-
-class LinkLost(Struct, frozen=True, gc=False):
-    """The connection to a node ended or came anew: what was on the way may be gone."""
-
-    node: str
-
-
-class NodeGone(Struct, frozen=True, gc=False):
-    """A node's handles are gone: all (None) or those of lives before `incarnation`."""
-
-    node: str
-    incarnation: int | None = None
-
-
-class SessionGone(Struct, frozen=True, gc=False):
-    session: SessionId
-
-
-class SeatExpelled(Struct, frozen=True, gc=False):
-    """Somebody has disconnected one consumer."""
-
-    session: SessionId
-    consumer: int
-    why: str
-
-
-class LeaseChanged(Struct, frozen=True, gc=False):
-    """The lease shared with the node has come, gone, or the pause has begun or ended."""
-
-
-class Undelivered(Struct, frozen=True, gc=False):
-    session: SessionId
-    deliver: Deliver
-
-
-class Tick(Struct, frozen=True, gc=False):
-    pass
-
-
-class WriteAll(Struct, frozen=True, gc=False):
-    """The node is about to end: nothing is held back from the disk any more."""
-
-
-class YieldAsked(Struct, frozen=True, gc=False):
-    """The catalog's leader asks the master to hand out nothing more in this epoch."""
-
-    epoch: int
-
-
-ReplicaEvent = (
-    ViewInstalled
-    | Defined
-    | Declared
-    | Fetching
-    | RingReceived
-    | Requested
-    | Persisted
-    | LinkLost
-    | NodeGone
-    | SessionGone
-    | SeatExpelled
-    | LeaseChanged
-    | Undelivered
-    | YieldAsked
-    | CourierReplied
-    | OutboxLoaded
-    | TargetsChanged
-    | TargetLinkLost
-    | WriteAll
-    | Tick
-)
+__all__ = ["Replica"]
 
 
 class Replica:
@@ -233,24 +99,9 @@ class Replica:
         self._codec = codec
         self._lease = lease
         self._targets = targets
-        self._ended = RangeSet()
-        """Messages that ended since the last checkpoint."""
-        self._ops_since = 0
-        self._bytes_since = 0
-        self._checkpoint_bytes = len(image.state or b"")
-        self._applied_ms = 0
-        self._reset = False
-        self._state_came = False
-        self._chunk: tuple[Entry, ...] = ()
-        self._writes_behind = True
-        """Where the view allows it; not any more when the node is about to end."""
-        self._write_due_ms: int | None = None
-        """When ops that are held back go to the disk."""
-        self._proposed: tuple[int, int] = (0, 0)
         self._next_tick_ms = 0
-        self._samples: deque[tuple[int, int]] = deque()
-        """R9: (time, received) of the master, one a tick."""
-        self._slow_until_ms: dict[MemberId, int] = {}
+        self._writes = Writes(self.ring, self.transfer, config, len(image.state or b""))
+        self._membership = Membership(self.ring, config)
         self._load(image)
 
     def _load(self, image: QueueImage) -> None:
@@ -293,7 +144,7 @@ class Replica:
             self._on_event(now_ms, wall_us, event)
         if not self.halted:
             self._settle(now_ms, out)
-        self._make_write(now_ms, out)
+        self._writes.make(now_ms, self.state, out)
         master = self.master
         if master is not None:
             couriers = master.departures.couriers
@@ -364,12 +215,12 @@ class Replica:
                 if master is not None and event.epoch == self.ring.epoch:
                     master.yielded_epoch = event.epoch
             case WriteAll():
-                self._writes_behind = False
+                self._writes.end_behind()
             case Tick():
                 if now_ms >= self._next_tick_ms:
                     self._next_tick_ms = self._tick_after(now_ms)
                     self.ring.on_tick()
-                    self._sample(now_ms)
+                    self._membership.sample(now_ms)
 
     def _on_ring(self, now_ms: int, sender: MemberId, message: RingMessage) -> None:
         ring = self.ring
@@ -462,7 +313,7 @@ class Replica:
         if begun >= view.generation:
             return PromotedOp("cold" if view.how == "cold" else "clean")
         lost = self.transfer.given_up()
-        for entry in self._chunk:
+        for entry in self._writes.chunk:
             lost.remove(entry.header.first_sequence, entry.header.last_sequence)
         unapplied = (e for e in self.ring.log if e.lsn > self.state.applied and e.payload is None)
         kept = self.state.live.count - lost.count + sum(e.header.count for e in unapplied)
@@ -489,14 +340,12 @@ class Replica:
         return self.state.next_sequence - 1
 
     def _start_over(self) -> None:
-        self._reset = True
         self.state = QueueState()
-        self._ended = RangeSet()
+        self._writes.start_over()
         self.ring.reset(0, [])
         self.ring.stable = 0
         self.ring.has_state = False
         self.transfer.start_over()
-        self._chunk = ()
 
     # --- Transfer -----------------------------------------------------------------------
 
@@ -524,13 +373,13 @@ class Replica:
         ring.reset(state.applied, state.history)
         ring.has_state = True
         self.transfer.begin(state, lacking)
-        self._state_came = True
+        self._writes.on_state()
         ring.announce()
 
     def _take_chunk(self, now_ms: int, message: FrameChunk) -> None:
         chunk = self.transfer.accept_chunk(now_ms, message, self.ring.epoch, self.state) or ()
         if all(self.room.take(len(entry.frame)) for entry in chunk):
-            self._chunk += chunk
+            self._writes.chunk += chunk
         else:
             self.transfer.on_no_room(now_ms)
 
@@ -556,8 +405,8 @@ class Replica:
             self.master.settle(now_ms)
             if ring.received != received:
                 ring.settle(now_ms)
-            self._count_in(now_ms, out)
-            self._move_slow_out(now_ms, out)
+            self._membership.count_in(now_ms, out, is_active=self.master.active)
+            self._membership.move_slow_out(now_ms, out)
 
     def _apply_stable(self, now_ms: int) -> None:
         ring = self.ring
@@ -580,174 +429,11 @@ class Replica:
         if isinstance(entry.payload, PromotedOp) and entry.payload.how == "unclean":
             self.ring.out.notices.append(("loss", _loss_text(entry.payload)))
         self.transfer.on_ended(ended)
-        for first, last in ended:
-            self._ended.add(first, last)
-        self._ops_since += 1
-        self._bytes_since += len(entry.frame)
-        self._applied_ms = now_ms
+        self._writes.on_applied(now_ms, entry, ended)
         if self.master is not None:
             self.tally.note(entry, self.state.verdict)
             self.master.on_applied(now_ms, entry)
         return True
-
-    def _count_in(self, now_ms: int, out: ReplicaEffects) -> None:
-        """R8: only the master proposes, and it waits for the member from here on.
-
-        It also ends a settling view. A member counted in by the same proposal has on its disk
-        what the others have there, for R8 asks it of this epoch's whole history too.
-        """
-        ring = self.ring
-        if not ring.has_joiners and not ring.is_settling:
-            return
-        slow = {member: t for member, t in self._slow_until_ms.items() if now_ms < t}
-        if any(member in slow for member in ring.joiners):
-            # Nothing else would look again in a queue that is idle by then.
-            out.wake_at_ms = earliest(out.wake_at_ms, min(slow.values()))
-        gates, settled = ring.countable(slow), ring.is_settled
-        if not (gates or settled) or ring.view is None:
-            return
-        if self.master is None or not self.master.active:
-            return
-        epoch, asked_ms = self._proposed
-        if epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS:
-            out.wake_at_ms = earliest(out.wake_at_ms, asked_ms + PROPOSE_AGAIN_MS)
-            return
-        self._proposed = (ring.epoch, now_ms)
-        counted = tuple(Member(m.id, m.in_sync or m.id in gates) for m in ring.view.members)
-        in_sync = tuple(member for member in counted if member.in_sync)
-        joining = tuple(member for member in counted if not member.in_sync)
-        out.propose = ChangeView(self.queue_id, ring.epoch, in_sync + joining, settled=settled)
-        out.wake_at_ms = earliest(out.wake_at_ms, now_ms + PROPOSE_AGAIN_MS)
-
-    def _sample(self, now_ms: int) -> None:
-        if self.ring.is_master:
-            self._samples.append((now_ms, self.ring.received))
-            while (
-                len(self._samples) > 1 and now_ms - self._samples[1][0] >= self._config.lag_ms_max
-            ):
-                self._samples.popleft()
-        else:
-            self._samples.clear()
-
-    def _move_slow_out(self, now_ms: int, out: ReplicaEffects) -> None:
-        """R9: who has not on disk what the master had lag_ms_max ago goes to the tail."""
-        ring = self.ring
-        if not self._samples or ring.view is None or out.propose is not None:
-            return
-        sampled_ms, old = self._samples[0]
-        if (
-            now_ms - sampled_ms < self._config.lag_ms_max
-            or ring.stable >= old
-            or ring.assured < old
-        ):
-            return
-        behind = [m.id for m in ring.view.members if ring.reported.get(m.id, old) < old]
-        epoch, asked_ms = self._proposed
-        if not behind or (epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS):
-            return
-        self._proposed = (ring.epoch, now_ms)
-        # Only the first: those to its right may lag for no reason but that it is their left.
-        slow = behind[0]
-        self._slow_until_ms[slow] = now_ms + SLOW_FACTOR * self._config.lag_ms_max
-        kept = tuple(member for member in ring.view.members if member.id != slow)
-        out.propose = ChangeView(self.queue_id, ring.epoch, (*kept, Member(slow, False)))
-
-    # --- Disk ---------------------------------------------------------------------------
-
-    def _make_write(self, now_ms: int, out: ReplicaEffects) -> None:
-        ring = self.ring
-        if not self._has_to_write(now_ms) or self._holds_back(now_ms):
-            ring.trim(self.state.applied)
-            return
-        cut, entries = ring.take_write()
-        checkpoint = self._state_came or self._checkpoint_due(now_ms)
-        number = 0
-        if self._chunk:
-            number = ring.note_write()
-            self.transfer.on_writing(number, self._chunk)
-        lacking = self.transfer.take_lacking()
-        needed = cut is not None or entries or checkpoint or self._chunk or self._reset
-        if not needed and lacking is None:
-            ring.trim(self.state.applied)
-            return
-        out.write_number = number or ring.note_write()
-        out.write = QueueWrite(
-            self.queue_id,
-            reset=self._reset,
-            truncate_to=cut,
-            append=entries,
-            fetched=self._chunk,
-            state=self._checkpoint() if checkpoint else None,
-            state_lsn=self.state.applied,
-            release=self._released() if checkpoint else (),
-            lacking=lacking,
-            stable=min(ring.stable, ring.received),
-        )
-        self._chunk = ()
-        self._reset = self._state_came = False
-        ring.trim(self.state.applied)
-
-    def _has_to_write(self, now_ms: int) -> bool:
-        """Whether anything at all has come for the disk; most steps are about marks only."""
-        ring = self.ring
-        return (
-            ring.has_append
-            or ring.has_cut
-            or bool(self._chunk)
-            or self._state_came
-            or self._reset
-            or self.transfer.lacking_changed
-            or self._write_due_ms is not None
-            or self._checkpoint_due(now_ms)
-        )
-
-    def _holds_back(self, now_ms: int) -> bool:
-        """Whether what this step wants on disk waits: confirms do not rest on it.
-
-        What changes the past of the copy goes at once, and all that waits with it.
-        """
-        ring = self.ring
-        is_urgent = bool(self._chunk) or self._reset or self._state_came or ring.has_cut
-        is_behind = ring.is_at_receipt and self._writes_behind and ring.has_append
-        if not is_behind or is_urgent or self.transfer.lacking_changed:
-            self._write_due_ms = None
-            return False
-        if self._write_due_ms is None:
-            self._write_due_ms = now_ms + WRITE_BEHIND_MS - now_ms % WRITE_BEHIND_MS
-        if now_ms < self._write_due_ms and ring.append_cost < WRITE_BEHIND_COST:
-            return True
-        self._write_due_ms = None
-        return False
-
-    def _checkpoint_due(self, now_ms: int) -> bool:
-        if not self._ops_since:
-            return False
-        config = self._config
-        due = self._ops_since >= config.checkpoint_ops
-        due = due or self._bytes_since >= config.checkpoint_bytes
-        if due and self._bytes_since < 4 * self._checkpoint_bytes:
-            # A state of many ranges is dear to write: let it wait until it pays.
-            due = self._ops_since >= 16 * config.checkpoint_ops
-        return due or now_ms >= self._applied_ms + quiet_ms(self.state.bytes_about)
-
-    def _checkpoint(self) -> bytes:
-        data = self.state.encode()
-        self._ops_since = self._bytes_since = 0
-        self._checkpoint_bytes = len(data)
-        return data
-
-    def _released(self) -> tuple[tuple[int, int], ...]:
-        """The widest dead ranges around what has ended since the last checkpoint."""
-        state = self.state
-        dead = RangeSet()
-        if self._state_came and state.next_sequence > 1:
-            dead.add(1, state.next_sequence - 1)
-            for first, last in state.needed(1, state.next_sequence - 1):
-                dead.remove(first, last)
-        for piece in state.dead_around(self._ended):
-            dead.add(*piece)
-        self._ended = RangeSet()
-        return tuple(dead)
 
     # --- Time ---------------------------------------------------------------------------
 
@@ -758,15 +444,13 @@ class Replica:
         return next_ms if 2 * (next_ms - now_ms) >= heartbeat_ms else next_ms + heartbeat_ms
 
     def _wake_at_ms(self, now_ms: int, wake: int | None) -> int | None:
-        tick_ms = checkpoint_ms = master_ms = None
+        tick_ms = master_ms = None
         if self.ring.needs_tick:
             tick_ms = max(self._next_tick_ms, now_ms + 1)
-        if self._ops_since:
-            checkpoint_ms = self._applied_ms + quiet_ms(self.state.bytes_about)
         if self.master is not None:
             master_ms = self.master.wake_at_ms(now_ms)
-        mark_ms = self.ring.mark_at_ms
-        return earliest(wake, tick_ms, self._write_due_ms, mark_ms, checkpoint_ms, master_ms)
+        mark_ms, write_ms = self.ring.mark_at_ms, self._writes.wake_at_ms(self.state)
+        return earliest(wake, tick_ms, mark_ms, write_ms, master_ms)
 
 
 def _loss_text(promoted: PromotedOp) -> str:
@@ -781,28 +465,3 @@ def _dropped_text(kept: int, received: int, state: QueueState) -> str:
     if kept < state.applied:
         return f"{text}: this copy, of {state.live.count} messages, is dropped and made anew"
     return f"{text}: they are cut from this copy"
-
-
-__all__ = [
-    "CourierReplied",
-    "Declared",
-    "Defined",
-    "Fetching",
-    "LeaseChanged",
-    "LinkLost",
-    "NodeGone",
-    "Replica",
-    "ReplicaEvent",
-    "Requested",
-    "RingReceived",
-    "SeatExpelled",
-    "SessionGone",
-    "TargetLinkLost",
-    "TargetsChanged",
-    "Tick",
-    "Undelivered",
-    "ViewInstalled",
-    "WriteAll",
-    "YieldAsked",
-    "earliest",
-]

@@ -1,0 +1,180 @@
+"""What of a copy goes to the disk, and when: ops, fetched bodies, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirrorq.checkpoints import quiet_ms
+from mirrorq.config import Config
+from mirrorq.deadlines import earliest
+from mirrorq.effects import QueueWrite, ReplicaEffects
+from mirrorq.messages import Entry
+from mirrorq.queue_state import QueueState
+from mirrorq.ranges import RangeSet
+from mirrorq.ring import Ring
+from mirrorq.transfer import Transfer
+
+__all__ = ["Writes"]
+
+WRITE_BEHIND_MS = 50
+"""`durability: replicated`: ops are given to the store at multiples of this, those of all queues
+of a node in one commit. It bounds what is lost when the power of all members fails at once."""
+WRITE_BEHIND_COST = 4 << 20
+"""The same when messages would take so much room on the disk."""
+
+
+class Writes:
+    """Of one copy of one queue.
+
+    Args:
+        checkpoint_bytes: size of the checkpoint on disk.
+    """
+
+    def __init__(
+        self, ring: Ring, transfer: Transfer, config: Config, checkpoint_bytes: int
+    ) -> None:
+        self.chunk: tuple[Entry, ...] = ()
+        """Bodies that were fetched in this step."""
+        self._ring = ring
+        self._transfer = transfer
+        self._config = config
+        self._checkpoint_bytes = checkpoint_bytes
+        self._ended = RangeSet()
+        """Messages that ended since the last checkpoint."""
+        self._ops_since = 0
+        self._bytes_since = 0
+        self._applied_ms = 0
+        self._reset = False
+        self._state_came = False
+        self._is_behind = True
+        """Where the view allows it; not any more when the node is about to end."""
+        self._due_ms: int | None = None
+        """When ops that are held back go to the disk."""
+
+    # --- What has come --------------------------------------------------------------------
+
+    def on_applied(self, now_ms: int, entry: Entry, ended: Iterable[tuple[int, int]]) -> None:
+        """An op was applied, and these messages ended with it."""
+        for first, last in ended:
+            self._ended.add(first, last)
+        self._ops_since += 1
+        self._bytes_since += len(entry.frame)
+        self._applied_ms = now_ms
+
+    def start_over(self) -> None:
+        """This copy is to be made anew: what is on disk goes."""
+        self._reset = True
+        self._ended = RangeSet()
+        self.chunk = ()
+
+    def on_state(self) -> None:
+        """The applied state has come from another member."""
+        self._state_came = True
+
+    def end_behind(self) -> None:
+        """Nothing is held back from the disk any more."""
+        self._is_behind = False
+
+    # --- The write ------------------------------------------------------------------------
+
+    def make(self, now_ms: int, state: QueueState, out: ReplicaEffects) -> None:
+        """End a step: its one write, if anything is due."""
+        ring = self._ring
+        if not self._has_to_write(now_ms, state) or self._holds_back(now_ms):
+            ring.trim(state.applied)
+            return
+        cut, entries = ring.take_write()
+        checkpoint = self._state_came or self._checkpoint_due(now_ms, state)
+        number = 0
+        if self.chunk:
+            number = ring.note_write()
+            self._transfer.on_writing(number, self.chunk)
+        lacking = self._transfer.take_lacking()
+        needed = cut is not None or entries or checkpoint or self.chunk or self._reset
+        if not needed and lacking is None:
+            ring.trim(state.applied)
+            return
+        out.write_number = number or ring.note_write()
+        out.write = QueueWrite(
+            ring.queue_id,
+            reset=self._reset,
+            truncate_to=cut,
+            append=entries,
+            fetched=self.chunk,
+            state=self._checkpoint(state) if checkpoint else None,
+            state_lsn=state.applied,
+            release=self._released(state) if checkpoint else (),
+            lacking=lacking,
+            stable=min(ring.stable, ring.received),
+        )
+        self.chunk = ()
+        self._reset = self._state_came = False
+        ring.trim(state.applied)
+
+    def _has_to_write(self, now_ms: int, state: QueueState) -> bool:
+        """Whether anything at all has come for the disk; most steps are about marks only."""
+        ring = self._ring
+        return (
+            ring.has_append
+            or ring.has_cut
+            or bool(self.chunk)
+            or self._state_came
+            or self._reset
+            or self._transfer.lacking_changed
+            or self._due_ms is not None
+            or self._checkpoint_due(now_ms, state)
+        )
+
+    def _holds_back(self, now_ms: int) -> bool:
+        """Whether what this step wants on disk waits: confirms do not rest on it.
+
+        What changes the past of the copy goes at once, and all that waits with it.
+        """
+        ring = self._ring
+        is_urgent = bool(self.chunk) or self._reset or self._state_came or ring.has_cut
+        is_behind = ring.is_at_receipt and self._is_behind and ring.has_append
+        if not is_behind or is_urgent or self._transfer.lacking_changed:
+            self._due_ms = None
+            return False
+        if self._due_ms is None:
+            self._due_ms = now_ms + WRITE_BEHIND_MS - now_ms % WRITE_BEHIND_MS
+        if now_ms < self._due_ms and ring.append_cost < WRITE_BEHIND_COST:
+            return True
+        self._due_ms = None
+        return False
+
+    def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
+        if not self._ops_since:
+            return False
+        config = self._config
+        due = self._ops_since >= config.checkpoint_ops
+        due = due or self._bytes_since >= config.checkpoint_bytes
+        if due and self._bytes_since < 4 * self._checkpoint_bytes:
+            # A state of many ranges is dear to write: let it wait until it pays.
+            due = self._ops_since >= 16 * config.checkpoint_ops
+        return due or now_ms >= self._applied_ms + quiet_ms(state.bytes_about)
+
+    def _checkpoint(self, state: QueueState) -> bytes:
+        data = state.encode()
+        self._ops_since = self._bytes_since = 0
+        self._checkpoint_bytes = len(data)
+        return data
+
+    def _released(self, state: QueueState) -> tuple[tuple[int, int], ...]:
+        """The widest dead ranges around what has ended since the last checkpoint."""
+        dead = RangeSet()
+        if self._state_came and state.next_sequence > 1:
+            dead.add(1, state.next_sequence - 1)
+            for first, last in state.needed(1, state.next_sequence - 1):
+                dead.remove(first, last)
+        for piece in state.dead_around(self._ended):
+            dead.add(*piece)
+        self._ended = RangeSet()
+        return tuple(dead)
+
+    def wake_at_ms(self, state: QueueState) -> int | None:
+        """When something is due though nothing comes."""
+        idle_ms = None
+        if self._ops_since:
+            idle_ms = self._applied_ms + quiet_ms(state.bytes_about)
+        return earliest(self._due_ms, idle_ms)
