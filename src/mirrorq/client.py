@@ -20,13 +20,13 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from mirrorq import clock, errors
 from mirrorq.administration import Administration
-from mirrorq.arguments import check_callable, check_command, check_config
+from mirrorq.arguments import check_command, check_config
 from mirrorq.attendance import Attendance
 from mirrorq.client_driver import Call, ClientDriver, SessionPort
 from mirrorq.config import Config
@@ -42,9 +42,10 @@ from mirrorq.errors import (
     QueueNotFound,
     ShutDown,
 )
-from mirrorq.exchange_watch import ExchangeWatch
+from mirrorq.exchange_watch import ExchangeWatch, ExchangeWatches
 from mirrorq.fork_lock import FORK_LOCK
 from mirrorq.host import Declared
+from mirrorq.listeners import Listeners
 from mirrorq.messages import (
     Administrative,
     ClientAdminister,
@@ -59,8 +60,8 @@ from mirrorq.messages import (
     ClientWatch,
     SessionId,
 )
+from mirrorq.named_errors import named_error
 from mirrorq.notice import Notice
-from mirrorq.outcomes import Outcomes
 from mirrorq.refusals import Refusals, tried_text
 from mirrorq.routing import ExchangeRecord
 from mirrorq.security import Security, check_endpoints
@@ -177,7 +178,7 @@ class Client(Administration):
         timeout: float | None,
         security: Security | None = None,
     ) -> None:
-        self._listeners: list[Callable[[Notice], None]] = []
+        self._listeners = Listeners()
         self.config = config
         self.endpoints = tuple(endpoints)
         self._insecure = insecure
@@ -191,12 +192,11 @@ class Client(Administration):
         self.name = f"client-{self._pid}-{secrets.token_hex(4)}"
         self._numbers = itertools.count(1)
         """Of sessions and calls."""
-        self._watches: dict[str, ExchangeWatch] = {}
-        self._watch_lock = threading.Lock()
+        self._watches = ExchangeWatches(self._watch_again)
         self._driver = ClientDriver(self.name, self.endpoints, self.config, self._security)
         self._refusals = Refusals(self.endpoints, self._security)
-        self._callbacks = Outcomes()
-        self._driver.on_notice = self._on_notice
+        self._listeners.begin()
+        self._driver.on_notice = self._listeners.tell
         self._driver.thread.start()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -228,19 +228,12 @@ class Client(Administration):
         if os.getpid() != self._pid:
             return
         self._driver.stop(CLOSE_S)
-        self._callbacks.close(1.0)
+        self._listeners.close(1.0)
 
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
         """Have a function called with what happens to this client, on a thread of its own:
         connected, disconnected, paused, resumed, new master."""
-        if on_event is None:
-            raise TypeError("on_event is None: give a function that takes a Notice")
-        check_callable("on_event", on_event)
-        self._listeners.append(on_event)
-
-    def _on_notice(self, notice: Notice) -> None:
-        for listener in self._listeners:
-            self._callbacks.call_back(listener, notice)
+        self._listeners.add(on_event)
 
     def is_paused(self) -> bool:
         """No contact with a majority: no entry node, or one that is cut off."""
@@ -392,32 +385,21 @@ class Client(Administration):
 
     def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """The exchange as the entry node last told; the first time it is asked."""
-        with self._watch_lock:
-            watch = self._watches.get(name)
-            if watch is None:
-                watch = self._watches[name] = ExchangeWatch(name, self._watch_again)
-                self._watch_again(watch)
-        if not watch.wait(at_least, CLOSE_S):
+        watch = self._watches.known(name, at_least, CLOSE_S)
+        if watch is None:
             self._check_open()
             raise NoQuorum(self._no_answer_text(CLOSE_S))
         if watch.refusal:
-            with self._watch_lock:
-                # Asked again next time: the key may have been given the right.
-                self._watches.pop(name, None)
             raise AuthenticationError(watch.refusal)
         return watch.record
 
     def queue_name(self, queue_id: int) -> str:
         """The name of a queue that an exchange is bound to."""
-        with self._watch_lock:
-            watches = list(self._watches.values())
-        return next((w.names[queue_id] for w in watches if queue_id in w.names), "")
+        return self._watches.queue_name(queue_id)
 
     def rings_of(self, queue_id: int) -> tuple[int, ...]:
         """Ids of the shards of a sharded queue that an exchange is bound to, () of another."""
-        with self._watch_lock:
-            watches = list(self._watches.values())
-        return next((w.rings[queue_id] for w in watches if queue_id in w.rings), ())
+        return self._watches.rings_of(queue_id)
 
     def _watch_again(self, watch: ExchangeWatch) -> None:
         """Have the entry node say when the exchange has changed again."""
@@ -554,7 +536,7 @@ class Client(Administration):
             self._check_open()
             raise ShutDown("the client is closed")
         if answer.error:
-            raise _exception(answer)
+            raise named_error(answer.error, answer.text)
         return answer
 
     # --- Host of handles ----------------------------------------------------------------
@@ -577,10 +559,3 @@ class Client(Administration):
 
     def now_ms(self) -> int:
         return clock.now_ms()
-
-
-def _exception(answer: ClientAnswer) -> MirrorQError:
-    """The node names the class; only those of mirrorq are made."""
-    kind: Any = getattr(errors, answer.error) if answer.error in errors.__all__ else MirrorQError
-    made: MirrorQError = kind(answer.text)
-    return made

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from mirrorq.errors import MirrorQError
+from mirrorq.timeouts import left_until
 
 if TYPE_CHECKING:
     from mirrorq.outcomes import Outcomes
@@ -154,9 +155,8 @@ def wait(
     items = list(confirmations)
     deadline = None if timeout is None else time.monotonic() + timeout
     for item in items:
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
         try:
-            item._wait(left)
+            item._wait(left_until(deadline))
         except TimeoutError:
             break
     return Waited({i for i in items if i.done()}, {i for i in items if not i.done()})

@@ -38,6 +38,7 @@ from mirrorq.publisher import checked_body
 from mirrorq.queue import MirroredQueue
 from mirrorq.routing import KEY_CHARS_MAX, ExchangeRecord, Routes, arguments_text, exchange_error
 from mirrorq.terms import Terms, terms_of
+from mirrorq.timeouts import left_until
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -219,7 +220,7 @@ class Exchange:
         )
         deadline = None if timeout is None else time.monotonic() + timeout
         while (full := self._accept(letter)) is not None:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            left = left_until(deadline)
             with contextlib.suppress(ShutDown):  # its queue was deleted: look again
                 full._publisher.wait_for_room(1, letter.size, len(letter.body), block, left)
         return letter.confirmation

@@ -1,4 +1,4 @@
-"""What a client knows of an exchange: its entry node says so, and again when it changes."""
+"""What a client knows of exchanges: its entry node says so, and again when one changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirrorq.errors import MALFORMED
 from mirrorq.messages import ClientAnswer
 from mirrorq.routing import ExchangeRecord
 
-__all__ = ["NEVER", "ExchangeWatch", "Seen"]
+__all__ = ["NEVER", "ExchangeWatch", "ExchangeWatches", "Seen"]
 
 log = logging.getLogger("mirrorq")
 
@@ -80,3 +80,47 @@ class ExchangeWatch:
             self.index = seen.index
             self._changed.notify_all()
         self._again(self)
+
+
+class ExchangeWatches:
+    """All exchanges that one client has been asked for. Every method may be called on any thread.
+
+    Args:
+        ask: has the entry node say when an exchange is no more as the watch knows it.
+    """
+
+    def __init__(self, ask: Callable[[ExchangeWatch], None]) -> None:
+        self._ask = ask
+        self._watches: dict[str, ExchangeWatch] = {}
+        self._lock = threading.Lock()
+
+    def known(self, name: str, at_least: int, timeout: float) -> ExchangeWatch | None:
+        """One exchange, not older than this index of the catalog; None: nothing came in time.
+
+        Args:
+            timeout: in seconds; as a rule only the first time takes any.
+        """
+        with self._lock:
+            watch = self._watches.get(name)
+            if watch is None:
+                watch = self._watches[name] = ExchangeWatch(name, self._ask)
+                self._ask(watch)
+        if not watch.wait(at_least, timeout):
+            return None
+        if watch.refusal:
+            with self._lock:
+                # Asked again next time: the key may have been given the right.
+                self._watches.pop(name, None)
+        return watch
+
+    def queue_name(self, queue_id: int) -> str:
+        """The name of a queue that one of them is bound to, "" of another."""
+        return next((w.names[queue_id] for w in self._all() if queue_id in w.names), "")
+
+    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+        """Ids of the shards of a sharded queue that one is bound to, () of another."""
+        return next((w.rings[queue_id] for w in self._all() if queue_id in w.rings), ())
+
+    def _all(self) -> list[ExchangeWatch]:
+        with self._lock:
+            return list(self._watches.values())

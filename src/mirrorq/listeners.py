@@ -16,6 +16,10 @@ class Listeners:
 
     def __init__(self) -> None:
         self._functions: list[Callable[[Notice], None]] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """In this process: the thread that told them before a fork is the parent's."""
         self._callbacks = Outcomes()
 
     def add(self, on_event: Callable[[Notice], None]) -> None:

@@ -7,7 +7,6 @@ what has come together, and takes off the count what has ended.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from mirrorq.confirmation import Confirmation
 from mirrorq.errors import Full, MirrorQError, ShutDown
 from mirrorq.puts import PACK_BYTES, PACK_COUNT, ManyPut, PutRun, finish, frames_of
 from mirrorq.session import Failed, PutCredit, Session, Stored
-from mirrorq.timeouts import deadline_of
+from mirrorq.timeouts import deadline_of, left_until
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
@@ -252,13 +251,12 @@ class Publisher:
             ShutDown: the handle is closed.
         """
         handle = self._handle
-        deadline = None if timeout is None else deadline_of(timeout)
+        deadline = deadline_of(timeout)
         if self.is_curious:
             self.learn()
         while True:
             if not self.takes(count, size, body_bytes):
-                left = None if deadline is None else max(deadline - time.monotonic(), 0)
-                self.wait_for_room(count, size, body_bytes, block, left)
+                self.wait_for_room(count, size, body_bytes, block, left_until(deadline))
             with self._outcomes.lock:
                 if handle._is_closed or handle._is_shut:
                     what = "closed" if handle._is_closed else "shut down: it takes no puts"

@@ -18,6 +18,7 @@ from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import AckRefused, MirrorQError
 from mirrorq.message import HeaderValue, Message, pack_properties, pieces_of
 from mirrorq.messages import FLAG_STEP, Step
+from mirrorq.messages.ops import NOT_TAKEN
 from mirrorq.puts import FRAME_OVERHEAD, MESSAGE_OVERHEAD, error_of, packer
 from mirrorq.ranges import RangeSet
 from mirrorq.session import Failed, Put, Stored
@@ -27,10 +28,8 @@ from mirrorq.wire.ops import encode_step
 if TYPE_CHECKING:
     from mirrorq.queue import MirroredQueue
 
-__all__ = ["NOT_TAKEN", "StepPut", "Transaction", "step_put"]
+__all__ = ["StepPut", "Transaction", "step_put"]
 
-NOT_TAKEN = "an ack was not taken"
-"""How a master's refusal begins when acks are to blame (`master`)."""
 STEP_BYTES = 64
 RANGE_BYTES = 24
 """Of the first body, and of each ack in it, at most."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["check_timeout", "deadline_of"]
+__all__ = ["check_timeout", "deadline_of", "left_until"]
 
 
 def check_timeout(timeout: float) -> None:
@@ -30,3 +30,8 @@ def deadline_of(timeout: float | None) -> float | None:
         return None
     check_timeout(timeout)
     return time.monotonic() + timeout
+
+
+def left_until(deadline: float | None) -> float | None:
+    """Return how many seconds are left, 0 or more; None without a deadline."""
+    return None if deadline is None else max(deadline - time.monotonic(), 0)

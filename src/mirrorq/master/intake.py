@@ -16,14 +16,13 @@ from mirrorq.master.level import Level
 from mirrorq.master.producers import Producers
 from mirrorq.master.reign import Reign
 from mirrorq.messages import FLAG_PRIORITY, FLAG_STEP, Header, Publish, SessionId, Step
+from mirrorq.messages.ops import NOT_TAKEN
 from mirrorq.pace import Pace, has_same_pace, pace_of
 from mirrorq.policy import Definition
 from mirrorq.ranges import RangeSet
 
 __all__ = ["Intake"]
 
-NOT_TAKEN = "an ack was not taken"
-"""How the refusal of a step begins whose acks are to blame."""
 HELD_MS = 50
 """Publishes that wait for room are looked at again after this."""
 

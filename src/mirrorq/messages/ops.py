@@ -157,6 +157,10 @@ class PromotedOp(Struct, frozen=True, gc=False):
     """Unclean: how many messages are lost, as far as the new master can tell."""
 
 
+NOT_TAKEN = "an ack was not taken"
+"""How the reason begins for which a step was refused because of one of its acks."""
+
+
 class RefusalOp(Struct, frozen=True, gc=False):
     reason: str
 

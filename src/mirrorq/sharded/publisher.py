@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrorq.errors import Full, ShutDown
 from mirrorq.publisher import FIRST_S, Listener, Publisher
 from mirrorq.session import PutCredit
-from mirrorq.timeouts import deadline_of
+from mirrorq.timeouts import deadline_of, left_until
 
 if TYPE_CHECKING:
     from mirrorq.confirmation import Confirmation
@@ -173,7 +172,7 @@ class ShardedPublisher(Publisher):
             put: does it, without waiting.
             count, size: of messages, and bytes of bodies.
         """
-        deadline = None if timeout is None else deadline_of(timeout)
+        deadline = deadline_of(timeout)
         self.learn()
         while True:
             shard = self._choice(count, size, size)
@@ -187,8 +186,7 @@ class ShardedPublisher(Publisher):
                 except ShutDown:
                     self._sharded._check_open_for_puts()
                     continue  # that shard alone was deleted
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            self._wait_for_any(count, size, block, left)
+            self._wait_for_any(count, size, block, left_until(deadline))
 
     def _wait_for_any(self, count: int, size: int, block: bool, timeout: float | None) -> None:
         queue, key = self._sharded, threading.get_ident()
