@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq import Node, ShutDown
+from mirrorq import Node, NoQuorum, PreconditionFailed, ShutDown
 
 WAIT_S = 60.0
 
@@ -66,3 +66,22 @@ def test_a_wait_that_takes_too_long_ends_with_the_handle(tmp_path: Path) -> None
             node._queues._wait_served(1, 0.0)
         node.queue("q", timeout=WAIT_S).put(b"x").result(WAIT_S)
         assert not node._driver._awaited
+
+
+def test_who_cannot_be_asked_deletes_nothing(tmp_path: Path) -> None:
+    """The node thread does not say whether the queue is empty: it stays."""
+    with Node("a", path=tmp_path / "a") as node:
+        queue = node.queue("q", timeout=WAIT_S)
+        queue.put(b"x").result(WAIT_S)
+        go_on = threading.Event()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("mirrorq.node_calls.ANSWER_S", 0.1)
+            node._driver.call(lambda: go_on.wait(WAIT_S) and None)
+            try:
+                with pytest.raises(NoQuorum, match="is busy"):
+                    queue.delete(if_empty=True)
+            finally:
+                go_on.set()
+        with pytest.raises(PreconditionFailed, match="has 1 messages"):
+            queue.delete(if_empty=True)
+        assert queue.get(timeout=WAIT_S).body == b"x"
