@@ -133,8 +133,7 @@ class Node(Administration):
         self.config = config or Config()
         self.path = Path(path)
         self.peers = whereabouts.peers
-        self.endpoint = ""
-        """Where others reach this node; "" without peers."""
+        self._endpoint = ""
         self._listeners = Listeners()
         self._close_lock = threading.Lock()
         self._transport: Transport | None = None
@@ -179,7 +178,7 @@ class Node(Administration):
             self._transport = Transport(
                 self.name, incarnation, address, self.config, self.authority
             )
-            self.endpoint = whereabouts.endpoint(self._transport.endpoint)
+            self._endpoint = whereabouts.endpoint(self._transport.endpoint)
 
     def _make_driver(self, witness: bool, joins: tuple[str, ...]) -> Driver:
         store = self._store
@@ -208,6 +207,11 @@ class Node(Administration):
             )
 
     # --- Life ---------------------------------------------------------------------------
+
+    @property
+    def endpoint(self) -> str:
+        """Where others reach this node; "" without peers."""
+        return self._endpoint
 
     @property
     def listening(self) -> str:
