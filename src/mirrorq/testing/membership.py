@@ -98,14 +98,17 @@ class MembershipFaults:
             self._cluster.tell(self._random.choice(through), Ask(self._token, RemoveNode(name)))
 
     def _is_spare(self, name: str) -> bool:
-        """Whether no queue has its only copy in sync there, and a majority is left without it."""
+        """Whether no queue has its only copy in sync there, and a majority is left without it:
+        of the voters that anybody knows, for who has joined may not have heard of others yet."""
         cluster = self._cluster
-        engine = cluster.engine(name)
-        alive = sum(voter.node in cluster.running for voter in engine.voters)
-        views = [cluster.view(record.id) for record in engine.catalog.queues()]
+        views = [cluster.view(record.id) for record in cluster.engine(name).catalog.queues()]
         only = any(
             all(member.id.node == name for member in view.members if member.in_sync)
             for view in views
             if view is not None
         )
-        return not only and alive - 1 > len(engine.voters) // 2
+        left = set(cluster.running) - {name}
+        return not only and all(
+            2 * sum(voter.node in left for voter in voters) > len(voters)
+            for voters in (cluster.engine(one).voters for one in cluster.running)
+        )
