@@ -67,8 +67,9 @@ MESSAGE_BYTES = 1 << 20
 """A resend is cut into messages of about this size, so that none delays the next round."""
 RESEND_BYTES = 16 << 20
 """What one resend sends at most; the receiver's next mark or request brings the rest."""
-REPEAT_COUNT = 4
-"""Ticks after the last change in which marks are repeated: what a reconnect swallowed."""
+REPEAT_COUNT = 2
+"""Ticks after the last change in which marks are repeated: what a reconnect swallowed, should the
+news of it not come. (With the news itself all is said again.)"""
 BEHIND_BYTES_MAX = 16 << 20
 """`durability: replicated`: with more than this not on its disk a member's marks wait for it."""
 
@@ -139,6 +140,10 @@ class Ring:
         self._joiner_sent = -1
         self._right_received = -1
         """What the right has been sent; -1 until it says that it is repaired."""
+        self._awaits_right = False
+        """In a new epoch, until a tick or a break: the right says by itself when it is repaired."""
+        self._early: tuple[MemberId, History] | None = None
+        """Of an epoch that this node is still to learn of."""
         self._left_heard = False
         self._marked = (-1, -1)
         self._mark_delay_ms = mark_delay_ms
@@ -147,6 +152,8 @@ class Ring:
         self._is_watermark_fresh = False
         """Said since the last tick: the next one need not repeat it."""
         self._is_mark_fresh = False
+        self._is_repeating = False
+        """In this step: what it says again is not fresh at the next tick."""
         self._ticks_left = REPEAT_COUNT
         self._asked_from = 0
 
@@ -173,6 +180,7 @@ class Ring:
 
     def install(self, view: View) -> None:
         """Enter a newer epoch (R4: never an older one)."""
+        is_first = self.view is None
         self.view = view
         self.epoch = view.epoch
         self._stand(views.standing(view, self.me))
@@ -183,6 +191,7 @@ class Ring:
         self._recount_behind()
         self._joiner_sent = -1
         self._right_received = -1
+        self._awaits_right = True
         self._left_heard = False
         self._marked = (-1, -1)
         self.mark_at_ms = None
@@ -199,7 +208,8 @@ class Ring:
             self.start_history = tuple(self.history)
             self.start_last = self.received
             self._send_history()
-        elif (left := self._left()) is not None:
+        elif is_first and (left := self._left()) is not None:
+            # It may have been sent before there was a copy here to keep it (`keep_early`).
             self._send(left, HistoryRequest(self.queue_id, view.epoch))
 
     def _stand(self, standing: views.Standing) -> None:
@@ -281,6 +291,19 @@ class Ring:
 
     # --- Messages -----------------------------------------------------------------------
 
+    def keep_early(self, sender: MemberId, message: History) -> None:
+        """A left that learns of a view first need not be asked for what it has said already."""
+        kept = 0 if self._early is None else self._early[1].epoch
+        if message.epoch > max(self.epoch, kept):
+            self._early = (sender, message)
+
+    def take_early(self) -> tuple[MemberId, History] | None:
+        """What was kept of the epoch that has just begun."""
+        if self._early is None or self._early[1].epoch > self.epoch:
+            return None
+        early, self._early = self._early, None
+        return early if early[1].epoch == self.epoch else None
+
     def on_history(self, sender: MemberId, message: History) -> bool:
         """R6. Returns True when this member has just become repaired."""
         if self.repaired or sender != self._left() or message.epoch != self.epoch:
@@ -300,6 +323,7 @@ class Ring:
     def on_repaired(self, sender: MemberId, message: Repaired) -> None:
         if message.epoch == self.epoch and sender == self._right():
             self._right_received = message.received
+            self._awaits_right = False
             # A watermark that came before its repair was dropped there.
             self._w_sent = 0
             self._serve_right(always=True)
@@ -361,31 +385,55 @@ class Ring:
             self.behind_bytes -= sum(len(self.log[i].frame) for i in range(first, end))
 
     def on_link_lost(self, node: str) -> None:
-        """What was on the way to or from `node` may be gone: say everything again."""
-        self._w_sent = 0
-        self._joiner_sent = -1
-        self._marked = (-1, -1)
-        self._left_heard = False
-        self._ticks_left = REPEAT_COUNT
-        right = self._right()
+        """What was on the way to `node` may be gone: say again all that it was told, and nobody
+        else. (What came from there is said again by that node, which has lost its connection.)"""
+        if not self.is_concerned(node):
+            return
+        left, right, to = self._left(), self._right(), self._watermark_to()
+        master = self._standing.master
         if right is not None and right.node == node:
             self._right_received = -1
-        self.on_tick()
+            self._awaits_right = False
+            self._marked = (-1, -1)
+        if to is not None and to.node == node:
+            self._w_sent = 0
+        if left is not None and left.node == node:
+            self._left_heard = False
+            self._ask_left()
+        if master is not None and master.node == node:
+            self._joiner_sent = -1
+            self._report_behind()
+        self._ticks_left = REPEAT_COUNT
+
+    def is_concerned(self, node: str) -> bool:
+        """Whether this member says anything to that node: a neighbour's, or the master's."""
+        standing = self._standing
+        around = (standing.left, standing.right, standing.master)
+        return self.is_member and any(one is not None and one.node == node for one in around)
 
     def on_tick(self) -> None:
         """Repeat what a lost message would leave hanging."""
-        self._asked_from = 0
         if self.view is None or not self.is_member:
             return
+        self._awaits_right = False
+        self._ask_left()
+        self._report_behind()
+        if self._ticks_left > 0 or self.stable < self.received:
+            self._repeat()
+
+    def _ask_left(self) -> None:
+        """Ask again for what the left has not begun to send."""
+        self._asked_from = 0
         left = self._left()
         if left is not None and not self.repaired:
             self._send(left, HistoryRequest(self.queue_id, self.epoch))
         elif left is not None and self.has_state and not self._left_heard:
             self._send(left, Repaired(self.queue_id, self.epoch, self.received))
+
+    def _report_behind(self) -> None:
+        """R9: while ops wait the master hears who has them on disk."""
         if self.stable < self.received and self.in_sync and not self.is_master:
             self._report_durable()
-        if self._ticks_left > 0 or self.stable < self.received:
-            self._repeat()
 
     def _repeat(self) -> None:
         """Each kind of mark that has been quiet since the last tick is due again."""
@@ -397,15 +445,24 @@ class Ring:
             self._marked = (-1, -1)
         self._joiner_sent = -1
         self._is_watermark_fresh = self._is_mark_fresh = False
+        self._is_repeating = True
 
     @property
     def needs_tick(self) -> bool:
         """Whether a tick would still do anything."""
-        if not self.is_member:
-            return False
-        waiting = not self.is_master and not (self.repaired and self._left_heard)
+        return self.is_member and (self._ticks_left > 0 or self._is_waiting)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether ticks only repeat what is known to all, if nothing was lost."""
+        return not (self._is_waiting or self.has_joiners)
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether an answer is still to come, here or at a neighbour."""
+        asks = not self.is_master and not (self.repaired and self._left_heard)
         behind = 0 <= self._right_received < self.received
-        return waiting or behind or self._ticks_left > 0 or self.stable < self.received
+        return asks or behind or self.stable < self.received
 
     def announce(self) -> None:
         """A joiner has its state now: ask the left for what follows."""
@@ -430,6 +487,9 @@ class Ring:
         elif not self.in_sync:
             self._report_joiner()
         self._mark_right(now_ms)
+        if self._is_repeating:
+            # A repetition is no news, and asks for no further one.
+            self._is_repeating = self._is_watermark_fresh = self._is_mark_fresh = False
 
     def take_write(self) -> tuple[int | None, tuple[Entry, ...]]:
         """What of the log this step wants on disk: (truncate to, appended entries)."""
@@ -604,15 +664,25 @@ class Ring:
         if not self.in_sync or self.is_master:
             return
         lowest = self.assured
+        if lowest <= self.stable and not self.is_settling:
+            # It has come round, or its master's first op in this epoch takes it round. While
+            # a view settles it is the marks of this epoch that count.
+            return
         if standing.left != standing.master and self._w_left < lowest:
             lowest = self._w_left
         if lowest <= self._w_sent:
             return
-        to = standing.master if standing.is_last_in_sync else standing.right
+        to = self._watermark_to()
         if to is not None:
             self._w_sent = lowest
             self._is_watermark_fresh = True
             self._send(to, Watermark(self.queue_id, self.epoch, lowest))
+
+    def _watermark_to(self) -> MemberId | None:
+        standing = self._standing
+        if not self.in_sync or self.is_master:
+            return None
+        return standing.master if standing.is_last_in_sync else standing.right
 
     def _advance_stable(self) -> None:
         """R2 at the master: what every disk (or memory) has that it waits for."""
@@ -647,7 +717,7 @@ class Ring:
             # come before the news of the break, and only a mark makes it ask again.
             self.mark_at_ms = None
             return
-        if not self.has_state:
+        if not self.has_state or self._awaits_right:
             return
         if self._mark_delay_ms and self._marked[1] == self.received:
             # Only what is stable is news, and as a rule the next op takes it along.

@@ -420,6 +420,146 @@ def test_a_left_that_learns_of_a_break_too_late_is_asked_again() -> None:
     assert ("b", Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),))) in sent(left)
 
 
+def test_a_break_is_news_for_nobody_but_the_node_behind_it() -> None:
+    """To it alone everything is said again; where a thousand queues share a node that died, each
+    other word would be one too many for each of them."""
+    ring = _mirror(2)
+    ring.on_repaired(C, Repaired(QUEUE, 2, 2))
+    ring.on_mark(A, Mark(QUEUE, 2, 1, 2))
+    ring.settle()
+    sent(ring)
+    for node, says in (
+        ("a", [("a", Repaired(QUEUE, 2, 2)), ("a", JoinerDurable(QUEUE, 2, 2))]),
+        ("c", [("c", Watermark(QUEUE, 2, 2)), ("c", Mark(QUEUE, 2, 1, 2))]),
+        ("d", []),
+    ):
+        ring.on_link_lost(node)
+        ring.settle()
+        assert sent(ring) == says
+
+
+def test_a_last_mirror_says_its_watermark_again_to_the_master_behind_a_break() -> None:
+    ring = ring_of(C, [publish(1, 1)])
+    ring.install(view(2, "abc"))
+    _repaired(ring, 2, ((1, 1),))
+    ring.on_watermark(B, Watermark(QUEUE, 2, 1))
+    ring.settle()
+    assert ("a", Watermark(QUEUE, 2, 1)) in sent(ring)
+    ring.on_link_lost("a")
+    ring.settle()
+    assert ("a", Watermark(QUEUE, 2, 1)) in sent(ring)
+
+
+def test_a_quiet_member_repeats_its_marks_at_two_ticks() -> None:
+    """A repetition asks for no further one, and no watermark is repeated that has come round."""
+    ring = _mirror(2)
+    ring.on_repaired(C, Repaired(QUEUE, 2, 2))
+    ring.on_mark(A, Mark(QUEUE, 2, 1, 2))
+    ring.settle()
+    sent(ring)
+    said = []
+    for tick in range(8):
+        ring.on_tick()
+        ring.settle()
+        said.append([message for to, message in sent(ring) if to == "c"])
+        assert ring.is_quiet is (tick > 2)
+        if tick == 2:
+            ring.on_mark(A, Mark(QUEUE, 2, 2, 2))
+            ring.settle()
+            sent(ring)
+    mark, watermark = Mark(QUEUE, 2, 1, 2), Watermark(QUEUE, 2, 2)
+    assert said[:3] == [[], [watermark, mark], [watermark, mark]]
+    assert said[3:] == [[], [Mark(QUEUE, 2, 2, 2)], [Mark(QUEUE, 2, 2, 2)], [], []]
+    assert not ring.needs_tick
+
+
+def test_a_joiner_has_quick_ticks_until_it_is_counted_in() -> None:
+    """Its report is open until the master has proposed the view, though no op waits."""
+    ring = _master_with_joiner(stable=3)
+    ring.settle()
+    assert ring.needs_tick
+    assert not ring.is_quiet
+
+
+# --- A new epoch ----------------------------------------------------------------------
+
+
+def test_a_history_that_comes_before_its_view_is_kept() -> None:
+    """R6: a left that has learned of a view first is not asked for what it has said already."""
+    ring = _mirror(2)
+    history = History(QUEUE, 4, ((1, 1),))
+    for early in (History(QUEUE, 3, ()), history, History(QUEUE, 2, ())):
+        ring.keep_early(A, early)
+    ring.install(view(3, "abc"))
+    assert ring.take_early() is None
+    ring.install(view(4, "abc"))
+    assert ring.take_early() == (A, history)
+    assert ring.take_early() is None
+    assert sent(ring) == []
+
+
+def test_a_history_of_an_epoch_that_was_passed_over_is_dropped() -> None:
+    """Views may be learned of in leaps, by a snapshot."""
+    ring = _mirror(2)
+    ring.keep_early(A, History(QUEUE, 3, ()))
+    ring.install(view(4, "abc"))
+    assert ring.take_early() is None
+    ring.keep_early(A, History(QUEUE, 3, ()))
+    ring.install(view(5, "abc"))
+    assert ring.take_early() is None
+
+
+def test_a_history_that_does_not_come_is_asked_for() -> None:
+    """At once in this node's first view, before which there was nothing here to keep it; else the
+    left says it by itself, and only the tick after a loss asks."""
+    ring = ring_of(B, [])
+    ring.install(view(2, "ab"))
+    assert sent(ring) == [("a", HistoryRequest(QUEUE, 2))]
+    ring.install(view(3, "ab"))
+    assert sent(ring) == []
+    assert ring.needs_tick
+    assert not ring.is_quiet
+    ring.on_tick()
+    assert sent(ring) == [("a", HistoryRequest(QUEUE, 3))]
+    ring.on_link_lost("a")
+    assert sent(ring) == [("a", HistoryRequest(QUEUE, 3))]
+
+
+def test_in_a_new_epoch_the_right_speaks_first() -> None:
+    """A mark before that would only make it ask for what it is about to be sent. Should its word
+    be lost, the next tick says the mark."""
+    ring = ring_of(A, [])
+    ring.install(view(2, "ab"))
+    ring.append(publish(1, 1, epoch=2))
+    ring.settle()
+    assert sent(ring) == [("b", History(QUEUE, 2, ()))]
+    ring.on_tick()
+    ring.settle()
+    assert sent(ring) == [("b", Mark(QUEUE, 2, 0, 1))]
+
+
+def test_a_watermark_of_what_is_stable_is_not_said_again() -> None:
+    """R2: the master of a new epoch knew it, or its first op takes it round. While a view
+    settles it is the marks of this epoch that count."""
+    ring = _mirror(2)
+    ring.settle()
+    assert ("c", Watermark(QUEUE, 2, 2)) in sent(ring)
+    ring.on_mark(A, Mark(QUEUE, 2, 2, 2))
+    ring.install(view(3, "abc"))
+    _repaired(ring, 3, ((1, 2),))
+    ring.settle()
+    assert sent(ring) == []
+    ring.on_data(A, Data(QUEUE, 3, 2, (publish(3, 3, epoch=3),)))
+    persist(ring)
+    ring.settle()
+    assert ("c", Watermark(QUEUE, 3, 3)) in sent(ring)
+    ring.install(replace(view(4, "abc"), durability="settling"))
+    ring.on_history(A, History(QUEUE, 4, ((1, 2), (3, 3))))
+    ring.stable = 3
+    ring.settle()
+    assert ("c", Watermark(QUEUE, 4, 3)) in sent(ring)
+
+
 # --- durability: replicated -----------------------------------------------------------
 
 

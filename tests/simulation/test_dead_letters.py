@@ -159,6 +159,7 @@ def test_29_all_stop_while_messages_are_on_their_way() -> None:
     world.cluster.start("a", "c", "d", "e")
     world.until(lambda: world.outgoing() == 10)
     world.until_in_sync("a", "c", "d")
+    world.cluster.run(1000)  # until all have heard of it: b's vote is gone, and d's goes now
     world.cluster.kill("d")
     world.until_in_sync("a", "c")
     world.cluster.wipe("d")

@@ -54,7 +54,7 @@ from mirrorq.replica.events import (
     YieldAsked,
 )
 from mirrorq.replica.membership import Membership
-from mirrorq.replica.writes import Writes
+from mirrorq.replica.writes import Writes, quiet_tick_ms
 from mirrorq.ring import Ring
 from mirrorq.room import Room
 from mirrorq.tally import Tally
@@ -100,6 +100,8 @@ class Replica:
         self._lease = lease
         self._targets = targets
         self._next_tick_ms = 0
+        self._is_ticking = False
+        """At the end of the last step the ring had something to repeat."""
         self._writes = Writes(self.ring, self.transfer, config, len(image.state or b""))
         self._membership = Membership(self.ring, config)
         self._load(image)
@@ -165,6 +167,8 @@ class Replica:
             case RingReceived():
                 if self.ring.view is not None and event.message.epoch == self.ring.epoch:
                     self._on_ring(now_ms, event.sender, event.message)
+                elif type(event.message) is History:
+                    self.ring.keep_early(event.sender, event.message)
             case Requested():
                 if master is not None:
                     master.on_request(now_ms, event.request)
@@ -274,6 +278,9 @@ class Replica:
             couriers = before.departures.couriers
             couriers.end()
             ring.out.requests += couriers.requests
+        early = ring.take_early()
+        if early is not None:
+            self._on_ring(now_ms, *early)
 
     def _reign(self, now_ms: int, wall_us: int, view: View) -> None:
         master = Master(
@@ -445,11 +452,18 @@ class Replica:
 
     def _wake_at_ms(self, now_ms: int, wake: int | None) -> int | None:
         tick_ms = master_ms = None
-        if self.ring.needs_tick:
+        ring = self.ring
+        was_ticking, self._is_ticking = self._is_ticking, ring.needs_tick
+        if self._is_ticking:
+            if not was_ticking and self._next_tick_ms <= now_ms:
+                # There was nothing to repeat: what is news now is not to be said twice at once.
+                self._next_tick_ms = self._tick_after(now_ms)
             tick_ms = max(self._next_tick_ms, now_ms + 1)
+            if ring.is_quiet:
+                tick_ms = quiet_tick_ms(self._config, tick_ms)
         if self.master is not None:
             master_ms = self.master.wake_at_ms(now_ms)
-        mark_ms, write_ms = self.ring.mark_at_ms, self._writes.wake_at_ms(self.state)
+        mark_ms, write_ms = ring.mark_at_ms, self._writes.wake_at_ms(self.state)
         return earliest(wake, tick_ms, mark_ms, write_ms, master_ms)
 
 

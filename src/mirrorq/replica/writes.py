@@ -14,13 +14,21 @@ from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
 from mirrorq.transfer import Transfer
 
-__all__ = ["Writes"]
+__all__ = ["Writes", "quiet_tick_ms"]
 
 WRITE_BEHIND_MS = 50
 """`durability: replicated`: ops are given to the store at multiples of this, those of all queues
 of a node in one commit. It bounds what is lost when the power of all members fails at once."""
 WRITE_BEHIND_COST = 4 << 20
 """The same when messages would take so much room on the disk."""
+QUIET_TICKS = 4
+"""Heartbeats from one look at a quiet queue to the next; then its checkpoint is written, too, if it
+is due: those of all queues of a node are one commit."""
+
+
+def quiet_tick_ms(config: Config, at_ms: int) -> int:
+    """The quiet tick then or next: the same for all queues of a node."""
+    return at_ms + -at_ms % (QUIET_TICKS * config.heartbeat_ms)
 
 
 class Writes:
@@ -152,7 +160,10 @@ class Writes:
         if due and self._bytes_since < 4 * self._checkpoint_bytes:
             # A state of many ranges is dear to write: let it wait until it pays.
             due = self._ops_since >= 16 * config.checkpoint_ops
-        return due or now_ms >= self._applied_ms + quiet_ms(state.bytes_about)
+        return due or now_ms >= self._idle_ms(state)
+
+    def _idle_ms(self, state: QueueState) -> int:
+        return quiet_tick_ms(self._config, self._applied_ms + quiet_ms(state.bytes_about))
 
     def _checkpoint(self, state: QueueState) -> bytes:
         data = state.encode()
@@ -174,7 +185,5 @@ class Writes:
 
     def wake_at_ms(self, state: QueueState) -> int | None:
         """When something is due though nothing comes."""
-        idle_ms = None
-        if self._ops_since:
-            idle_ms = self._applied_ms + quiet_ms(state.bytes_about)
+        idle_ms = self._idle_ms(state) if self._ops_since else None
         return earliest(self._due_ms, idle_ms)
