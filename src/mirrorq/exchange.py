@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
+from mirrorq.arguments import check_callable
 from mirrorq.confirmation import Confirmation
 from mirrorq.errors import (
     ConfigError,
@@ -251,6 +252,7 @@ class Exchange:
         self._check_open()
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
+            check_callable("on_confirm", on_confirm)
             confirmation._callbacks = [on_confirm]
         return Letter(confirmation, routing_key, headers or {}, data, properties, terms, mandatory)
 

@@ -266,6 +266,7 @@ class MirroredQueue(ReadingHandle):
             self._check_open_for_puts()
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
+            check_callable("on_confirm", on_confirm)
             confirmation._callbacks = [on_confirm]
         self._publisher.accept_one(confirmation, body, properties, terms, block, timeout)
         return confirmation
@@ -297,6 +298,7 @@ class MirroredQueue(ReadingHandle):
         self._check_open_for_puts()
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
+            check_callable("on_confirm", on_confirm)
             confirmation._callbacks = [on_confirm]
         if not data:
             with self._outcomes.lock:

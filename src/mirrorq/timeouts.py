@@ -14,9 +14,14 @@ def check_timeout(timeout: float) -> None:
         timeout: in seconds.
 
     Raises:
-        ValueError: it is below 0.
+        ValueError: it is below 0, or no number (nan).
+        TypeError: it is not of a number's type.
     """
-    if timeout < 0:
+    try:
+        is_one = timeout >= 0
+    except TypeError:
+        raise TypeError(f"the timeout is {timeout!r}: it is a number of seconds") from None
+    if not is_one:
         raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
 
 

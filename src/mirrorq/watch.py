@@ -99,12 +99,17 @@ class Watch:
             store_max=engine.config.store_bytes_max,
             disk_free=free,
             disk_total=total,
-            is_paused=engine.is_founded and engine.is_paused(now_ms),
+            is_paused=self._has_lost_majority(now_ms),
             last_copies=tuple(self._find_last_copies(now_ms).values()),
             commit_ms=int(self._timings.take_longest() * 1000),
             late_ms=late_ms,
             failure_ms=engine.config.failure_ms,
         )
+
+    def _has_lost_majority(self, now_ms: int) -> bool:
+        """A node that votes alone is its own majority: when it is late its disk is, or its host."""
+        engine = self._engine
+        return engine.is_founded and len(engine.voters) > 1 and engine.is_paused(now_ms)
 
     def _disk(self) -> tuple[int, int]:
         try:

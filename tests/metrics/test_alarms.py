@@ -10,7 +10,8 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from attrs import evolve
@@ -206,6 +207,15 @@ def test_a_disk_that_fills_up(
     lines = [(r.levelname, r.getMessage()) for r in caplog.records if "disk_low" in r.getMessage()]
     assert [level for level, _ in lines] == ["WARNING", "INFO"]
     assert "is over after" in lines[1][1]
+
+
+def test_who_votes_alone_has_not_lost_the_majority() -> None:
+    """A queue in one process on a slow disk is told of the disk, not to start more nodes."""
+    watch = Watch.__new__(Watch)
+    for voters, is_lost in (((1,), False), ((1, 2), True)):
+        engine = SimpleNamespace(is_founded=True, voters=voters, is_paused=lambda _: True)
+        watch._engine = cast(Any, engine)
+        assert watch._has_lost_majority(0) is is_lost
 
 
 def test_each_of_the_seven_is_told_everywhere(

@@ -38,6 +38,11 @@ OF_A_QUEUE: Calls = {
     "['a'] is not what get()": (TypeError, lambda q: q.ack_many(["a"])),
     "'m' is not what get()": (TypeError, lambda q: q.transaction().ack("m")),
     "a key is a str or bytes, not int": (TypeError, lambda q: q.put(b"x", key=4)),
+    "on_confirm is 5": (TypeError, lambda q: q.put(b"x", on_confirm=5)),
+    "on_confirm is 'f'": (TypeError, lambda q: q.put_many([b"x"], on_confirm="f")),
+    "the timeout is 'soon'": (TypeError, lambda q: q.put(b"x", timeout="soon")),
+    "the timeout is nan": (ValueError, lambda q: q.get(timeout=float("nan"))),
+    "the timeout is '1'": (TypeError, lambda q: q.get_many(1, "1")),
     "headers is of type list": (TypeError, lambda q: q.put(b"x", headers=["a"])),
     "cannot be written as UTF-8": (ConfigError, lambda q: q.put(b"x", message_id=HALF)),
     "no queue is named 'nobody': declare it first": (
@@ -56,6 +61,10 @@ OF_A_HOST: Calls = {
     "RemoveNode": (ConfigError, lambda host: host.forget_node(HALF)),
     "a client's name": (ConfigError, lambda host: host.disconnect(HALF)),
     "a reason is a string, not 4": (ConfigError, lambda host: host.disconnect("x", 4)),
+    "on_confirm is 7": (
+        TypeError,
+        lambda host: host.exchange("e", "topic").publish("a", b"x", on_confirm=7),
+    ),
     "Bind": (ConfigError, lambda host: host.exchange("e", "topic").bind("q", HALF)),
     "an exchange's name": (ConfigError, lambda host: host.exchange(HALF, passive=True)),
     "a transaction is a string": (ConfigError, lambda host: host.staged(4, 1, "q")),
