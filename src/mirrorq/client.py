@@ -19,7 +19,7 @@ import itertools
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -98,7 +98,7 @@ Seen = TypeVar("Seen")
 
 
 def connect(
-    endpoints: str | Sequence[str],
+    endpoints: str | Sequence[str] | Mapping[str, str],
     *,
     config: Config | None = None,
     insecure: bool = False,
@@ -108,7 +108,8 @@ def connect(
     """Connect to a cluster as a process that is no node.
 
     Args:
-        endpoints: of one or more nodes, as a list or joined by commas; tried in order.
+        endpoints: of one or more nodes, as a list or joined by commas, or a mapping as a node's
+            `peers`; tried in order.
         config: limits and times, equal to those of the nodes.
         insecure: allow other addresses than loopback without keys.
         security: this client's secret key and the public keys of the nodes; the nodes must
@@ -138,7 +139,9 @@ def connect(
     return client
 
 
-def _endpoints(given: str | Sequence[str]) -> tuple[str, ...]:
+def _endpoints(given: str | Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
+    if isinstance(given, Mapping):
+        given = tuple(given.values())
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise ConfigError(
             f"endpoints is {given!r}: it is 'tcp://host:port', several joined by commas, or a list"

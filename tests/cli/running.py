@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
-COMMAND = [sys.executable, "-m", "mirrorq.cli"]
+COMMAND = [sys.executable, "-m", "mirrorq"]
 COMMAND_S = 60
 
 

@@ -162,6 +162,13 @@ def test_endpoints_that_are_none() -> None:
         mirrorq.connect(nothing)
 
 
+def test_endpoints_as_the_peers_of_a_node(node: mirrorq.Node) -> None:
+    with mirrorq.connect({"a": node.listening}) as client:
+        assert [found.name for found in client.nodes()] == ["a"]
+    with pytest.raises(ConfigError, match="'nowhere' is malformed"):
+        mirrorq.connect({"a": "nowhere"})
+
+
 def test_the_status_of_what_is_closed_or_deleted_has_its_name(host: Any) -> None:
     queue = host.queue("short-lived")
     queue.delete()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,9 @@ def of_host(host: Any) -> Host:
     return Client(host) if isinstance(host, BlockingClient) else Node(host)
 
 
-async def connect(endpoints: str | Sequence[str], **arguments: Any) -> Client:
+async def connect(
+    endpoints: str | Sequence[str] | Mapping[str, str], **arguments: Any
+) -> Client:
     """`mirrorq.connect`: the same queues from a process that is no node."""
     from mirrorq.client import connect as blocking_connect
 
