@@ -186,6 +186,12 @@ class Run(NamedTuple):
     is_delayed: bool = False
     """They stand at no place yet."""
 
+    @property
+    def is_doubtful(self) -> bool:
+        """An unclean promotion came before the end of their delay that this past knows: they may
+        have had another one, and been handed out, in the past that was lost."""
+        return self.first + self.shift >> GENERATION_BITS > self.first >> GENERATION_BITS
+
 
 class QueueState:
     """What all stable ops up to `applied` have made of the queue."""
@@ -249,10 +255,11 @@ class QueueState:
     def count_run(self, first: int, last: int) -> Range:
         """(delivery count of `first`, end of the run within last that shares it)."""
         marks, shift = self.marks, 0
+        raised = 0
         if self._is_mixed:
             run = self.run(first, last)
             marks, last, shift = self._marks_of(run), run.last, run.shift
-        raised = 0
+            raised = int(run.is_doubtful)
         for _, mark in marks:
             if mark > first + shift:
                 raised += 1
@@ -285,7 +292,8 @@ class QueueState:
         """Whether the last raise of this message's count was a promotion."""
         run = self.run(sequence, sequence)
         place = sequence + run.shift
-        promoted = max((lsn for lsn, mark in self._marks_of(run) if mark > place), default=0)
+        promoted = int(run.is_doubtful)  # before all that was known of it in this past
+        promoted = max((lsn for lsn, mark in self._marks_of(run) if mark > place), default=promoted)
         return promoted > self.returned.get(sequence, (0, 0))[1]
 
     def _marks_of(self, run: Run) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ from mirrorq.messages import (
     HandOut,
     HorizonOp,
     HorizonsOp,
+    LaneOp,
     PromotedOp,
     Purge,
     Purged,
@@ -154,6 +155,23 @@ def test_an_ack_across_a_promotion_finds_its_lane() -> None:
     assert list(after.ready) == [(4, 4)]
     assert after.take(SESSION, HandOut(1, 2, 4, 4, 1)) == [(4, 4)]
     assert not after.ready
+
+
+def test_what_was_delayed_at_an_unclean_promotion_may_have_been_handed_out() -> None:
+    """P3: the lost past may have ended its delay; what comes next is flagged, one that was
+    published since is not."""
+    state = QueueState()
+    state.apply(publish(1, 1, delay_ms=5))
+    state.apply(op(2, PromotedOp("unclean", generation=1, reign=2), epoch=2))
+    state.apply(publish(3, state.next_sequence, epoch=2, delay_ms=5))
+    later = state.next_sequence - 1
+    entering = ((1, 1), (later, later))
+    state.apply(op(4, LaneOp(entering, state.next_sequence, ()), epoch=2))
+    assert [state.delivery_count(sequence) for sequence in (1, later)] == [2, 1]
+    assert state.raised_by_promotion(1)
+    state.apply(op(5, ReturnOp(((1, 1),)), epoch=2))
+    assert state.delivery_count(1) == 3
+    assert not state.raised_by_promotion(1)
 
 
 def test_ready_messages_are_counted_over_all_lanes() -> None:
