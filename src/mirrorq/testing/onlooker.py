@@ -154,8 +154,13 @@ class Onlooker:
             copy = self._copy(node, queue_id)
             if copy.applied == replica.state.applied:
                 continue
+            past = replica.state.generation
+            if replica.ring.view is not None and replica.ring.repaired:
+                # What a master had when it was promoted uncleanly is of the new past, too: it may
+                # never have been stable, and be applied just before the op that begins that past.
+                past = max(past, replica.ring.view.generation)
             for lsn in range(copy.applied + 1, replica.state.applied + 1):
-                place = (replica.queue_id, replica.state.generation, lsn)
+                place = (replica.queue_id, past, lsn)
                 digest, op = copy.digests.get(lsn), copy.payloads.pop(lsn, None)
                 entry = replica.ring.entry(lsn)
                 if entry is not None:  # it may be written behind
