@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["quiet_ms"]
+__all__ = ["QUIET_MS", "quiet_ms"]
 
 QUIET_MS = 1000
-"""A queue that has been quiet for this long is checkpointed, so that its store is drained."""
+"""A queue that has been quiet for this long is checkpointed, so that its store is drained; a large
+one after longer, none after less."""
 CHEAP_BYTES = 256 * 1024
 """A state of this size is written without a thought."""
 QUIET_MS_MAX = 60_000

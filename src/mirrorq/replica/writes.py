@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mirrorq.checkpoints import quiet_ms
+from mirrorq.checkpoints import QUIET_MS, quiet_ms
 from mirrorq.config import Config
 from mirrorq.deadlines import earliest
 from mirrorq.effects import QueueWrite, ReplicaEffects
@@ -160,7 +160,10 @@ class Writes:
         if due and self._bytes_since < 4 * self._checkpoint_bytes:
             # A state of many ranges is dear to write: let it wait until it pays.
             due = self._ops_since >= 16 * config.checkpoint_ops
-        return due or now_ms >= self._idle_ms(state)
+        if due or now_ms < self._applied_ms + QUIET_MS:
+            # No state is small enough to be due earlier: a busy queue's is not even measured.
+            return due
+        return now_ms >= self._idle_ms(state)
 
     def _idle_ms(self, state: QueueState) -> int:
         return quiet_tick_ms(self._config, self._applied_ms + quiet_ms(state.bytes_about))
