@@ -15,7 +15,7 @@ from mirrorq.effects import QueueWrite, RaftEntry, RaftSnapshot, RaftState, Raft
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.messages import StoreId
 from mirrorq.store import Store, queue_log
-from mirrorq.store.environment import DATA_FILE
+from mirrorq.store.environment import DATA_FILE, READERS_MAX
 from mirrorq.store.extent import Extent
 
 from .writing import PYTHON, QUEUE, SOURCES, Writer, bodies_of, frames_of, open_store
@@ -117,6 +117,20 @@ def test_each_flipped_byte_is_found_when_read(path: Path, monkeypatch: pytest.Mo
         put(store, table, key, value)
     assert flipped > 900
     assert seen(store) == good
+    store.close()
+
+
+def test_errors_that_are_kept_leave_the_store_readable(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error keeps its frames alive, and they must not keep its read transaction."""
+    store = filled(path, monkeypatch)
+    good = store.get_meta("name")
+    put(store, "meta", b"value name", b"damaged")
+    kept = [result_of(lambda: store.get_meta("name")) for _ in range(2 * READERS_MAX)]
+    assert all(isinstance(error, StoreCorrupt) for error in kept)
+    store.put_meta("name", b"value")
+    assert store.get_meta("name") == good
     store.close()
 
 

@@ -15,6 +15,7 @@ import errno
 import os
 import struct
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -213,8 +214,14 @@ class Environment:
             txn = self._lmdb.begin(buffers=True)
             try:
                 return work(txn)
+            except BaseException as error:
+                # An error that is kept keeps the frames that it came through, and they the
+                # transaction, which has its place among the readers until it is collected.
+                traceback.clear_frames(error.__traceback__)
+                raise
             finally:
                 txn.abort()
+                del txn
 
     def write(
         self,
