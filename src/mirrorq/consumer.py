@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from mirrorq.arguments import COUNT_MAX
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
@@ -104,6 +104,12 @@ class Consumer:
             done.wait(WAIT_S)
         self._end()
         self._join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
 
     def _join(self) -> None:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:

@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 
-from mirrorq import Config, Confirmation, Empty, Full, Message, MirroredQueue, ShutDown, aio
+from mirrorq import (
+    Config,
+    Confirmation,
+    Empty,
+    Full,
+    Message,
+    MirroredQueue,
+    ShutDown,
+    StoreError,
+    aio,
+)
 
 DEADLINE_S = 60
 
@@ -25,6 +35,26 @@ def run(main: Coroutine[Any, Any, None]) -> None:
             await main
 
     asyncio.run(bounded())
+
+
+def test_what_is_opened_can_be_entered_awaited_or_made_a_task(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            aio.Node.open("a", path=tmp_path) as node,
+            node.queue("orders") as first,
+        ):
+            second = await asyncio.create_task(node.queue("orders"))
+            await (await first.put(b"one"))
+            assert (await second.get(timeout=DEADLINE_S)).body == b"one"
+        with pytest.raises(ShutDown):
+            await first.put(b"two")
+        with pytest.raises(ShutDown):
+            await second.put(b"two")
+        with pytest.raises(StoreError, match="belongs to node 'a'"):
+            async with aio.MirroredQueue.open("orders", path=tmp_path):
+                pass
+
+    run(main())
 
 
 def test_put_get_ack_and_the_questions(tmp_path: Path) -> None:

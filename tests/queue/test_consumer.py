@@ -46,14 +46,13 @@ def test_a_callback_sees_messages_in_order_on_its_own_thread() -> None:
         message.ack()
 
     with FakeHost() as host, host.queue() as queue:
-        consumer = queue.consume(work)
-        fill(queue, 1000)
-        wait_until(lambda: len(seen) == 1000)
-        wait_until(lambda: host.live == 0)
-        assert [sequence for sequence, _ in seen] == [*range(1, 1001)]
-        assert len({name for _, name in seen}) == 1
-        assert consumer.is_active
-        consumer.cancel()
+        with queue.consume(work) as consumer:
+            fill(queue, 1000)
+            wait_until(lambda: len(seen) == 1000)
+            wait_until(lambda: host.live == 0)
+            assert [sequence for sequence, _ in seen] == [*range(1, 1001)]
+            assert len({name for _, name in seen}) == 1
+            assert consumer.is_active
         assert not consumer.is_active
 
 

@@ -2,13 +2,16 @@
 
     from mirrorq import aio
 
-    async with await aio.connect("tcp://127.0.0.1:7400") as client:
+    async with aio.connect("tcp://127.0.0.1:7400") as client:
         orders = await client.queue("orders")
         confirmation = await orders.put(b"order 1")     # accepted
         sequence = await confirmation                   # on disk on every member in sync
         async for message in orders:
             await work(message.body)
             await message.ack()
+
+What is opened (`connect`, `Node.open`, `MirroredQueue.open`, `queue`, `exchange`) can be awaited,
+and is the caller's then, or entered: `async with client.queue("orders") as orders` closes it.
 
 What waits here waits in the loop: no call has a thread of its own. The exceptions are calls that
 seldom happen (opening, declaring, binding, deleting, redriving, closing, administration), which run

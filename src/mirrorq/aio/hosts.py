@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mirrorq.aio.exchange import Exchange
+from mirrorq.aio.opening import opening
 from mirrorq.aio.queue import MirroredQueue
 from mirrorq.aio.threads import in_thread, opened
 
@@ -23,10 +24,12 @@ class Host:
     def __init__(self, host: BlockingNode | BlockingClient) -> None:
         self.host = host
 
+    @opening
     async def queue(self, name: str, **arguments: Any) -> MirroredQueue:
         """Declare a queue, or find it, and return a handle for this loop."""
         return MirroredQueue(await opened(partial(self.host.queue, name, **arguments)))
 
+    @opening
     async def exchange(self, name: str, kind: str | None = None, **arguments: Any) -> Exchange:
         """Declare an exchange, or find it, and return a handle for this loop."""
         return Exchange(await opened(partial(self.host.exchange, name, kind, **arguments)))
@@ -49,6 +52,7 @@ class Node(Host):
     """`mirrorq.Node` for asyncio. Made by `await Node.open(name, path=…)`."""
 
     @classmethod
+    @opening
     async def open(cls, name: str, **arguments: Any) -> Node:
         """Arguments and errors as of `mirrorq.Node`."""
         from mirrorq.node import Node as BlockingNode
@@ -79,9 +83,8 @@ def of_host(host: Any) -> Host:
     return Client(host) if isinstance(host, BlockingClient) else Node(host)
 
 
-async def connect(
-    endpoints: str | Sequence[str] | Mapping[str, str], **arguments: Any
-) -> Client:
+@opening
+async def connect(endpoints: str | Sequence[str] | Mapping[str, str], **arguments: Any) -> Client:
     """`mirrorq.connect`: the same queues from a process that is no node."""
     from mirrorq.client import connect as blocking_connect
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrorq import queue as blocking
 from mirrorq.aio.bell import LOOK_S, Bell, seconds_left
+from mirrorq.aio.opening import opening
 from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
 from mirrorq.arguments import check_callable, check_count
@@ -54,6 +55,7 @@ class MirroredQueue:
         handle._receiver.listeners.append(self._arrivals.ring)
 
     @classmethod
+    @opening
     async def open(cls, name: str, **arguments: Any) -> MirroredQueue:
         """`mirrorq.MirroredQueue(name, …)`: the handle brings its node with it."""
         return cls(await opened(partial(blocking.MirroredQueue, name, **arguments)))
@@ -74,6 +76,7 @@ class MirroredQueue:
         """How many shards the queue has; 0: it is not sharded."""
         return self.handle.shards
 
+    @opening
     async def shard(self, number: int) -> MirroredQueue:
         """A new handle on one shard, from 0."""
         return MirroredQueue(await opened(partial(self.handle.shard, number)))
