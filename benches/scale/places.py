@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,14 +27,19 @@ BODY = b"x" * 100
 NODES = 3
 ROUNDS = 3
 IN_FLIGHT = in_flight_of(len(BODY))
+CEILING_IN_FLIGHT = ceiling.IN_FLIGHT_MAX * ceiling.BATCH_COUNT
+"""As many as the ceiling has on the way. Beside Python that computes, what is on the way divided by
+how long a confirm takes is all that can be had."""
 LEAST = {"batches": 20_000, "single": 5_000}
 """Messages a second that are worked on at least, however busy the machine is."""
+SWITCH_S = 0.005
+"""Python's own."""
 WAYS: dict[str, Callable[[MirroredQueue], Any]] = {"batches": Batches, "single": Singly}
 
 
-def _count_for(way: str, session: Any, seconds: float) -> int:
+def _count_for(way: str, session: Any, seconds: float, in_flight: int = IN_FLIGHT) -> int:
     """Messages for so much time; a few thousand in any case, less says nothing."""
-    return max(count_for(session, BODY, IN_FLIGHT, seconds), int(LEAST[way] * seconds))
+    return max(count_for(session, BODY, in_flight, seconds), int(LEAST[way] * seconds))
 
 
 # --- Where one takes ---------------------------------------------------------------------------
@@ -109,7 +115,9 @@ class Host:
         self._resting.set()
         self._node.close()
 
-    def compute(self, is_wanted: bool) -> None:
+    def compute(self, is_wanted: bool, switch_s: float = SWITCH_S) -> None:
+        """Compute or rest, with so long until a thread that waits for the interpreter gets it."""
+        sys.setswitchinterval(switch_s)
         if self._thread is not None:
             self._resting.set()
             self._thread.join()
@@ -133,13 +141,22 @@ class Host:
         with self._node.queue(QUEUE, passive=True) as handle:
             figures = {}
             for way, session in WAYS.items():
-                count = _count_for(way, session(handle), seconds)
+                count = _count_for(way, session(handle), seconds, CEILING_IN_FLIGHT)
+                # At least some rounds of all that may be on the way.
+                count = max(count, 4 * CEILING_IN_FLIGHT)
                 start = time.perf_counter()
-                session(handle).publish(BODY, count, IN_FLIGHT)
+                session(handle).publish(BODY, count, CEILING_IN_FLIGHT)
                 figures[way] = count / (time.perf_counter() - start)
                 handle.purge()
             p50, p99 = one_at_a_time(Batches(handle), BODY, seconds)
             return figures | {"p50_ms": p50, "p99_ms": p99}
+
+
+PLACES_OF_WORK = [
+    ("none", False),
+    ("one in each process", True),
+    ("the same, `sys.setswitchinterval(0.0005)`", True, 0.0005),
+]
 
 
 def run_busy(settings: Settings) -> Iterator[Sample]:
@@ -150,10 +167,10 @@ def run_busy(settings: Settings) -> Iterator[Sample]:
         hosts = [host for _, host in started(stack, Host, place, peers)]
         hosts[0].ask(Host.ready)
         for number in range(ROUNDS):
-            for at, is_busy in (("none", False), ("one in each process", True)):
+            for at, *how in PLACES_OF_WORK:
                 tell(f"busy: {at}, round {number + 1} of {ROUNDS}")
                 for host in hosts:
-                    host.ask(Host.compute, is_busy)
+                    host.ask(Host.compute, *how)
                 yield found("busy", at, **hosts[0].ask(Host.measure, settings.seconds / 2))
 
 
