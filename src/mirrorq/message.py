@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,9 @@ class Properties(msgspec.Struct, array_like=True, omit_defaults=True):
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Properties)
 _HEADER_TYPES = (str, bytes, bool, int, float)
+KEPT_KEYS = 4096
+KEPT_KEY_LENGTH = 64
+"""Longer ones are packed each time: what is kept stays small."""
 
 
 def pack_properties(
@@ -57,13 +61,27 @@ def pack_properties(
         TypeError: a header's name is no str, or its value is none of str, bytes, int, float,
             bool.
     """
-    if headers is None and message_id is None and key is None:
-        return b""
+    if headers is None and message_id is None:
+        if key is None:
+            return b""
+        if type(key) is str and len(key) <= KEPT_KEY_LENGTH:
+            return _packed_key(key)
     if headers is not None and not isinstance(headers, Mapping):
         raise TypeError(
             f"headers is of type {type(headers).__name__}: give a mapping of names to values"
         )
-    checked = dict(headers or {})
+    return _packed(dict(headers or {}), message_id, key)
+
+
+@lru_cache(maxsize=KEPT_KEYS)
+def _packed_key(key: str) -> bytes:
+    """Keys come again and again."""
+    return _packed({}, None, key)
+
+
+def _packed(
+    checked: dict[str, HeaderValue], message_id: str | None, key: str | bytes | None
+) -> bytes:
     for name, value in checked.items():
         if not isinstance(name, str) or not isinstance(value, _HEADER_TYPES):
             raise TypeError(

@@ -209,7 +209,9 @@ class Publisher:
                     and run.size + size <= PACK_BYTES
                     and len(run.bodies) < PACK_COUNT
                 ):
-                    if properties or run.properties is not None:
+                    if run.properties is not None:
+                        run.properties.append(properties)
+                    elif properties:
                         run.join_properties([properties], 1)
                     run.confirmations.append(confirmation)
                     run.bodies.append(body)

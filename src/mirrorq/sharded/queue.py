@@ -141,7 +141,11 @@ class ShardedQueue(MirroredQueue):
         terms = PLAIN
         if persistent is not True or priority != 0 or delay is not None or ttl is not None:
             terms = terms_of(persistent, priority, delay, ttl)
-        data = self._publisher.body(body)
+        publisher = self._publisher
+        if type(body) is bytes and len(body) <= self._config.message_bytes_max:
+            data = body
+        else:
+            data = publisher.body(body)
         properties = b""
         if headers is not None or message_id is not None or key is not None:
             properties = pack_properties(headers, message_id, key)
@@ -150,13 +154,12 @@ class ShardedQueue(MirroredQueue):
         if key is not None:
             part = self._parts[self.shard_of(key)]
             return part._put_packed(data, properties, terms, block, timeout, on_confirm)
-        ready = self._publisher.next_ready() if timeout is None else None
+        ready = publisher.next_ready() if timeout is None else None
         if ready is not None:
             try:
                 return ready._put_packed(data, properties, terms, False, None, on_confirm)
             except (Full, ShutDown):
                 pass  # look closer
-
         def put(one: Shard) -> Confirmation:
             return one._put_packed(data, properties, terms, False, None, on_confirm)
 
