@@ -8,6 +8,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from attrs import evolve
 
 from mirrorq.testing.explore import SCOPES, begin, report, walk
 
@@ -45,3 +46,25 @@ def test_the_same_seed_walks_the_same_way() -> None:
         ends.append((world.describe(end), end.witness))
     assert ends[0][0] == ends[1][0]
     assert len(ends[0][1].stable) == len(ends[1][1].stable)
+
+
+def test_an_ack_of_the_past_that_was_lost_is_not_held_against_the_next_one() -> None:
+    """The new master of an unclean promotion has a message whose ack it never got: the message
+    lives again, told by all of its log and not only by what it calls stable at first."""
+    plan = SCOPES["loss, used"]
+    world, state = begin(evolve(plan, bounds=evolve(plan.bounds, slow=plan.long)))
+    for action in (
+        ("slow", ("disk", 1, 0)),
+        ("view", "append", ""),
+        ("slow", ("link", 0, 1)),
+        ("publish", 0),
+        ("hear", 0, 1),
+        ("write", 1),
+        ("ack", 0, 0),
+        ("write", 1),
+        ("view", "lose", "b"),
+        ("write", 1),
+    ):
+        state = world.do(state, action)
+    assert state.witness.past == state.epoch
+    assert not state.witness.settled

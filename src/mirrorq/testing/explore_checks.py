@@ -134,11 +134,19 @@ class Checkers:
         return process.replica.ring.epoch if process.replica is not None else process.epoch
 
     def _past_chosen(self, witness: Witness, done: Done) -> Witness:
-        """The first ops that are stable after an unclean promotion: those before stay."""
+        """The first ops that are stable after an unclean promotion: those before stay.
+
+        What lives again is told by all that the new master begins with: it may call more of it
+        stable later.
+        """
         if not witness.is_open:
             return witness
         stable = witness.stable[: done.declared_from - 1]
-        live = self.state_at(stable).live
+        replica = self._processes[done.process].replica
+        own = () if replica is None else replica.ring.log
+        later = {entry.lsn: entry for entry in (*own, *done.declared)}
+        begun = [later[lsn] for lsn in sorted(later) if lsn >= done.declared_from]
+        live = self.state_at((*stable, *begun)).live
         settled = tuple(s for s in witness.settled if s not in live)
         return witness._replace(stable=stable, settled=settled, settling=(), is_open=False)
 
