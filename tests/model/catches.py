@@ -21,6 +21,7 @@ from simulation import (
     test_dead_letters,
     test_lanes,
     test_limits,
+    test_membership,
     test_promotion,
     test_replicated,
     test_survivor,
@@ -113,6 +114,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "survivor keeps the old voters": Scenario(
         test_survivor.test_one_of_the_lost_cluster_that_comes_back_is_a_stranger, "until"
+    ),
+    "taken in by an entry that was not committed": Scenario(
+        test_membership.test_a_node_that_a_cut_off_leader_took_in_joins_all_the_same, "until"
     ),
     "vote not written": Scenario(
         test_core.test_a_vote_is_synced_and_given_once_in_a_term, "synced_and_given_once"

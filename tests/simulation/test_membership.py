@@ -90,6 +90,38 @@ def test_a_joining_node_is_not_stopped_by_the_leaders_death() -> None:
         world.check()
 
 
+def test_a_node_that_a_cut_off_leader_took_in_joins_all_the_same() -> None:
+    """It has the leader's log, with its own vote in it: nothing of that was ever committed, and the
+    next leader has never heard of it (seed 1324)."""
+    taken_in_by_a_cut_off_leader(is_restarted=False)
+
+
+def test_so_does_one_that_is_restarted_meanwhile() -> None:
+    taken_in_by_a_cut_off_leader(is_restarted=True)
+
+
+def taken_in_by_a_cut_off_leader(*, is_restarted: bool) -> None:
+    world = World("abcd")
+    leader = world.cluster.engine("a").leader
+    assert leader is not None
+    others = [name for name in "abcd" if name != leader]
+    world.cluster.add("e", leader)
+    for other in others:
+        world.cluster.cut(leader, other)
+    world.cluster.start("e")
+    world.cluster.run(500)
+    assert world.cluster.engine("e").is_founded
+    assert any(voter.node == "e" for voter in world.cluster.engine("e").voters)
+    if is_restarted:
+        world.cluster.kill("e")
+        world.cluster.start("e")
+    world.until(lambda: world.cluster.engine(others[0]).leader in others)
+    world.cluster.heal_all()
+    world.until(lambda: joined(world.cluster, "e"))
+    world.data_nodes = tuple("abcde")
+    world.check()
+
+
 def test_a_joining_node_that_is_restarted_without_join_still_joins() -> None:
     """Killed before it was admitted: it founds no cluster of its own."""
     world = World()

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from mirrorq.asks import NOBODY
 from mirrorq.deadlines import FOREVER_MS
 from mirrorq.engine.life import Life
-from mirrorq.founding import Founded, Founding, FoundingEvent, FoundingTick, joining
+from mirrorq.founding import (
+    AdmissionRequest,
+    Founded,
+    Founding,
+    FoundingEvent,
+    FoundingTick,
+    joining,
+    joins_through,
+)
 from mirrorq.lease import Leading
 from mirrorq.messages import CatalogCommand, NameCluster, StoreId
 from mirrorq.peers import Peer
@@ -73,6 +81,8 @@ class Consensus:
         self._admissions: dict[StoreId, None] = {}
         """Stores that ask to be voters."""
         self._raft_wake = self._founding_wake = now_ms
+        self._asked_ms = now_ms
+        """When this store, founded already, last asked to be a voter."""
 
     def begin(self, follower: Follower, leadership: Leadership) -> None:
         """Tell these two from now on."""
@@ -184,6 +194,7 @@ class Consensus:
             self.found(now_ms, FoundingTick())
         if self._raft_wake <= now_ms:
             self.step(now_ms, Tick())
+            self._ask_again(now_ms)
         if raft.leader is not None:
             if now_ms >= self._led_until_ms or raft.leader is not self._led_by:
                 self._led_by = raft.leader
@@ -191,6 +202,19 @@ class Consensus:
                 self._led_until_ms = raft.heard_ms + config.election_ms + config.election_spread_ms
             if now_ms < self._led_until_ms:
                 self.led_ms = now_ms
+
+    def _ask_again(self, now_ms: int) -> None:
+        """A leader that could commit nothing any more took this store in, and those after it do not
+        know of it: without a leader, it asks again. Only in its own cluster, for it has a log."""
+        raft, life = self.raft, self._life
+        config, cluster = life.config, life.catalog.cluster
+        if raft.leader is not None or not raft.is_founded or raft.is_admitted or not cluster:
+            return
+        if now_ms >= self._asked_ms + config.election_ms:
+            self._asked_ms = now_ms
+            request = AdmissionRequest(bool(joins_through(raft.founding)), cluster)
+            others = [voter.node for voter in raft.voters if voter != life.store]
+            life.out.send.extend((node, request) for node in others)
 
     def wake_at_ms(self) -> int:
         """When the next timer is due."""

@@ -45,10 +45,13 @@ class FoundingRefused(Struct, frozen=True, gc=False):
 
 
 class AdmissionRequest(Struct, frozen=True, gc=False):
-    """The sender's store is empty, has promised nothing, and wants to be a voter."""
+    """The sender's store wants to be a voter. It is empty and has promised nothing; or a leader
+    took it in, and it does not know that this was ever committed."""
 
     joins: bool = False
     """It was told to join; else it is one of the peers that its cluster was founded with."""
+    cluster: int = 0
+    """Id of the cluster whose log it has; 0: it is empty."""
 
 
 FoundingMessage = (

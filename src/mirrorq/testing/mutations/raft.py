@@ -193,6 +193,12 @@ def _snapshot_old_voters() -> Sequence[Patch]:
     return [(RaftLog, "compact", compact)]
 
 
+@named("taken in by an entry that was not committed")
+def _asks_once() -> Sequence[Patch]:
+    """It never asks again, and the next leader does not know of it."""
+    return [(Raft, "is_admitted", property(lambda raft: raft.store in raft.voters))]
+
+
 @named("voters changed while a change is open")
 def _two_changes() -> Sequence[Patch]:
     return [(Raft, "_on_propose_voters", _change_voters_if(lambda raft: raft.own_term_applied))]
