@@ -3,6 +3,7 @@ last consumer, transient ones with the whole cluster (scenario 24)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -12,6 +13,7 @@ from mirrorq.engine_events import Ask, Forget
 from mirrorq.messages import DeclareQueue, View
 from mirrorq.testing import checkers
 from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.fleeting import Fleeting, Visitor
 from mirrorq.testing.swarm import Swarm
 from mirrorq.testing.workload import Journal, Producer, SimulatedHandle
 
@@ -191,6 +193,26 @@ def _come(cluster: SimulatedCluster, queue_id: int) -> Taker:
 
 
 # --- In a swarm -----------------------------------------------------------------------------
+
+
+def test_a_visitor_ends_with_its_node_though_nothing_is_due() -> None:
+    """Else what it had open would count as open for ever (seeds 1449 and 1660)."""
+    cluster = SimulatedCluster(("a", "b", "c"), seed=1)
+    cluster.start()
+    cluster.run(3000)
+    fleeting = Fleeting(cluster, Random(1), Counter())
+    fleeting.start()
+
+    def busy() -> list[Visitor]:
+        visitors = [visitor for one in fleeting._visited for visitor in one.visitors]
+        return [visitor for visitor in visitors if visitor.is_alive and visitor.open_count]
+
+    assert cluster.run_until(lambda: bool(busy()), 60_000)
+    visitor = busy()[0]
+    cluster.kill(visitor.node)
+    visitor._due_ms = None
+    assert cluster.run_until(lambda: not visitor.is_open, 60_000)
+    assert not visitor.open_count
 
 
 def test_queues_that_go_with_somebody_do_so_whatever_breaks() -> None:

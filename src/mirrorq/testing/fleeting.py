@@ -130,8 +130,6 @@ class Fleeting:
         for one in self._visited:
             for visitor in one.visitors:
                 visitor.nack_share = 0.0
-                if visitor.is_open and not visitor.is_alive:
-                    visitor.die()
 
     @property
     def is_over(self) -> bool:
@@ -178,6 +176,9 @@ class Fleeting:
             return
         for visitor in one.visitors:
             self._look_at(one, one.life, visitor)
+            if visitor.is_open and not visitor.is_alive:
+                # Its node is gone, and nothing may be due that would tell it so.
+                visitor.die()
         one.visitors = [visitor for visitor in one.visitors if visitor.is_alive]
         if self._is_gone(one.life):
             self._end(one, one.life)
