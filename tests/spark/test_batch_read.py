@@ -68,6 +68,13 @@ def test_to_be_found_the_source_needs_no_client() -> None:
     assert done.stdout.split() == ["[]", "False"]
 
 
+@pytest.mark.parametrize("lacking", ["pyspark", "pyarrow", "mirrorq"])
+def test_to_import_the_connector_never_raises(lacking: str) -> None:
+    """One module that raises would hide all Python sources from Spark."""
+    code = f"import sys; sys.modules[{lacking!r}] = None; import pyspark_mirrorq"
+    subprocess.run([sys.executable, "-c", code], timeout=120, check=True)
+
+
 def test_headers_and_delivery_are_columns_when_asked_for(
     orders: MirroredQueue, read: Reading
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,16 +52,21 @@ def pipe(spark: SparkSession, client: Client, orders: MirroredQueue, tmp_path: P
 
 
 def test_available_now_drains_in_limited_batches_and_acks_all(
-    pipe: Pipe, orders: MirroredQueue
+    pipe: Pipe, orders: MirroredQueue, client: Client
 ) -> None:
-    """Each batch holds no more than maxOffsetsPerTrigger; at the end the queue is empty; the next
-    run goes on where this one ended. Spark before 4.2 makes one batch, and the last one stays."""
+    """Each batch holds no more than maxOffsetsPerTrigger; the progress shows the queue's depth; at
+    the end the queue is empty, and who read it has become no node; the next run goes on where this
+    one ended. Spark before 4.2 makes one batch, and the last one stays."""
     orders.put_many([b"%d" % number for number in range(250)]).result(120)
     query = pipe.run(maxOffsetsPerTrigger=100)
     batches = [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
     assert batches == ([100, 100, 50] if TELLS_COMMITS else [250])
+    if TELLS_COMMITS:
+        latest = [json.loads(p["sources"][0]["latestOffset"]) for p in query.recentProgress]
+        assert latest[0] == {orders.name: {"seq": 251, "depth": 250}}
     assert pipe.found() == list(range(1, 251))
     assert orders.extent(120).messages == (0 if TELLS_COMMITS else 250)
+    assert [node.name for node in client.nodes()] == ["a", "b", "c"]
     orders.put_many([b"x"] * 10).result(120)
     pipe.run()
     assert pipe.found() == list(range(1, 261))

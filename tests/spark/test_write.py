@@ -21,10 +21,12 @@ from pyspark_mirrorq.writer import BatchWriter, check_columns
 from .conftest import patiently
 
 
-def bodies(queue: MirroredQueue) -> list[bytes]:
-    """All bodies in order of sequence."""
+def bodies(queue: MirroredQueue, first: int = 1) -> list[bytes]:
+    """All bodies from a sequence on, in order of sequence."""
     last = queue.extent(120).next_sequence - 1
-    return [body for batch in queue.read(1, last) for body in batch.bodies()] if last else []
+    if last < first:
+        return []
+    return [body for batch in queue.read(first, last) for body in batch.bodies()]
 
 
 def write(frame: DataFrame, client: Client, queue: MirroredQueue | str, **options: object) -> None:
