@@ -135,8 +135,6 @@ class Doorkeeper:
         Args:
             is_alive: the life that the catalog knows under its name runs.
         """
-        if message.cluster not in (0, catalog.cluster):
-            return False  # what such a store is told, its hello is answered with
         record = catalog.node(member.node)
         is_expected = message.joins or self.contacts.is_static(member.node) or record is not None
         text = ""

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from mirrorq.messages import RemoveNode, StoreId
+from mirrorq.founding import AdmissionRequest
+from mirrorq.messages import MemberId, RemoveNode, StoreId
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.membership import MembershipFaults
 
@@ -315,7 +316,62 @@ def test_stores_of_another_cluster_are_kept_out_by_every_node() -> None:
     world.check()
 
 
+def test_a_store_with_the_log_of_another_cluster_may_not_ask_to_be_a_voter() -> None:
+    """One that has a log says whose voters it knows; an empty one knows none."""
+    engine = World("abc").cluster.engine("a")
+    stranger = MemberId("e", 3, 1)
+    ours = tuple(voter.store for voter in engine.voters)
+    for voters, may_ask in (((), True), (ours[:1], True), ((7, 8, 9), False)):
+        assert engine._greetings.may_ask(stranger, AdmissionRequest(True, voters)) is may_ask
+
+
 # --- At random ----------------------------------------------------------------------------
+
+
+class CutOff:
+    """Nodes join while leaders are cut off from some of the others, and nodes are restarted."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.cluster = World(self.random.choice(("a", "ab", "abc", "abcd")), seed=seed).cluster
+        self.faults = MembershipFaults(self.cluster, self.random)
+
+    def run(self) -> None:
+        for _ in range(12):
+            self.faults.join()
+            self.random.choice((self._cut, self._kill, lambda: None))()
+            self.cluster.run(self.random.choice((3, 20, 100, 300, 1000, 2500)))
+        self.cluster.run(5000)
+        self.cluster.heal_all()
+        self._restart()
+
+    def _cut(self) -> None:
+        cluster, random = self.cluster, self.random
+        leaders = [name for name in cluster.running if cluster.engine(name).leader == name]
+        for one in leaders:
+            for other in cluster.nodes:
+                if other != one and random.random() < 0.8:
+                    cluster.cut(one, other, silent=random.random() < 0.5)
+        cluster.after(random.choice((300, 1500, 4000)), cluster.heal_all)
+
+    def _kill(self) -> None:
+        if self.cluster.running:
+            self.cluster.kill(self.random.choice(self.cluster.running))
+            self.cluster.after(self.random.choice((5, 50, 1500, 4000)), self._restart)
+
+    def _restart(self) -> None:
+        for name in self.cluster.nodes:
+            if name not in self.cluster.running:
+                self.cluster.start(name)
+
+
+@pytest.mark.parametrize("seed", [28, 33, 50, 73])
+def test_whoever_joins_while_leaders_are_cut_off_is_in_the_cluster_at_the_end(seed: int) -> None:
+    cut_off = CutOff(seed)
+    cut_off.run()
+    cluster = cut_off.cluster
+    assert cluster.run_until(cut_off.faults.is_settled, 120_000), cluster.trace[-10:]
+
 
 
 @pytest.mark.parametrize("seed", range(4))

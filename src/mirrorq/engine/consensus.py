@@ -205,16 +205,15 @@ class Consensus:
 
     def _ask_again(self, now_ms: int) -> None:
         """A leader that could commit nothing any more took this store in, and those after it do not
-        know of it: without a leader, it asks again. Only in its own cluster, for it has a log."""
+        know of it: without a leader, it asks again."""
         raft, life = self.raft, self._life
-        config, cluster = life.config, life.catalog.cluster
-        if raft.leader is not None or not raft.is_founded or raft.is_admitted or not cluster:
+        if raft.leader is not None or not raft.is_founded or raft.is_admitted:
             return
-        if now_ms >= self._asked_ms + config.election_ms:
+        if now_ms >= self._asked_ms + life.config.election_ms:
             self._asked_ms = now_ms
-            request = AdmissionRequest(bool(joins_through(raft.founding)), cluster)
-            others = [voter.node for voter in raft.voters if voter != life.store]
-            life.out.send.extend((node, request) for node in others)
+            known = tuple(voter.store for voter in raft.committed_voters)
+            request = AdmissionRequest(bool(joins_through(raft.founding)), known)
+            life.out.send.extend((peer.name, request) for peer in life.doorkeeper.peers.all())
 
     def wake_at_ms(self) -> int:
         """When the next timer is due."""

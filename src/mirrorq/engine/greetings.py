@@ -116,8 +116,15 @@ class Greetings:
             doorkeeper.say_unwelcome(key)
 
     def may_ask(self, member: MemberId, message: AdmissionRequest) -> bool:
-        """Whether a store may ask this node to be made a voter."""
-        if not self._consensus.raft.is_founded:
+        """Whether a store may ask this node to be made a voter.
+
+        One that has a log has to have this cluster's: of another's, terms and indices may be the
+        same, and Raft would take one for the other. No store is ever a voter of two clusters.
+        """
+        raft = self._consensus.raft
+        if not raft.is_founded:
+            return False
+        if message.voters and not any(voter.store in message.voters for voter in raft.voters):
             return False
         life = self._life
         record = life.catalog.node(member.node)

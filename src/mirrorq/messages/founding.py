@@ -50,8 +50,8 @@ class AdmissionRequest(Struct, frozen=True, gc=False):
 
     joins: bool = False
     """It was told to join; else it is one of the peers that its cluster was founded with."""
-    cluster: int = 0
-    """Id of the cluster whose log it has; 0: it is empty."""
+    voters: tuple[int, ...] = ()
+    """Stores of the last voters that it knows to be committed; (): it is empty."""
 
 
 FoundingMessage = (

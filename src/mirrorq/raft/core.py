@@ -142,10 +142,15 @@ class Raft:
         return self._log.snapshot is not None
 
     @property
+    def committed_voters(self) -> tuple[StoreId, ...]:
+        """The last that this store knows to be committed."""
+        return self._log.voters_at(self.commit_index)
+
+    @property
     def is_admitted(self) -> bool:
         """Whether this store is a voter by an entry that it knows to be committed. Else it may be
         one by the word of a leader alone, whose successors have never heard of it."""
-        return self.store in self._log.voters_at(self.commit_index)
+        return self.store in self.committed_voters
 
     @property
     def is_leader(self) -> bool:
