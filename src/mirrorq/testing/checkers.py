@@ -24,6 +24,10 @@ EPOCH_BYTES = 24
 """Of a queue's state without messages: by itself, and for each producer and epoch."""
 REFUSAL_BYTES = 32
 """Of a refusal that its producer may still ask for, beside its text."""
+OUTCOME_BYTES = 16
+UNSETTLED_COUNT = 6_000
+"""Of a batch's confirm that its producer may still ask for: one that ended with no more messages
+than this on the way (`bulk`) has not said that it knows them (seed 1916)."""
 
 UNREPORTED_MS = 500
 """Two heartbeats: a report is one old at most when it is sent, and may be lost with its node."""
@@ -305,6 +309,9 @@ def undrained(cluster: SimulatedCluster, queue_id: int) -> list[str]:
         size = len(state.encode())
         allowed = STATE_BYTES + PRODUCER_BYTES * len(state.producers)
         allowed += EPOCH_BYTES * len(state.history)
+        for producer in state.producers.values():
+            if producer.highest - producer.settled <= UNSETTLED_COUNT:
+                allowed += OUTCOME_BYTES * len(producer.outcomes)
         refusals = [o for p in state.producers.values() for o in p.outcomes if o[2] == REFUSED]
         allowed += sum(REFUSAL_BYTES + len(reason) for _, _, _, reason in refusals)
         if size > allowed:
