@@ -461,3 +461,21 @@ def test_26_policies_change_under_declare_publish_and_delete() -> None:
         assert set(world.cluster.engine(node.name).replicas) == {world.queue_id}
         left = [queue for queue, files in node.disk.queues.items() if files.frames]
         assert left == []
+
+
+@pytest.mark.xfail(reason="known, and open: docs/reliability.md, Known and open")
+def test_a_queue_that_is_moved_to_a_node_that_has_just_died_keeps_its_other_copies() -> None:
+    """Nobody has noticed its death yet when a policy says that it alone is to have the queue. The
+    others must not go before it has shown that it lives (seed 2146)."""
+    world = Placed("abc")
+    world.put("a", 20)
+    world.until_in_sync(*"abc")
+    leader = world.cluster.engine("a").leader
+    assert leader is not None
+    dead = next(name for name in "cb" if name != leader)
+    for other in "abc":
+        if other != dead:
+            world.cluster.cut(other, dead, silent=True)
+    world.set_policy(nodes(dead), leader)
+    world.cluster.run(5000)
+    assert world.master not in (None, dead), world.shape
