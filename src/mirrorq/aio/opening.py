@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
-from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 __all__ = ["Opening", "opening"]
@@ -23,7 +22,6 @@ class Opening(Coroutine[Any, Any, Opened], Generic[Opened]):
 
     def __init__(self, coroutine: Coroutine[Any, Any, Opened]) -> None:
         self._coroutine = coroutine
-        self._opened: Opened | None = None
 
     def __await__(self) -> Generator[Any, Any, Opened]:
         return self._coroutine.__await__()
@@ -33,14 +31,8 @@ class Opening(Coroutine[Any, Any, Opened], Generic[Opened]):
         await self._opened.__aenter__()
         return self._opened
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._opened is not None:
-            await self._opened.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._opened.__aexit__(*error)
 
     # --- As a coroutine -------------------------------------------------------------------
 

@@ -160,6 +160,7 @@ class ShardedQueue(MirroredQueue):
                 return ready._put_packed(data, properties, terms, False, None, on_confirm)
             except (Full, ShutDown):
                 pass  # look closer
+
         def put(one: Shard) -> Confirmation:
             return one._put_packed(data, properties, terms, False, None, on_confirm)
 
