@@ -98,6 +98,8 @@ class PieceSettle:
 
     def __init__(self, settlement: Settlement) -> None:
         self.settlement = settlement
+        self.pieces: tuple[HandOut, ...] = ()
+        """What was sent; set once."""
         self.refused: tuple[HandOut, ...] = ()
         self.why = ""
 

@@ -8,7 +8,8 @@ A *lease* holds messages as a consumer does: nobody else is handed them, each go
 place, counted, when it is given back, when its handle is closed, or when its process is gone. It
 runs for as long as the handle's connection does: `consumer_timeout_ms` does not end it. When
 another node becomes master the messages are taken again, before others get them as a rule; what
-could not be taken again by then shows as a refused ack.
+others got shows as a refused ack. An ack that crosses the taking again is sent once more, by the
+new names.
 
 A *claim* holds a whole queue: while it lasts nobody else is handed anything, and its holder acks
 by sequence. It is given only when nobody else consumes or holds messages, and says who does.
@@ -22,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from mirrorq.messages import HandOut, Purged, Range
 from mirrorq.ranges import RangeSet
 from mirrorq.session import Session, SettleCall, ack_range_request
 from mirrorq.settles import PieceSettle
+from mirrorq.timeouts import deadline_of, left_until
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
@@ -60,9 +62,12 @@ class Taker:
         """Why the queue does not take it, "" while it does."""
         self.sequences = RangeSet()
         """What was taken at first; set once."""
-        self.is_settled = False
+        self.is_over = False
+        """It wants nothing more: what still comes goes back."""
         self.pieces: dict[tuple[int, int], tuple[HandOut, RangeSet]] = {}
         """(epoch, hand-out number) -> what of it is held."""
+        self._settled: set[tuple[int, int]] = set()
+        """Keys of pieces that were sent to be settled."""
         self._surplus: dict[int, int] = {}
         """By epoch: what was taken after a change of master and had not been held before."""
         self.is_complete = False
@@ -77,7 +82,7 @@ class Taker:
         """Messages were handed out to it."""
         for piece in handouts:
             span = RangeSet(((piece.first, piece.last),))
-            if self.is_settled:
+            if self.is_over:
                 session.give_back((piece,))
                 continue
             if self.is_complete:
@@ -100,13 +105,38 @@ class Taker:
             self._surplus[piece.epoch] = self._surplus.get(piece.epoch, 0) + last - first + 1
             session.give_back((replace(piece, first=first, last=last),))
 
-    def named(self) -> tuple[HandOut, ...]:
-        """All that it holds, by name."""
+    def settle(self, refused: Sequence[HandOut] | None = None) -> tuple[HandOut, ...]:
+        """Return by name what is to be settled: all that is held.
+
+        Args:
+            refused: what the master did not take. Only those parts, where they are held by newer
+                names now: the master had handed them out again before it got the older ones.
+        """
+        named = self._named() if refused is None else tuple(self._renamed(refused))
+        self._settled.update((piece.epoch, piece.number) for piece in named)
+        return named
+
+    def _named(self) -> tuple[HandOut, ...]:
         return tuple(
             replace(piece, first=first, last=last)
             for piece, left in self.pieces.values()
             for first, last in left
         )
+
+    def _renamed(self, refused: Sequence[HandOut]) -> Iterator[HandOut]:
+        for piece, left in self.pieces.values():
+            for old in refused:
+                if old.epoch < piece.epoch:
+                    for first, last in left.within(old.first, old.last):
+                        yield replace(piece, first=first, last=last)
+
+    def end(self, session: Session) -> None:
+        """All is settled. What was handed to it since then, as to any consumer, goes back."""
+        self.is_over = True
+        self.wanted = 0
+        session.unsubscribe(self.number)
+        since = [one for one in self._named() if (one.epoch, one.number) not in self._settled]
+        session.give_back(tuple(since))
 
     def refuse(self, why: str) -> None:
         self.refused = why
@@ -211,14 +241,12 @@ class RangeLease(_Holding):
             AckRefused: some had gone back to the queue before; the others are acked.
             NoQuorum, QueueDown: no outcome in time: it may still come.
         """
-        settle = self._settle("ack", timeout)
-        refused = sum(piece.last - piece.first + 1 for piece in settle.refused)
-        if refused:
-            first = min(piece.first for piece in settle.refused)
+        lost, why = self._settle("ack", timeout)
+        if lost:
             raise AckRefused(
-                f"{refused} of {self.count} messages of queue {self._handle.name!r}, {first} the "
-                f"first of them, had left the lease before it was acked: {settle.why}. They come "
-                f"again; the other {self.count - refused} are acked"
+                f"{lost.count} of {self.count} messages of queue {self._handle.name!r}, "
+                f"{lost.first} the first of them, had left the lease before it was acked: {why}. "
+                f"They come again; the other {self.count - lost.count} are acked"
             )
         return self.count
 
@@ -226,33 +254,24 @@ class RangeLease(_Holding):
         """Return all of them to their places, counted as a delivery."""
         self._settle("nack", timeout)
 
-    def _settle(self, kind: str, timeout: float | None) -> PieceSettle:
-        handle, taker = self._handle, self._taker
+    def _settle(self, kind: str, timeout: float | None) -> tuple[RangeSet, str]:
+        """End the lease; return which messages were refused, and why."""
+        handle, deadline = self._handle, deadline_of(timeout)
         handle._check()
         if self._is_over:
             raise ValueError(f"the lease on queue {handle.name!r} is over already")
         self._is_over = True
-        settle = PieceSettle(Settlement(handle._outcomes))
-
-        def begin() -> None:
-            session = handle._session
-            assert session is not None
-            taker.is_settled = True
-            taker.wanted = 0
-            pieces = taker.named()
-            session.unsubscribe(taker.number)
-            handle._takers.pop(taker.number, None)
-            if session.closed or not pieces:
-                with handle._outcomes.lock:
-                    settle.refused, settle.why = pieces, session.closed
-                    settle.settlement._finish(None, None)
-                    handle._outcomes.notify()
-                return
-            session.settle(SettleCall(settle, kind, pieces))
-
-        handle._on_host(begin)
+        lost, why = RangeSet(), ""
+        refused: tuple[HandOut, ...] | None = None
         try:
-            settle.settlement.result(timeout)
+            while refused is None or refused:
+                settle = self._send(kind, refused)
+                settle.settlement.result(left_until(deadline))
+                for piece in settle.pieces:
+                    lost.remove(piece.first, piece.last)
+                for piece in settle.refused:
+                    lost.add(piece.first, piece.last)
+                refused, why = settle.refused, settle.why or why
         except TimeoutError:
             raise handle._why_not(
                 QueueDown(
@@ -260,7 +279,35 @@ class RangeLease(_Holding):
                     f"the lease's {kind} has taken effect is not known"
                 )
             ) from None
+        finally:
+            handle._on_host(self._end)
+        return lost, why
+
+    def _send(self, kind: str, refused: tuple[HandOut, ...] | None) -> PieceSettle:
+        """Have all settled, or what was refused and has newer names by now."""
+        handle, taker = self._handle, self._taker
+        settle = PieceSettle(Settlement(handle._outcomes))
+
+        def send() -> None:
+            session = handle._session
+            assert session is not None
+            settle.pieces = taker.settle(refused)
+            if settle.pieces and not session.closed:
+                session.settle(SettleCall(settle, kind, settle.pieces))
+                return
+            with handle._outcomes.lock:
+                settle.refused, settle.why = settle.pieces, session.closed
+                settle.settlement._finish(None, None)
+                handle._outcomes.notify()
+
+        handle._on_host(send)
         return settle
+
+    def _end(self) -> None:
+        handle, session = self._handle, self._handle._session
+        assert session is not None
+        self._taker.end(session)
+        handle._takers.pop(self._taker.number, None)
 
     def __enter__(self) -> RangeLease:
         return self

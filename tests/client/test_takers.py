@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 from running import NodeProcesses, until
@@ -11,8 +12,10 @@ from conftest import Connecting
 from mirrorq.client import Client
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, Empty, NoQuorum, PreconditionFailed
+from mirrorq.messages import HandOut
 from mirrorq.node import Node
 from mirrorq.queue import MirroredQueue
+from mirrorq.takers import Taker
 
 
 @pytest.fixture(params=["node", "client"])
@@ -218,4 +221,25 @@ def test_a_lease_goes_over_a_change_of_master(
         assert lease.ack(60) == 400
     except AckRefused as error:
         pytest.fail(f"nobody else consumes: {error}")
+    assert probe.extent(60).messages == 100
+
+
+def test_an_ack_that_crosses_the_taking_again_is_taken(
+    processes: NodeProcesses, connecting: Connecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new master has handed the messages to the same lease again, and gets the older names."""
+    probe = connecting(*processes.endpoints).queue("orders")
+    probe.put_many([b"%d" % number for number in range(500)]).result(30)
+    until(lambda: len(probe.status().synchronised_mirrors) == 2)
+    lease = connecting(*processes.endpoints).queue("orders").lease(400)
+    taker, settle = lease._taker, Taker.settle
+    older = taker._named()
+    processes.kill(str(probe.status().master))
+    until(lambda: any(epoch > older[0].epoch for epoch, _ in list(taker.pieces)))
+
+    def settle_the_older(taker: Taker, refused: Sequence[HandOut] | None = None) -> object:
+        return older if refused is None else settle(taker, refused)
+
+    monkeypatch.setattr(Taker, "settle", settle_the_older)
+    assert lease.ack(60) == 400
     assert probe.extent(60).messages == 100

@@ -76,6 +76,7 @@ class Leaser(SimulatedHandle):
         self._journal = journal
         self._taken: dict[tuple[int, int, int], Delivery] = {}
         """(epoch, hand-out number, sequence) -> what came."""
+        self._is_settling = False
         super().__init__(cluster, node, queue_id, name, random)
         self.session.subscribe(NUMBER, 1, False, False, True, name)
         self.poke()
@@ -92,19 +93,30 @@ class Leaser(SimulatedHandle):
 
     def settle(self, kind: str) -> None:
         """Ack or return all; the handle ends with the outcome."""
-        if not self.is_alive or self.taker.is_settled:
+        if not self.is_alive or self._is_settling:
             return
-        taker = self.taker
-        taker.is_settled, taker.wanted = True, 0
-        pieces = taker.named()
-        self.session.unsubscribe(NUMBER)
-        if not pieces or taker.refused:
-            self.close()
-            return
-        for delivery in self._named(pieces) if kind == "ack" else ():
+        self._is_settling = True
+        if self.taker.refused or not self._send(kind, None):
+            self._leave()
+        self.poke()
+
+    def _send(self, kind: str, refused: tuple[HandOut, ...] | None) -> bool:
+        """Settle all, or what was refused and has newer names; False: there is nothing."""
+        pieces = self.taker.settle(refused)
+        if not pieces:
+            return False
+        named = self._named(pieces)
+        if refused is not None:
+            # What is taken again now is a delivery if it is used, else nobody has had it.
+            self._journal.deliveries += named
+        for delivery in named if kind == "ack" else ():
             delivery.acked = "open"
         self.session.settle(SettleCall(kind, kind, pieces))
-        self.poke()
+        return True
+
+    def _leave(self) -> None:
+        self.taker.end(self.session)
+        self.close()
 
     def _named(self, pieces: Iterable[HandOut]) -> list[Delivery]:
         names = ((p.epoch, p.number, s) for p in pieces for s in range(p.first, p.last + 1))
@@ -136,7 +148,8 @@ class Leaser(SimulatedHandle):
                 handed_ms = now_ms[self.queue_id, *name]
                 one = Delivery(sequence, body, piece.count, handed_ms, name, self.name)
                 self._taken[(*name, sequence)] = one
-                self._journal.deliveries.append(one)
+                if not self._is_settling:
+                    self._journal.deliveries.append(one)
 
     def _on_settled(self, done: SettleDone) -> None:
         refused = dict.fromkeys(map(id, self._named(done.refused)))
@@ -152,7 +165,16 @@ class Leaser(SimulatedHandle):
                 resolved_ms = self._journal.resolved_ms
                 resolved_ms.setdefault(delivery.sequence, self.cluster.now_ms)
         if self.is_open:
-            self.cluster.after(0, self.close)
+            self.cluster.after(0, self._go_on, str(done.token), done.refused)
+
+    def _go_on(self, kind: str, refused: tuple[HandOut, ...]) -> None:
+        """With the outcome of a settle."""
+        if not self.is_alive:
+            self.close()
+            return
+        if not self._send(kind, refused):
+            self._leave()
+        self.poke()
 
     def ask(self) -> None:
         if not self.taker.refused:
