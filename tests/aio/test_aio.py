@@ -18,7 +18,7 @@ from mirrorq import (
     Empty,
     Full,
     Message,
-    MirroredQueue,
+    Node,
     ShutDown,
     StoreError,
     aio,
@@ -274,6 +274,7 @@ def test_whoever_is_cancelled_while_opening_leaves_nothing_open(tmp_path: Path) 
             await task
 
     run(main())
-    # The store is free: the executor's threads have ended with the loop.
-    with MirroredQueue("orders", path=tmp_path) as queue:
-        assert queue.put(b"x").result(30) == 1
+    # The store is free: the executor's threads have ended with the loop. A handle would share a
+    # node that is still there; a node finds that it is.
+    with Node("node", path=tmp_path) as node:
+        assert node.queue("orders").put(b"x").result(DEADLINE_S) == 1

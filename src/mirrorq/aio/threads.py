@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 __all__ = ["in_thread", "opened"]
@@ -23,14 +23,21 @@ async def in_thread(function: Callable[[], Result]) -> Result:
 
 async def opened(function: Callable[[], Result], close: Callable[[Any], object] = _close) -> Result:
     """What a thread opens. Who is cancelled meanwhile leaves nothing open behind."""
-    future = asyncio.get_running_loop().run_in_executor(None, function)
+    loop = asyncio.get_running_loop()
+    made: list[Result] = []
+    # Taken by whoever is through first: the thread with its opening, or who is cancelled.
+    first = threading.Lock()
+
+    def open_in_thread() -> Result:
+        made.append(function())
+        if not first.acquire(blocking=False):
+            # Here, as the loop may be ending: then its executor takes nothing new.
+            close(made[0])
+        return made[0]
+
     try:
-        return await asyncio.shield(future)
+        return await loop.run_in_executor(None, open_in_thread)
     except asyncio.CancelledError:
-        future.add_done_callback(partial(_close_unwanted, close))
+        if not first.acquire(blocking=False):
+            loop.run_in_executor(None, close, made[0])
         raise
-
-
-def _close_unwanted(close: Callable[[Any], object], opened: asyncio.Future[Any]) -> None:
-    if not opened.cancelled() and opened.exception() is None:
-        opened.get_loop().run_in_executor(None, close, opened.result())
