@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 COMMAND = [sys.executable, "-m", "mirrorq"]
@@ -19,12 +20,24 @@ def run_alone(*arguments: str, given: bytes = b"") -> subprocess.CompletedProces
     )
 
 
-def start_node(path: Path, endpoint: str) -> subprocess.Popen[bytes]:
+class Started(subprocess.Popen[bytes]):
+    """A process that does not outlive a `with` that fails, which would wait for its end."""
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *error)
+
+
+def start_node(path: Path, endpoint: str) -> Started:
     """A node of its own process, once it says that it runs."""
     arguments = ["node", "a", "--path", str(path / "store"), "--peer", f"a={endpoint}"]
     with (path / "log").open("wb") as log:
-        node = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=log)
+        node = Started([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=log)
     assert node.stdout is not None
     line = node.stdout.readline()
-    assert line == f"node a runs on {endpoint}\n".encode(), (path / "log").read_text()
+    if line != f"node a runs on {endpoint}\n".encode():
+        node.kill()
+        node.communicate()
+        raise AssertionError((path / "log").read_text())
     return node

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mirrorq
+from mirrorq.cli.node import LOOK_S
 from mirrorq.demo.ports import free_ports
 
 from .running import COMMAND, COMMAND_S, Run, run_alone, start_node
@@ -176,10 +177,16 @@ def test_endpoints_come_from_the_environment(run: Run, endpoint: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_node_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """SIGTERM and Ctrl-C close a node: status 0, and its store can be opened again."""
+    """SIGTERM and Ctrl-C close a node: status 0, and its store can be opened again. Ctrl-Z for
+    longer than it looks after itself does not, once it goes on."""
     endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
-    for _ in range(2):
+    for is_stopped in (number == signal.SIGTERM, False):
         with start_node(tmp_path, endpoint) as node:
+            if is_stopped:
+                node.send_signal(signal.SIGSTOP)
+                time.sleep(LOOK_S + 0.2)
+                node.send_signal(signal.SIGCONT)
+                assert run_alone("status", "--connect", endpoint).returncode == 0
             node.send_signal(number)
             output, _ = node.communicate(timeout=COMMAND_S)
         assert node.returncode == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import signal
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -109,8 +111,8 @@ def node(
     if settings.name is None or settings.path is None:
         where = "" if file is None else f", or in {file} name = and path ="
         raise click.UsageError(f"a node needs NAME and --path{where}")
-    # Blocked here and in all threads made from now on, and waited for below: a handler could run
-    # while this thread holds the very lock that it needs to be heard.
+    # Blocked here and in all threads made from now on, one of which waits for them: a handler could
+    # run while this thread holds the very lock that it needs to be heard.
     blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
@@ -147,9 +149,36 @@ def _run(settings: NodeFile, name: str, path: Path) -> None:
 
             ending.callback(serve(settings.metrics, running))
         click.echo(f"node {name} runs" + _where(running.listening))
-        while signal.sigtimedwait(ENDING, LOOK_S) is None:
-            if running.closed():
-                raise Failed(f"node {name} has stopped: its log says why")
+        with _told_to_end() as told:
+            while not told.wait(LOOK_S):
+                if running.closed():
+                    raise Failed(f"node {name} has stopped: its log says why")
+
+
+@contextmanager
+def _told_to_end() -> Iterator[threading.Event]:
+    """Set by a signal of `ENDING`, which all threads block.
+
+    Waited for without a timeout, on a thread of its own: `signal.sigtimedwait` of CPython returns a
+    signal that nobody sent to a process that was stopped (Ctrl-Z) until after its timeout.
+    """
+    told, over = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        signal.sigwait(ENDING)
+        told.set()
+        over.wait()
+
+    thread = threading.Thread(target=wait, name="mirrorq-signals", daemon=True)
+    thread.start()
+    try:
+        yield told
+    finally:
+        assert thread.ident is not None
+        # It lives: it waits for a signal, or to be told that it is over.
+        signal.pthread_kill(thread.ident, signal.SIGTERM)
+        over.set()
+        thread.join()
 
 
 def _check_metrics(address: str | None, insecure: bool) -> None:
