@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
@@ -99,15 +99,22 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, mirrorq.Node]]:
             one.close()
 
 
-def check_until(endpoint: str, status: int, *arguments: str) -> Result:
-    """Its outcome once its exit status is this."""
+def check_until(
+    endpoint: str, status: int, *arguments: str, is_it: Callable[[Result], bool] = lambda _: True
+) -> Result:
+    """Its outcome once its exit status is this, and all else is as wanted."""
     end = time.monotonic() + COMMAND_S
     while True:
         done = CliRunner().invoke(main, ["check", "--connect", endpoint, *arguments])
-        if done.exit_code == status:
+        if done.exit_code == status and is_it(done):
             return done
         assert time.monotonic() < end, done.output
         time.sleep(0.05)
+
+
+def told(found: Result) -> list[str]:
+    """Its lines, but for alarms: a machine with much to do raises some, which fail nothing."""
+    return [line for line in found.stdout.splitlines() if not line.startswith("alarm\t")]
 
 
 def test_a_cluster_is_checked(nodes: dict[str, mirrorq.Node]) -> None:
@@ -115,24 +122,26 @@ def test_a_cluster_is_checked(nodes: dict[str, mirrorq.Node]) -> None:
     endpoint = nodes["a"].listening
     handle = nodes["a"].queue("orders", timeout=COMMAND_S)
     done = check_until(endpoint, 0)
-    assert done.stdout == "3 nodes, 1 queue: all run, all copies are in sync, node a may stop\n"
+    assert told(done) == ["3 nodes, 1 queue: all run, all copies are in sync, node a may stop"]
     assert done.stderr == ""
 
     nodes["a"].set_policy("one", "single", {"ha-mode": "exactly", "ha-params": 1})
     nodes["a"].queue("single", timeout=COMMAND_S)
-    done = check_until(endpoint, 1)
-    assert done.stdout == "last copy\tsingle\tnode a has the only copy in sync that runs\n"
+    alone = ["last copy\tsingle\tnode a has the only copy in sync that runs"]
+    done = check_until(endpoint, 1, is_it=lambda found: told(found) == alone)
     assert done.stderr == "mirrorq: 3 nodes, 2 queues: 1 x last copy\n"
     assert "node b may stop" in check_until(endpoint, 0, "--node", "b").stdout
     unknown = check_until(endpoint, 1, "--node", "x")
     assert unknown.stderr == "mirrorq: the cluster has no node 'x': its nodes are a, b, c\n"
 
     nodes["c"].close()
-    shown = json.loads(check_until(endpoint, 1, "--node", "b", "--json").stdout)
-    assert shown["ok"] is False
-    assert {(one["kind"], one["name"]) for one in shown["troubles"]} == {
-        ("node", "c"),
-        ("majority", "b"),
-        ("copies", "orders"),
-    }
+    troubles = {("node", "c"), ("majority", "b"), ("copies", "orders")}
+
+    def all_is_told(found: Result) -> bool:
+        # That it has ended and that the queue went on without it is not heard at one moment.
+        shown = json.loads(found.stdout)
+        named = {(one["kind"], one["name"]) for one in shown["troubles"]}
+        return shown["ok"] is False and named == troubles
+
+    check_until(endpoint, 1, "--node", "b", "--json", is_it=all_is_told)
     assert handle.put(b"goes on").result(COMMAND_S) == 1

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mirrorq.client import Client
 from mirrorq.demo.ports import free_ports
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
 HERE = Path(__file__).parent
 
@@ -84,6 +85,12 @@ class NodeProcesses:
 
     def kill(self, name: str) -> None:
         self.scripts.pop(name).kill()
+
+    def kill_entry_of(self, client: Client) -> None:
+        """Kill the node that serves a client, which may be on its way to another right now."""
+        seen: list[str] = []
+        until(lambda: seen.append(client.entry_node) or seen[-1] in self.scripts)
+        self.kill(seen[-1])
 
     def end(self) -> None:
         for script in self.scripts.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -102,6 +103,28 @@ class RawClient:
         self.socket.send(encode(ClientPing(received)), CONTROL)
 
 
+@contextmanager
+def listening(path: Path, **limits: int) -> Iterator[Node]:
+    """A cluster of one that listens on loopback."""
+    with Node("a", path=path, listen="tcp://127.0.0.1:0", config=Config(**limits)) as node:
+        node.wait_ready(60)
+        yield node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """It takes nobody for gone who gives no sign of life while a test does something else."""
+    with listening(tmp_path / "a", session_expiry_ms=60_000) as node:
+        yield node
+
+
+@pytest.fixture
+def usual(tmp_path: Path) -> Iterator[Node]:
+    """A node with the usual times."""
+    with listening(tmp_path / "usual") as node:
+        yield node
+
+
 @pytest.fixture
 def raw(node: Node) -> Iterator[RawClient]:
     client = RawClient(node.listening)
@@ -139,17 +162,19 @@ def test_hello_comes_first(raw: RawClient) -> None:
     raw.hello()
 
 
-def test_a_silent_client_is_gone(node: Node, raw: RawClient) -> None:
+def test_a_silent_client_is_gone(usual: Node) -> None:
     """Silence ends a client, and its next word is answered with ClientUnknown."""
+    raw = RawClient(usual.listening)
     raw.hello()
-    assert clients_of(node) == 1
-    until(lambda: clients_of(node) == 0)
+    until(lambda: clients_of(usual) == 0)
     raw.say(ClientPing())
     raw.hear(ClientUnknown)
+    raw.socket.close()
 
 
-def test_signs_of_life(node: Node, connecting: Connecting) -> None:
+def test_signs_of_life(usual: Node, connecting: Connecting) -> None:
     """A client whose user does nothing stays, and one that was forgotten is back by itself."""
+    node = usual
     config = Config(session_expiry_ms=1000)
     client = connecting(node.listening, config=config)
     orders = client.queue("orders")
@@ -162,9 +187,10 @@ def test_signs_of_life(node: Node, connecting: Connecting) -> None:
 
 
 def test_a_node_with_many_clients_hears_less_of_each(
-    node: Node, connecting: Connecting, monkeypatch: pytest.MonkeyPatch
+    usual: Node, connecting: Connecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their signs of life come less often, and both sides wait longer; it falls with the crowd."""
+    node = usual
     monkeypatch.setattr(patience, "CROWD", 1)
     clients = [connecting(node.listening) for _ in range(3)]
     until(lambda: all(client._driver._pulse.patience >= 300 for client in clients))
@@ -366,8 +392,7 @@ def test_a_credit_of_0_ends_credit(node: Node, raw: RawClient) -> None:
 
 def test_who_asks_without_reading_is_answered_so_far(tmp_path: Path) -> None:
     """Answers that nobody reads pile up to a bound; what comes then is dropped, and said."""
-    config = Config(client_window_bytes=64 * 1024)
-    with Node("a", path=tmp_path / "b", listen="tcp://127.0.0.1:0", config=config) as node:
+    with listening(tmp_path, client_window_bytes=1 << 16, session_expiry_ms=60_000) as node:
         node.queue("orders").put_many([bytes(10_000)] * 10).result(30)
         raw = RawClient(node.listening)
         raw.hello().say(ClientOpen(7, 1))

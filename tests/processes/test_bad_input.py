@@ -15,7 +15,7 @@ import zmq
 import mirrorq
 from mirrorq.demo.ports import free_ports
 
-from .cluster import Cluster, PeerError, until
+from .cluster import DEADLINE_S, Cluster, PeerError, until
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_garbage_messages(cluster: Cluster) -> None:
     try:
         for identity in IDENTITIES:
             dealer = context.socket(zmq.DEALER)
-            dealer.linger = 2000
+            dealer.linger = 1000 * int(DEADLINE_S)
             if identity:
                 dealer.routing_id = identity
             dealer.connect(cluster.endpoints["a"])

@@ -57,7 +57,7 @@ def test_a_backup_under_traffic_holds_what_was_confirmed(cluster: Cluster, tmp_p
     assert f"{tmp_path / 'saved' / 'monday'} is there already" in refused(
         "backup", tmp_path / "a", tmp_path / "saved" / "monday"
     )
-    assert confirmed(cluster, "a", producing) > before
+    until(lambda: confirmed(cluster, "a", producing) > before)
     cluster.kill("a")
     done("verify", tmp_path / "saved" / "monday")
     assert "is there already" in refused("restore", tmp_path / "saved" / "monday", tmp_path / "a")

@@ -88,8 +88,8 @@ def test_scenario_11_one_way_loss(
     through = next(name for name in "abc" if name not in (source, target))
     traffic = Traffic(cluster, through, through, count=100_000, pause_s=0.001)
     traffic.wait_confirmed(100)
-    proxies.lose(source, target)
     epoch = cluster.status(through)["epoch"]
+    proxies.lose(source, target)
     until(lambda: cluster.status(through)["epoch"] > epoch, lambda: cluster.status(through))
     traffic.wait_more_confirmed(300)
     proxies.heal()
@@ -108,8 +108,8 @@ def test_scenario_33_partial_partition(cluster: Cluster, proxies: Proxies, is_he
     traffic = Traffic(cluster, "b", "b", count=100_000, pause_s=0.001)
     traffic.wait_confirmed(100)
     separate = proxies.hold if is_held else proxies.cut
-    separate("a", "c")
     epoch = cluster.status("b")["epoch"]
+    separate("a", "c")
     until(lambda: cluster.status("b")["epoch"] > epoch, lambda: cluster.status("b"))
     traffic.wait_more_confirmed(1000)
     epoch = cluster.status("b")["epoch"]
