@@ -19,6 +19,9 @@ from mirrorq.demo.ports import free_ports
 
 DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
+PATIENT = {"failure_ms": 3000, "lag_ms_max": 3000}
+"""Who stands still for a second, as a node may on a busy machine, is not taken for gone: a test
+that kills a node is about that failover and no other. Tests of silence say how long it lasts."""
 SCRIPT = Path(__file__).with_name("peer.py")
 Value = TypeVar("Value")
 
@@ -138,7 +141,7 @@ class Cluster:
 
     def __init__(self, path: Path, config: Mapping[str, Any] | None = None) -> None:
         self.path = path
-        self.config = dict(config or {})
+        self.config = {**PATIENT, **(config or {})}
         self.endpoints: dict[str, str] = {}
         self.peers: dict[str, Peer] = {}
         self.queues: dict[str, int] = {}

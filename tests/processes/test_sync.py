@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from .cluster import Cluster, PeerError, until
+from .cluster import PATIENT, Cluster, PeerError, until
 
 MANUAL = {"ha-sync-mode": "manual"}
 
@@ -71,7 +71,7 @@ SLOW = {"sync_bytes_per_s": 100_000}
 
 def _slowed(cluster: Cluster, count: int = 4000) -> None:
     """B has joined by hand, lacks 4 MB, and will fetch them slowly."""
-    cluster.config = SLOW
+    cluster.config |= SLOW
     _without_b(cluster)
     cluster.ask("a", "fill", count=count, size=1000, batch=100)
     _start_b(cluster)
@@ -82,7 +82,7 @@ def _fast_b(cluster: Cluster) -> None:
     """B starts again, without the limit."""
     cluster.kill("b")
     cluster.wait_in_sync(0, on="a")
-    cluster.config = {}
+    cluster.config = PATIENT
     _start_b(cluster)
 
 

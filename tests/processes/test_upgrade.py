@@ -16,7 +16,7 @@ OLD = os.environ.get("MIRRORQ_OLD", "")
 NEW = str(Path(__file__).parents[2] / "src")
 TOP = 400_000
 """More than is ever sent: the producer is stopped."""
-PATIENT = {
+VERY_PATIENT = {
     "failure_ms": 8000,
     "session_expiry_ms": 8000,
     "lag_ms_max": 8000,
@@ -86,7 +86,7 @@ def test_nodes_are_replaced_one_by_one_under_load(cluster: Cluster, ways: str) -
     nothing is lost, nothing comes twice unflagged, and what waited before is still there. The way
     back, for who thinks better of it."""
     assert home_of(old=True) != NEW
-    cluster.config = dict(PATIENT)
+    cluster.config = dict(VERY_PATIENT)
     cluster.name_all("abc")
     for name in "abc":
         cluster.launch(name, home=home_of(old=True))
