@@ -11,7 +11,7 @@ import pytest
 
 from mirrorq.testing.chaos.proxy import Proxies
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Echo:

@@ -25,7 +25,7 @@ from mirrorq.message import Message
 from mirrorq.node import Node
 from mirrorq.notice import Notice
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def ignore(_: Message) -> None:

@@ -35,28 +35,28 @@ def client(node: Node, connecting: Connecting) -> Client:
 def test_a_message_goes_in_and_out(client: Client) -> None:
     """What one handle of a client puts, another takes and acks; then the queue is empty."""
     orders = client.queue("orders")
-    assert orders.put(b"one").result(10) == 1
-    assert orders.put_many([b"two", b"three"]).result(10) == range(2, 4)
+    assert orders.put(b"one").result(60) == 1
+    assert orders.put_many([b"two", b"three"]).result(60) == range(2, 4)
     other = client.queue("orders")
-    messages = [other.get(timeout=10) for _ in range(3)]
+    messages = [other.get(timeout=60) for _ in range(3)]
     assert [message.body for message in messages] == [b"one", b"two", b"three"]
-    other.ack_many(messages).result(10)
+    other.ack_many(messages).result(60)
     assert orders.qsize() == 0
 
 
 def test_node_and_client_share_a_queue(node: Node, client: Client) -> None:
     """A handle on a node and one of a client are on the same queue."""
     on_node, on_client = node.queue("orders"), client.queue("orders")
-    on_node.put(b"from the node").result(10)
-    assert on_client.get(timeout=10).body == b"from the node"
-    on_client.put(b"from the client").result(10)
-    assert on_node.get(timeout=10).body == b"from the client"
+    on_node.put(b"from the node").result(60)
+    assert on_client.get(timeout=60).body == b"from the node"
+    on_client.put(b"from the client").result(60)
+    assert on_node.get(timeout=60).body == b"from the client"
 
 
 def test_browse_and_purge(client: Client) -> None:
     """Looking takes nothing; purging ends what is ready."""
     orders = client.queue("orders")
-    orders.put_many([b"a", b"b"]).result(10)
+    orders.put_many([b"a", b"b"]).result(60)
     assert [message.body for message in orders.browse()] == [b"a", b"b"]
     assert orders.purge() == 2
     assert orders.empty()
@@ -72,7 +72,7 @@ def test_a_consumer_of_a_client(client: Client) -> None:
         message.ack()
 
     consumer = orders.consume(take)
-    orders.put_many([b"%d" % number for number in range(500)]).result(10)
+    orders.put_many([b"%d" % number for number in range(500)]).result(60)
     until(lambda: len(bodies) == 500)
     until(lambda: orders.status().messages == 0)
     consumer.cancel()
@@ -114,49 +114,49 @@ def test_passive(client: Client) -> None:
 def test_a_deleted_queue(node: Node, client: Client) -> None:
     """Deleting respects its conditions, and ends every handle of every client."""
     orders, other = client.queue("orders"), client.queue("orders")
-    orders.put(b"one").result(10)
+    orders.put(b"one").result(60)
     with pytest.raises(PreconditionFailed, match="1 messages"):
         orders.delete(if_empty=True)
     orders.delete()
     with pytest.raises(ShutDown):
-        other.get(timeout=10)
+        other.get(timeout=60)
     assert client.queues() == []
     with pytest.raises(QueueNotFound):
-        client.delete(1, if_empty=False, if_unused=False, timeout=10)
-    assert node.queue("orders").put(b"a new one").result(10) == 1
+        client.delete(1, if_empty=False, if_unused=False, timeout=60)
+    assert node.queue("orders").put(b"a new one").result(60) == 1
 
 
 def test_a_closed_client(node: Node, client: Client) -> None:
     """After close() everything says ShutDown, and what the client held goes back."""
     orders = node.queue("orders")
-    orders.put(b"one").result(10)
+    orders.put(b"one").result(60)
     handle = client.queue("orders")
-    assert handle.get(timeout=10).redelivered is False
+    assert handle.get(timeout=60).redelivered is False
     client.close()
     client.close()
     with pytest.raises(ShutDown):
         client.queue("orders")
     with pytest.raises(ShutDown):
         handle.put(b"two")
-    assert orders.get(timeout=10).redelivered is True
+    assert orders.get(timeout=60).redelivered is True
 
 
 def test_a_closed_handle_gives_back(client: Client) -> None:
     """close() of one handle returns what it holds while the client goes on."""
     first, second = client.queue("orders"), client.queue("orders")
-    first.put(b"one").result(10)
-    first.get(timeout=10)
+    first.put(b"one").result(60)
+    first.get(timeout=60)
     first.close()
-    message = second.get(timeout=10)
+    message = second.get(timeout=60)
     assert (message.body, message.redelivered) == (b"one", True)
 
 
 def test_it_is_picklable(client: Client) -> None:
     """A pickled client is a client of its own on the same cluster."""
-    client.queue("orders").put(b"one").result(10)
+    client.queue("orders").put(b"one").result(60)
     with pickle.loads(pickle.dumps(client)) as copy:
         assert copy.name != client.name
-        assert copy.queue("orders").get(timeout=10).body == b"one"
+        assert copy.queue("orders").get(timeout=60).body == b"one"
 
 
 def test_a_pickled_handle_connects_where_it_is_loaded(client: Client) -> None:
@@ -167,8 +167,8 @@ def test_a_pickled_handle_connects_where_it_is_loaded(client: Client) -> None:
     with pickle.loads(data)[0] as one, pickle.loads(data)[1] as two:
         assert one.node is two.node
         assert one.node is not client
-        assert one.put(b"from afar").result(10) == 1
-        with two.get(timeout=10) as message:
+        assert one.put(b"from afar").result(60) == 1
+        with two.get(timeout=60) as message:
             assert message.body == b"from afar"
         shared = one.node
     assert shared.closed()
@@ -189,17 +189,17 @@ def test_a_forked_child_has_a_connection_of_its_own(client: Client) -> None:
     orders, done = client.queue("orders"), client.queue("done")
     events = client.exchange("events", "fanout")
     events.bind(done)
-    orders.put_many([b"0", b"1"]).result(10)
-    held = orders.get(timeout=10)
+    orders.put_many([b"0", b"1"]).result(60)
+    held = orders.get(timeout=60)
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            ok = orders.put(b"child").result(10) == 3
-            ok = ok and events.publish("", b"child").result(10) == {"done": 1}
+            ok = orders.put(b"child").result(60) == 3
+            ok = ok and events.publish("", b"child").result(60) == {"done": 1}
             ok = ok and client.queue("orders").qsize() >= 1
             with pytest.raises(AckRefused):
-                held.ack().result(10)
+                held.ack().result(60)
             orders.close()
             events.close()
             client.close()
@@ -207,12 +207,12 @@ def test_a_forked_child_has_a_connection_of_its_own(client: Client) -> None:
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    held.ack().result(10)
+    held.ack().result(60)
     rest = []
     while len(rest) < 2:
-        rest += orders.get_many(5, timeout=10)
+        rest += orders.get_many(5, timeout=60)
     assert [(m.body, m.redelivered) for m in rest] == [(b"1", False), (b"child", False)]
-    assert events.publish("", b"parent").result(10) == {"done": 2}
+    assert events.publish("", b"parent").result(60) == {"done": 2}
 
 
 def test_it_loads_no_store() -> None:

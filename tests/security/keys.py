@@ -12,7 +12,7 @@ from mirrorq.rights import KEYS_NAME, Key, Role
 from mirrorq.security import Security
 from mirrorq.transport import new_key_pair
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
 
 

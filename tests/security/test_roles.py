@@ -21,7 +21,7 @@ from mirrorq.errors import (
 from mirrorq.node import Node
 from mirrorq.queue import MirroredQueue
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 SHORT_S = 0.2
 
 EVERYTHING = {"write": ["*"], "read": ["*"], "configure": ["*"]}

@@ -9,7 +9,7 @@ from typing import TypeVar
 from mirrorq.config import Config
 from mirrorq.transport import ClientSocket, LinkUp, Transport
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
 POLL_MS = 20
 
