@@ -63,6 +63,10 @@ class Contacts:
         """Whether the configuration names this node."""
         return name in self._static
 
+    def endpoint_of(self, name: str) -> str:
+        """Where this node is looked for, "" when that is not known."""
+        return self._own_endpoint if name == self._own else self._known.get(name, "")
+
     def learn(self, name: str, endpoint: str) -> bool:
         """A node is at this endpoint. Returns whether it is connected to, there or elsewhere."""
         if name == self._own or name[:1] == MARK or not endpoint:

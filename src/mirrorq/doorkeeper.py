@@ -157,6 +157,22 @@ class Doorkeeper:
         if self.contacts.learn(name, endpoint):
             self.peers.add(name)
 
+    def directory(self, voters: tuple[StoreId, ...]) -> Directory:
+        """Where the voters are, this node among them, as far as it knows."""
+        names = dict.fromkeys(voter.node for voter in voters)
+        nodes = tuple((name, self.contacts.endpoint_of(name)) for name in names)
+        return Directory(tuple(node for node in nodes if node[1]))
+
+    def on_directory(self, sender: str, told: Directory, voters: tuple[StoreId, ...]) -> None:
+        """Look for voters that are not heard where another says; tell it of those it lacks."""
+        for name, endpoint in told.nodes:
+            peer = self.peers.find(name)
+            if any(voter.node == name for voter in voters) and (peer is None or peer.gone):
+                self.meet(name, endpoint)
+        known, names = self.directory(voters), dict(told.nodes)
+        if any(name not in names for name, _ in known.nodes):
+            self._out.send.append((sender, known))
+
     def list_nodes(self, catalog: Catalog) -> None:
         """Connect to who is in the catalog, and to no one who is no more."""
         nodes = {node.name: node.endpoint for node in catalog.nodes()}

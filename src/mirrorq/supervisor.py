@@ -13,7 +13,11 @@ Guarantees
        epoch has changed: a proposal that seems lost may still be committed.
     3. Nobody but the queue's master counts a joiner in (R12): supervised changes keep or
        shrink the set in sync, and `admit` refuses others' proposals.
-    4. The last copy in sync is never removed. A queue none of whose members in sync runs
+    4. Two things happen only on a word of the master in this very epoch, so never in the change
+       that makes it master: that a good copy goes because it is wanted no more, and that the
+       last mirror goes, dead or not (R13). The master may have died a moment ago with nobody
+       knowing, and then they are all that is left.
+    5. The last copy in sync is never removed. A queue none of whose members in sync runs
        stays as it is, down, until one comes back, unless its policy lets the oldest mirror
        that runs go on with what it has: how the last ones in sync ended, by shutdown or by
        failure, is in the catalog, so that a new leader knows it too.
@@ -123,6 +127,8 @@ class Supervisor:
         self._proposals: dict[int, _Proposal] = {}
         self._evicting: dict[int, MemberId] = {}
         """Queue id -> master that is to be replaced and gets no lease any more."""
+        self._keeping: dict[int, None] = {}
+        """Queues with copies that are to go on their master's word: as last judged."""
         self._dirty: dict[int, None] = {}
         self._all_dirty = True
         self._judge_at_ms: int | None = None
@@ -196,6 +202,7 @@ class Supervisor:
         self._outlook.leaving.clear()
         self._handovers.clear()
         self._kept.clear()
+        self._keeping.clear()
         self._all_dirty = True
         self._grantor.elected(now_ms)
         if term:
@@ -305,6 +312,7 @@ class Supervisor:
         if queue is None:
             self._handovers.forget(queue_id)
             self._kept.forget(queue_id)
+            self._keeping.pop(queue_id, None)
             return None
         if under_way is not None and now_ms < under_way.sent_ms + self._retry_ms:
             self._retry_at_ms = earliest(self._retry_at_ms, under_way.sent_ms + self._retry_ms)
@@ -338,6 +346,7 @@ class Supervisor:
             and proposal.definition == self._outlook.catalog.definition_of(queue.name)
             and queue.view.durability == proposal.definition.durability
             and not self._handovers.has_wish(queue.id)
+            and queue.id not in self._keeping
         )
 
     def _wait(self, at_ms: int) -> None:
@@ -361,6 +370,8 @@ class Supervisor:
         head = master if follower == master.node else self._head(view, wanted, follower)
         if head == master:
             members = self._ring(queue, head, wanted).members
+            if queue.id in self._keeping:
+                self._wait(self._handovers.ask(now_ms, queue.id, view))
             # A master that gave this epoch up hands out again in the next one only.
             same = members == view.members and not self._handovers.has_yielded(queue.id, view)
             told = self._outlook.catalog.definition_of(queue.name).durability
@@ -384,7 +395,8 @@ class Supervisor:
         if is_restarted and not queue.durable:
             # No copy that counts is left, and so no outbox that anybody could empty.
             return DeleteQueue(queue.id, is_drained=True), True
-        return ChangeView(queue.id, view.epoch, self._ring(queue, head, wanted).members, how), True
+        ring = self._ring(queue, head, wanted, is_clean=how == "clean")
+        return ChangeView(queue.id, view.epoch, ring.members, how), True
 
     def _wanted(
         self, now_ms: int, queue: QueueRecord, situation: Situation
@@ -441,27 +453,75 @@ class Supervisor:
                 best = (key, member)
         return None if best is None else best[1]
 
-    def _ring(self, queue: QueueRecord, head: MemberId, wanted: tuple[MemberId, ...]) -> View:
-        """Return the members that should stand beside this master, in order."""
+    def _ring(
+        self,
+        queue: QueueRecord,
+        head: MemberId,
+        wanted: tuple[MemberId, ...],
+        *,
+        is_clean: bool = True,
+    ) -> View:
+        """Return the members that should stand beside this master, in order.
+
+        Args:
+            is_clean: it goes on with what all in sync have; else there is nobody beside it.
+        """
         view = queue.view
-        mirrors = [one for one in in_sync_ids(view) if one != head and self._outlook.stays(one)]
-        if not self._outlook.is_leaving(head):
-            mirrors = [one for one in mirrors if not self._outlook.is_leaving(one)]
+        has_word = self._has_word(queue, head)
+        spare = self._spare(view, head, wanted)
+        mirrors = [
+            one
+            for one in in_sync_ids(view)
+            if self._is_mirror(view, head, one) and not (has_word and one in spare)
+        ]
         joining = [one for one in joining_ids(view) if self._outlook.stays(one) and one != head]
-        if all(one == head or one in mirrors for one in wanted):
-            # Only now: an unwanted copy goes when all the wanted ones are in sync.
-            # One that leaves with the master is no unwanted copy: all may stop at once.
-            mirrors = [
-                one
-                for one in mirrors
-                if one in wanted or self._outlook.is_leaving(one) or not self._outlook.is_alive(one)
-            ]
         joining = [one for one in joining if one in wanted or not self._outlook.is_alive(one)]
         known = [head, *mirrors, *joining]
         coming = [one for one in wanted if one not in known and self._liveness.is_steady(one)]
         if coming and self._joins.may_begin(self._outlook.now_ms, queue.id):
             joining += coming
-        if not self._liveness.knows_breaks:
-            return make_view(view.epoch + 1, (head, *mirrors), joining)
-        in_sync, tail = arrange(head, mirrors, joining, self._liveness.is_broken)
+        in_sync, tail = (head, *mirrors), tuple(joining)
+        if self._liveness.knows_breaks:
+            in_sync, tail = arrange(head, mirrors, joining, self._liveness.is_broken)
+        last = () if len(in_sync) > 1 else self._others(view, head)
+        if last and is_clean and not has_word:
+            names = [one.node for one in last]
+            in_sync, tail = (head, *last), tuple(one for one in tail if one.node not in names)
+        if (spare or last) and not has_word:
+            self._keeping[queue.id] = None
+        else:
+            self._keeping.pop(queue.id, None)
         return make_view(view.epoch + 1, in_sync, tail)
+
+    def _has_word(self, queue: QueueRecord, head: MemberId) -> bool:
+        """Whether this master has spoken in the present epoch, as its master (R13)."""
+        is_master = head == queue.view.members[0].id
+        return is_master and self._handovers.has_yielded(queue.id, queue.view)
+
+    def _is_mirror(self, view: View, head: MemberId, one: MemberId) -> bool:
+        """Whether a member in sync stays so beside this master."""
+        if one == head or not is_in_sync(view, one) or not self._outlook.stays(one):
+            return False
+        # While the master leaves, too, who leaves with it stays.
+        return self._outlook.is_leaving(head) or not self._outlook.is_leaving(one)
+
+    def _spare(
+        self, view: View, head: MemberId, wanted: tuple[MemberId, ...]
+    ) -> tuple[MemberId, ...]:
+        """Return the copies in sync that are wanted no more: when all the wanted ones are.
+
+        One that leaves with the master is no unwanted copy: all may stop at once.
+        """
+        if not all(one == head or self._is_mirror(view, head, one) for one in wanted):
+            return ()
+        return tuple(
+            one
+            for one in in_sync_ids(view)
+            if one not in (head, *wanted)
+            and self._outlook.is_alive(one)
+            and not self._outlook.is_leaving(one)
+        )
+
+    def _others(self, view: View, head: MemberId) -> tuple[MemberId, ...]:
+        """Return whoever else could be promoted after this view, running or not."""
+        return tuple(one for one in promotable(view) if one.node != head.node)

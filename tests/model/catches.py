@@ -22,6 +22,7 @@ from simulation import (
     test_lanes,
     test_limits,
     test_membership,
+    test_policies,
     test_promotion,
     test_replicated,
     test_survivor,
@@ -117,6 +118,10 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "taken in by an entry that was not committed": Scenario(
         test_membership.test_a_node_that_a_cut_off_leader_took_in_joins_all_the_same, "until"
+    ),
+    "copies given up for a master that is silent": Scenario(
+        test_policies.test_a_queue_that_is_moved_to_a_node_that_has_just_died_keeps_its_other_copies,
+        "that_has_just_died",
     ),
     "vote not written": Scenario(
         test_core.test_a_vote_is_synced_and_given_once_in_a_term, "synced_and_given_once"

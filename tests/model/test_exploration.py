@@ -25,6 +25,8 @@ BOUNDED = {
     "consume": 200,
     "failover": 200,
     "four": 200,
+    "survivor": 300,
+    "survivors": 200,
 }
 """States of scopes that would take ten seconds and more each; `make explore` exhausts them."""
 

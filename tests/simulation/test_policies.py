@@ -463,7 +463,6 @@ def test_26_policies_change_under_declare_publish_and_delete() -> None:
         assert left == []
 
 
-@pytest.mark.xfail(reason="known, and open: docs/reliability.md, Known and open")
 def test_a_queue_that_is_moved_to_a_node_that_has_just_died_keeps_its_other_copies() -> None:
     """Nobody has noticed its death yet when a policy says that it alone is to have the queue. The
     others must not go before it has shown that it lives (seed 2146)."""
@@ -479,3 +478,25 @@ def test_a_queue_that_is_moved_to_a_node_that_has_just_died_keeps_its_other_copi
     world.set_policy(nodes(dead), leader)
     world.cluster.run(5000)
     assert world.master not in (None, dead), world.shape
+
+
+@pytest.mark.parametrize("is_named_first", ["master", "mirror"])
+def test_when_both_copies_fail_at_once_either_brings_the_queue_back(is_named_first: str) -> None:
+    """One of the two is known dead at once, the other one's silence is noticed a second later. The
+    one that comes back has all that was confirmed, whichever it is."""
+    world = Placed("abcde")
+    world.put("a", COUNT)
+    world.set_policy(exactly(2))
+    world.until(lambda: len(world.shape[1]) == 1 and world.master == world.shape[0])
+    master, mirror, _ = world.shape
+    killed, silent = (master, mirror) if is_named_first == "master" else (mirror, master)
+    for other in "abcde":
+        if other != silent:
+            world.cluster.cut(other, silent, silent=True)
+    world.cluster.kill(killed)
+    world.cluster.run(5000)
+    world.cluster.kill(silent)
+    world.cluster.start(killed)
+    world.until(lambda: world.master == killed)
+    world.cluster.heal_all()
+    world.finish()

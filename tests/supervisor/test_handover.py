@@ -20,7 +20,15 @@ from mirrorq.messages import (
 )
 from mirrorq.policy import parse, to_text
 
-from .test_supervisor import A, B, C, Leader, in_sync
+from .test_supervisor import A, B, C, again, in_sync, joining
+from .test_supervisor import Leader as AnsweredLeader
+
+
+class Leader(AnsweredLeader):
+    """Its masters say nothing by themselves."""
+
+    def promise(self, name: str, wanted: Yield) -> None:
+        pass
 
 
 def admitted(
@@ -123,14 +131,69 @@ def test_the_target_dies_after_the_promise() -> None:
 
 
 def test_20_an_unlisted_master_goes_when_the_first_of_the_list_is_in_sync() -> None:
-    """By policy, in the order of the list, and in the same way."""
+    """By policy, in the order of the list, and in the same way; its copy goes in a second change,
+    on the new master's word."""
     leader = Leader(A, B, C)
     leader.declare(A, B, C)
     nodes_policy(leader, "c", "b")
     leader.run(50)
     assert leader.proposed == []
     leader.step(Yielded(1, 1, A))
-    assert leader.proposed[0] == ChangeView(1, 1, in_sync(C, B), "clean")
+    assert leader.proposed == [ChangeView(1, 1, in_sync(C, A, B), "clean")]
+    leader.run(500)
+    assert leader.proposed[1:] == []
+    leader.step(Yielded(1, 2, C))
+    assert leader.proposed[1:] == [ChangeView(1, 2, in_sync(C, B))]
+
+
+def test_spare_copies_stay_with_a_master_that_says_nothing() -> None:
+    """It may have died a moment ago: then one of them takes over, as if nothing had been asked."""
+    leader = Leader(A, B, C)
+    leader.declare(A, B, C)
+    nodes_policy(leader, "a")
+    assert set(yields(leader, 500)) == {("a", Yield(1, 1))}
+    leader.kill(A)
+    leader.run(50)
+    assert leader.proposed == [ChangeView(1, 1, in_sync(B, C), "clean")]
+
+
+def test_a_master_is_left_alone_on_its_word_only() -> None:
+    """The last mirror has died: so may the master have, a moment ago, and either one that is back
+    first then has all that was confirmed."""
+    leader = Leader(A, B)
+    leader.declare(A, B)
+    leader.kill(B)
+    assert set(yields(leader, 500)) == {("a", Yield(1, 1))}
+    leader.kill(A)
+    leader.run(50)
+    assert leader.proposed == []
+    leader.start(again(B))
+    leader.run(2000)
+    assert leader.proposed[0].members[0].id == again(B)
+
+
+def test_who_takes_over_alone_has_the_dead_beside_it_until_it_speaks() -> None:
+    """The same of a new master."""
+    leader = Leader(A, B)
+    leader.declare(A, B)
+    leader.kill(A)
+    assert leader.proposed == [ChangeView(1, 1, in_sync(B, A), "clean")]
+    leader.start(again(A))
+    leader.run(500)
+    assert leader.proposed[1:] == []
+    leader.step(Yielded(1, 2, B))
+    assert leader.proposed[1:] == [ChangeView(1, 2, in_sync(B) + joining(again(A)))]
+
+
+def test_a_word_for_a_spare_copy_is_void_when_the_copy_is_wanted_again() -> None:
+    """The policy was taken back meanwhile: the same members, in a newer epoch."""
+    leader = Leader(A, B, C)
+    leader.declare(A, B, C)
+    nodes_policy(leader, "a")
+    leader.run(50)
+    nodes_policy(leader, "a", "b", "c")
+    leader.step(Yielded(1, 1, A))
+    assert leader.proposed == [ChangeView(1, 1, in_sync(A, B, C))]
 
 
 def test_25_one_rebalance_at_a_time() -> None:

@@ -26,6 +26,8 @@ from mirrorq.messages import (
     SessionId,
     SetPolicy,
     StoreId,
+    Yield,
+    Yielded,
 )
 from mirrorq.policy import parse, to_text
 from mirrorq.supervisor import Supervisor
@@ -62,7 +64,8 @@ def joining(*ids: MemberId) -> tuple[Member, ...]:
 class Leader:
     """A supervisor on witness w that leads, with nodes that say hello every 250 ms.
 
-    What it proposes is collected, and applied at once while `commits` is true.
+    What it proposes is collected, and applied at once while `commits` is true. A master that runs
+    gives its word at once when it is asked for it.
     """
 
     def __init__(self, *nodes: MemberId, commits: bool = True, settled: bool = True) -> None:
@@ -95,7 +98,18 @@ class Leader:
         if self.commits:
             for command in effects.propose:
                 self.commit(command)
+        for name, wanted in effects.yields:
+            self.promise(name, wanted)
         return effects
+
+    def promise(self, name: str, wanted: Yield) -> None:
+        """A master is asked for its word."""
+        queue = self.catalog.queue(wanted.queue_id)
+        if queue is None or queue.view.epoch != wanted.epoch:
+            return
+        master = queue.view.members[0].id
+        if master in self.up and master.node == name:
+            self.step(Yielded(wanted.queue_id, wanted.epoch, master))
 
     def commit(self, command: CatalogCommand) -> int:
         result = self.catalog.apply(self.catalog.applied_index + 1, command)
@@ -191,7 +205,10 @@ def test_a_silent_master_is_replaced_when_its_lease_has_run_out() -> None:
     assert leader.proposed == []
     leader.run(1)
     assert leader.now_ms == granted_ms + SPAN_MS
-    assert leader.proposed == [ChangeView(1, 1, in_sync(B), "clean")]
+    assert leader.proposed == [
+        ChangeView(1, 1, in_sync(B, A), "clean"),
+        ChangeView(1, 2, in_sync(B)),
+    ]
 
 
 def test_a_silent_master_that_is_heard_in_time_stays_and_gets_its_lease() -> None:
@@ -227,7 +244,7 @@ def test_a_new_leader_outlasts_leases_of_the_one_before() -> None:
         leader.run(0 if known_dead else SPAN_MS - 1)
         assert bool(leader.proposed) is known_dead
         leader.run(0 if known_dead else 1)
-        assert [type(one) for one in leader.proposed] == [ChangeView]
+        assert [type(one) for one in leader.proposed] == [ChangeView, ChangeView]
 
 
 def test_nothing_is_proposed_or_granted_before_an_entry_of_the_own_term() -> None:
@@ -242,7 +259,10 @@ def test_nothing_is_proposed_or_granted_before_an_entry_of_the_own_term() -> Non
     assert leader.last.wants_round
     leader.own_term_applied = True
     leader.step(Tick())
-    assert leader.proposed == [ChangeView(1, 1, in_sync(B), "clean")]
+    assert leader.proposed == [
+        ChangeView(1, 1, in_sync(B, A), "clean"),
+        ChangeView(1, 2, in_sync(B)),
+    ]
     assert [name for name, _ in leader.granted] == ["b"]
 
 
@@ -274,7 +294,7 @@ def test_a_node_that_does_not_lead_judges_and_is_silent_about_it() -> None:
     assert leader.supervisor.admit(request, None) == CatalogAnswer(4, 0, retry=True)
     leader.term = 2
     leader.step(Tick())
-    assert len(leader.proposed) == 1
+    assert len(leader.proposed) == 2
 
 
 def test_who_runs_on_comes_before_who_was_restarted() -> None:
@@ -283,7 +303,7 @@ def test_who_runs_on_comes_before_who_was_restarted() -> None:
     leader.declare(A, B)
     leader.commits = False
     leader.step(Heard(again(A)))
-    assert leader.proposed == [ChangeView(1, 1, in_sync(B), "clean")]
+    assert leader.proposed == [ChangeView(1, 1, in_sync(B, A), "clean")]
     leader.commits = True
     leader.commit(leader.proposed[0])
     leader.start(again(A))
@@ -334,7 +354,7 @@ def test_a_new_leader_waits_for_those_it_has_not_yet_heard() -> None:
     fresh.step(Heard(again(A)))
     assert fresh.proposed == []
     fresh.step(Heard(B))
-    assert fresh.proposed == [ChangeView(1, 1, in_sync(B) + joining(again(A)), "clean")]
+    assert fresh.proposed == [ChangeView(1, 1, in_sync(B, A), "clean")]
 
 
 def test_a_master_that_gave_its_lease_up_hands_over_at_once() -> None:
@@ -398,7 +418,7 @@ def test_one_proposal_per_epoch_until_it_seems_lost() -> None:
     leader.run(FAILURE_MS - 1)
     assert len(leader.proposed) == 1
     leader.run(1)
-    assert leader.proposed[1:] == [ChangeView(1, 1, in_sync(C), "clean")]
+    assert leader.proposed[1:] == [ChangeView(1, 1, in_sync(C, A, B), "clean")]
 
 
 def test_what_changes_while_a_proposal_is_under_way_is_not_overlooked() -> None:
@@ -427,7 +447,7 @@ def test_a_master_gets_no_lease_while_its_replacement_may_be_committed() -> None
     leader.commits = False
     leader.stop(A)
     leader.run(1250)
-    assert leader.proposed == [ChangeView(1, 1, in_sync(B), "clean")]
+    assert leader.proposed == [ChangeView(1, 1, in_sync(B, A), "clean")]
     leader.up[A] = ()
     leader.run(500)
     assert not leader.ask_lease(A, 1)
@@ -589,7 +609,7 @@ def test_a_queue_that_is_not_durable_survives_its_master_and_not_a_full_stop() -
     leader.kill(A)
     assert leader.members() == in_sync(B)
     leader.start(again(B))
-    assert leader.proposed[1:] == [DeleteQueue(1, is_drained=True)]
+    assert leader.proposed[2:] == [DeleteQueue(1, is_drained=True)]
 
 
 def test_a_new_leader_does_not_give_up_who_did_not_hear_it_before() -> None:

@@ -22,6 +22,7 @@ from mirrorq.messages import (
     RegisterNode,
     RemoveNode,
     View,
+    Yielded,
 )
 from mirrorq.supervisor import Supervisor
 from mirrorq.supervisor_events import (
@@ -167,7 +168,15 @@ def test_any_broken_links_lead_to_one_view_and_no_flapping(broken: set[str]) -> 
             for command in effects.propose:
                 assert catalog.apply(3, command).error == ""
                 last_change_ms = now_ms
-                supervisor.step(now_ms, CatalogChanged((1,)), leading)
+                effects = supervisor.step(now_ms, CatalogChanged((1,)), leading)
+            for _, wanted in effects.yields:
+                queue = catalog.queue(1)
+                assert queue is not None
+                promise = Yielded(1, wanted.epoch, queue.view.members[0].id)
+                for command in supervisor.step(now_ms, promise, leading).propose:
+                    assert catalog.apply(3, command).error == ""
+                    last_change_ms = now_ms
+                    supervisor.step(now_ms, CatalogChanged((1,)), leading)
     assert last_change_ms <= 3000
     queue = catalog.queue(1)
     assert queue is not None

@@ -28,6 +28,8 @@ from mirrorq.messages import (
     Member,
     MemberId,
     RegisterNode,
+    Yield,
+    Yielded,
 )
 from mirrorq.supervisor import Supervisor
 from mirrorq.supervisor_events import (
@@ -241,6 +243,8 @@ class World:
         name = process.member.node
         for to, message in effects.send:
             self.post(name, to, message)
+        for to, wanted in effects.yields:
+            self.post(name, to, wanted)
         for probe in effects.probe:
             if probe.node not in self.live and not self.is_cut(name, probe.node):
                 self.post(name, name, ProbeRefused(probe.node, probe.number))
@@ -276,9 +280,12 @@ class World:
         for _, _, message in due:
             if isinstance(message, LeaseAnswer):
                 process.holder.on_answer(message)
+            elif isinstance(message, Yield):
+                self.promise(process, message)
             else:
                 assert isinstance(
-                    message, Heard | LinkDown | ProbeRefused | LeaseRequest | LeaseRelease
+                    message,
+                    Heard | LinkDown | ProbeRefused | LeaseRequest | LeaseRelease | Yielded,
                 )
                 self.step(process, message)
         if self.now_ms % CONFIG.heartbeat_ms == 0:
@@ -291,6 +298,14 @@ class World:
         if self.rng.random() < 0.05:
             for queue in masters:
                 self.count_in(process, queue.id)
+
+    def promise(self, process: Process, wanted: Yield) -> None:
+        """A master is asked for its word."""
+        queue = process.catalog.queue(wanted.queue_id)
+        if queue is not None and self.masters(process, queue.id):
+            if queue.view.epoch == wanted.epoch:
+                word = Yielded(queue.id, wanted.epoch, process.member)
+                self.send_leader(process, word)
 
     def apply_next(self, process: Process) -> None:
         if process.applied >= self.committed or process.slow:

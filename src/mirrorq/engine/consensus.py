@@ -20,7 +20,7 @@ from mirrorq.founding import (
     joins_through,
 )
 from mirrorq.lease import Leading
-from mirrorq.messages import CatalogCommand, NameCluster, StoreId
+from mirrorq.messages import CatalogCommand, Directory, NameCluster, StoreId
 from mirrorq.peers import Peer
 from mirrorq.proposals import pack
 from mirrorq.raft import (
@@ -194,7 +194,7 @@ class Consensus:
             self.found(now_ms, FoundingTick())
         if self._raft_wake <= now_ms:
             self.step(now_ms, Tick())
-            self._ask_again(now_ms)
+            self._seek(now_ms)
         if raft.leader is not None:
             if now_ms >= self._led_until_ms or raft.leader is not self._led_by:
                 self._led_by = raft.leader
@@ -203,17 +203,36 @@ class Consensus:
             if now_ms < self._led_until_ms:
                 self.led_ms = now_ms
 
-    def _ask_again(self, now_ms: int) -> None:
-        """A leader that could commit nothing any more took this store in, and those after it do not
-        know of it: without a leader, it asks again."""
+    def _seek(self, now_ms: int) -> None:
+        """Without a leader: ask once more to be a voter, and where other voters are.
+
+        A leader that could commit nothing any more may have taken this store in, and those after
+        it do not know of it. And voters may have no address that is known to the others: what
+        registers them stands in no log that is left.
+        """
         raft, life = self.raft, self._life
-        if raft.leader is not None or not raft.is_founded or raft.is_admitted:
+        if raft.leader is not None or not raft.is_founded:
             return
-        if now_ms >= self._asked_ms + life.config.election_ms:
-            self._asked_ms = now_ms
+        if now_ms < self._asked_ms + life.config.election_ms:
+            return
+        self._asked_ms = now_ms
+        peers = life.doorkeeper.peers.all()
+        if not raft.is_admitted:
             known = tuple(voter.store for voter in raft.committed_voters)
             request = AdmissionRequest(bool(joins_through(raft.founding)), known)
-            life.out.send.extend((peer.name, request) for peer in life.doorkeeper.peers.all())
+            life.out.send.extend((peer.name, request) for peer in peers)
+        directory = life.doorkeeper.directory(raft.voters)
+        if len(directory.nodes) < len(raft.voters):
+            life.out.send.extend((peer.name, directory) for peer in peers)
+
+    def on_directory(self, sender: str, told: Directory) -> None:
+        """A node says where nodes are: the way to a cluster, or to voters of the own one."""
+        doorkeeper = self._life.doorkeeper
+        if not self.raft.is_founded:
+            for name, endpoint in told.nodes:
+                doorkeeper.meet(name, endpoint)
+        elif self.raft.leader is None:
+            doorkeeper.on_directory(sender, told, self.raft.voters)
 
     def wake_at_ms(self) -> int:
         """When the next timer is due."""

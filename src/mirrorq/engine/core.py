@@ -392,9 +392,7 @@ class Engine:
             case SyncReport():
                 self.hosting.sync_reports.note(member, message)
             case Directory():
-                if not self.is_founded:
-                    for name, endpoint in message.nodes:
-                        self._doorkeeper.meet(name, endpoint)
+                self._consensus.on_directory(member.node, message)
             case Unwelcome():
                 if not self.is_registered or self.leader is None:
                     self._doorkeeper.on_unwelcome(message.text)

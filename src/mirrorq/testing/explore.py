@@ -86,6 +86,11 @@ SCOPES: dict[str, Plan] = {
     "joining": Plan(Bounds(publishes=2, views=1, counts=2, ticks=2), in_sync=("a", "b")),
     "consume": Plan(Bounds(publishes=1, acks=1, returns=1, ends=1, views=1), USED),
     "failover": Plan(Bounds(publishes=1, acks=1, views=1, crashes=1, restarts=1, ticks=1), USED),
+    # A master is left alone on its word only.
+    "survivor": Plan(
+        Bounds(publishes=1, views=3, crashes=2, restarts=2, ticks=0, keeps=True), count=2
+    ),
+    "survivors": Plan(Bounds(publishes=1, views=2, crashes=2, restarts=1, ticks=0, keeps=True)),
     # A living master is moved, and keeps its lease.
     "move": Plan(Bounds(publishes=1, views=2, counts=0, yields=1, ticks=0), USED),
     "producers": Plan(Bounds(publishes=2, views=1, counts=0, misses=1, expiries=1, ticks=0)),

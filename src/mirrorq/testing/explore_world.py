@@ -111,6 +111,9 @@ class Bounds:
     """Whether the policy lets a member that is not in sync become master."""
     yields: int = 0
     """Times that a living master is asked to give the queue up; who has promised may be moved."""
+    keeps: bool = False
+    """Whether a master is left alone on its word only (R13): until then others stay beside it,
+    though they do not run."""
     slow: int | None = None
     """How many links, disks and catalogs are slow; None: all."""
 
@@ -342,6 +345,9 @@ class World:
             may_lead = self.bounds.is_careless or (one.node, one.store) in stores
             if may_lead and one != master:
                 yield ("view", "promote", one.node)
+        if self.bounds.keeps and mirrors and not any(one in up for one in mirrors):
+            if self._has_word(state, view, master):
+                yield ("view", "drop", "")
         if self.bounds.yields and self._has_promised(state, view):
             for mirror in mirrors:
                 if mirror in up:
@@ -360,6 +366,13 @@ class World:
             if process.is_up and process.member == master:
                 return place
         return None
+
+    def _has_word(self, state: State, view: View, head: MemberId) -> bool:
+        """Whether the view's master is this one, and lives in this very epoch: it may say so."""
+        place = self._master_place(state)
+        if place is None or head != view.members[0].id:
+            return False
+        return self.processes[state.nodes[place]].epoch == view.epoch
 
     def _has_promised(self, state: State, view: View) -> bool:
         """Whether the leader may move the master: what it promises is known at once."""
@@ -652,8 +665,13 @@ class World:
         if how == "demote":
             joining += [one for one in mirrors if one.node == node]
             mirrors = [one for one in mirrors if one.node != node]
-        placed = [head, *mirrors, *joining]
-        joining += [one for one in up if one not in placed]
+        if self.bounds.keeps and not mirrors and promoted != "unclean":
+            if not self._has_word(state, view, head):
+                mirrors = [one for one in in_sync_ids(view) if one.node != head.node]
+        placed = [one.node for one in (head, *mirrors)]
+        joining = [one for one in joining if one.node not in placed]
+        placed += [one.node for one in joining]
+        joining += [one for one in up if one.node not in placed]
         members = tuple(Member(one, True) for one in (head, *mirrors))
         members += tuple(Member(one, False) for one in joining)
         state = state._replace(left=state.left._replace(views=state.left.views - 1))

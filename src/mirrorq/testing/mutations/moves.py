@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from mirrorq.catalog import QueueRecord
 from mirrorq.handover import HandOvers
 from mirrorq.master import Master
-from mirrorq.messages import View, Yielded
+from mirrorq.messages import MemberId, View, Yielded
+from mirrorq.supervisor import Supervisor
 from mirrorq.testing.mutations.registry import Patch, named
 
 
@@ -18,6 +20,16 @@ def _move_unpromised() -> Sequence[Patch]:
         return True
 
     return [(HandOvers, "has_yielded", has_yielded)]
+
+
+@named("copies given up for a master that is silent")
+def _silent_master() -> Sequence[Patch]:
+    """They go in the very change that moves the queue, or without its word."""
+
+    def has_word(self: Supervisor, queue: QueueRecord, head: MemberId) -> bool:
+        return True
+
+    return [(Supervisor, "_has_word", has_word)]
 
 
 @named("promise of another epoch")
