@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrorq.demo import ports
 from mirrorq.demo.check import check, failover_ms
 from mirrorq.demo.records import Confirmed, Taken
 from mirrorq.demo.source import digest, number_of, rows
@@ -216,3 +218,37 @@ def test_failover_is_the_longest_silence() -> None:
     """The dead master's last confirms, still under way at the kill, do not count."""
     assert failover_ms([90, 101, 103, 340, 350, 360], killed_ms=100) == 240
     assert failover_ms([90, 95], killed_ms=100) == 0
+
+
+# --- Ports ---------------------------------------------------------------------------------
+
+TAKES_PORTS = """
+import sys
+from mirrorq.demo import ports
+
+ports._LEAST, ports._first_outgoing = int(sys.argv[1]), lambda: int(sys.argv[1]) + 100
+print(*ports.free_ports(60), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_no_port_is_given_to_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nobody listens on it yet; nor twice to one process."""
+    least = random.randrange(10_000, 30_000)
+    monkeypatch.setattr(ports, "_LEAST", least)
+    monkeypatch.setattr(ports, "_first_outgoing", lambda: least + 100)
+    other = subprocess.Popen(
+        [sys.executable, "-c", TAKES_PORTS, str(least)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert other.stdout is not None
+        theirs = {int(port) for port in other.stdout.readline().split()}
+        assert len(theirs) == 60
+        ours = [ports.free_ports(1)[0] for _ in range(30)]
+        assert len(set(ours)) == 30
+        assert not theirs & set(ours)
+    finally:
+        other.communicate()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mirrorq.demo.ports import free_ports
 from mirrorq.key_files import add_key, secret_path, write_secret
 from mirrorq.rights import KEYS_NAME, Key, Role
 from mirrorq.security import Security
@@ -26,9 +26,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def free_endpoint() -> str:
     """An endpoint on loopback, on a port that nobody has now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{found.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_ports(1)[0]}"
 
 
 def make(directory: Path, name: str, role: str, **patterns: list[str]) -> Key:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import socket
+from collections import deque
 from pathlib import Path
 
 __all__ = ["free_ports"]
 
+_HELD_FILE = Path(__file__).parents[1] / "py.typed"
+"""Any file that all processes of this installation see and nobody opens. Byte n is locked by the
+process that was given port n; nothing is written."""
+_HELD_MAX = 500
+"""So many ports that this process was given last are kept from others."""
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LEAST = 10_000
 _TRIES_MAX = 10_000
 
+_held: deque[int] = deque()
+_files: list[int] = []
+"""The descriptor of `_HELD_FILE`, once it is open, for as long as this process lives."""
+
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nothing listens on now.
+    """Return ports that nothing listens on now, and that nobody else was given of late: who was
+    given one may not have bound it yet, or may be dead and about to come back.
 
     They lie below the range from which the kernel takes the ports of outgoing connections:
     while a peer is dead, those that try to reach it again would otherwise sometimes be given
@@ -26,7 +39,7 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
         port = candidates.randrange(_LEAST, _first_outgoing())
-        if port not in found and _is_free(port):
+        if port not in _held and _is_free(port) and _hold(port):
             found.append(port)
     raise OSError(f"no {count} free ports between {_LEAST} and {_first_outgoing()}")
 
@@ -46,4 +59,22 @@ def _is_free(port: int) -> bool:
             probe.bind(("127.0.0.1", port))
         except OSError:
             return False
+    return True
+
+
+def _hold(port: int) -> bool:
+    """Keep a port from other processes of this installation; False: it is kept from this one."""
+    try:
+        if not _files:
+            _files.append(os.open(_HELD_FILE, os.O_RDWR | os.O_CLOEXEC))
+        fcntl.lockf(_files[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # somebody else's files: then the ports are free as far as anybody knows
+    _held.append(port)
+    if len(_held) > _HELD_MAX:
+        oldest = _held.popleft()
+        if _files:
+            fcntl.lockf(_files[0], fcntl.LOCK_UN, 1, oldest)
     return True
