@@ -11,6 +11,8 @@ from pathlib import Path
 
 from mirrorq.client import Client
 from mirrorq.demo.ports import free_ports
+from mirrorq.queue import MirroredQueue
+from mirrorq.status import QueueStatus
 
 DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
@@ -23,6 +25,20 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, "never came"
         time.sleep(0.005)
+
+
+def in_sync(queue: MirroredQueue) -> QueueStatus:
+    """Its status with both mirrors in sync. That of a client knows nothing when its node does not
+    answer within a second."""
+    seen: list[QueueStatus] = []
+    until(lambda: seen.append(queue.status()) or len(seen[-1].synchronised_mirrors) == 2)
+    return seen[-1]
+
+
+def is_empty(queue: MirroredQueue) -> bool:
+    """Whether it is known that no message lives in it."""
+    status = queue.status()
+    return status.state == "running" and status.messages == 0
 
 
 def free_endpoints(names: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 
 import pytest
-from running import until
+from running import is_empty, until
 
 from conftest import Connecting
 from mirrorq import Client, Consumer
@@ -161,7 +161,7 @@ def test_a_consumer_of_a_nodes_own_process_is_disconnected(node: Node) -> None:
     until(lambda: not first.is_active)
     assert second.is_active
     orders.put(b"1").result(WAIT_S)
-    until(lambda: orders.status().messages == 0)
+    until(lambda: is_empty(orders))
     second.cancel()
 
 

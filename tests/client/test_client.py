@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import until
+from running import is_empty, until
 
 import mirrorq
 from conftest import Connecting
@@ -74,7 +74,7 @@ def test_a_consumer_of_a_client(client: Client) -> None:
     consumer = orders.consume(take)
     orders.put_many([b"%d" % number for number in range(500)]).result(60)
     until(lambda: len(bodies) == 500)
-    until(lambda: orders.status().messages == 0)
+    until(lambda: is_empty(orders))
     consumer.cancel()
     assert bodies == [b"%d" % number for number in range(500)]
 
@@ -85,8 +85,8 @@ def test_administration(node: Node, client: Client) -> None:
     orders = client.queue("orders")
     client.queue("bills")
     assert [status.name for status in client.queues()] == ["bills", "orders"]
-    assert orders.status() == node.queue("orders").status()
-    assert client.nodes() == node.nodes()
+    until(lambda: orders.status() == node.queue("orders").status())
+    until(lambda: client.nodes() == node.nodes())
     assert client.entry_node == "a"
 
 
@@ -292,5 +292,5 @@ def test_a_small_window_slows_down_and_loses_nothing(
             queues[0].ack_many(messages).result(30)
         until(lambda: all(len(seen) == 50 for seen in taken.values()))
         assert all(seen == list(range(50)) for seen in taken.values())
-        until(lambda: all(queue.status().messages == 0 for queue in queues))
+        until(lambda: all(map(is_empty, queues)))
         assert "disconnected" not in events

@@ -6,7 +6,7 @@ import signal
 from contextlib import suppress
 
 import pytest
-from running import NodeProcesses, Script, until
+from running import NodeProcesses, Script, in_sync, is_empty, until
 
 from conftest import Connecting
 from mirrorq.errors import AckRefused, NoQuorum
@@ -26,7 +26,7 @@ def drained(queue: MirroredQueue, count: int) -> list[Message]:
         # Refused when there was another failover: then they come again.
         with suppress(AckRefused):
             queue.ack_many(messages).result(30)
-    until(lambda: queue.status().messages == 0)
+    until(lambda: is_empty(queue))
     return list(taken.values())
 
 
@@ -46,9 +46,9 @@ def test_the_entry_node_is_gone(
     events: list[str] = []
     client.add_listener(lambda notice: events.append(notice.kind))
     orders = client.queue("orders")
-    until(lambda: len(orders.status().synchronised_mirrors) == 2)
+    in_sync(orders)
     client.transfer_master("orders", master)
-    assert orders.status().master == master
+    assert in_sync(orders).master == master
     puts = [orders.put(b"%d" % number) for number in range(COUNT // 2)]
     until(puts[0].done)
     processes.scripts["a"].process.send_signal(how)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from running import NodeProcesses, Script, until
+from running import NodeProcesses, Script, in_sync, is_empty, until
 
 from conftest import Connecting
 from mirrorq import AckRefused
@@ -56,8 +56,7 @@ def test_a_task_and_the_master_are_killed(
     another run is told that it is done."""
     driver = connecting(*processes.endpoints)
     orders = driver.queue("orders")
-    until(lambda: len(orders.status().synchronised_mirrors) == 2)
-    master = orders.status().master
+    master = in_sync(orders).master
     assert master is not None
     endpoints = ",".join(processes.endpoints)
     staged = driver.staged("job", 7, "orders")
@@ -89,7 +88,7 @@ def test_a_task_and_the_master_are_killed(
         with suppress(AckRefused):
             orders.ack_many(messages).result(30)
     assert got == rows
-    until(lambda: orders.status().messages == 0)
+    until(lambda: is_empty(orders))
     assert len(done) == 1
     staged.close()
     again.close()

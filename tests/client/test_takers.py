@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from running import NodeProcesses, until
+from running import NodeProcesses, in_sync, until
 
 from conftest import Connecting
 from mirrorq.client import Client
@@ -189,7 +189,7 @@ def test_holders_in_other_places(
     names = list(processes.peers)
     probe = connecting(*processes.endpoints).queue("orders")
     probe.put_many([b"%d" % number for number in range(1000)]).result(30)
-    master = probe.status().master
+    master = in_sync(probe).master
     assert master is not None
     at = master if place == "the master's node" else next(n for n in names if n != master)
     client = connecting(processes.peers[at])

@@ -62,7 +62,7 @@ def test_a_client_sees_rows(client: Client) -> None:
     """One for the queue, with `shards` one more for each; a node's check looks at the shards."""
     with client.queue("orders", shards=2) as queue:
         queue.put_many([b"x", b"y"], key="k").result(WAIT_S)
-        assert queue.status().messages == 2
+        until(lambda: queue.status().messages == 2)
         assert [(row.name, row.shards) for row in client.queues()] == [("orders", 2)]
         rows = client.queues(shards=True)
         assert [row.name for row in rows] == ["orders", "orders#shard0", "orders#shard1"]

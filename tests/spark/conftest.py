@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 import mirrorq
 from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
+from mirrorq.status import QueueStatus
 from processes.cluster import Cluster
 
 from .java import java_home
@@ -38,6 +39,14 @@ def until(look: Callable[[], object]) -> None:
     while not look():
         assert time.monotonic() < end, "never came"
         time.sleep(0.05)
+
+
+def in_sync(queue: MirroredQueue) -> QueueStatus:
+    """Its status with both mirrors in sync. A client's is empty when its node takes more than a
+    second to answer, as beside a JVM it may."""
+    seen: list[QueueStatus] = []
+    until(lambda: seen.append(queue.status()) or len(seen[-1].synchronised_mirrors) == 2)
+    return seen[-1]
 
 
 STOP_S = 600
@@ -138,7 +147,7 @@ _numbers = count(1)
 def orders(client: Client) -> Iterator[MirroredQueue]:
     """A queue of the test's own, on all three nodes."""
     with client.queue(f"orders-{next(_numbers)}", timeout=60) as queue:
-        assert len(queue.status().synchronised_mirrors) == 2
+        in_sync(queue)
         yield queue
         queue.delete()
 

@@ -21,7 +21,7 @@ from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.snapshot import snapshot
 from pyspark_mirrorq.stretches import read_stretch
 
-from .conftest import PLANS_ONCE, Reading, until
+from .conftest import PLANS_ONCE, Reading, in_sync, until
 
 
 def taken(queue: MirroredQueue, count: int) -> list[mirrorq.Message]:
@@ -130,7 +130,7 @@ def test_partitions_are_ranges_on_all_mirrors(
     options = {"endpoints": ",".join(client.endpoints), "queue": orders.name, "minPartitions": "4"}
     stretches = snapshot(parse(options))
     nodes = {node.endpoint: node.name for node in client.nodes()}
-    status = orders.status()
+    status = in_sync(orders)
     readers = [nodes[stretch.endpoints[0]] for stretch in stretches]
     assert sorted(set(readers)) == sorted(status.synchronised_mirrors)
     assert {nodes[stretch.endpoints[-1]] for stretch in stretches} == {status.master}
@@ -185,10 +185,10 @@ def test_another_copy_goes_on_when_a_node_dies(
         mirrorq.connect(endpoints, timeout=60) as client,
         client.queue("orders", timeout=60) as queue,
     ):
-        assert len(queue.status().synchronised_mirrors) == 2
+        in_sync(queue)
         for _ in range(20):
             queue.put_many([b"x" * 1000] * 500).result(60)
-        status = queue.status()
+        status = in_sync(queue)
     reader = spark.read.format("mirrorq").options(endpoints=endpoints, queue="orders")
     frame = reader.option("minPartitions", "6").load()
     assert frame.rdd.getNumPartitions() == 6

@@ -18,7 +18,7 @@ from mirrorq.queue import MirroredQueue
 from processes.cluster import Cluster
 from pyspark_mirrorq.draining import Drain
 
-from .conftest import until
+from .conftest import in_sync, until
 
 HOLDER = """
 import json, sys
@@ -176,8 +176,7 @@ def test_a_drain_goes_over_the_death_of_the_master(
     with mirrorq.connect(endpoints, timeout=60) as client:
         orders = client.queue("orders", timeout=60)
         orders.put_many([b"%d" % number for number in range(5000)]).result(60)
-        status = orders.status()
-        assert len(status.synchronised_mirrors) == 2
+        status = in_sync(orders)
         assert status.master is not None
         path = str(tmp_path / "out")
         with pyspark_mirrorq.drain(spark, endpoints, "orders", timeout="60s") as drained:

@@ -25,7 +25,7 @@ from pyspark_mirrorq.options import Options, parse
 from pyspark_mirrorq.source import DefaultSource
 from pyspark_mirrorq.writer import BatchWriter, Part, StreamWriter, check_columns
 
-from .conftest import patiently, until
+from .conftest import in_sync, patiently, until
 from .dying_driver import commit_and_die
 from .test_write import bodies
 
@@ -246,10 +246,10 @@ def test_driver_and_master_die_between_queues(own_nodes: Cluster) -> None:
     with mirrorq.connect(list(own_nodes.endpoints.values()), timeout=60) as client:
         queues = opened(client)
         for queue in queues:
-            until(lambda queue=queue: len(queue.status().synchronised_mirrors) == 2)
+            in_sync(queue)
         writer, parts = staged_by(client, queues)
         commit_and_die(writer, parts, 3)
-        master = queues[0].status().master
+        master = in_sync(queues[0]).master
         assert master is not None
         own_nodes.kill(master)
         until(lambda: shown(queues) == WHOLE)

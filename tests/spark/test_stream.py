@@ -15,7 +15,7 @@ from mirrorq.client import Client
 from mirrorq.queue import MirroredQueue
 from processes.cluster import Cluster
 
-from .conftest import TELLS_COMMITS, begun, patiently, until
+from .conftest import TELLS_COMMITS, begun, in_sync, patiently, until
 
 
 class Pipe:
@@ -140,7 +140,7 @@ def test_several_queues_and_the_death_of_a_master(
         pipe.given["columns"] = "queue,sequence"
         for queue in queues:
             queue.put_many([b"x"] * 500).result(60)
-            assert len(queue.status().synchronised_mirrors) == 2
+            in_sync(queue)
         frame = pipe.frame(maxOffsetsPerTrigger=300)
 
         def rows() -> DataFrame:
@@ -148,7 +148,7 @@ def test_several_queues_and_the_death_of_a_master(
 
         query = begun(lambda: pipe.start(frame, processingTime="100 milliseconds"))
         try:
-            master = queues[0].status().master
+            master = in_sync(queues[0]).master
             assert master is not None
             own_nodes.kill(master)
             for queue in queues:
