@@ -226,14 +226,14 @@ class Hosting:
         if was_master is not None and master is not was_master:
             self._is_handing_stale = True
         if master is not None:
-            wanted_ms = master.hand_outs.lease_wanted_until_ms
+            wanted_ms = master.lease_wanted_until_ms
             self.handing_until_ms = max(self.handing_until_ms, wanted_ms)
 
     def _count_handing(self) -> None:
         """Masters are no more: until when do the others want the lease?"""
         self._is_handing_stale = False
         masters = (replica.master for replica in self.replicas.values())
-        wanted = (one.hand_outs.lease_wanted_until_ms for one in masters if one is not None)
+        wanted = (one.lease_wanted_until_ms for one in masters if one is not None)
         self.handing_until_ms = max(wanted, default=NEVER_MS)
 
     def promise_again(self) -> None:

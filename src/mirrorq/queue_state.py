@@ -89,6 +89,8 @@ OFFSET_SIZE = 4
 
 REFUSED = 0
 """First sequence of an outcome that is a refusal."""
+LOST = -1
+"""The same of what was stored, and has since been lost."""
 
 
 @define
@@ -110,7 +112,7 @@ class Producer:
         if outcomes and sequence != REFUSED:
             before = outcomes[-1]
             joins = before[0] + before[1] == first and before[2] + before[1] == sequence
-            if joins and before[2] != REFUSED:
+            if joins and before[2] > REFUSED:
                 outcomes[-1] = (before[0], before[1] + count, before[2], "")
                 count = 0
         if count:
@@ -132,9 +134,24 @@ class Producer:
         for start, count, sequence, reason in self.outcomes:
             low, high = max(first, start), min(last, start + count - 1)
             if low <= high:
-                shifted = sequence + low - start if sequence != REFUSED else REFUSED
+                shifted = sequence + low - start if sequence > REFUSED else sequence
                 found.append((low, high - low + 1, shifted, reason))
         return found
+
+    def lose(self, lost: RangeSet, reason: str) -> None:
+        """These sequences are lost: who asks again what became of them must not hear a confirm."""
+        kept, self.outcomes = self.outcomes, []
+        for first, count, sequence, why in kept:
+            gone = lost.within(sequence, sequence + count - 1) if sequence > REFUSED else []
+            begin = sequence
+            for low, high in gone:
+                if begin < low:
+                    self.outcomes.append((first + begin - sequence, low - begin, begin, why))
+                self.outcomes.append((first + low - sequence, high - low + 1, LOST, reason))
+                begin = high + 1
+            if begin < sequence + count or not gone:
+                rest = sequence + count - begin
+                self.outcomes.append((first + begin - sequence, rest, begin, why))
 
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -648,6 +665,12 @@ class QueueState:
         self.generation = max(self.generation, payload.generation)
         self.fence = max(self.fence, payload.reign)
         self.lost += payload.lost_count
+        reason = (
+            f"it was stored, and lost by the unclean promotion of epoch {payload.reign}: whether a "
+            "consumer had it before is not known"
+        )
+        for producer in self.producers.values():
+            producer.lose(RangeSet(payload.lost), reason)
         lost = self.staging.lose(payload.lost)
         dropped = self.staging.lost_runs(payload.lost)
         self.staging.renumber(self.outbox.begin_anew(lost))

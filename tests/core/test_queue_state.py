@@ -18,7 +18,8 @@ from mirrorq.messages import (
     RefusalOp,
     ReturnOp,
 )
-from mirrorq.queue_state import REFUSED, QueueState, extend_history
+from mirrorq.queue_state import LOST, REFUSED, Producer, QueueState, extend_history
+from mirrorq.ranges import RangeSet
 
 from .entries import PRODUCER, op, publish
 
@@ -201,3 +202,53 @@ def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
     """A damaged state gives a ValueError, never a wrong state."""
     with pytest.raises(ValueError, match="state"):
         QueueState.decode(data)
+
+
+def test_what_an_unclean_promotion_has_lost_is_no_longer_confirmed() -> None:
+    """Who asks again what became of its numbers is told of each whether it was lost."""
+    state = _applied(
+        op(PRODUCER, ProducerOp("x/1")),
+        publish(10, 1, count=3),
+        publish(11, 4, count=3),
+        op(12, RefusalOp("too long"), count=1, producer=PRODUCER, first_number=7, settled=0),
+        publish(13, 7, number=8),
+    )
+    lost = ((2, 2), (5, 7))
+    state.apply(op(14, PromotedOp("unclean", 1, 2, lost, 4), epoch=2))
+    assert list(state.live) == [(1, 1), (3, 4)]
+    found = [outcome[:3] for outcome in state.producers[PRODUCER].outcomes_of(1, 9)]
+    assert found == [
+        (1, 1, 1),
+        (2, 1, LOST),
+        (3, 2, 3),
+        (5, 2, LOST),
+        (7, 1, REFUSED),
+        (8, 1, LOST),
+    ]
+    state.apply(publish(15, state.next_sequence, epoch=2, number=9))
+    assert state.producers[PRODUCER].outcomes_of(9, 9)[0][2] == state.next_sequence - 1
+    assert QueueState.decode(state.encode()).producers == state.producers
+
+
+@given(st.sets(st.integers(1, 30)), st.lists(st.integers(1, 5), max_size=6))
+def test_the_outcomes_of_lost_messages(lost: set[int], counts: list[int]) -> None:
+    """Number by number, against the plain definition; numbers and sequences differ by ten."""
+    producer, number = Producer(), 11
+    for place, count in enumerate(counts):
+        producer.note(number, count, REFUSED if place % 3 == 2 else number - 10, "", 0)
+        number += count
+    before = outcome_of_each(producer, number)
+    producer.lose(RangeSet((one, one) for one in lost), "lost")
+    for one, sequence in before.items():
+        if sequence in lost:
+            before[one] = LOST
+    assert outcome_of_each(producer, number) == before
+
+
+def outcome_of_each(producer: Producer, end: int) -> dict[int, int]:
+    """Number -> sequence, REFUSED or LOST."""
+    return {
+        number: outcome[2]
+        for number in range(11, end)
+        for outcome in producer.outcomes_of(number, number)
+    }

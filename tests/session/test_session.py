@@ -174,6 +174,17 @@ def test_a_refusal_ends_the_numbers_that_it_names() -> None:
     assert script.reply(Confirmed(9, ((2, 1, 50),))) == [Stored("two", 0, 1, 50)]
 
 
+def test_what_was_stored_and_lost_ends_unknown() -> None:
+    """Somebody may have had it: it is neither confirmed nor certainly not stored."""
+    script = Scripted()
+    script.attach()
+    script.session.put(put_of("one", [b"1"]))
+    script.step()
+    script.reply(ProducerOpened(9))
+    lost = Refused(9, 1, 1, "lost", is_lost=True)
+    assert script.reply(lost) == [Failed("one", 0, 1, "lost", True)]
+
+
 def test_replies_of_another_attachment_or_epoch_are_dropped() -> None:
     """What an earlier attachment or master says is not believed."""
     script = Scripted()

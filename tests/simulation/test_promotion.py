@@ -101,6 +101,28 @@ def test_21_a_master_whose_mirrors_are_out_of_sync(
     assert len(wrong) == len(late)
 
 
+@pytest.mark.parametrize("pause_ms", [0, 4000])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_master_alone_confirms_nothing_when_it_may_have_been_replaced(
+    seed: int, pause_ms: int
+) -> None:
+    """Cut off from all others, or asleep as well, it is replaced by one that has less: what is put
+    to it from then on is lost, and so must not be confirmed. (What was before is counted.)"""
+    world, _ = alone_in_sync(seed, ha_promote_on_failure="always")
+    for other in "bcvw":
+        world.cluster.cut("a", other, silent=True)
+    if pause_ms:
+        world.cluster.pause("a", pause_ms)
+    producer = world.producer("a", 10_000, "during")
+    world.until(lambda: world.cluster.engine("b").replicas[world.queue_id].master is not None)
+    world.cluster.run(5000)
+    producer.count = producer.sent
+    world.cluster.heal_all()
+    world.journal.unclean_ms = world.cluster.onlooker.uncleans[world.queue_id]
+    assert drained(world) == []
+    assert producer.sent > 20
+
+
 def test_21_a_shutdown_is_known_to_the_next_leader_too() -> None:
     """The stopped master led the catalog: who leads after it judges its end as a shutdown."""
     for seed in range(30):

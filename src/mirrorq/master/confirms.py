@@ -1,20 +1,23 @@
 """Confirms and refusals: what became of producers' numbers, told to who publishes under them.
 
 A run of numbers is noted when its op is stable and applied (R3), and told at the end of the step,
-unless the view lacks members, the disks lag behind the policy, or the node has lost the majority.
+unless the view lacks members, the disks lag behind the policy, the node has lost the majority, or
+this master may have been replaced by one that never heard of the messages.
 """
 
 from __future__ import annotations
 
 from mirrorq.master.reign import Reign
 from mirrorq.messages import Confirmed, Header, Refused, SessionId
-from mirrorq.queue_state import REFUSED
+from mirrorq.queue_state import LOST, REFUSED
 from mirrorq.view import in_sync_ids
 
 __all__ = ["Confirms", "Run"]
 
 Run = tuple[int, int, int]
 """(first number, how many, sequence of the first)."""
+LEASE_IDLE_MS = 2000
+"""A master that confirms under its lease keeps it up for so long after the last confirm."""
 
 
 class Confirms:
@@ -24,6 +27,8 @@ class Confirms:
         self._reign = reign
         self._runs: dict[tuple[SessionId, int], list[Run]] = {}
         """(session, producer) -> runs to confirm."""
+        self.lease_wanted_until_ms = -LEASE_IDLE_MS
+        """Until then there is, or was lately, something to confirm that needs the lease."""
 
     def note(self, producer: int, run: Run) -> None:
         """The op of these numbers is stable and applied."""
@@ -42,8 +47,9 @@ class Confirms:
         if known is None:
             return
         for number, count, sequence, reason in known.outcomes_of(first, last):
-            if sequence == REFUSED:
-                self._reign.reply(session, Refused(producer, number, count, reason))
+            if sequence <= REFUSED:
+                refused = Refused(producer, number, count, reason, sequence == LOST)
+                self._reign.reply(session, refused)
             else:
                 runs = self._runs.setdefault((session, producer), [])
                 runs.append((number, count, sequence))
@@ -53,11 +59,11 @@ class Confirms:
         for key in [key for key in self._runs if key[0] == session]:
             del self._runs[key]
 
-    def flush(self) -> None:
+    def flush(self, now_ms: int) -> None:
         """Tell what is noted, unless something withholds it."""
         if self._reign.lease.paused or not self._runs:
             return
-        if self._lacks_members() or self._lacks_disks():
+        if self._lacks_members() or self._lacks_disks() or self._lacks_lease(now_ms):
             return
         for (session, producer), runs in self._runs.items():
             self._reign.reply(session, Confirmed(producer, tuple(runs)))
@@ -83,6 +89,21 @@ class Confirms:
         if len(in_sync) >= least:
             return ""
         return f"min-in-sync {least}, have {len(in_sync)}: {', '.join(in_sync)}"
+
+    def _lacks_lease(self, now_ms: int) -> bool:
+        """Whether another may be master by now without what this one has.
+
+        Only where the policy allows that, and nobody is in sync beside it: else whoever replaces
+        it has all that is stable. The leader replaces a silent master after its lease.
+        """
+        reign = self._reign
+        if reign.definition.ha_promote_on_failure != "always":
+            return False
+        view = reign.ring.view
+        if view is None or len(in_sync_ids(view)) > 1:
+            return False
+        self.lease_wanted_until_ms = now_ms + LEASE_IDLE_MS
+        return now_ms >= reign.lease.until_ms
 
     def _lacks_disks(self) -> str:
         """`durability`: why no confirm may be given on the way from replicated to fsync.

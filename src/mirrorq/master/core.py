@@ -140,6 +140,11 @@ class Master:
     def has_yielded(self) -> bool:
         return self.yielded_epoch == self._ring.epoch
 
+    @property
+    def lease_wanted_until_ms(self) -> int:
+        """Until then this queue needs its node's lease, as far as is known."""
+        return max(self.hand_outs.lease_wanted_until_ms, self.confirms.lease_wanted_until_ms)
+
     def take_commands(self) -> list[CatalogCommand]:
         """What to ask the catalog for, once."""
         commands, self._reign.commands = self._reign.commands, []
@@ -377,7 +382,7 @@ class Master:
         self.hand_outs.move_horizon()
         self.departures.run(now_ms)
         self.level.tell_all()
-        self.confirms.flush()
+        self.confirms.flush(now_ms)
         self._judge_use(now_ms)
 
     def _end_delays(self) -> None:

@@ -180,12 +180,14 @@ class Confirmed(Struct, frozen=True, gc=False):
 
 
 class Refused(Struct, frozen=True, gc=False):
-    """Certainly not stored, told from a stable op."""
+    """Certainly not stored, or lost since; told from a stable op."""
 
     producer: int
     first_number: int
     count: int
     reason: str
+    is_lost: bool = False
+    """It was stored: somebody may have had it."""
 
 
 class ResendNumber(Struct, frozen=True, gc=False):

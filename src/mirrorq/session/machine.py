@@ -528,7 +528,8 @@ class Session:
                     self._output.append(done)
             case Refused():
                 if reply.producer == self._producer:
-                    self._on_outcome(reply.first_number, reply.count, 0, reply.reason)
+                    first, count = reply.first_number, reply.count
+                    self._on_outcome(first, count, 0, reply.reason, reply.is_lost)
             case ProducerOpened():
                 if self._opening:
                     self._published_ms = now_ms

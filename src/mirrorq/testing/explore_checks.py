@@ -124,7 +124,7 @@ class Checkers:
                 case ResendNumber():
                     sent = dict(witness.sent) | {reply.epoch: reply.reply.number - 1}
                     witness = witness._replace(sent=tuple(sorted(sent.items())))
-                case Refused():
+                case Refused() if not reply.reply.is_lost:
                     raise Violation("confirm", f"{reply.reply} though nothing is refused here")
                 case _:
                     pass
