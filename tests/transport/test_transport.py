@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import operator
 import os
 import signal
 import socket
@@ -486,7 +487,8 @@ def test_close_leaves_nothing(net: Net) -> None:
     before = open_now()
     for _ in range(3):
         life()
-    assert open_now() == before
+    # Fewer when something of an earlier test has ended meanwhile.
+    net.until(lambda: all(map(operator.le, open_now(), before)))
 
 
 def test_a_closed_transport_says_so(net: Net) -> None:
