@@ -80,6 +80,8 @@ class FakeHost:
         self.deleted = False
         self.steps = 0
         """Steps of all handles so far."""
+        self._ahead_ms = 0
+        """By how much both clocks are ahead of the machine's."""
         self._codec = FrameCodec()
         self._files = QueueFiles()
         self._lease = Lease(until_ms=FOREVER_MS)
@@ -131,7 +133,15 @@ class FakeHost:
         self._event.set()
 
     def now_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return time.monotonic_ns() // 1_000_000 + self._ahead_ms
+
+    def _wall_us(self) -> int:
+        return time.time_ns() // 1000 + self._ahead_ms * 1000
+
+    def pass_time(self, seconds: float) -> None:
+        """So much later, at once."""
+        self._ahead_ms += int(seconds * 1000)
+        self._event.set()
 
     def is_paused(self) -> bool:
         return self._lease.paused
@@ -345,7 +355,7 @@ class FakeHost:
     def _master(self, *events: ReplicaEvent) -> None:
         if self._replica is None:
             return
-        effects = self._replica.step(self.now_ms(), time.time_ns() // 1000, *events)
+        effects = self._replica.step(self.now_ms(), self._wall_us(), *events)
         self._replica_wake_ms = effects.wake_at_ms
         if effects.write is not None:
             self._writes.append((effects.write_number, effects.write))

@@ -12,14 +12,17 @@ from mirrorq.consumer import PAUSE_FIRST_S, PAUSE_MAX_S, pause_s
 from mirrorq.errors import ConfigError, Empty
 
 LONG_S = 3600
+MINUTE_S = 60
+"""Less than a message may be held for."""
 SHORT_S = 0.05
 
 
 def test_a_delayed_message_comes_when_it_is_due() -> None:
     """Confirmed at once, ready later; it then stands behind what is ready."""
     with FakeHost() as host, host.queue() as queue:
-        assert queue.put(b"later", delay=SHORT_S).result(10) == 1
+        assert queue.put(b"later", delay=LONG_S).result(10) == 1
         queue.put(b"now").result(10)
+        host.pass_time(LONG_S)
         wait_until(lambda: queue.qsize() == 2)
         assert [queue.get(timeout=10).body for _ in range(2)] == [b"now", b"later"]
 
@@ -40,11 +43,14 @@ def test_a_message_that_is_not_due_is_not_ready() -> None:
 def test_delays_end_in_the_order_of_their_times_each_in_its_lane() -> None:
     """The priority of a delayed message counts when it is due."""
     with FakeHost() as host, host.queue() as queue:
-        queue.put_many([b"2", b"3"], delay=2 * SHORT_S)
-        queue.put(b"1", delay=SHORT_S)
-        queue.put(b"0", delay=3 * SHORT_S, priority=1)
+        queue.put_many([b"2", b"3"], delay=2 * LONG_S)
+        queue.put(b"1", delay=LONG_S)
+        queue.put(b"0", delay=3 * LONG_S, priority=1)
         queue.wait_for_confirms(10)
-        wait_until(lambda: queue.qsize() == 4)
+        for ready in (1, 3, 4):
+            assert queue.qsize() < ready
+            host.pass_time(LONG_S)
+            wait_until(lambda ready=ready: queue.qsize() == ready)
         assert [queue.get(timeout=10).body for _ in range(4)] == [b"0", b"1", b"2", b"3"]
 
 
@@ -64,9 +70,10 @@ def test_a_nack_with_a_delay_comes_again_at_its_place() -> None:
     with FakeHost() as host, host.queue() as queue:
         queue.put_many([b"a", b"b", b"c"]).result(10)
         first = queue.get(timeout=10)
-        assert first.nack(delay=SHORT_S).result(10) is None
+        assert first.nack(delay=MINUTE_S).result(10) is None
         other = queue.get(timeout=10)
         assert other.body == b"b"
+        host.pass_time(MINUTE_S)
         wait_until(lambda: queue._counts().delayed == 0)
         other.nack().result(10)
         again = [queue.get(timeout=10) for _ in range(3)]

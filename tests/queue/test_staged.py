@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mirrorq
+from mirrorq import clock
 from mirrorq.staged import Committed, Staged, StagedPart
 from mirrorq.staged_chunk import CHUNK_COUNT
 
@@ -241,11 +242,27 @@ def test_limits_hold_at_the_commit(node: mirrorq.Node, queue: mirrorq.MirroredQu
     assert taken(queue, 3) == [b"2", b"3", b"4"]
 
 
-def test_idle_runs_expire(tmp_path: Path) -> None:
-    config = mirrorq.Config(staged_timeout_ms=200)
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[mirrorq.Node, int], None]:
+    """Have it be so many milliseconds later, at once, for a node that is waiting."""
+    ahead_ms, now_ms, wall_us = [0], clock.now_ms, clock.wall_us
+    monkeypatch.setattr(clock, "now_ms", lambda: now_ms() + ahead_ms[0])
+    monkeypatch.setattr(clock, "wall_us", lambda: wall_us() + 1000 * ahead_ms[0])
+
+    def jump(node: mirrorq.Node, by_ms: int) -> None:
+        ahead_ms[0] += by_ms
+        node._driver.call(lambda: None)
+
+    return jump
+
+
+def test_idle_runs_expire(tmp_path: Path, pass_time: Callable[[mirrorq.Node, int], None]) -> None:
+    config = mirrorq.Config(staged_timeout_ms=60_000)
     with mirrorq.Node("a", path=tmp_path / "a", config=config) as node, node.queue("q") as queue:
         with node.staged("job", 0, "q") as staged:
             part = part_of(staged, 0, 0, [b"x"])
+            assert queue.status().messages_staged == 1
+            pass_time(node, 60_000)
             wait_until(lambda: queue.status().messages_staged == 0)
             with pytest.raises(mirrorq.NotConfirmed, match="staged_timeout_ms"):
                 staged.commit([part], 30)
@@ -312,11 +329,12 @@ def test_an_abort_reaches_every_queue(node: mirrorq.Node, queue: mirrorq.Mirrore
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_a_sealed_queue_asks(tmp_path: Path, is_deleted: bool) -> None:
+def test_a_sealed_queue_asks(
+    tmp_path: Path, is_deleted: bool, pass_time: Callable[[mirrorq.Node, int], None]
+) -> None:
     """The driver died between seal and commit: the queue that decides gives the run up, and a
     driver that comes back late is refused. Where that queue is deleted nobody decides any more."""
-    config = mirrorq.Config(sealed_timeout_ms=300)
-    with mirrorq.Node("a", path=tmp_path / "a", config=config) as node:
+    with mirrorq.Node("a", path=tmp_path / "a") as node:
         first, other = node.queue("q"), node.queue("r")
         with node.staged("job", 0, "q") as staged:
             parts = parts_for(staged, "q", "r")
@@ -324,6 +342,7 @@ def test_a_sealed_queue_asks(tmp_path: Path, is_deleted: bool) -> None:
             assert other.status().messages_staged == 2
             if is_deleted:
                 first.delete()
+            pass_time(node, node.config.sealed_timeout_ms)
             wait_until(lambda: other.status().messages_staged == 0)
             if not is_deleted:
                 with pytest.raises(mirrorq.NotConfirmed):
