@@ -51,7 +51,7 @@ class Traffic:
             lambda: [look() for look in both],
         )
         produced, consumed = self.produced(), self.consumed()
-        assert produced["wrong"] == []
-        assert produced["confirmed"] == produced["offered"]
-        assert consumed["wrong"] == []
-        assert consumed["lowest"] == lowest
+        assert produced["wrong"] == [], produced
+        assert produced["confirmed"] == produced["offered"], produced
+        assert consumed["wrong"] == [], consumed
+        assert consumed["lowest"] == lowest, consumed
