@@ -191,6 +191,9 @@ def test_what_an_unclean_promotion_lost_is_missed_unless_it_was_counted() -> Non
     assert checkers.uncounted(made, 0) == []
     made.unclean_ms = [3 + checkers.UNREPORTED_MS]
     assert len(checkers.uncounted(made, 0)) == 1
+    made.reported_ms = [2 + checkers.UNREPORTED_MS]
+    assert checkers.uncounted(made, 0) == []
+    made.reported_ms = []
     made.unclean_ms = [2]
     assert checkers.lost(made) == []
     made.ended = {2: ("expired", 3)}

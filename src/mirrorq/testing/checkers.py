@@ -125,8 +125,8 @@ def _is_ended(journal: Journal, attempt: Attempt) -> bool:
 def uncounted(journal: Journal, counted: int) -> list[str]:
     """What an unclean promotion has lost is counted: no more is missing than its masters said.
 
-    A new master counts by what the old one has reported. What was put just before the promotion
-    stands in no report that anybody has heard.
+    A new master counts by what the old one has reported. What was put after the last report that
+    it has heard, or just before, stands in none.
 
     Args:
         counted: how many messages they say are lost.
@@ -135,12 +135,17 @@ def uncounted(journal: Journal, counted: int) -> list[str]:
         return []
     seen = {delivery.body for delivery in journal.deliveries}
     ended = journal.ended or {}
+    heard_ms = journal.reported_ms or journal.unclean_ms
+    unreported = [
+        (min(heard, unclean) - UNREPORTED_MS, unclean)
+        for heard, unclean in zip(heard_ms, journal.unclean_ms, strict=True)
+    ]
     missing = [
         attempt.body
         for attempt in journal.attempts.values()
         if attempt.state == "acknowledged"
         and attempt.body not in seen
-        and not journal.is_past(attempt.put_ms, attempt.put_ms + UNREPORTED_MS)
+        and not any(since_ms <= attempt.put_ms <= until_ms for since_ms, until_ms in unreported)
         and ended.get(attempt.sequence, ("acked",))[0] == "acked"
         and (attempt.persistent or attempt.put_ms > journal.cold_ms)
     ]

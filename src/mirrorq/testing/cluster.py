@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
@@ -321,6 +322,12 @@ class SimulatedCluster:
     def running(self) -> tuple[str, ...]:
         return tuple(name for name, node in self.nodes.items() if node.engine is not None)
 
+    def _reported_ms(self, node: SimulatedNode, queue_id: int) -> int:
+        """When this node last heard what a queue's master counts; -1: never."""
+        assert node.engine is not None
+        report = node.engine.hosting.reports.get(queue_id)
+        return -1 if report is None else self.true_ms(node, report[1])
+
     def clock_ms(self, node: SimulatedNode) -> int:
         """What the node's own clock says."""
         now_ms = self.now_ms
@@ -453,7 +460,13 @@ class SimulatedCluster:
         if stepped or effects.writes:
             is_deleted, replicas = engine.catalog.is_deleted, engine.replicas
             self.onlooker.on_step(
-                node.name, effects.writes, replicas, stepped, is_deleted, self.now_ms
+                node.name,
+                effects.writes,
+                replicas,
+                stepped,
+                is_deleted,
+                self.now_ms,
+                partial(self._reported_ms, node),
             )
         wants_more = effects.wake_at_ms is not None and effects.wake_at_ms <= clock_ms
         node.idle_steps = node.idle_steps + 1 if wants_more and not events else 0

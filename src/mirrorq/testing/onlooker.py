@@ -109,6 +109,8 @@ class Onlooker:
     """queue -> when a cold promotion was first applied, the last one: transient messages ended."""
     uncleans: dict[int, list[int]] = field(factory=dict)
     """queue -> when unclean promotions were first applied: what was before may be lost."""
+    reports: dict[int, list[int]] = field(factory=dict)
+    """queue -> when the new master of each of these had last heard what the old one counts."""
     asked: dict[int, set[int]] = field(factory=dict)
     """queue -> lsns of applied ops about staged messages that are no commits: a confirm of one
     names its lsn."""
@@ -140,6 +142,7 @@ class Onlooker:
         stepped: Iterable[int],
         is_deleted: Callable[[int], bool],
         now_ms: int,
+        reported_ms: Callable[[int], int] = lambda _: -1,
     ) -> None:
         """A node has stepped, and with it these of its replicas: hold what they have applied
         against what others have."""
@@ -168,7 +171,7 @@ class Onlooker:
                 if isinstance(op, ASKED):
                     self.asked.setdefault(queue_id, set()).add(lsn)
                 if self._on_applied(node, place, digest):
-                    self._note_end(queue_id, op, now_ms)
+                    self._note_end(queue_id, op, now_ms, reported_ms)
             copy.applied = replica.state.applied
 
     def _copy(self, node: str, queue_id: int) -> _Copy:
@@ -187,7 +190,9 @@ class Onlooker:
             self.wrong.append(f"two orders: {node} and {first} applied other ops at {place}")
         return is_first
 
-    def _note_end(self, queue_id: int, op: Payload, now_ms: int) -> None:
+    def _note_end(
+        self, queue_id: int, op: Payload, now_ms: int, reported_ms: Callable[[int], int]
+    ) -> None:
         word = ENDINGS.get(type(op))
         if word is not None:
             ended = self.ended.setdefault(queue_id, {})
@@ -198,6 +203,7 @@ class Onlooker:
             self.colds[queue_id] = now_ms
             if op.how == "unclean":
                 self.uncleans.setdefault(queue_id, []).append(now_ms)
+                self.reports.setdefault(queue_id, []).append(reported_ms(queue_id))
 
     def on_reply(
         self,

@@ -382,6 +382,7 @@ class Swarm:
         life.journal.ended = onlooker.ended.get(life.queue_id, {})
         life.journal.cold_ms = onlooker.colds.get(life.queue_id, -1)
         life.journal.unclean_ms = onlooker.uncleans.get(life.queue_id, [])
+        life.journal.reported_ms = onlooker.reports.get(life.queue_id, [])
 
     def _counted_lost(self, queue_id: int) -> int:
         """Messages that the queue's master knows to be lost."""

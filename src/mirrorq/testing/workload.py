@@ -107,6 +107,8 @@ class Journal:
     """When the last cold promotion was applied, which ends transient messages."""
     unclean_ms: list[int] = field(factory=list)
     """When unclean promotions were applied: each ends a past, with all that only that one had."""
+    reported_ms: list[int] = field(factory=list)
+    """When the new master of each of these had last heard what the old one counts."""
     is_deleted: bool = False
     """The queue was deleted, with the messages that it had."""
     durable: bool = True
