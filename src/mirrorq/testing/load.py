@@ -226,6 +226,9 @@ class Load:
             return
         self._counts["queue without durability ends"] += 1
         self.life.is_ending = self.life.journal.is_deleted = True
+        newest = cluster.onlooker.views.get(queue_id)
+        if self._view is not None and newest is not None and newest.epoch > self._view.epoch:
+            self._view = newest  # it came and went between two looks
         for member in self._view.members if self._view is not None else ():
             name = member.id.node
             was_silent = cluster.now_ms - self._silent_ms.get(member.id, -SILENT_MS) < SILENT_MS

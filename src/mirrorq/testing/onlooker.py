@@ -114,6 +114,8 @@ class Onlooker:
     asked: dict[int, set[int]] = field(factory=dict)
     """queue -> lsns of applied ops about staged messages that are no commits: a confirm of one
     names its lsn."""
+    views: dict[int, View] = field(factory=dict)
+    """queue -> the newest view that any copy has installed, also of a queue that is no more."""
     passed: dict[int, list[Passed]] = field(factory=dict)
     """queue -> all its hand-outs, of those queues that have a list here."""
     _copies: dict[tuple[str, int], _Copy] = field(factory=dict)
@@ -154,6 +156,9 @@ class Onlooker:
             replica = replicas.get(queue_id)
             if replica is None:
                 continue
+            view, known = replica.ring.view, self.views.get(queue_id)
+            if view is not None and (known is None or known.epoch < view.epoch):
+                self.views[queue_id] = view
             copy = self._copy(node, queue_id)
             if copy.applied == replica.state.applied:
                 continue
