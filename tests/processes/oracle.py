@@ -38,6 +38,10 @@ class Traffic:
         """No more is offered; `check` then expects what was."""
         self._cluster[self._producer].ask("stop_producing", number=self._number)
 
+    def _has_all(self, lowest: int) -> bool:
+        found = self.consumed()
+        return found["lowest"] <= lowest and not found["open"] and not found["missing"]
+
     def check(self, top: int) -> None:
         """Wait until all that was offered is confirmed, seen and acked, then judge it."""
         both = (self.produced, self.consumed)
@@ -47,7 +51,7 @@ class Traffic:
         )
         lowest = top + 1 - self.produced()["offered"]
         until(
-            lambda: self.consumed()["lowest"] <= lowest and not self.consumed()["open"],
+            lambda: self._has_all(lowest),
             lambda: [look() for look in both],
         )
         produced, consumed = self.produced(), self.consumed()

@@ -88,17 +88,24 @@ class Countdown:
 
 
 class Watch:
-    """The consumer of the oracle: every number once without the flag, in order, no gap."""
+    """The consumer of the oracle: every number once without the flag, in order, no gap.
 
-    def __init__(self, top: int, keep: bool, acks: bool) -> None:
+    When a client goes on at another entry node (`moves`), what the one before had of it comes when
+    that one takes it for gone: later, and flagged.
+    """
+
+    def __init__(self, top: int, keep: bool, acks: bool, moves: bool) -> None:
         self.lowest = top + 1
         self.seen: list[tuple[int, bool]] = []
         self.wrong: list[str] = []
         self.acks: list[mirrorq.Settlement] = []
         self.handed_out = 0
         self.cancelled = 0
+        self.missing: set[int] = set()
+        """Passed over, and not seen yet."""
         self._keep = keep
         self._acks = acks
+        self._moves = moves
         self._lock = threading.Lock()
 
     def __call__(self, message: Message) -> None:
@@ -107,7 +114,10 @@ class Watch:
             self.handed_out += 1
             if self._keep:
                 self.seen.append((number, message.redelivered))
-            if number < self.lowest - 1:
+            self.missing.discard(number)
+            if number < self.lowest - 1 and self._moves:
+                self.missing.update(range(number + 1, self.lowest))
+            elif number < self.lowest - 1:
                 self.wrong.append(f"gap: {number} after {self.lowest}")
             if number >= self.lowest and not message.redelivered:
                 self.wrong.append(f"{number} again, unflagged")
@@ -120,6 +130,7 @@ class Watch:
             refused = sum(1 for ack in self.acks if ack.done() and ack.exception(0) is not None)
             return {
                 "lowest": self.lowest,
+                "missing": sorted(self.missing)[:20],
                 "handed_out": self.handed_out,
                 "acked": sum(1 for ack in self.acks if ack.done()) - refused,
                 "refused": refused,
@@ -417,7 +428,9 @@ class Peer:
 
     def do_consume(self, queue: int, top: int, keep: bool = False, **how: Any) -> int:
         number = next(self._numbers)
-        watch = self._watches[number] = Watch(top, keep, acks=not how.get("auto_ack"))
+        watch = self._watches[number] = Watch(
+            top, keep, acks=not how.get("auto_ack"), moves=self._node is None
+        )
 
         def on_cancel(_: object) -> None:
             watch.cancelled += 1

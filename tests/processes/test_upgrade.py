@@ -75,6 +75,7 @@ class Load:
             return found
 
         until(lambda: consumed()["lowest"] == lowest and not consumed()["open"], consumed)
+        until(lambda: not consumed()["missing"], consumed)
         assert produced["wrong"] == consumed()["wrong"] == []
         assert produced["confirmed"] == produced["offered"]
         return int(produced["offered"])
