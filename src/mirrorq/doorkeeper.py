@@ -163,15 +163,14 @@ class Doorkeeper:
         nodes = tuple((name, self.contacts.endpoint_of(name)) for name in names)
         return Directory(tuple(node for node in nodes if node[1]))
 
-    def on_directory(self, sender: str, told: Directory, voters: tuple[StoreId, ...]) -> None:
-        """Look for voters that are not heard where another says; tell it of those it lacks."""
+    def on_directory(self, told: Directory, voters: tuple[StoreId, ...]) -> Directory | None:
+        """Look for voters that are not heard where another says; return what it lacks, or None."""
         for name, endpoint in told.nodes:
             peer = self.peers.find(name)
             if any(voter.node == name for voter in voters) and (peer is None or peer.gone):
                 self.meet(name, endpoint)
         known, names = self.directory(voters), dict(told.nodes)
-        if any(name not in names for name, _ in known.nodes):
-            self._out.send.append((sender, known))
+        return known if any(name not in names for name, _ in known.nodes) else None
 
     def list_nodes(self, catalog: Catalog) -> None:
         """Connect to who is in the catalog, and to no one who is no more."""

@@ -83,6 +83,8 @@ class Consensus:
         self._raft_wake = self._founding_wake = now_ms
         self._asked_ms = now_ms
         """When this store, founded already, last asked to be a voter."""
+        self._directed_ms: dict[str, int] = {}
+        """Node -> when it may be told again where others are."""
 
     def begin(self, follower: Follower, leadership: Leadership) -> None:
         """Tell these two from now on."""
@@ -225,14 +227,18 @@ class Consensus:
         if len(directory.nodes) < len(raft.voters):
             life.out.send.extend((peer.name, directory) for peer in peers)
 
-    def on_directory(self, sender: str, told: Directory) -> None:
+    def on_directory(self, now_ms: int, sender: str, told: Directory) -> None:
         """A node says where nodes are: the way to a cluster, or to voters of the own one."""
         doorkeeper = self._life.doorkeeper
         if not self.raft.is_founded:
             for name, endpoint in told.nodes:
                 doorkeeper.meet(name, endpoint)
         elif self.raft.leader is None:
-            doorkeeper.on_directory(sender, told, self.raft.voters)
+            more = doorkeeper.on_directory(told, self.raft.voters)
+            # Once a while, or two that each lack what the other cannot use would talk for ever.
+            if more is not None and now_ms >= self._directed_ms.get(sender, now_ms):
+                self._directed_ms[sender] = now_ms + self._life.config.election_ms
+                self._life.out.send.append((sender, more))
 
     def wake_at_ms(self) -> int:
         """When the next timer is due."""

@@ -392,7 +392,7 @@ class Engine:
             case SyncReport():
                 self.hosting.sync_reports.note(member, message)
             case Directory():
-                self._consensus.on_directory(member.node, message)
+                self._consensus.on_directory(now_ms, member.node, message)
             case Unwelcome():
                 if not self.is_registered or self.leader is None:
                     self._doorkeeper.on_unwelcome(message.text)
