@@ -141,15 +141,19 @@ class Producer:
     def lose(self, lost: RangeSet, reason: str) -> None:
         """These sequences are lost: who asks again what became of them must not hear a confirm."""
         kept, self.outcomes = self.outcomes, []
-        for first, count, sequence, why in kept:
+        for outcome in kept:
+            first, count, sequence, why = outcome
             gone = lost.within(sequence, sequence + count - 1) if sequence > REFUSED else []
+            if not gone:
+                self.outcomes.append(outcome)
+                continue
             begin = sequence
             for low, high in gone:
                 if begin < low:
                     self.outcomes.append((first + begin - sequence, low - begin, begin, why))
                 self.outcomes.append((first + low - sequence, high - low + 1, LOST, reason))
                 begin = high + 1
-            if begin < sequence + count or not gone:
+            if begin < sequence + count:
                 rest = sequence + count - begin
                 self.outcomes.append((first + begin - sequence, rest, begin, why))
 
@@ -669,8 +673,9 @@ class QueueState:
             f"it was stored, and lost by the unclean promotion of epoch {payload.reign}: whether a "
             "consumer had it before is not known"
         )
+        sequences = RangeSet(payload.lost)
         for producer in self.producers.values():
-            producer.lose(RangeSet(payload.lost), reason)
+            producer.lose(sequences, reason)
         lost = self.staging.lose(payload.lost)
         dropped = self.staging.lost_runs(payload.lost)
         self.staging.renumber(self.outbox.begin_anew(lost))

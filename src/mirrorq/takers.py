@@ -167,15 +167,20 @@ class _Holding:
         # A refusal comes before the answer to a question that is asked after it.
         handle._counts()
 
-    def _leave(self) -> None:
+    def _end(self) -> None:
+        """Give the seat up: on the host's thread."""
         handle, taker = self._handle, self._taker
+        session = handle._session
+        if session is not None:
+            taker.end(session)
+        handle._takers.pop(taker.number, None)
+
+    def _leave(self) -> None:
+        handle = self._handle
         left = threading.Event()
 
         def leave() -> None:
-            session = handle._session
-            if session is not None:
-                session.unsubscribe(taker.number)
-            handle._takers.pop(taker.number, None)
+            self._end()
             left.set()
 
         if not handle._is_closed:
@@ -302,12 +307,6 @@ class RangeLease(_Holding):
 
         handle._on_host(send)
         return settle
-
-    def _end(self) -> None:
-        handle, session = self._handle, self._handle._session
-        assert session is not None
-        self._taker.end(session)
-        handle._takers.pop(self._taker.number, None)
 
     def __enter__(self) -> RangeLease:
         return self

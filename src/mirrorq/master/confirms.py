@@ -7,7 +7,7 @@ this master may have been replaced by one that never heard of the messages.
 
 from __future__ import annotations
 
-from mirrorq.master.reign import Reign
+from mirrorq.master.reign import LEASE_IDLE_MS, Reign
 from mirrorq.messages import Confirmed, Header, Refused, SessionId
 from mirrorq.queue_state import LOST, REFUSED
 from mirrorq.view import in_sync_ids
@@ -16,8 +16,6 @@ __all__ = ["Confirms", "Run"]
 
 Run = tuple[int, int, int]
 """(first number, how many, sequence of the first)."""
-LEASE_IDLE_MS = 2000
-"""A master that confirms under its lease keeps it up for so long after the last confirm."""
 
 
 class Confirms:

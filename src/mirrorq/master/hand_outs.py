@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from mirrorq.delivery import ConsumerKey, ConsumerSeat
-from mirrorq.master.reign import Reign
+from mirrorq.master.reign import LEASE_IDLE_MS, Reign
 from mirrorq.master.settling import Settling
 from mirrorq.messages import ConsumerRefused, Deliver, HandOut, Recall, SessionId, Subscribe
 from mirrorq.ranges import RangeSet
 
 __all__ = ["HandOuts"]
 
-LEASE_IDLE_MS = 2000
-"""The lease is kept up for so long after the last hand-out; the first one after that waits for
-a round trip to the catalog's leader."""
 LABEL_CHARS_MAX = 200
 """What is kept of how a consumer names itself."""
 

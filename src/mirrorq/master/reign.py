@@ -19,7 +19,11 @@ from mirrorq.queue_state import QueueState
 from mirrorq.ring import Ring
 from mirrorq.room import Room
 
-__all__ = ["Lease", "Reign"]
+__all__ = ["LEASE_IDLE_MS", "Lease", "Reign"]
+
+LEASE_IDLE_MS = 2000
+"""The lease is kept up for so long after the last thing that needed it; the next one after that
+waits for a round trip to the catalog's leader."""
 
 
 @define
