@@ -172,23 +172,33 @@ class Doorkeeper:
         known, names = self.directory(voters), dict(told.nodes)
         return known if any(name not in names for name, _ in known.nodes) else None
 
-    def list_nodes(self, catalog: Catalog) -> None:
-        """Connect to who is in the catalog, and to no one who is no more."""
+    def list_nodes(self, catalog: Catalog) -> tuple[str, ...]:
+        """Connect to who is in the catalog, and to no one who is no more; return who that is."""
         nodes = {node.name: node.endpoint for node in catalog.nodes()}
         nodes.pop(self.me.node, None)
-        for name in self.contacts.list_nodes(nodes):
+        forgotten = self.contacts.list_nodes(nodes)
+        for name in forgotten:
+            peer = self.peers.find(name)
+            if peer is not None and peer.store is not None and catalog.is_past(peer.store):
+                peer.bar()
             if not self.contacts.is_static(name):
                 self.peers.remove(name)
         for name in nodes:
             self.peers.add(name)
+        return forgotten
 
-    def newly_silent(self, now_ms: int) -> list[str]:
-        """Peers that are silent from now on; who is needed no more is left."""
+    def newly_silent(self, now_ms: int, voters: tuple[StoreId, ...]) -> list[str]:
+        """Peers that are silent from now on; who is silent and needed no more is left.
+
+        Args:
+            voters: some of them may not be registered yet, and are needed all the same.
+        """
         silent = [peer.name for peer in self.peers.newly_silent(now_ms)]
-        for name in silent:
-            if not self.contacts.is_needed(name):
-                self.contacts.forget(name)
-                self.peers.remove(name)
+        for peer in self.peers.all():
+            is_over = peer.gone and peer.member is not None
+            if is_over and not (self.contacts.is_needed(peer.name) or peer.store in voters):
+                self.contacts.forget(peer.name)
+                self.peers.remove(peer.name)
         self.contacts.end_silent(now_ms - STRANGER_FACTOR * self._failure_ms)
         return silent
 

@@ -24,6 +24,8 @@ class Peer:
     """The voters among which that store is, when they were last looked at."""
     heard_ms: int = 0
     gone: bool = True
+    is_past: bool = False
+    """That store was forgotten: it may still vote, and nothing else."""
     rival: int = 0
     """Another store that says hello under this name while this one is alive; 0: none."""
     is_rival_told: bool = False
@@ -35,6 +37,11 @@ class Peer:
         if self.gone or self.rival or self.greeting is None:
             return False
         return self.greeting == (hello, seen)
+
+    def bar(self) -> None:
+        """Its store was forgotten."""
+        self.is_past = self.gone = True
+        self.greeting = None
 
 
 class Peers:
@@ -72,7 +79,7 @@ class Peers:
             if member.incarnation < known.incarnation:
                 return None
         if known is None or known.store != member.store:
-            peer.rival = 0
+            peer.rival, peer.is_past = 0, False
         if known != member:
             peer.member = member
             peer.store, peer.voters = StoreId(hello.node, hello.store), None

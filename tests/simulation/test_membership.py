@@ -152,6 +152,29 @@ def taken_in_by_a_cut_off_leader(*, is_restarted: bool) -> None:
     world.check()
 
 
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_newcomer_that_is_cut_off_as_it_is_taken_in_joins_when_the_cut_heals(
+    *, silent: bool
+) -> None:
+    """It is a voter and not registered yet: both sides go on looking for each other (seed 3221)."""
+    world = World()
+    cluster = world.cluster
+    cluster.run_until(lambda: cluster.engine("a").leader is not None)
+    leader = cluster.engine("a").leader
+    assert leader is not None
+    cluster.add("d", leader)
+    cluster.start("d")
+    world.until(lambda: cluster.engine("d").is_founded)
+    for other in "abc":
+        cluster.cut("d", other, silent=silent)
+    cluster.run(5000)
+    assert cluster.engine(leader).catalog.node("d") is None
+    cluster.heal_all()
+    world.until(lambda: joined(cluster, "d"))
+    world.data_nodes = tuple("abcd")
+    world.check()
+
+
 def test_a_joining_node_that_is_restarted_without_join_still_joins() -> None:
     """Killed before it was admitted: it founds no cluster of its own."""
     world = World()
@@ -302,6 +325,30 @@ def test_a_silent_master_is_forgotten_when_its_lease_is_over() -> None:
     cluster.remove("a")
     world.data_nodes = tuple("bcd")
     world.check()
+
+
+def test_what_handles_of_a_forgotten_node_hold_comes_back() -> None:
+    """Silent to the leader only: the queue's master hears it until it is forgotten (seed 5157, in
+    which a consumer of a node that was long dead kept its messages for ever)."""
+    world = World("abcd")
+    cluster = world.cluster
+    cluster.run_until(lambda: cluster.engine("a").leader is not None)
+    leader = cluster.engine("a").leader
+    assert leader is not None
+    others = [name for name in "abcd" if name != leader]
+    master, gone = others[0], others[-1]
+    world.queue_id = cluster.declare(master, "more")
+    bodies = world.put(master, 5)
+    taker = world.taker(gone)
+    world.until(lambda: len(taker.held) == 5)
+    for other in "abcd":
+        if other not in (master, gone):
+            cluster.cut(gone, other, silent=True)
+    cluster.run(1500)
+    assert forget(world, master, gone) == ""
+    again = world.taker(master)
+    world.until(lambda: len(again.held) == 5)
+    assert again.seen == [(body, True) for body in bodies]
 
 
 def test_forgetting_goes_on_when_the_leader_dies_in_the_middle() -> None:

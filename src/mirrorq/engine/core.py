@@ -353,7 +353,7 @@ class Engine:
             self._consensus.step(now_ms, Received(store, message))
         elif isinstance(message, FOUNDING_MESSAGES):
             self._on_founding(now_ms, member, message)
-        elif self._consensus.is_peer_foreign(peer, store):
+        elif peer.is_past or self._consensus.is_peer_foreign(peer, store):
             return
         elif type(message) in _OF_RINGS:
             queue_id: int = message.queue_id  # type: ignore[attr-defined]
@@ -417,7 +417,7 @@ class Engine:
         """At each heartbeat: hellos, reports, and a look at who is silent."""
         hosting, peers = self.hosting, self._doorkeeper.peers
         self._greetings.say_to_all()
-        for name in self._doorkeeper.newly_silent(now_ms):
+        for name in self._doorkeeper.newly_silent(now_ms, self._consensus.raft.voters):
             self._life.on_gone(name)
         reports = hosting.take_reports(now_ms)
         sent = [(peer.name, report) for report in reports for peer in peers.all()]

@@ -66,11 +66,16 @@ class Follower:
             life.hosting.on_queue_changed(queue_id)
         if result.nodes:
             life.hosting.news.of_all = True
-            life.doorkeeper.list_nodes(life.catalog)
+            self._list_nodes()
         if result.queues or result.nodes:
             self._leadership.note_changed(result.queues, result.nodes)
         if (proposal.node, proposal.incarnation) == (life.me.node, life.me.incarnation):
             self._petitions.on_applied(now_ms, proposal.number, command, result)
+
+    def _list_nodes(self) -> None:
+        for name in self._life.doorkeeper.list_nodes(self._life.catalog):
+            # Not every master has found it silent before: to some it may not have been.
+            self._life.on_gone(name, "was forgotten")
 
     def _stop(self, applied: int, text: str) -> None:
         """Others apply what this node cannot: left out, its catalog would be another one for good.
@@ -94,5 +99,5 @@ class Follower:
         self.outdated, self.applied_max = "", FOREVER_MS
         life.was_registered = life.is_registered
         life.hosting.on_catalog_replaced(life.catalog)
-        life.doorkeeper.list_nodes(life.catalog)
+        self._list_nodes()
         self._leadership.supervise(now_ms, CatalogReplaced(life.catalog))

@@ -50,7 +50,7 @@ class Life:
         """Tell whoever runs the node."""
         self.out.notices.append(Notice(kind, text))
 
-    def on_gone(self, node: str) -> None:
+    def on_gone(self, node: str, why: str = "is silent or dead") -> None:
         """A peer is not heard any more."""
         self.hosting.post_masters(NodeGone(node))
-        self.notice("gone", f"node {node} is silent or dead")
+        self.notice("gone", f"node {node} {why}")

@@ -70,6 +70,8 @@ IDLE_STEPS_MAX = 10
 """After so many steps that nothing came for and that did not wait, it never ends."""
 CARRY_ENTRIES = (Data, FrameChunk, AppendRequest)
 """Messages with ops, frames or commands in them."""
+BEHIND_MS = 500
+"""A node whose commits wait for so long says what it has to say too late."""
 RETRY_MS = 100
 """A commit that found the disk full is tried again after this, as in `driver`."""
 
@@ -113,6 +115,11 @@ class SimulatedNode:
     """How long a commit takes on this disk."""
     ports: dict[SessionId, tuple[int, SessionPort]] = field(factory=dict)
     answers: dict[int, Answer] = field(factory=dict)
+
+    def is_impaired(self, now_ms: int) -> bool:
+        """Whether it stands still, or says late what it has to say: that waits for its disk."""
+        is_stopped = now_ms < max(self.paused_until_ms, self.full_until_ms)
+        return is_stopped or self.late_ms[1] > 0 or len(self.commits) * self.commit_ms > BEHIND_MS
 
 
 class SimulatedCluster:

@@ -283,10 +283,8 @@ class Fleeting:
         if master is None:
             return False
         now_ms, network = cluster.now_ms, cluster.network
-        for name in (master, visitor.node):
-            node = cluster.nodes[name]
-            if now_ms < max(node.paused_until_ms, node.full_until_ms) or node.late_ms[1]:
-                return False
+        if any(cluster.nodes[name].is_impaired(now_ms) for name in (master, visitor.node)):
+            return False
         if master == visitor.node:
             return True
         links = (network.link(master, visitor.node), network.link(visitor.node, master))

@@ -387,7 +387,7 @@ class Holders(Load):
         cluster = self.cluster
         name = cluster.master(self.life.queue_id)
         node = cluster.nodes[name] if name is not None else None
-        if name is None or node is None or self._is_impaired(name):
+        if name is None or node is None or node.is_impaired(cluster.now_ms):
             self._dead.clear()
             return
         master = cluster.engine(name).replicas[self.life.queue_id].master
@@ -407,11 +407,6 @@ class Holders(Load):
                     f"{name} in reign {key[0]}"
                 )
 
-    def _is_impaired(self, name: str) -> bool:
-        node = self.cluster.nodes[name]
-        now_ms = self.cluster.now_ms
-        return now_ms < node.paused_until_ms or node.late_ms[1] > 0 or now_ms < node.full_until_ms
-
     def _is_dead(self, session: SessionId, master: str) -> bool:
         """Whether a handle is no more, and its master can have heard or noticed that."""
         cluster = self.cluster
@@ -423,7 +418,7 @@ class Holders(Load):
         network, now_ms = cluster.network, cluster.now_ms
         links = (network.link(session.node, master), network.link(master, session.node))
         return not any(link.is_impaired(now_ms) for link in links) and not (
-            node.engine is not None and self._is_impaired(session.node)
+            node.engine is not None and node.is_impaired(now_ms)
         )
 
     def judge(self) -> None:

@@ -154,6 +154,11 @@ class PolicyFaults:
     def end(self) -> None:
         """Take every policy away; time passes until each running node knows."""
         cluster = self._cluster
+        # What was asked of a node that had no leader may be done as late as now (seed 2810).
+        cluster.run_until(
+            lambda: not any(cluster.engine(n).asks.is_open(SetPolicy) for n in cluster.running),
+            END_MS,
+        )
         for name in NAMES:
             cluster.ask(cluster.running[0], ClearPolicy(name), END_MS)
         cluster.run_until(
