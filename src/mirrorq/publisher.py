@@ -69,6 +69,8 @@ class Publisher:
         """What the queue's limit leaves this handle; set with the lock held."""
         self._run: PutRun | None = None
         """The last in the inbox, while puts may be added to it; with the lock held."""
+        self.is_held = False
+        """Single puts need not wake the host's thread: it comes by itself (a shard's)."""
         self._put_count = 0
         self._put_size = 0
         """Messages, and bytes of bodies, that were ever accepted."""
@@ -217,6 +219,8 @@ class Publisher:
                     run.bodies.append(body)
                     run.size += size
                 else:
+                    if run is not None:
+                        self.is_held = False  # a whole batch waits
                     self._run = run = PutRun.of(confirmation, body, properties, terms)
                     handle._inbox.append(run)
         finally:
@@ -224,7 +228,7 @@ class Publisher:
         if not is_accepted:
             alone = PutRun.of(confirmation, body, properties, terms)
             self.accept(alone, 1, size, len(body), block, timeout)
-        elif not handle._is_woken:
+        elif not (self.is_held or handle._is_woken):
             handle._wake()
 
     def take(self, run: PutRun) -> None:

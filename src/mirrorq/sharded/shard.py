@@ -137,8 +137,13 @@ class Shard(MirroredQueue):
         return ShardPublisher(self)
 
     def _drain(self, session: Session) -> None:
+        # In this order: who puts after the last look at the inbox must not rely on an outcome that
+        # has come already.
+        publisher = self._publisher
+        publisher.is_held = False
         super()._drain(session)
-        self._publisher.send(session)
+        publisher.send(session)
+        publisher.is_held = session.has_open_batches
 
     def _offer_step(self, session: Session, item: StepPut) -> None:
         # In the order of calls: what was put before it is stored before it.
