@@ -88,17 +88,22 @@ class Taker:
             if self.is_complete:
                 self._take_again(session, piece, span)
             else:
+                self._name_anew(piece.epoch, piece.first, piece.last)
                 self.pieces[piece.epoch, piece.number] = (piece, span)
                 self.sequences.add(piece.first, piece.last)
+
+    def _name_anew(self, epoch: int, first: int, last: int) -> None:
+        """Names of earlier reigns name these no more."""
+        for older, left in self.pieces.values():
+            if older.epoch < epoch:
+                left.remove(first, last)
 
     def _take_again(self, session: Session, piece: HandOut, span: RangeSet) -> None:
         """After a failover: what it held is taken by its new name; the rest goes back."""
         known = RangeSet(self.sequences.within(piece.first, piece.last))
         for first, last in known:
             span.remove(first, last)
-            for older, left in self.pieces.values():
-                if older.epoch < piece.epoch:
-                    left.remove(first, last)
+            self._name_anew(piece.epoch, first, last)
         if known:
             self.pieces[piece.epoch, piece.number] = (piece, known)
         for first, last in span:
