@@ -12,7 +12,6 @@ messages at once, on the same disk. What cannot be started here is skipped with 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from pathlib import Path
@@ -30,6 +29,7 @@ from compare import (
     rabbitmq,
 )
 from compare.measure import Sample, samples
+from compare.peer import end_servers_on_sigterm
 from compare.report import plot, tables, write_into
 
 PEERS = [
@@ -47,8 +47,7 @@ SIZES = "100,1024,16384,65536"
 
 
 def main() -> None:
-    # As Ctrl-C: the brokers that were started end with it.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))
+    end_servers_on_sigterm()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="parts of peers' names, by commas")
     parser.add_argument("--sizes", default=SIZES, help="bytes of a message, by commas")

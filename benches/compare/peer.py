@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -102,10 +104,15 @@ def server(
         _end(process)
 
 
+def end_servers_on_sigterm() -> None:
+    """SIGTERM, as of `timeout`, ends this process as Ctrl-C does: with its servers."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    for signal in (15, 9):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         try:
-            os.killpg(process.pid, signal)
+            os.killpg(process.pid, number)
         except ProcessLookupError:
             break
         try:

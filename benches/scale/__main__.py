@@ -16,6 +16,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from compare.peer import end_servers_on_sigterm
 from compare.report import write_into
 from scale import depth, lasting, nodes, peers, places, producers, queues, sizes
 from scale.aims import aims_table
@@ -42,6 +43,7 @@ LEVELS = {
 
 
 def main() -> None:
+    end_servers_on_sigterm()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     names = ",".join(part.name for part in PARTS)
     parser.add_argument("--only", default=names, help="names of parts, by commas; '' for none")

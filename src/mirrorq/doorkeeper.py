@@ -178,11 +178,12 @@ class Doorkeeper:
         nodes.pop(self.me.node, None)
         forgotten = self.contacts.list_nodes(nodes)
         for name in forgotten:
+            if not self.contacts.is_static(name):
+                self.peers.remove(name)
+                continue
             peer = self.peers.find(name)
             if peer is not None and peer.store is not None and catalog.is_past(peer.store):
                 peer.bar()
-            if not self.contacts.is_static(name):
-                self.peers.remove(name)
         for name in nodes:
             self.peers.add(name)
         return forgotten

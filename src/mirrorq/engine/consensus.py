@@ -122,7 +122,9 @@ class Consensus:
         return raft.is_leader and raft.own_term_applied and store not in raft.voters
 
     def is_peer_foreign(self, peer: Peer, store: StoreId) -> bool:
-        """The same of one whose messages come often."""
+        """The same of one whose messages come often, or that is known to be forgotten."""
+        if peer.is_past:
+            return True
         voters = self.raft.voters
         if peer.voters is not voters:
             if store not in voters:

@@ -353,7 +353,7 @@ class Engine:
             self._consensus.step(now_ms, Received(store, message))
         elif isinstance(message, FOUNDING_MESSAGES):
             self._on_founding(now_ms, member, message)
-        elif peer.is_past or self._consensus.is_peer_foreign(peer, store):
+        elif self._consensus.is_peer_foreign(peer, store):
             return
         elif type(message) in _OF_RINGS:
             queue_id: int = message.queue_id  # type: ignore[attr-defined]
