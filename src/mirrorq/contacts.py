@@ -28,13 +28,15 @@ class _Stranger:
 
 
 class Contacts:
-    """The connections that a node wants. What has changed is in `connects`, `disconnects`."""
+    """The connections that a node wants: the whole of them, never what has to be done for it.
+
+    A node that replays the catalog sees others come, be forgotten and come again in one step; what
+    it does about that is the difference between what it wants in the end and what it has.
+    """
 
     def __init__(
         self, own: str, endpoint: str, static: Mapping[str, str], seeds: tuple[str, ...]
     ) -> None:
-        self.connects: list[tuple[str, str]] = []
-        self.disconnects: list[str] = []
         self._own = own
         self._own_endpoint = endpoint
         self._static = {name: at for name, at in static.items() if name != own}
@@ -44,18 +46,22 @@ class Contacts:
         self._listed: dict[str, str] = {}
         """Nodes of the catalog, with the endpoints that it has."""
         self._strangers: dict[str, _Stranger] = {}
-        self.seeds: dict[str, str] = {}
-        """Name in `connects` -> endpoint through which to join."""
-        self.connects += self._known.items()
-        for seed in seeds:
-            if seed != endpoint:
-                self.seeds[MARK + seed] = seed
-                self.connects.append((MARK + seed, seed))
+        self.seeds = {MARK + seed: seed for seed in seeds if seed != endpoint}
+        """Name in `wanted` -> endpoint through which to join."""
+        self._has_changed = True
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether something is in `connects` or `disconnects`."""
-        return bool(self.connects or self.disconnects)
+    def wanted(self) -> dict[str, str]:
+        """Everybody to keep connections to, and where: by the name of a node, or "?" and its
+        endpoint."""
+        strangers = {key: key[len(MARK) :] for key in self._strangers}
+        return {**self._known, **self.seeds, **strangers}
+
+    def take_change(self) -> dict[str, str] | None:
+        """What is wanted, if that may be something else than the last time; None: it is not."""
+        if not self._has_changed:
+            return None
+        self._has_changed = False
+        return self.wanted()
 
     # --- Nodes ----------------------------------------------------------------------------
 
@@ -81,7 +87,7 @@ class Contacts:
         if name in self._static:
             self._said[name] = endpoint
         self._known[name] = endpoint
-        self.connects.append((name, endpoint))
+        self._has_changed = True
         return True
 
     def list_nodes(self, nodes: Mapping[str, str]) -> tuple[str, ...]:
@@ -103,19 +109,19 @@ class Contacts:
     def forget(self, name: str) -> None:
         """No more connections to this node, unless the configuration names it."""
         if name not in self._static and self._known.pop(name, None) is not None:
-            self.disconnects.append(name)
+            self._has_changed = True
 
     # --- Strangers ------------------------------------------------------------------------
 
     def tell(self, now_ms: int, endpoint: str, text: str) -> str:
-        """Say something to the process there. Returns its name in `connects`, "" for none."""
+        """Say something to the process there. Returns its name in `wanted`, "" for none."""
         key = MARK + endpoint
         if not endpoint or endpoint == self._own_endpoint or key in self.seeds:
             return ""
         if key not in self._strangers:
             if len(self._strangers) >= STRANGERS_MAX:
                 return ""
-            self.connects.append((key, endpoint))
+            self._has_changed = True
         self._strangers[key] = _Stranger(text, now_ms)
         return key
 
@@ -129,9 +135,9 @@ class Contacts:
         for key, stranger in list(self._strangers.items()):
             if stranger.heard_ms < before_ms:
                 del self._strangers[key]
-                self.disconnects.append(key)
+                self._has_changed = True
 
     def end_seeds(self) -> None:
         """This node has joined."""
-        self.disconnects += self.seeds
         self.seeds = {}
+        self._has_changed = True

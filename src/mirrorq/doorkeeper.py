@@ -53,12 +53,10 @@ class Doorkeeper:
         self._out = out
 
     def end(self) -> None:
-        """A step ends: connections that are wanted anew, and those that are not any more."""
-        contacts, out = self.contacts, self._out
-        if contacts.connects or contacts.disconnects:
-            out.connects += contacts.connects
-            out.disconnects += contacts.disconnects
-            contacts.connects, contacts.disconnects = [], []
+        """A step ends: the connections that are wanted now, if they are others than before."""
+        wanted = self.contacts.take_change()
+        if wanted is not None:
+            self._out.contacts = wanted
 
     def on_founded(self) -> None:
         """This node is in a cluster: it looks for none any more."""

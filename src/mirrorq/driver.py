@@ -16,7 +16,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from attrs import define, field
@@ -332,8 +332,8 @@ class Driver:
             self.entry.after_step()
         if self._awaited:
             self._look_at_awaited()
-        if self._transport is not None and (effects.connects or effects.disconnects):
-            self._connect(self._transport, effects)
+        if self._transport is not None and effects.contacts is not None:
+            self._connect(self._transport, effects.contacts)
         self._send(effects.send_first)
         for reply in effects.replies:
             self._reply(reply)
@@ -352,15 +352,17 @@ class Driver:
         if self.sampler.is_busy:
             self.sampler.advance()
 
-    def _connect(self, transport: Transport, effects: EngineEffects) -> None:
-        for node, endpoint in effects.connects:
+    def _connect(self, transport: Transport, wanted: Mapping[str, str]) -> None:
+        """Have connections to just these: what stands already is left as it is."""
+        for node in transport.peers:
+            if node not in wanted:
+                transport.forget_peer(node)
+        for node, endpoint in wanted.items():
             try:
                 transport.connect_peer(node, endpoint)
             except ConfigError as error:
                 # Others have said where they are; what the user said was checked at start.
-                log.warning("cannot connect to %s: %s", node, error)
-        for node in effects.disconnects:
-            transport.forget_peer(node)
+                self.complaints.warn("cannot connect to %s: %s", node, error)
 
     # --- Input --------------------------------------------------------------------------
 

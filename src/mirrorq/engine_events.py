@@ -155,11 +155,9 @@ class EngineEffects(Struct):
     answers: list[Answer] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     probes: list[str] = field(default_factory=list)
-    connects: list[tuple[str, str]] = field(default_factory=list)
-    """(node, endpoint): keep a connection to it from now on, or to another endpoint. A process
-    whose name is not known or cannot be used is "?" and its endpoint."""
-    disconnects: list[str] = field(default_factory=list)
-    """Close the connection to these, named as in `connects`."""
+    contacts: dict[str, str] | None = None
+    """Node -> endpoint: keep connections to just these from now on. A process whose name is not
+    known or cannot be used is "?" and its endpoint. None: to whom it was before."""
     wake_at_ms: int | None = None
 
     @property

@@ -118,6 +118,8 @@ class _Line:
     def probe(self, peer: str) -> None:
         self._board.give(self._name, ProbeResult(peer, self._board.chance.random() < 0.1))
 
+    peers: tuple[str, ...] = ()
+
     def connect_peer(self, peer: str, endpoint: str) -> None: ...
 
     def flush(self) -> None: ...

@@ -95,6 +95,43 @@ def test_a_node_is_forgotten_and_kept_out_until_it_is_empty(cluster: Cluster) ->
     assert names(cluster, "c") == list("abc")
 
 
+def replace(cluster: Cluster, name: str, through: str) -> None:
+    """Kill a node, forget it, and have an empty one join under its name, at its endpoint."""
+    cluster.kill(name)
+    wait_dead(cluster, name, on=through)
+    cluster[through].ask("forget_node", name=name)
+    until(lambda: name not in names(cluster, through))
+    cluster.join(name, through, path=str(cluster.path / f"{name} anew"))
+    cluster.queues[name] = cluster[name].ask("queue", name="orders", passive=True)
+
+
+def all_alive(cluster: Cluster) -> bool:
+    """Whether every node takes every other one for alive."""
+    return all(
+        node["alive"] for name in cluster.peers for node in cluster[name].ask("nodes")
+    )
+
+
+def test_founders_are_replaced_in_turn_and_who_joins_later_reaches_them(cluster: Cluster) -> None:
+    """Each forgotten, and joined anew under its name, at its endpoint: the next one to come has
+    its coming, going and coming in one step from the log, and reaches it all the same."""
+    cluster.found("abc")
+    cluster.open("orders", "abc")
+    assert cluster.ask("a", "put", body="m1") == 1
+    replace(cluster, "c", "a")
+    cluster.wait_in_sync(2, on="a")
+    cluster.join("z", "a")
+    cluster.queues["z"] = cluster["z"].ask("queue", name="orders", passive=True)
+    cluster.wait_in_sync(3, on="z")
+    until(lambda: all_alive(cluster))
+    for name, through in (("b", "c"), ("a", "b")):
+        replace(cluster, name, through)
+        cluster.wait_in_sync(3, on=name)
+        until(lambda: all_alive(cluster))
+    assert cluster.ask("a", "put", body="m2") == 2
+    assert cluster.ask("z", "browse") == [[1, "m1"], [2, "m2"]]
+
+
 def test_a_name_that_is_taken_is_refused(cluster: Cluster) -> None:
     """A second process under the name of a living node: that one goes on, this one learns why."""
     cluster.found("abc")

@@ -399,6 +399,66 @@ def test_a_store_with_the_log_of_another_cluster_may_not_ask_to_be_a_voter() -> 
         assert engine._greetings.may_ask(stranger, AdmissionRequest(True, voters)) is may_ask
 
 
+# --- Coming back under an old name --------------------------------------------------------
+
+
+def replace(world: World, name: str, through: str) -> None:
+    """Kill a node, forget it, and have it join with an empty disk under its old name."""
+    cluster = world.cluster
+    cluster.kill(name)
+    left = cluster.running
+    world.until(lambda: forget(world, through, name) == "")
+    world.until(lambda: forgotten(cluster, name, *left))
+    cluster.remove(name)
+    cluster.add(name, through)
+    cluster.start(name)
+    world.until(lambda: joined(cluster, name))
+
+
+def hear_each_other(cluster: SimulatedCluster) -> bool:
+    """Whether every running node takes every other one for alive."""
+    return all(
+        cluster.engine(one).is_alive(cluster.engine(other).me)
+        for one in cluster.running
+        for other in cluster.running
+    )
+
+
+def test_who_joins_later_reaches_a_node_that_was_forgotten_and_came_back() -> None:
+    """A newcomer's catalog has the node come, forgotten and come again, in one step: what it wants
+    in the end is a connection. So has one that restarts and replays its log."""
+    world = World()
+    cluster = world.cluster
+    replace(world, "c", "a")
+    cluster.add("z", "a")
+    cluster.start("z")
+    world.until_in_sync(*"abcz")
+    world.until(lambda: hear_each_other(cluster))
+    cluster.kill("z")
+    cluster.start("z")
+    world.until_in_sync(*"abcz")
+    world.until(lambda: hear_each_other(cluster))
+    assert set(cluster.nodes["z"].contacts) >= set("abc")
+    world.data_nodes = tuple("abcz")
+    world.check()
+
+
+def test_all_founders_are_replaced_in_turn_under_their_names() -> None:
+    """Each by one with an empty disk, through another one each time, while messages are put; and
+    once more, when no founder is left."""
+    world = World()
+    cluster = world.cluster
+    world.put("a", 20)
+    for turn, name in enumerate("abcabc"):
+        world.until_in_sync(*"abc")
+        through = "bca"["abc".index(name)]
+        replace(world, name, through)
+        world.until_in_sync(*"abc")
+        world.until(lambda: hear_each_other(cluster))
+        world.put(name, 3, f"turn {turn}")
+    world.check()
+
+
 # --- At random ----------------------------------------------------------------------------
 
 
@@ -487,4 +547,40 @@ def test_a_cluster_that_changes_all_the_time_loses_nothing(seed: int) -> None:
         if producer.is_open and not producer.is_alive:
             producer.die()
     world.data_nodes = tuple(n for n, node in cluster.nodes.items() if not node.witness)
+    world.check()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_names_that_come_and_go_reach_everybody(seed: int) -> None:
+    """Those that joined are killed, forgotten and replaced under their names, while others join,
+    restart and replay it all: in the end everybody hears everybody."""
+    random = Random(seed)
+    world = World(seed=seed)
+    cluster = world.cluster
+    faults = MembershipFaults(cluster, random)
+    for _ in range(12):
+        faults.join()
+        cluster.run(random.choice((300, 2500)))
+        if random.random() < 0.5:
+            faults.retire()
+            cluster.run(2500)
+            faults.press()
+            cluster.run(500)
+        if random.random() < 0.3:
+            name = random.choice([name for name in cluster.nodes if name not in faults.retired])
+            cluster.kill(name)
+            cluster.run(random.choice((5, 2500)))
+            cluster.start(name)
+
+    def is_settled() -> bool:
+        faults.press()
+        cluster.run(500)
+        return faults.is_settled() and hear_each_other(cluster)
+
+    world.until(is_settled)
+    assert faults.returned > 0
+    for name in faults.retired:
+        cluster.remove(name)
+    world.data_nodes = tuple(n for n, node in cluster.nodes.items() if not node.witness)
+    world.put("a", 5)
     world.check()

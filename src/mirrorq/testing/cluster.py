@@ -257,8 +257,11 @@ class SimulatedCluster:
                     if name == peer.name:
                         self._tell(one, LinkUp(key), 1)
 
-    def _change_contacts(self, node: SimulatedNode, effects: EngineEffects) -> None:
-        for key, endpoint in effects.connects:
+    def _change_contacts(self, node: SimulatedNode, wanted: Mapping[str, str]) -> None:
+        for key in tuple(node.contacts):
+            if key not in wanted:
+                del node.contacts[key]
+        for key, endpoint in wanted.items():
             name = endpoint.removeprefix("sim://")
             if node.contacts.get(key) == name:
                 continue
@@ -267,8 +270,6 @@ class SimulatedCluster:
             is_there = other is not None and other.engine is not None
             if is_there and self.network.is_connected(node.name, name):
                 self._tell(node, LinkUp(key), 1)
-        for key in effects.disconnects:
-            node.contacts.pop(key, None)
 
     def _contact(self, node: SimulatedNode, key: str) -> SimulatedNode | None:
         """The running node that this one calls so and keeps a connection to."""
@@ -479,8 +480,8 @@ class SimulatedCluster:
         node.idle_steps = node.idle_steps + 1 if wants_more and not events else 0
         if node.idle_steps == IDLE_STEPS_MAX:
             self.onlooker.wrong.append(f"busy: {node.name} steps without end and without a cause")
-        if effects.connects or effects.disconnects:
-            self._change_contacts(node, effects)
+        if effects.contacts is not None:
+            self._change_contacts(node, effects.contacts)
         if effects.send_first:
             self._send(node, effects.send_first)
         for reply in effects.replies:

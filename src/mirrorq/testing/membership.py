@@ -1,4 +1,5 @@
-"""Faults of a swarm that change who is in the cluster: nodes join, stop for good, are forgotten.
+"""Faults of a swarm that change who is in the cluster: nodes join, stop for good, are forgotten,
+and join again under the names that they had.
 
     changes = MembershipFaults(cluster, random)
     changes.join()          # a node with an empty disk joins through one that runs
@@ -33,21 +34,54 @@ class MembershipFaults:
         self._random = random
         self._number = 0
         self._token = FIRST_TOKEN
+        self._asked: dict[str, list[tuple[str, int, int]]] = {}
+        """Retired node -> who was asked to forget it: (node, its life, token)."""
         self.retired: dict[str, None] = {}
         """Killed for good: not to be started again, forgotten or to be forgotten."""
+        self.returned = 0
+        """Nodes that joined under the name of one that was forgotten."""
 
     def join(self) -> bool:
-        """A node that was never there joins through one or two that run. True: it was done."""
+        """A node with an empty disk joins through one or two that run, under the name of one that
+        was forgotten if there is one. True: it was done."""
         cluster = self._cluster
         running = [name for name in cluster.running if name not in self.retired]
         if not running or len(cluster.nodes) - len(self.retired) >= NODES_MAX:
             return False
-        self._number += 1
-        name = f"n{self._number}"
+        name = self._free_name()
         through = self._random.sample(running, min(len(running), self._random.randint(1, 2)))
         cluster.add(name, *through, witness=self._random.random() < 0.2)
         cluster.start(name)
         return True
+
+    def _free_name(self) -> str:
+        """Of one that everybody has forgotten, and that nobody is still to forget; or a new one."""
+        for name in self.retired:
+            if not self._is_known(name) and not self._is_asked_for(name):
+                del self.retired[name]
+                self._cluster.remove(name)
+                self.returned += 1
+                return name
+        self._number += 1
+        return f"n{self._number}"
+
+    def _is_known(self, name: str) -> bool:
+        """Whether some node's disk may have it: one that does not run may come back with it."""
+        cluster = self._cluster
+        others = [one for one in cluster.nodes if one not in self.retired]
+        return any(one not in cluster.running for one in others) or any(
+            cluster.engine(one).catalog.node(name) is not None
+            or any(voter.node == name for voter in cluster.engine(one).voters)
+            for one in others
+        )
+
+    def _is_asked_for(self, name: str) -> bool:
+        """Whether a request to forget it is still under way: it would meet who comes next."""
+        nodes = self._cluster.nodes
+        return any(
+            node in nodes and nodes[node].life == life and token not in nodes[node].answers
+            for node, life, token in self._asked.get(name, ())
+        )
 
     def forget(self) -> bool:
         """Somebody asks for one that is gone for good to be forgotten. True: it was done."""
@@ -95,7 +129,10 @@ class MembershipFaults:
         through = [one for one in self._cluster.running if one not in self.retired]
         if through:
             self._token += 1
-            self._cluster.tell(self._random.choice(through), Ask(self._token, RemoveNode(name)))
+            node = self._random.choice(through)
+            asked = (node, self._cluster.nodes[node].life, self._token)
+            self._asked.setdefault(name, []).append(asked)
+            self._cluster.tell(node, Ask(self._token, RemoveNode(name)))
 
     def _is_spare(self, name: str) -> bool:
         """Whether no queue has its only copy in sync there, and a majority is left without it:

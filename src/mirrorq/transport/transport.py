@@ -191,6 +191,11 @@ class Transport:
         return len(self._door)
 
     @property
+    def peers(self) -> tuple[str, ...]:
+        """To whom connections are kept, standing or not."""
+        return tuple(self._peers)
+
+    @property
     def peer_count(self) -> int:
         """Peers to which this node's own connections stand."""
         return sum(peer.is_up for peer in self._peers.values())
