@@ -7,6 +7,9 @@ names a delivery for ever.
 
 A message is in exactly one place: ready, in one open hand-out, or on its way out (an ack, a
 return or a purge of it is in the log and not yet applied).
+
+A step looks at the consumers that wait and at the hand-outs that it makes or ends, never at all
+that are seated or open: consumers with slow callbacks hold tens of thousands.
 """
 
 from __future__ import annotations
@@ -83,16 +86,27 @@ class Delivery:
         self.is_single = False
         """single-active-consumer: one consumer at a time is served."""
         self.consumers: dict[ConsumerKey, ConsumerSeat] = {}
+        self.consumer_count = 0
+        """Those beside what get() does."""
         self.open: dict[int, OpenHandOut] = {}
         self.unacknowledged = 0
+        self.fetching: dict[ConsumerKey, None] = {}
+        """Handles whose get() has fetched something since they were last asked to give back what
+        no call waits for, and that hold something still."""
+        self._held: dict[SessionId, dict[int, None]] = {}
+        """Open hand-outs of each session."""
         self._taken: dict[int, tuple[SessionId, RangeSet]] = {}
         """Hand-out number -> what of it was settled, and by whom: a settlement whose answer
         was lost comes again in the next attachment, and is no other one's."""
-        self._rotation: dict[ConsumerKey, None] = {}
-        """Whose turn it is, the next one first."""
+        self._waiting: dict[ConsumerKey, int] = {}
+        """Consumers that wait for messages, and for how many: the one whose turn it is first."""
+        self._wanted = 0
+        """How many all of them wait for."""
         self._keys_of: dict[SessionId, dict[ConsumerKey, None]] = {}
         """Consumers by session: a crowd attaches at once, and each looks for its own."""
         self._exclusive: dict[ConsumerKey, None] = {}
+        self._prefetch_max: int | None = 0
+        """None: to be looked for."""
         self._number = 0
 
     # --- Consumers ----------------------------------------------------------------------
@@ -115,12 +129,15 @@ class Delivery:
             self.seat(seat)
         else:
             known.prefetch = seat.prefetch
+            self._prefetch_max = None
         return ""
 
     def seat(self, seat: ConsumerSeat) -> None:
         """It is one of the consumers from now on."""
         self.consumers[seat.key] = seat
-        self._rotation[seat.key] = None
+        self.consumer_count += seat.key[1] != 0
+        self._prefetch_max = None
+        self._note_wants(seat)
         self._keys_of.setdefault(seat.key[0], {})[seat.key] = None
         if seat.exclusive:
             self._exclusive[seat.key] = None
@@ -140,12 +157,15 @@ class Delivery:
 
     def claim(self) -> ConsumerSeat | None:
         """The consumer beside which nobody is handed anything."""
-        return next((seat for seat in self.consumers.values() if seat.is_claim), None)
+        exclusive = map(self.consumers.__getitem__, self._exclusive)
+        return next((seat for seat in exclusive if seat.is_claim), None)
 
     def unsubscribe(self, key: ConsumerKey) -> None:
         if self.consumers.pop(key, None) is None:
             return
-        del self._rotation[key]
+        self.consumer_count -= key[1] != 0
+        self._prefetch_max = None
+        self._wanted -= self._waiting.pop(key, 0)
         self._exclusive.pop(key, None)
         keys = self._keys_of[key[0]]
         del keys[key]
@@ -163,6 +183,16 @@ class Delivery:
             seat.total = max(seat.total, total) if total else 0
             if size > 0 and not seat.bare:
                 seat.size_left = size
+            self._note_wants(seat)
+
+    def _note_wants(self, seat: ConsumerSeat) -> None:
+        """It wants more or fewer than before: who begins to wait is the last to have its turn."""
+        wants = max(seat.wants, 0)
+        self._wanted += wants - self._waiting.get(seat.key, 0)
+        if wants:
+            self._waiting[seat.key] = wants
+        else:
+            self._waiting.pop(seat.key, None)
 
     def active_seat(self) -> ConsumerSeat | None:
         """single-active-consumer: the one that is served.
@@ -171,11 +201,10 @@ class Delivery:
         not settled, else the oldest that waits in one: who only might call again keeps nobody
         waiting.
         """
-        seats = list(self.consumers.values())
-        holders = self.holders(0)
+        seats = self.consumers.values()
         for is_next in (
             lambda seat: seat.key[1] != 0,
-            lambda seat: seat.key in holders,
+            lambda seat: self._holds(seat.key),
             lambda seat: seat.wants > 0,
         ):
             found = next(filter(is_next, seats), None)
@@ -186,21 +215,28 @@ class Delivery:
     @property
     def hungry(self) -> bool:
         """Whether some consumer waits for a message."""
-        for seat in self.consumers.values():  # noqa: SIM110 - asked several times a step
-            if seat.wants > 0:
-                return True
-        return False
+        return bool(self._waiting)
+
+    def is_hungry_beside(self, key: ConsumerKey) -> bool:
+        """Whether some other consumer than this one waits for a message."""
+        return len(self._waiting) > (key in self._waiting)
 
     def wanted(self) -> int:
         """How many messages all consumers would take now."""
-        return sum(max(seat.wants, 0) for seat in self.consumers.values())
+        return self._wanted
 
     def prefetch_max(self) -> int:
-        return max((seat.prefetch for seat in self.consumers.values()), default=0)
+        """The largest prefetch of a consumer."""
+        if self._prefetch_max is None:
+            self._prefetch_max = max((one.prefetch for one in self.consumers.values()), default=0)
+        return self._prefetch_max
 
-    def holders(self, number: int) -> dict[ConsumerKey, int]:
-        """Consumers of this number (0: those of get) with open hand-outs, and their newest."""
-        return {h.key: n for n, h in self.open.items() if h.key[1] == number}
+    def fetchers(self) -> list[ConsumerKey]:
+        """Handles that hold what their get() has fetched."""
+        return [(session, 0) for session in self._held if self._holds((session, 0))]
+
+    def _holds(self, key: ConsumerKey) -> bool:
+        return any(self.open[number].key == key for number in self._held.get(key[0], ()))
 
     # --- What is ready ------------------------------------------------------------------
 
@@ -264,7 +300,6 @@ class Delivery:
         pieces: dict[ConsumerKey, list[HandOut]] = {}
         counts: dict[ConsumerKey, int] = {}
         ready = self.ready
-        waiting = sum(1 for seat in self.consumers.values() if seat.wants > 0)
         while True:
             priority, lane = ready.top()
             if not lane:
@@ -275,9 +310,8 @@ class Delivery:
             seat = self._next_seat(counts)
             if seat is None:
                 break
-            share = self._share(seat, counts.get(seat.key, 0), waiting)
+            share = self._share(seat, counts.get(seat.key, 0))
             piece = self._take_front(seat, lane, horizon, share)
-            waiting -= seat.wants <= 0
             self.open[piece.number].handed_ms = now_ms
             pieces.setdefault(seat.key, []).append(piece)
             taken = piece.last - piece.first + 1
@@ -298,20 +332,16 @@ class Delivery:
             if active is None or active.wants <= 0 or counts.get(active.key, 0) >= DELIVER_COUNT:
                 return None
             return active
-        for _ in range(len(self._rotation)):
-            key = next(iter(self._rotation))
-            self._rotation[key] = self._rotation.pop(key)
-            seat = self.consumers[key]
-            if seat.wants > 0 and counts.get(key, 0) < DELIVER_COUNT:
-                return seat
+        for _ in range(len(self._waiting)):
+            key = next(iter(self._waiting))
+            self._waiting[key] = self._waiting.pop(key)
+            if counts.get(key, 0) < DELIVER_COUNT:
+                return self.consumers[key]
         return None
 
-    def _share(self, seat: ConsumerSeat, given: int, waiting: int) -> int:
-        """Few messages are spread one by one; many go in pieces that keep frames whole.
-
-        Args:
-            waiting: consumers that wait for messages, this one among them.
-        """
+    def _share(self, seat: ConsumerSeat, given: int) -> int:
+        """Few messages are spread one by one; many go in pieces that keep frames whole."""
+        waiting = len(self._waiting)
         is_shared = waiting > 1 and not self.is_single
         fair = max(1, self.ready.count // waiting) if is_shared else self.ready.count
         return min(seat.wants, fair, DELIVER_COUNT - given)
@@ -330,8 +360,12 @@ class Delivery:
         first -= shift
         self._number += 1
         self.open[self._number] = OpenHandOut(seat.key, count, RangeSet(((first, last),)))
+        self._held.setdefault(seat.key[0], {})[self._number] = None
+        if not seat.key[1]:
+            self.fetching[seat.key] = None
         taken = last - first + 1
         seat.handed += taken
+        self._note_wants(seat)
         self.unacknowledged += taken
         return HandOut(self._epoch, self._number, first, last, count)
 
@@ -349,8 +383,19 @@ class Delivery:
             self.unacknowledged -= handout.left.remove(first, last)
             self._remember(session, piece.number, first, last)
         if not handout.left:
-            del self.open[piece.number]
+            self._close(piece.number)
         return found
+
+    def _close(self, number: int) -> OpenHandOut:
+        """Nothing of this hand-out is held any more, or is to be."""
+        handout = self.open.pop(number)
+        session = handout.key[0]
+        held = self._held[session]
+        del held[number]
+        if not held:
+            del self._held[session]
+            self.fetching.pop((session, 0), None)
+        return handout
 
     def may_take(self, session: SessionId, piece: HandOut) -> bool:
         """Whether `take` would close all of this piece; nothing changes."""
@@ -383,8 +428,9 @@ class Delivery:
                 seat.handed -= gone
                 if seat.size_left is not None:
                     seat.size_left += self._state.sizes.total(first, last)
+                self._note_wants(seat)
         if not handout.left:
-            del self.open[piece.number]
+            self._close(piece.number)
         self.give_back(back)
 
     def taken_before(self, session: SessionId, piece: HandOut) -> list[Range]:
@@ -438,16 +484,9 @@ class Delivery:
                     if not run.is_delayed:
                         self.ready.add(run.priority, run.first + run.shift, run.last + run.shift)
 
-    def holdings(self, session: SessionId) -> Iterator[tuple[int, OpenHandOut]]:
+    def holdings(self, session: SessionId) -> list[tuple[int, OpenHandOut]]:
         """Open hand-outs of one session, by number."""
-        number = session.number  # looked at first: most are others', and all are looked at
-        return iter(
-            [
-                (n, h)
-                for n, h in self.open.items()
-                if h.key[0].number == number and h.key[0] == session
-            ]
-        )
+        return [(number, self.open[number]) for number in self._held.get(session, ())]
 
     def handed_before(self, at_ms: int) -> list[int]:
         """Open hand-outs made before this time, the oldest first."""
@@ -473,7 +512,7 @@ class Delivery:
 
     def drop(self, number: int) -> list[Range]:
         """Close a whole hand-out; return what was open of it."""
-        handout = self.open.pop(number)
+        handout = self._close(number)
         self.unacknowledged -= handout.left.count
         return list(handout.left)
 

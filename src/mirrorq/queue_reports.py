@@ -86,7 +86,7 @@ def _report_of(replica: Replica) -> QueueReport | None:
         master.reign,
         delivery.ready.count,
         delivery.unacknowledged,
-        sum(1 for key in delivery.consumers if key[1] != 0),
+        delivery.consumer_count,
         master.blocked_by,
         replica.state.lost,
         master.delays.count,

@@ -213,7 +213,7 @@ def _copy(name: str, counts: tuple[int, int], replica: Replica, copy_bytes: int)
         ready=0 if delivery is None else delivery.ready.count,
         unacked=0 if delivery is None else delivery.unacknowledged,
         delayed=0 if master is None else master.delays.count,
-        consumers=0 if delivery is None else sum(1 for key in delivery.consumers if key[1]),
+        consumers=0 if delivery is None else delivery.consumer_count,
         unstable_bytes=replica.ring.unstable_bytes,
         is_blocked=bool(master is not None and master.blocked_by),
         copy_bytes=copy_bytes,

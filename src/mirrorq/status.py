@@ -226,7 +226,7 @@ def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, 
     master = replica.master if replica is not None else None
     if master is not None and master.active:
         delivery = master.delivery
-        consumers = sum(1 for key in delivery.consumers if key[1] != 0)
+        consumers = delivery.consumer_count
         delayed = master.delays.count
         return delivery.ready.count, delivery.unacknowledged, delayed, consumers, 0
     known = engine.reports.get(queue_id)

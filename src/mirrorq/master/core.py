@@ -393,9 +393,7 @@ class Master:
     def _judge_use(self, now_ms: int) -> None:
         """Whether the queue has been left by all, and goes."""
         delivery = self._reign.delivery
-        consumers = 0
-        for _, number in delivery.consumers:
-            consumers += number != 0
+        consumers = delivery.consumer_count
         is_used = bool(consumers or delivery.unacknowledged or delivery.hungry)
         for command in (
             self.vacancy.judge(now_ms, consumers),

@@ -22,8 +22,6 @@ class HandOuts:
         self._settling = settling
         self._wanted_ms = -LEASE_IDLE_MS
         """When there was last something to hand out."""
-        self._recalled: dict[ConsumerKey, int] = {}
-        """Newest hand-out at the time of the last recall."""
 
     # --- Places ---------------------------------------------------------------------------
 
@@ -48,7 +46,7 @@ class HandOuts:
         most, consumers = reign.definition.max_consumers, reign.delivery.consumers
         if most is None or not key[1] or key in consumers:
             return ""
-        count = sum(1 for _, number in consumers if number)
+        count = reign.delivery.consumer_count
         if count < most:
             return ""
         return f"the queue has {count} consumers, its policy says max-consumers {most}"
@@ -81,8 +79,9 @@ class HandOuts:
         """Somebody has disconnected one consumer: what it held goes back, counted."""
         delivery, key = self._reign.delivery, (session, consumer)
         if key in delivery.consumers:
-            for number in [n for n, handout in delivery.open.items() if handout.key == key]:
-                self._settling.drop(number)
+            for number, handout in delivery.holdings(session):
+                if handout.key == key:
+                    self._settling.drop(number)
             self._cancel(key, why)
 
     def end_overdue(self, now_ms: int) -> None:
@@ -133,14 +132,12 @@ class HandOuts:
     def _recall(self) -> None:
         """A consumer waits while handles hold messages that no call has asked for."""
         delivery = self._reign.delivery
-        if not delivery.open or delivery.ready or not delivery.hungry:
+        if not delivery.fetching or delivery.ready or not delivery.hungry:
             return
-        hungry = [key for key, seat in delivery.consumers.items() if seat.wants > 0]
-        for holder, newest in delivery.holders(0).items():
-            # Once for each hand-out: who was asked has given back all that nobody had seen.
-            others_wait = any(other != holder for other in hungry)
-            if others_wait and self._recalled.get(holder) != newest:
-                self._recalled[holder] = newest
+        for holder in list(delivery.fetching):
+            # Once for all that it has fetched by now: it gives back all that nobody had seen.
+            if delivery.is_hungry_beside(holder):
+                del delivery.fetching[holder]
                 self._reign.reply(holder[0], Recall(holder[1]))
 
     def move_horizon(self) -> None:

@@ -35,7 +35,7 @@ def counts(reign: Reign, body: Inquire) -> Counts:
         body.request,
         delivery.ready.count,
         delivery.unacknowledged,
-        sum(1 for key in delivery.consumers if key[1] != 0),
+        delivery.consumer_count,
         state.next_sequence,
         0,
         reign.delays.count,

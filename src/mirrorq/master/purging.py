@@ -26,7 +26,7 @@ class Purging:
         reign = self._reign
         holders = {
             session: reign.attachments.number_of(session)
-            for session, _ in reign.delivery.holders(0)
+            for session, _ in reign.delivery.fetchers()
             if session in reign.attachments
         }
         until_ms = now_ms + reign.config.failure_ms

@@ -60,7 +60,7 @@ def _ack_by_sequence() -> Sequence[Patch]:
                 self.unacknowledged -= known.left.remove(first, last)
                 found.append((first, last))
             if not known.left:
-                del self.open[number]
+                self._close(number)
         for priority in self.ready.priorities:
             lane = self.ready.lane(priority)
             for first, last in lane.within(piece.first, piece.last):

@@ -1,0 +1,57 @@
+"""How much work a call is: the bytecodes that it executes, which no clock and no load changes."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = ["Work", "work_of"]
+
+NAMED_COUNT = 5
+CORE = "/mirrorq/"
+TESTS = "/testing/"
+
+
+class Work:
+    """What a call did."""
+
+    def __init__(self, by_code: Counter[CodeType]) -> None:
+        self._by_name: Counter[str] = Counter()
+        for code, count in by_code.items():
+            self._by_name[f"{code.co_filename.rpartition('/')[2]} {code.co_qualname}"] += count
+        self.count = self._by_name.total()
+        """Bytecodes of the Python code that it ran in this thread."""
+
+    def growth_text(self, before: Work) -> str:
+        """Where it did more than another call did, the most first."""
+        more = self._by_name - before._by_name
+        return ", ".join(f"{name}: {count} more" for name, count in more.most_common(NAMED_COUNT))
+
+
+def work_of(call: Callable[[], object], *, under: str = CORE) -> Work:
+    """Count what a call does in files of this folder, what only tests use left out.
+
+    Loops within C (a copy of a list, a `min` of plain numbers) count as one bytecode: they cost a
+    hundredth of what the same loop costs in Python.
+    """
+    by_code: Counter[CodeType] = Counter()
+
+    def on_event(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+        if event == "opcode":
+            by_code[frame.f_code] += 1
+        elif event == "call":
+            name = frame.f_code.co_filename
+            frame.f_trace_opcodes = under in name and TESTS not in name
+            frame.f_trace_lines = False
+        return on_event
+
+    before = sys.gettrace()
+    sys.settrace(on_event)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return Work(by_code)
