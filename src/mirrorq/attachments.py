@@ -3,6 +3,9 @@
 Requests of an attachment count 1, 2, 3, … and replies do: a gap means that something was lost on
 the way, is answered with Detached, and the handle attaches anew. A handle whose link to its node
 broke has to do so, too; who does not in time is gone.
+
+A client's handle has a session at each node where its client enters, one after the other: its
+*line*. Of a line only the newest session is served, and what the one before it had is its own.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Collection, Iterator
 from attrs import define, field
 
 from mirrorq.flow import Told
-from mirrorq.messages import Detached, Reply, SessionId, SessionReply, SessionRequest
+from mirrorq.messages import Attach, Detached, Reply, SessionId, SessionReply, SessionRequest
 
 __all__ = ["Attachment", "Attachments"]
 
@@ -28,6 +31,9 @@ class Attachment:
     producer: int = 0
     owner: str = ""
     """The key of a client."""
+    line: int = 0
+    """Of a client's handle, see `Attach`; 0: it is on a node."""
+    turn: int = 0
     lost_ms: int | None = None
     """When the link to the session's node broke; None once it has attached again."""
     told: Told = field(factory=Told)
@@ -42,6 +48,8 @@ class Attachments:
         self._queue_id = queue_id
         self._reign = reign
         self._open: dict[SessionId, Attachment] = {}
+        self._lines: dict[tuple[str, int], SessionId] = {}
+        """(owner, line) -> its newest session: that one is attached."""
         self._has_lost = False
         """The link to some session's node broke."""
 
@@ -64,13 +72,32 @@ class Attachments:
 
     # --- Numbers --------------------------------------------------------------------------
 
-    def begin(self, request: SessionRequest) -> Attachment | None:
-        """Attach, in place of an older attachment of that session; None: it is older itself."""
-        if self.number_of(request.session) >= request.attachment:
+    def begin(self, request: SessionRequest, body: Attach) -> Attachment | None:
+        """Attach, in place of an older attachment of that session; None: it is older itself, or
+        its client has gone on to another entry node."""
+        session = request.session
+        if self.number_of(session) >= request.attachment:
             return None
-        attachment = Attachment(request.attachment, requests=request.number)
-        self._open[request.session] = attachment
+        former = self._lines.get((body.owner, body.line))
+        if former not in (None, session) and self._open[former].turn >= body.turn:
+            return None
+        self.end(session)
+        attachment = Attachment(
+            request.attachment,
+            requests=request.number,
+            owner=body.owner,
+            line=body.line,
+            turn=body.turn,
+        )
+        self._open[session] = attachment
+        if body.line:
+            self._lines[body.owner, body.line] = session
         return attachment
+
+    def former(self, session: SessionId, body: Attach) -> SessionId | None:
+        """The session that this handle had at its client's entry node before this one."""
+        former = self._lines.get((body.owner, body.line))
+        return None if former == session else former
 
     def accept(self, request: SessionRequest) -> Attachment | None:
         """Take the next request of an attachment; say Detached when one before it was lost."""
@@ -106,7 +133,12 @@ class Attachments:
 
     def end(self, session: SessionId) -> Attachment | None:
         """The session is gone. Returns what it had."""
-        return self._open.pop(session, None)
+        attachment = self._open.pop(session, None)
+        if attachment is not None:
+            line = attachment.owner, attachment.line
+            if self._lines.get(line) == session:
+                del self._lines[line]
+        return attachment
 
     # --- Broken links ---------------------------------------------------------------------
 

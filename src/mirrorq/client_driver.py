@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from attrs import define, field
+from msgspec.structs import replace
 
 from mirrorq import clock
 from mirrorq.client_flow import Outflow, Parts, Window
@@ -85,6 +87,8 @@ class _Port:
     """The newest that the port was told of."""
     events: list[SessionEvent] = field(factory=list)
     wake_ms: int | None = None
+    line: int = field(factory=lambda: secrets.randbits(63))
+    """By it a queue's master knows that a session goes on with what another one held."""
 
 
 @define(eq=False)
@@ -294,6 +298,8 @@ class ClientDriver:
                 for request in requests:
                     if isinstance(request.request, Attach):
                         self._outflow.forget(known.number)
+                        attach = replace(request.request, line=known.line, turn=self._hello)
+                        request = replace(request, request=attach)
                     self._outflow.offer(known.number, encode(request))
             except ProtocolError as error:
                 known.events.append(Closed(str(error)))

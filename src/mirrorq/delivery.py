@@ -488,6 +488,14 @@ class Delivery:
         """Open hand-outs of one session, by number."""
         return [(number, self.open[number]) for number in self._held.get(session, ())]
 
+    def rename(self, former: SessionId, session: SessionId) -> None:
+        """What one session holds, and what it has settled, is another one's from now on."""
+        for _, handout in self.holdings(former):
+            handout.key = (session, handout.key[1])
+        for number, (holder, taken) in self._taken.items():
+            if holder == former:
+                self._taken[number] = (session, taken)
+
     def handed_before(self, at_ms: int) -> list[int]:
         """Open hand-outs made before this time, the oldest first."""
         old = []

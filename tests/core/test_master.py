@@ -98,10 +98,19 @@ class Queue:
             self.files.apply(write)
             self.step(Persisted(number))
 
-    def attach(self, session: SessionId, held: tuple[HandOut, ...] = (), producer: int = 0) -> None:
+    def attach(
+        self,
+        session: SessionId,
+        held: tuple[HandOut, ...] = (),
+        producer: int = 0,
+        *,
+        owner: str = "",
+        line: int = 0,
+        turn: int = 0,
+    ) -> None:
         attachment = self._numbers.get(session, (0, 0))[0] + 1
         self._numbers[session] = (attachment, 0)
-        self.ask(session, Attach(held, producer))
+        self.ask(session, Attach(held, producer, owner, line, turn))
 
     def ask(self, session: SessionId, request: Request, skip: int = 0) -> None:
         attachment, number = self._numbers[session]
@@ -186,6 +195,92 @@ def test_a_request_of_another_reign_is_dropped(queue: Queue) -> None:
     queue.epoch = 7
     queue.ask(ONE, Ping())
     assert queue.heard() == []
+
+
+# --- A client's handle at another entry node ------------------------------------------
+
+
+LINE = 77
+"""Of one client's handle."""
+LATER = SessionId("b", 1, 1)
+"""Its session at the entry node after that of ONE."""
+
+
+def queue_of_a_client(count: int, credit: int) -> tuple[Queue, list[HandOut]]:
+    """A queue with messages, so many of them handed to a client's first session."""
+    queue = Queue()
+    queue.attach(ONE, line=LINE, turn=1)
+    queue.sync()
+    producer = queue.open_producer()
+    queue.publish(producer, 1, count)
+    queue.sync()
+    queue.consume(credit=credit)
+    return queue, queue.pieces()
+
+
+def test_what_the_entry_node_before_had_comes_first() -> None:
+    """P2: a client goes on at another entry node before anybody has taken its session at the
+    last one for gone. What no call had returned there comes before all that is behind it: it was
+    seen by nobody, so it is handed out as for the first time."""
+    queue, (first,) = queue_of_a_client(10, 5)
+    assert (first.first, first.last) == (1, 5)
+    seen = HandOut(first.epoch, first.number, 1, 1, 1)
+    queue.attach(LATER, held=(seen,), line=LINE, turn=2)
+    queue.consume(LATER, 4)
+    assert [(p.first, p.last, p.count) for p in queue.pieces(LATER)] == [(2, 5, 1)]
+    queue.ask(LATER, Settle(1, "ack", (seen,)))
+    queue.sync()
+    assert queue.heard(LATER) == [Settled(1, (), "")]
+    assert (queue.replica.state.live.first, queue.replica.state.live.count) == (2, 9)
+
+
+def test_an_ack_of_the_session_before_is_not_refused() -> None:
+    """It was taken and its answer was lost with the entry node: asked again it is done."""
+    queue, pieces = queue_of_a_client(3, 3)
+    queue.ask(ONE, Settle(1, "ack", tuple(pieces)))
+    queue.sync()
+    queue.attach(LATER, held=tuple(pieces), line=LINE, turn=2)
+    queue.ask(LATER, Settle(1, "ack", tuple(pieces)))
+    queue.sync()
+    assert [r for r in queue.heard(LATER) if isinstance(r, Settled)] == [Settled(1, (), "")]
+
+
+def test_an_exclusive_consumer_follows_its_client() -> None:
+    """Its own place at the entry node before does not keep it out."""
+    queue = Queue()
+    queue.attach(ONE, line=LINE, turn=1)
+    queue.sync()
+    queue.ask(ONE, Subscribe(1, 1, exclusive=True))
+    queue.attach(LATER, line=LINE, turn=2)
+    queue.ask(LATER, Subscribe(1, 1, exclusive=True))
+    queue.sync()
+    assert queue.heard(LATER) == [Attached()]
+
+
+def test_a_session_that_its_client_has_left_does_not_come_back() -> None:
+    """What its entry node had still to pass on comes last: nothing is handed to it any more."""
+    queue, (first,) = queue_of_a_client(10, 1)
+    queue.attach(LATER, line=LINE, turn=2)
+    queue.heard()
+    queue.attach(ONE, held=(first,), line=LINE, turn=1)
+    queue.consume()
+    assert queue.heard() == [Detached(), Detached()]
+    queue.consume(LATER, 10)
+    assert [(p.first, p.last) for p in queue.pieces(LATER)] == [(1, 10)]
+
+
+@pytest.mark.parametrize(("owner", "line"), [("another key", LINE), ("", LINE + 1), ("", 0)])
+def test_nobody_takes_what_another_holds(owner: str, line: int) -> None:
+    """A number that is another handle's, or another key's, names no session to go on with."""
+    queue, (first,) = queue_of_a_client(10, 5)
+    queue.attach(LATER, held=(first,), owner=owner, line=line, turn=2)
+    queue.consume(LATER, 10)
+    assert [(p.first, p.last) for p in queue.pieces(LATER)] == [(6, 10)]
+    queue.ask(LATER, Settle(1, "ack", (first,)))
+    queue.sync()
+    (settled,) = queue.heard(LATER)
+    assert isinstance(settled, Settled)
+    assert settled.refused == (first,)
 
 
 # --- Producers ------------------------------------------------------------------------

@@ -355,3 +355,34 @@ def test_a_hundred_clients_and_one_that_stands_still(
     everything = {b"held1", b"held2", *(b"%d" % n for n in range(100))}
     assert sorted(first + others + left) == sorted(everything)
     stopped.kill()
+
+
+def test_a_worker_keeps_its_order_at_the_next_entry_node(
+    cluster: Cluster, connecting: Connecting
+) -> None:
+    """P2: the node through which a worker has come is frozen, the master lives, and the worker
+    goes on through another node long before anybody misses the first. What waited in its process,
+    in no callback yet, comes next and in order; its acks count; nothing comes twice."""
+    cluster.found("abc")
+    cluster.open("orders", "b")
+    cluster.wait_in_sync(2, on="b")
+    client = connecting(cluster, "ac")
+    queue = client.queue("orders")
+    goes_on = threading.Event()
+    seen: list[tuple[int, bool]] = []
+    acks: list[mirrorq.Settlement] = []
+
+    def work(message: Message) -> None:
+        seen.append((int(message.body), message.redelivered))
+        assert goes_on.wait(WAIT_S)
+        acks.append(message.ack())
+
+    consumer = queue.consume(work, prefetch=10)
+    queue.put_many([b"%d" % number for number in range(40)]).result(WAIT_S)
+    until(lambda: consumer.unsettled == 10)
+    cluster["a"].signal(signal.SIGSTOP)
+    until(lambda: client.entry_node == "c" and consumer.unsettled == 10)
+    goes_on.set()
+    until(lambda: len(acks) >= 40)
+    assert seen == [(number, False) for number in range(40)]
+    assert [ack.exception(WAIT_S) for ack in acks] == [None] * 40

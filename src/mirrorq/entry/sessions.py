@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import define, field
+from msgspec.structs import replace
 
 from mirrorq.client_flow import Seat
 from mirrorq.engine_events import FromSession, SessionClosed
@@ -237,7 +238,7 @@ class Sessions:
                 self._refuse(session, why)
                 return
         if isinstance(body, Attach):
-            body = Attach(body.held, body.producer, self._link.key)
+            body = replace(body, owner=self._link.key)
         if isinstance(body, Credit):
             seat = session.seats.get(body.number)
             if seat is not None and not body.total:

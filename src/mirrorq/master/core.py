@@ -205,19 +205,33 @@ class Master:
 
     def _attach(self, now_ms: int, request: SessionRequest, body: Attach) -> None:
         session = request.session
-        attachment = self.attachments.begin(request)
+        former = self.attachments.former(session, body)
+        attachment = self.attachments.begin(request, body)
         if attachment is None:
             return
-        if self._reign.delivery.has_consumer(session):
+        if self._reign.delivery.has_consumer(former or session):
             # It subscribes again next.
             self.vacancy.expect(now_ms + self._config.failure_ms)
+        if former is not None:
+            self._succeed(former, session)
         self.disuse.use(now_ms)
         self.hand_outs.attach(session, body.held)
-        attachment.owner = body.owner
         if body.producer:
             self.producers.attach(session, attachment, body.producer)
         self.level.tell(session, attachment)
         self._reign.reply(session, Attached())
+
+    def _succeed(self, former: SessionId, session: SessionId) -> None:
+        """A client has gone on to another entry node: what its handle held is the new session's.
+
+        Before anything more is handed to it: what waits at the node that it has left would come
+        behind that, out of order (P2), and acks of what it holds would be another session's.
+        """
+        attachment = self.attachments.end(former)
+        if attachment is not None:
+            self.producers.drop(former, attachment)
+        self.confirms.forget(former)
+        self.hand_outs.succeed(former, session)
 
     def _serve(
         self, now_ms: int, session: SessionId, attachment: Attachment, body: Request

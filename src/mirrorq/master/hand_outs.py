@@ -68,6 +68,12 @@ class HandOuts:
                 piece = HandOut(epoch, number, first, last, handout.count)
                 delivery.give_back(delivery.take(session, piece))
 
+    def succeed(self, former: SessionId, session: SessionId) -> None:
+        """A handle goes on as another session: what it holds is that one's."""
+        delivery = self._reign.delivery
+        delivery.unsubscribe_session(former)
+        delivery.rename(former, session)
+
     def drop(self, session: SessionId) -> None:
         """The session is gone: what it held goes back, counted."""
         delivery = self._reign.delivery

@@ -31,6 +31,11 @@ class Attach(Struct, frozen=True, gc=False):
     producer: int
     owner: str = ""
     """The key of the client. Its entry node puts it in."""
+    line: int = 0
+    """A number that a client's handle keeps wherever its client enters; at each entry node it has
+    a session of its own. Random, 63 bits. 0: the handle is on a node, and never moves."""
+    turn: int = 0
+    """Grows with each entry node of the client."""
 
 
 class OpenProducer(Struct, frozen=True, gc=False):
