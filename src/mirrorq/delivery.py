@@ -490,8 +490,15 @@ class Delivery:
 
     def rename(self, former: SessionId, session: SessionId) -> None:
         """What one session holds, and what it has settled, is another one's from now on."""
-        for _, handout in self.holdings(former):
+        held = self._held.pop(former, {})
+        if held:
+            self._held.setdefault(session, {}).update(held)
+        for number in held:
+            handout = self.open[number]
             handout.key = (session, handout.key[1])
+        if (former, 0) in self.fetching:
+            del self.fetching[former, 0]
+            self.fetching[session, 0] = None
         for number, (holder, taken) in self._taken.items():
             if holder == former:
                 self._taken[number] = (session, taken)
