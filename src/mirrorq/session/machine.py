@@ -157,6 +157,7 @@ class Session:
         self._call_number = 0
         self._requests: list[SessionRequest] = []
         self._output: list[Output] = []
+        self._recalls: list[Output] = []
 
     # --- Calls (between steps; take effect at the next `flush`) ---------------------------
 
@@ -279,7 +280,9 @@ class Session:
                     self._close(event.reason)
         if self._is_pending and now_ms - self._heard_ms >= self._config.failure_ms:
             self._nudge(now_ms)
-        output, self._output = self._output, []
+        # Recalls last: what came behind one in the same step goes back with what was before it.
+        output, self._output = [*self._output, *self._recalls], []
+        self._recalls.clear()
         return output
 
     def flush(self, now_ms: int) -> tuple[SessionRequest, ...]:
@@ -545,7 +548,7 @@ class Session:
                 if query is not None:
                     self._output.append(QueryDone(query.token, reply))
             case Recall():
-                self._output.append(GiveBack(reply.consumer, reply.number))
+                self._recalls.append(GiveBack(reply.consumer, reply.number))
             case ConsumerRefused():
                 self._consumers.pop(reply.number, None)
                 self._output.append(ConsumerFailed(reply.number, reply.why))
