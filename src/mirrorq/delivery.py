@@ -26,8 +26,9 @@ from mirrorq.ranges import RangeSet
 
 ConsumerKey = tuple[SessionId, int]
 
-TAKEN_COUNT = 4096
-"""Hand-outs whose settlements are remembered for a session that asks again."""
+BACK_COUNT = 16_384
+"""Hand-outs of which it is remembered what went back: some 4 MB. Beyond them an ack that comes
+late counts as done when its message has ended since, whoever ended it."""
 DELIVER_COUNT = 4096
 """Messages in one Deliver: bounds its size together with the byte bound of the driver."""
 
@@ -95,9 +96,9 @@ class Delivery:
         no call waits for, and that hold something still."""
         self._held: dict[SessionId, dict[int, None]] = {}
         """Open hand-outs of each session."""
-        self._taken: dict[int, tuple[SessionId, RangeSet]] = {}
-        """Hand-out number -> what of it was settled, and by whom: a settlement whose answer
-        was lost comes again in the next attachment, and is no other one's."""
+        self._back: dict[int, RangeSet] = {}
+        """Hand-out number -> what of it went back. All else that was handed out, is open no more
+        and lives no more was settled under that number: an ack that comes again is told so."""
         self._waiting: dict[ConsumerKey, int] = {}
         """Consumers that wait for messages, and for how many: the one whose turn it is first."""
         self._wanted = 0
@@ -381,7 +382,6 @@ class Delivery:
         found = handout.left.within(piece.first, piece.last)
         for first, last in found:
             self.unacknowledged -= handout.left.remove(first, last)
-            self._remember(session, piece.number, first, last)
         if not handout.left:
             self._close(piece.number)
         return found
@@ -397,6 +397,22 @@ class Delivery:
             self.fetching.pop((session, 0), None)
         return handout
 
+    def take_back(self, session: SessionId, piece: HandOut) -> list[Range]:
+        """`take`, of what comes again."""
+        found = self.take(session, piece)
+        if piece.epoch == self._epoch:
+            self._note_back(piece.number, found)
+        return found
+
+    def _note_back(self, number: int, ranges: list[Range]) -> None:
+        if not ranges:
+            return
+        back = self._back.setdefault(number, RangeSet())
+        for first, last in ranges:
+            back.add(first, last)
+        if len(self._back) > BACK_COUNT:
+            del self._back[next(iter(self._back))]
+
     def may_take(self, session: SessionId, piece: HandOut) -> bool:
         """Whether `take` would close all of this piece; nothing changes."""
         if piece.epoch != self._epoch:
@@ -407,12 +423,6 @@ class Delivery:
                 return False
             found = sum(b - a + 1 for a, b in handout.left.within(piece.first, piece.last))
         return found == piece.last - piece.first + 1
-
-    def _remember(self, session: SessionId, number: int, first: int, last: int) -> None:
-        _, taken = self._taken.setdefault(number, (session, RangeSet()))
-        taken.add(first, last)
-        if len(self._taken) > TAKEN_COUNT:
-            del self._taken[next(iter(self._taken))]
 
     def unhand(self, key: ConsumerKey, piece: HandOut) -> None:
         """A hand-out that was decided and not sent: as if it had not been."""
@@ -433,12 +443,33 @@ class Delivery:
             self._close(piece.number)
         self.give_back(back)
 
-    def taken_before(self, session: SessionId, piece: HandOut) -> list[Range]:
-        """What of a piece of this reign the same session has settled already."""
-        known = self._taken.get(piece.number)
-        if known is None or known[0] != session or piece.epoch != self._epoch:
-            return []
-        return known[1].within(piece.first, piece.last)
+    def is_known(self, piece: HandOut) -> bool:
+        """Whether it may have been settled before: by a request that comes again now, of whichever
+        session. A hand-out goes to one handle, so its name is proof enough of whose it was."""
+        if piece.epoch != self._epoch:
+            return piece.epoch >= self._state.fence
+        return piece.number <= self._number
+
+    def open_of(self, piece: HandOut) -> list[Range]:
+        """What of a piece of this reign is open."""
+        handout = self.open.get(piece.number) if piece.epoch == self._epoch else None
+        return [] if handout is None else handout.left.within(piece.first, piece.last)
+
+    def unsettled(self, piece: HandOut) -> RangeSet:
+        """What of a piece that is open no more did not end by its ack, as far as the applied state
+        tells: it lives, or has gone back and whoever was handed it next has ended it.
+
+        Of an earlier reign it is not known who has ended what lives no more: its ack may have been
+        applied before the failover.
+        """
+        found = RangeSet(self._state.live.within(piece.first, piece.last))
+        coming = max(piece.first, self._state.next_sequence)
+        if coming <= piece.last:
+            found.add(coming, piece.last)
+        back = self._back.get(piece.number) if piece.epoch == self._epoch else None
+        for first, last in back.within(piece.first, piece.last) if back is not None else ():
+            found.add(first, last)
+        return found
 
     def _take_inherited(self, piece: HandOut) -> list[Range]:
         """An ack across a promotion: the count decides whether it is still this message's.
@@ -465,16 +496,6 @@ class Delivery:
                     if same and state.raised_by_promotion(sequence):
                         yield run, sequence
 
-    def already_ended(self, piece: HandOut) -> list[Range]:
-        """What of a piece of an earlier reign has been settled since: its ack was applied
-        before the failover, or somebody else's was."""
-        if piece.epoch < self._state.fence:
-            return []
-        gone = RangeSet(((piece.first, min(piece.last, self._state.next_sequence - 1)),))
-        for first, last in self._state.live.within(piece.first, piece.last):
-            gone.remove(first, last)
-        return list(gone)
-
     def give_back(self, ranges: list[Range]) -> None:
         """Seen by nobody, or returned by an op that is now applied: ready again."""
         for first, last in ranges:
@@ -489,7 +510,7 @@ class Delivery:
         return [(number, self.open[number]) for number in self._held.get(session, ())]
 
     def rename(self, former: SessionId, session: SessionId) -> None:
-        """What one session holds, and what it has settled, is another one's from now on."""
+        """What one session holds is another one's from now on."""
         held = self._held.pop(former, {})
         if held:
             self._held.setdefault(session, {}).update(held)
@@ -499,9 +520,6 @@ class Delivery:
         if (former, 0) in self.fetching:
             del self.fetching[former, 0]
             self.fetching[session, 0] = None
-        for number, (holder, taken) in self._taken.items():
-            if holder == former:
-                self._taken[number] = (session, taken)
 
     def handed_before(self, at_ms: int) -> list[int]:
         """Open hand-outs made before this time, the oldest first."""
@@ -529,6 +547,7 @@ class Delivery:
         """Close a whole hand-out; return what was open of it."""
         handout = self._close(number)
         self.unacknowledged -= handout.left.count
+        self._note_back(number, list(handout.left))
         return list(handout.left)
 
     def add_ready(self, first: int, last: int, priority: int = 0) -> None:

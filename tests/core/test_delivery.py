@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mirrorq.columns import Sizes
-from mirrorq.delivery import ConsumerSeat, Delivery
+from mirrorq.delivery import BACK_COUNT, ConsumerSeat, Delivery
 from mirrorq.messages import AckOp, HandOut, HorizonOp, PromotedOp, ReturnOp, SessionId
 from mirrorq.queue_state import QueueState
 
@@ -223,7 +223,32 @@ def test_an_ack_that_was_applied_before_the_failover_is_known_to_be_done() -> No
     state = _state(3)
     state.apply(op(3, AckOp(((2, 2),))))
     after = _promoted(state)
-    assert after.already_ended(HandOut(1, 1, 1, 3, 1)) == [(2, 2)]
+    assert after.is_known(HandOut(1, 1, 1, 3, 1))
+    assert list(after.unsettled(HandOut(1, 1, 1, 3, 1))) == [(1, 1), (3, 3)]
+
+
+def test_no_message_that_never_was_is_known_to_be_done() -> None:
+    """An ack of sequences that nobody has published, or of a hand-out that nobody was given."""
+    delivery = _delivery(_state(1), ONE)
+    _pieces(delivery)
+    assert list(delivery.unsettled(HandOut(1, 1, 2, 9, 1))) == [(2, 9)]
+    assert not delivery.is_known(HandOut(1, 2, 1, 1, 1))
+
+
+def test_what_is_remembered_of_returns_is_bounded() -> None:
+    """Whatever has gone back: of the newest so many hand-outs it is known, and an older one whose
+    message somebody else has ended since counts as done."""
+    state = _state(1)
+    delivery = _delivery(state, ONE, credit=1 << 60)
+    for _ in range(BACK_COUNT + 1):
+        ((_, piece),) = _pieces(delivery)
+        delivery.give_back(delivery.take_back(ONE, piece))
+    assert len(delivery._back) == BACK_COUNT
+    ((_, last),) = _pieces(delivery)
+    assert delivery.take(ONE, last) == [(1, 1)]
+    state.apply(op(3, AckOp(((1, 1),))))
+    unsettled = [n for n in range(1, last.number + 1) if delivery.unsettled(HandOut(1, n, 1, 1, 1))]
+    assert unsettled == list(range(2, last.number))
 
 
 def test_only_what_lives_comes_back() -> None:

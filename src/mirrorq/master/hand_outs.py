@@ -66,7 +66,7 @@ class HandOuts:
                 unseen.remove(first, last)
             for first, last in list(unseen):
                 piece = HandOut(epoch, number, first, last, handout.count)
-                delivery.give_back(delivery.take(session, piece))
+                delivery.give_back(delivery.take_back(session, piece))
 
     def succeed(self, former: SessionId, session: SessionId) -> None:
         """A handle goes on as another session: what it holds is that one's."""

@@ -28,6 +28,10 @@ from mirrorq.ranges import RangeSet
 __all__ = ["Duties", "PendingSettle", "Settling"]
 
 
+WENT_BACK = "the message went back to the queue or was settled by somebody else"
+"""Why a settlement is refused, as a rule."""
+
+
 @define
 class PendingSettle:
     """An answer that waits."""
@@ -36,6 +40,9 @@ class PendingSettle:
     request: int
     refused: tuple[HandOut, ...]
     why: str
+    late: tuple[HandOut, ...] = ()
+    """Not open any more: whether this is their ack come again is seen when all ops before it are
+    applied."""
 
 
 @define
@@ -75,36 +82,50 @@ class Settling:
             return
         if body.kind == "move" and not (body.target and self._departures.may_go_to(body.target)):
             why = f"queue {body.target}, to which it was to be moved, is deleted"
-            self._settles.append(PendingSettle(session, body.request, body.handouts, why))
+            pending = PendingSettle(session, body.request, (), why)
+            for piece in body.handouts:
+                self._judge(pending, piece, [])
+            self._settles.append(pending)
             return
-        refused: list[HandOut] = []
+        pending = PendingSettle(session, body.request, (), "")
         for piece in body.handouts:
-            refused.extend(self._settle(session, body, piece))
+            self._settle(pending, body, piece)
         if body.kind != "giveback":
-            why = "the message went back to the queue or was settled by somebody else"
-            pending = PendingSettle(session, body.request, tuple(refused), why if refused else "")
             self._settles.append(pending)
 
-    def _settle(self, session: SessionId, body: Settle, piece: HandOut) -> list[HandOut]:
-        """Settle one piece; return what of it is not the session's to settle."""
-        delivery = self._reign.delivery
-        before = delivery.taken_before(session, piece)
-        taken = RangeSet(delivery.take(session, piece))
+    def _settle(self, pending: PendingSettle, body: Settle, piece: HandOut) -> None:
+        """Settle one piece; note what of it is not the session's to settle, or not any more."""
+        delivery, session = self._reign.delivery, pending.session
+        goes_back = body.kind in ("giveback", "nack")
+        taken = (delivery.take_back if goes_back else delivery.take)(session, piece)
         if body.kind == "giveback":
-            delivery.give_back(list(taken))
-            return []
+            delivery.give_back(taken)
+            return
         if body.kind == "nack" and body.delay_ms:
             due_us = min(self._reign.log.wall_us + body.delay_ms * 1000, NUMBER_MAX)
-            self._reign.delays.give_back(list(taken), due_us)
+            self._reign.delays.give_back(taken, due_us)
         else:
             self._way_of(body).extend(taken)
-        done = taken.copy()
-        for first, last in before:
-            done.add(first, last)
-        if piece.epoch != self._reign.epoch:
-            for first, last in delivery.already_ended(piece):
-                done.add(first, last)
-        return _pieces_without(piece, done)
+        self._judge(pending, piece, taken, goes_back=goes_back)
+
+    def _judge(
+        self,
+        pending: PendingSettle,
+        piece: HandOut,
+        taken: list[Range],
+        *,
+        goes_back: bool = False,
+    ) -> None:
+        """Note what of a piece is refused, or may have been settled before."""
+        delivery = self._reign.delivery
+        if not delivery.is_known(piece):
+            pending.refused += _pieces_without(piece, taken)
+            return
+        held = delivery.open_of(piece)
+        pending.refused += tuple(_part(piece, first, last) for first, last in held)
+        if goes_back and piece.epoch == self._reign.epoch:
+            return  # it has gone back: by this nack when it came first, or with its consumer
+        pending.late += _pieces_without(piece, (*taken, *held))
 
     def _way_of(self, body: Settle) -> list[Range]:
         """Where this step's messages settled in this way are gathered."""
@@ -183,6 +204,13 @@ class Settling:
         """So many messages have ended, when all that is in the log by now is stable."""
         self._duty().purges.append((session, request, count))
 
+    def _settled(self, settle: PendingSettle) -> Settled:
+        """The answer, now that all before it is applied."""
+        refused, unsettled = settle.refused, self._reign.delivery.unsettled
+        for piece in settle.late:
+            refused += tuple(_part(piece, first, last) for first, last in unsettled(piece))
+        return Settled(settle.request, refused, settle.why or (WENT_BACK if refused else ""))
+
     def discharge(self, lsn: int) -> None:
         """The op is stable and applied: answer who waits for it."""
         duties = self._duties.pop(lsn, None)
@@ -190,14 +218,18 @@ class Settling:
             return
         reply = self._reign.reply
         for settle in duties.settles:
-            reply(settle.session, Settled(settle.request, settle.refused, settle.why))
+            reply(settle.session, self._settled(settle))
         for session, request, count in duties.purges:
             reply(session, Purged(request, count))
 
 
-def _pieces_without(piece: HandOut, done: Iterable[Range]) -> list[HandOut]:
+def _pieces_without(piece: HandOut, done: Iterable[Range]) -> tuple[HandOut, ...]:
     """The parts of a hand-out that are not in `done`."""
     rest = RangeSet(((piece.first, piece.last),))
     for first, last in done:
         rest.remove(first, last)
-    return [HandOut(piece.epoch, piece.number, low, high, piece.count) for low, high in rest]
+    return tuple(_part(piece, low, high) for low, high in rest)
+
+
+def _part(piece: HandOut, first: int, last: int) -> HandOut:
+    return HandOut(piece.epoch, piece.number, first, last, piece.count)
