@@ -83,6 +83,10 @@ def leave_ack_open(made: Journal) -> None:
     made.deliveries[1].acked = "open"
 
 
+def refuse_ack(made: Journal) -> None:
+    made.deliveries[1].acked = "refused"
+
+
 def revive(made: Journal) -> None:
     made.ended = {2: ("expired", 11)}
 
@@ -97,6 +101,7 @@ VIOLATIONS: list[tuple[Callable[[Journal], list[str]], Callable[[Journal], None]
     (checkers.duplicated, repeat_first),
     (checkers.undercounted, undercount),
     (checkers.undone_acks, undo),
+    (checkers.misrefused, refuse_ack),
     (checkers.revived, revive),
     (checkers.unresolved, leave_open),
     (checkers.unresolved, leave_ack_open),
@@ -119,6 +124,27 @@ def test_a_redelivery_is_no_violation() -> None:
     made = journal()
     again(made, time_ms=50)
     assert checkers.all_of_journal(made) == []
+
+
+def test_a_refused_ack_is_right_where_its_message_comes_again_or_ended_otherwise() -> None:
+    """Handed out before does not count: the one that was refused is to be followed by another."""
+    made = journal()
+    refuse_ack(made)
+    made.deliveries[1].handout = (2, 1)
+    again(made, time_ms=5, acked="ok")
+    assert len(checkers.misrefused(made)) == 1
+    made.deliveries[-1].handout = (2, 2)
+    assert checkers.misrefused(made) == []
+    made.deliveries.pop()
+    assert len(checkers.misrefused(made)) == 1
+    made.ended = {2: ("acked", 20)}
+    assert len(checkers.misrefused(made)) == 1
+    made.ended = {2: ("expired", 20)}
+    assert checkers.misrefused(made) == []
+    made.ended, made.unclean_ms = None, [5]
+    assert len(checkers.misrefused(made)) == 1
+    made.unclean_ms = [150]
+    assert checkers.misrefused(made) == []
 
 
 def test_a_purge_excuses_only_what_was_put_before_its_end() -> None:

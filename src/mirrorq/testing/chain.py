@@ -49,8 +49,7 @@ class Mover(Consumer):
         super().__init__(cluster, node, queue_id, name, random, journal, nack_share)
 
     def _settle(self, piece: HandOut, delivery: Delivery) -> None:
-        until_ms = self.cluster.nodes[self.node].paused_until_ms
-        if not self.is_alive or self.cluster.now_ms < until_ms:
+        if not self.is_alive or self.cluster.now_ms < self.paused_until_ms:
             super()._settle(piece, delivery)
             return
         if delivery.body.startswith(DONE):

@@ -254,6 +254,38 @@ def undone_acks(journal: Journal) -> list[str]:
     return wrong
 
 
+def misrefused(journal: Journal) -> list[str]:
+    """An ack that was refused did not take effect: its message was handed out again later, or
+    something else than an ack has ended it. Who rolls back on a refusal loses nothing (after a
+    drain)."""
+    if journal.is_deleted:
+        return []
+    newest: dict[int, tuple[int, int]] = {}
+    for delivery in journal.deliveries:
+        before = newest.get(delivery.sequence, (0, 0))
+        newest[delivery.sequence] = max(before, delivery.handout)
+    return [
+        f"misrefused: {delivery.consumer}'s ack of sequence {delivery.sequence}, hand-out "
+        f"{delivery.handout}, was refused, and it never came again"
+        for delivery in journal.deliveries
+        if delivery.acked == "refused"
+        and newest[delivery.sequence] == delivery.handout
+        and not _is_ended_otherwise(journal, delivery)
+    ]
+
+
+def _is_ended_otherwise(journal: Journal, delivery: Delivery) -> bool:
+    """Whether something else than an ack of a consumer may have ended this message."""
+    attempt = journal.attempts.get(delivery.body)
+    if attempt is not None and not attempt.persistent and attempt.put_ms <= journal.cold_ms:
+        return True
+    if journal.is_past(delivery.time_ms) or delivery.sequence in journal.claimed:
+        return True
+    if journal.ended is None:
+        return bool(journal.purges)
+    return journal.ended.get(delivery.sequence, ("acked", 0))[0] != "acked"
+
+
 def early(journal: Journal, clock_gain: int) -> list[str]:
     """Nothing is handed out before its delay is over. Wall clocks run apart, by so many
     thousandths since the beginning at most."""
@@ -494,6 +526,7 @@ def all_of_journal(journal: Journal) -> list[str]:
         *duplicated(journal),
         *undercounted(journal),
         *undone_acks(journal),
+        *misrefused(journal),
         *revived(journal),
         *unresolved(journal),
     ]

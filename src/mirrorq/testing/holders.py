@@ -372,6 +372,7 @@ class Holders(Load):
             self._counts["lease"] += 1
             name, count = self._new_name("l"), self.random.randint(1, 12)
             leaser = Leaser(self.cluster, node, queue_id, name, self.random, journal, count)
+            self._place(leaser)
             self._leasers.append(leaser)
             taking_ms = self.random.randint(50, 400)
             kind = self.random.choice(("ack", "ack", "nack"))

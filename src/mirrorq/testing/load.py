@@ -18,6 +18,7 @@ from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.workload import Consumer, Getter, Journal, Producer, Purger, SimulatedHandle
 
 ASK_AGAIN_MS = 2000
+LINE_MAX = (1 << 63) - 1
 SILENT_MS = 2000
 """Who was silent so recently need not have been counted among those that run."""
 BATCHES = (1, 4, 16)
@@ -84,6 +85,8 @@ class Load:
         """In the end producers stop at once; else they put all that they were to put."""
         self.is_bulk = False
         """Messages are put by hundreds."""
+        self.clients: Random | None = None
+        """By which half of the handles are clients'; None: none is."""
 
     @property
     def life(self) -> Life:
@@ -108,6 +111,7 @@ class Load:
         """All is well again: what died is dead, and nobody gives back any more."""
         handles: list[SimulatedHandle] = [*self.producers, *self.consumers]
         for handle in handles:
+            handle.may_leave = False
             if handle.is_open and not handle.is_alive:
                 handle.die()
         for consumer in self.consumers:
@@ -174,7 +178,15 @@ class Load:
         producer.batch_max = self.random.choice(BULK_BATCHES if self.is_bulk else BATCHES)
         if self.transient_share:
             producer.persistent = self.random.random() >= self.transient_share
+        self._place(producer)
         self.producers.append(producer)
+
+    def _place(self, handle: SimulatedHandle) -> None:
+        """In its node's process, or in that of a client."""
+        if self.clients is not None and self.clients.random() < 0.5:
+            self._counts["client"] += 1
+            handle.may_leave = not self._is_quiet
+            handle.be_of_client(self.clients.randint(1, LINE_MAX), self.clients)
 
     def _tick_consumers(self) -> None:
         self.consumers = [c for c in self.consumers if c.is_open]
@@ -198,6 +210,7 @@ class Load:
         share = 0.0 if self._is_quiet else self.random.choice((0.0, 0.1, 0.4))
         self.consumers.append(self._new_consumer(node, share))
         self.consumers[-1].nack_delays_ms = self.delays_ms
+        self._place(self.consumers[-1])
 
     def _new_consumer(self, node: str, share: float) -> Consumer:
         kind: type[Consumer] = BulkConsumer if self.is_bulk else Consumer

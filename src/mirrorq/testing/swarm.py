@@ -58,6 +58,7 @@ FAN_SHARE = 0.2
 DELAY_SHARE = 0.15
 HOLD_SHARE = 0.15
 FLEETING_SHARE = 0.15
+CLIENT_SHARE = 0.25
 UNCLEAN_SHARE = 0.2
 """Of the runs with policies and without dead letters: those that may promote who is not in sync."""
 DELAYS_MS = (0, 0, 60, 1500)
@@ -106,6 +107,7 @@ class Swarm:
         fleeting: bool | None = None,
         is_short: bool | None = None,
         bulk: bool | None = None,
+        clients: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None)."""
         self.seed = seed
@@ -161,6 +163,9 @@ class Swarm:
         by_chance = is_plain and own.random() < FLEETING_SHARE
         self._has_fleeting = by_chance if fleeting is None else fleeting
         self.fleeting: Fleeting | None = None
+        entries = Random(f"{seed} clients")
+        by_chance = is_plain and entries.random() < CLIENT_SHARE
+        self._clients = entries if (by_chance if clients is None else clients) else None
         extent = Random(f"{seed} extent")
         by_chance = is_plain and extent.random() < SHORT_SHARE
         self.fault_ms, self._pace_min = FAULT_MS, 1
@@ -251,6 +256,8 @@ class Swarm:
             load.is_brief = self.fault_ms < FAULT_MS
             self.loads.append(load)
         self._start_extras(pace)
+        for load in self._all_loads:
+            load.clients = self._clients
         for node in cluster.nodes.values():
             node.commit_ms = self.random.choice((0, 1, 2, 5))
         for load in self._all_loads:

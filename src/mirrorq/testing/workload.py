@@ -7,15 +7,17 @@ happened to it into a `Journal`, in Jepsen's words, and the checkers read nothin
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from attrs import define, field
+from msgspec.structs import replace
 
 from mirrorq.engine_events import (
     MasterChange,
     MasterLinkLost,
 )
-from mirrorq.messages import HandOut, Purged, SessionId, SessionReply
+from mirrorq.messages import Attach, HandOut, Purged, SessionId, SessionReply
 from mirrorq.ranges import RangeSet
 from mirrorq.session import (
     Closed,
@@ -42,6 +44,14 @@ from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.wire import frames
 
 NEVER_MS = 1 << 62
+ENTRY_LOOK_MS = 50
+"""A client notices after this that its entry node is gone, or looks for another one again."""
+LEAVE_SHARE = 0.02
+"""How often a client leaves a node that is well, at such a look."""
+AWAY_MS = (0, 5, 50, 1500)
+"""Before it is served by another node."""
+SILENCES_MS = (0, 20, 1000)
+"""Before the node that it has left notices."""
 
 
 @define
@@ -136,11 +146,15 @@ class SimulatedHandle:
         self.name = name
         self.random = random
         self.is_open = True
+        self.may_leave = True
+        """A client leaves nodes that are well, too."""
+        self._line = self._turn = 0
+        """Of a client's handle, see `Attach`."""
         self._events: list[SessionEvent] = []
         self._due_ms: int | None = None
         """When it is stepped next."""
         self._session_id: SessionId = cluster.open_session(
-            node, queue_id, self._on_event, self._owner
+            node, queue_id, partial(self._on_event, 0), self._owner
         )
         self.session = Session(self._session_id, queue_id, cluster.config)
         self._life = cluster.nodes[node].life
@@ -171,15 +185,82 @@ class SimulatedHandle:
 
     @property
     def clock_ms(self) -> int:
-        """What the clock of its node says."""
+        """What the clock of its node says; of a client, its own."""
+        if self._line:
+            return self.cluster.now_ms
         return self.cluster.clock_ms(self.cluster.nodes[self.node])
 
     @property
     def is_alive(self) -> bool:
-        node = self.cluster.nodes[self.node]
-        return self.is_open and node.life == self._life and not self.session.closed
+        is_running = bool(self._line) or self._has_node
+        return self.is_open and is_running and not self.session.closed
 
-    def _on_event(self, event: object) -> None:
+    @property
+    def _has_node(self) -> bool:
+        return self.cluster.nodes[self.node].life == self._life
+
+    @property
+    def paused_until_ms(self) -> int:
+        return 0 if self._line else self.cluster.nodes[self.node].paused_until_ms
+
+    # --- A client's -----------------------------------------------------------------------
+
+    def be_of_client(self, line: int, random: Random) -> None:
+        """It is a client's, and its node the one by which that enters: it outlives it. Before its
+        first step.
+
+        Args:
+            line: another one for each handle.
+            random: by which its client leaves nodes that are well, too.
+        """
+        self._line = line
+        self.cluster.after(ENTRY_LOOK_MS, self._look_at_entry, random)
+
+    def _look_at_entry(self, random: Random) -> None:
+        if not self.is_alive:
+            return
+        if not self._has_node or (self.may_leave and random.random() < LEAVE_SHARE):
+            self._leave_entry(random)
+        else:
+            self.cluster.after(ENTRY_LOOK_MS, self._look_at_entry, random)
+
+    def _leave_entry(self, random: Random) -> None:
+        """As `ClientDriver._on_left`: the loss is told first, then that nobody serves.
+
+        A node that runs on notices later that its client is gone; what that had sent it may still
+        be on its way to the master.
+        """
+        self._turn += 1
+        self._events.append(LinkLost())
+        if self.session.epoch:
+            self._events.append(MasterChanged(self.session.epoch, False))
+        self.poke()
+        self.cluster.after(random.choice(SILENCES_MS), self.cluster.close_session, self._session_id)
+        self.cluster.after(random.choice(AWAY_MS), self._enter, random)
+
+    def _enter(self, random: Random) -> None:
+        """Go on at another node, as another session."""
+        if not self.is_alive:
+            return
+        cluster, queue_id = self.cluster, self.queue_id
+        names = [name for name in cluster.running if name != self.node] or cluster.running
+        name = random.choice(names) if names else None
+        catalog = None if name is None else cluster.engine(name).catalog
+        if catalog is not None and catalog.is_deleted(queue_id):
+            self._events.append(Closed("the queue was deleted"))
+        elif name is not None and catalog is not None and catalog.queue(queue_id) is not None:
+            self.node, self._life = name, cluster.nodes[name].life
+            port = partial(self._on_event, self._turn)
+            self._session_id = cluster.open_session(name, queue_id, port)
+            self.session.session = self._session_id
+            cluster.after(ENTRY_LOOK_MS, self._look_at_entry, random)
+        else:
+            cluster.after(ENTRY_LOOK_MS, self._enter, random)
+        self.poke()
+
+    def _on_event(self, turn: int, event: object) -> None:
+        if turn != self._turn:
+            return  # of a node that its client has left
         match event:
             case SessionReply():
                 self._events.append(ReplyArrived(event))
@@ -209,9 +290,8 @@ class SimulatedHandle:
             if self.is_open:
                 self.die()
             return
-        paused_until_ms = self.cluster.nodes[self.node].paused_until_ms
-        if self.cluster.now_ms < paused_until_ms:
-            self.poke(paused_until_ms - self.cluster.now_ms)
+        if self.cluster.now_ms < self.paused_until_ms:
+            self.poke(self.paused_until_ms - self.cluster.now_ms)
             return
         events, self._events = self._events, []
         outputs = self.session.step(self.clock_ms, events)
@@ -223,11 +303,15 @@ class SimulatedHandle:
 
     def _flush(self) -> None:
         for request in self.session.flush(self.clock_ms):
+            if self._line and isinstance(request.request, Attach):
+                attach = replace(request.request, line=self._line, turn=self._turn)
+                request = replace(request, request=attach)
             self.cluster.request(request)
         wake = self.session.wake_at_ms()
         if wake is not None:
             node = self.cluster.nodes[self.node]
-            self.poke(self.cluster.true_ms(node, wake) - self.cluster.now_ms)
+            at_ms = wake if self._line else self.cluster.true_ms(node, wake)
+            self.poke(max(at_ms - self.cluster.now_ms, 0))
 
     def take(self, outputs: list[Output]) -> None:
         """What the session tells."""
@@ -398,9 +482,8 @@ class Consumer(SimulatedHandle):
     def _settle(self, piece: HandOut, delivery: Delivery) -> None:
         if not self.is_alive:
             return
-        if self.cluster.now_ms < self.cluster.nodes[self.node].paused_until_ms:
-            until = self.cluster.nodes[self.node].paused_until_ms
-            self.cluster.at(until, self._settle, piece, delivery)
+        if self.cluster.now_ms < self.paused_until_ms:
+            self.cluster.at(self.paused_until_ms, self._settle, piece, delivery)
             return
         self._unsettled -= 1
         nack = self.random.random() < self.nack_share
