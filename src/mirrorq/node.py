@@ -80,7 +80,8 @@ class Node(Administration):
 
     Args:
         name: this node's name, one of `peers`' names when there are any.
-        path: directory of its store; made if absent.
+        path: directory of its store; made if absent. One that is not empty and holds no store is
+            refused (StoreError).
         peers: name -> endpoint of every node of the cluster, this one included. None: what
             the store knows of its cluster; with an empty store a cluster of one, without
             sockets.

@@ -18,8 +18,8 @@ from pathlib import Path
 import lmdb
 
 from mirrorq.errors import StoreError, StoreLocked
-from mirrorq.store.environment import DATA_FILE
-from mirrorq.store.offline import OfflineStore, is_store
+from mirrorq.store.environment import DATA_FILE, is_store
+from mirrorq.store.offline import OfflineStore
 from mirrorq.store.pathlock import is_open_here
 
 __all__ = ["back_up", "copied_to", "put_back"]

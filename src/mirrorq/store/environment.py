@@ -27,6 +27,7 @@ from lmdb import verify as lmdb_verify
 
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
 from mirrorq.store.extent import Extent
+from mirrorq.store.pathlock import FILE_NAME as LOCK_FILE
 from mirrorq.store.pathlock import PathLock
 from mirrorq.store.records import Damaged
 
@@ -47,6 +48,11 @@ DATA_FILE = "data.mdb"
 NO_TXN = 1 << 64
 """Greater than the number of any transaction."""
 
+OVERLOOKED = ("lost+found", ".gitignore", ".gitkeep", ".keep", ".DS_Store", ".snapshot")
+"""An empty directory is one that holds nothing else: a new file system makes the first in its
+root, and directories that are to be there though nothing is in them hold one of the others."""
+ENTRIES_SHOWN = 3
+
 _META = struct.Struct("<16xI20xI92xQQ")
 """Of a meta page: magic, size of a page, last page, transaction. The one with the later
 transaction counts."""
@@ -64,6 +70,40 @@ _RENEW = (
     "Stop this node, move the directory away and start it again: "
     "it then takes its queues from the other members, or put a backup in its place"
 )
+
+
+def is_store(path: Path) -> bool:
+    """Whether there is an LMDB file in this directory."""
+    try:
+        with (path / DATA_FILE).open("rb") as file:
+            head = file.read(_META.size)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return len(head) == _META.size and _META.unpack(head)[0] == _META_MAGIC
+
+
+def _refuse_occupied(path: Path) -> None:
+    """Make no store among other people's files: with a mistyped path, or that of the data's parent,
+    they would lie there together, and whoever removes the one removes the other.
+
+    A store is known by its lock file, which is the first thing that is made of it and is never
+    removed; a backup that was put here by hand, which has none, by its pages.
+
+    Raises:
+        StoreError: There is something else, and no store.
+    """
+    if is_store(path):
+        return
+    names = [name for name in os.listdir(path) if name not in OVERLOOKED]
+    names.sort(key=lambda name: (name.startswith("."), name))
+    if names:
+        shown = ", ".join(names[:ENTRIES_SHOWN])
+        more = f" and {len(names) - ENTRIES_SHOWN} more" if len(names) > ENTRIES_SHOWN else ""
+        raise StoreError(
+            f"directory {path} holds no store of mirrorq, and is not empty: {shown}{more}. Nothing "
+            "was written there. Give the node a directory of its own: one that is empty, or that "
+            f"is not there yet, as {path / 'mirrorq'}"
+        )
 
 
 @frozen(eq=False)
@@ -99,7 +139,7 @@ class Environment:
         """Lock the path, check the files and open them.
 
         Args:
-            path: Directory; made if absent.
+            path: Directory; made if absent, else a store's or empty.
             bytes_max: What messages may fill.
 
         Raises:
@@ -118,8 +158,15 @@ class Environment:
         """Of all pages up to the last one in use, as of the last commit."""
         self._txn_id = 0
         """Of the write transaction that was begun last."""
+        self._is_foreign = False
+        """What is there is somebody else's."""
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"store {path} is a file: give a directory")
         try:
             path.mkdir(parents=True, exist_ok=True)
+            is_new = not (path / LOCK_FILE).exists()
+            if is_new:
+                _refuse_occupied(path)
             self._lock = PathLock(path)
         except OSError as error:
             raise StoreError(
@@ -131,6 +178,8 @@ class Environment:
                 self._open()
         except BaseException:
             self._lock.release(is_clean=False)
+            if is_new and self._is_foreign:
+                (path / LOCK_FILE).unlink(missing_ok=True)
             raise
         self._is_open = True
 
@@ -189,6 +238,7 @@ class Environment:
     def _refuse_foreign(self, txn: lmdb.Transaction[memoryview]) -> None:
         names = {bytes(name) for name in self._lmdb.dbs(txn)}
         if txn.stat()["entries"] and b"meta" not in names:
+            self._is_foreign = True
             raise StoreError(
                 f"store {self.path} holds an LMDB environment that mirrorq did not make: "
                 "give this node a path of its own"

@@ -45,7 +45,8 @@ class Store:
         """Open the store, or make one, and begin a new incarnation, which is on disk then.
 
         Args:
-            path: The node's directory; made if absent. On a local file system.
+            path: The node's directory; made if absent, else a store's or empty. On a local file
+                system.
             node: The node's name. A store belongs to one node for good.
             config: `store_bytes_max` bounds what messages may fill.
 

@@ -14,27 +14,13 @@ from typing import TypeVar
 import lmdb
 
 from mirrorq.errors import StoreCorrupt, StoreError
-from mirrorq.store.environment import DATA_FILE, Tables, walk
+from mirrorq.store.environment import DATA_FILE, Tables, is_store, walk
 from mirrorq.store.pathlock import SharedPathLock
 from mirrorq.store.records import Damaged
 
-__all__ = ["OfflineStore", "is_store"]
+__all__ = ["OfflineStore"]
 
 Result = TypeVar("Result")
-
-MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
-MAGIC_AT = 16
-"""Where LMDB's first page has it."""
-
-
-def is_store(path: Path) -> bool:
-    """Whether there is an LMDB file in this directory."""
-    try:
-        with (path / DATA_FILE).open("rb") as file:
-            return file.read(MAGIC_AT + len(MAGIC))[MAGIC_AT:] == MAGIC
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
 
 class OfflineStore:
     """Open from construction to `close`; also a context manager."""
