@@ -9,6 +9,9 @@ CONTROL = 0
 """Signs of life, leases, the catalog: small messages that must not wait."""
 DATA = 1
 """Frames, ring messages and sessions."""
+PEER_MARK = b"N"
+"""First byte of a peer's routing ids. A client's may begin with anything else; those that
+libzmq makes up begin with zero."""
 CLIENT_MARK = b"C"
 CLIENT_CONTROL_MARK = b"c"
 """First bytes of a client's routing ids, of its data connection and of its control connection; the

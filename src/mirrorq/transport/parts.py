@@ -12,6 +12,9 @@ ZERO_COPY_BYTES = 64 * 1024
 """From here on handing a part to libzmq is cheaper than copying it (100 KB: 13 us, not 57)."""
 PARTS_MAX = 65_536
 """Parts of one zmq message that are kept. A message with more is garbage."""
+LARGEST_PARTS_MAX = 4
+"""Of one zmq message no more bytes are kept than so many of the largest parts have: an index, and
+what one message has beside it. A message with more is garbage, too."""
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -37,18 +40,8 @@ def send_parts(socket: zmq.Socket[bytes], parts: Sequence[Part]) -> None:
 
 
 def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
-    """One zmq message from a socket that is readable."""
-    return _with_rest(socket, socket.recv(_NOBLOCK, copy=False))
-
-
-def receive_with_sender(socket: zmq.Socket[bytes]) -> tuple[zmq.Frame, list[bytes]]:
-    """One zmq message from a ROUTER that is readable: the sender's routing id, then the parts."""
-    first = socket.recv(_NOBLOCK, copy=False)
-    return first, _with_rest(socket, socket.recv(_NOBLOCK, copy=False)) if first.more else []
-
-
-def _with_rest(socket: zmq.Socket[bytes], frame: zmq.Frame) -> list[bytes]:
-    """This part of a message and those after it."""
+    """One zmq message from a socket that is readable, and whose other end is trusted."""
+    frame = socket.recv(_NOBLOCK, copy=False)
     parts = [frame.bytes]
     # A frame knows whether there are more; to ask the socket takes longer than to receive them.
     while frame.more:
@@ -56,6 +49,39 @@ def _with_rest(socket: zmq.Socket[bytes], frame: zmq.Frame) -> list[bytes]:
         if len(parts) < PARTS_MAX:
             parts.append(frame.bytes)
     return parts
+
+
+def receive_with_sender(
+    socket: zmq.Socket[bytes], bytes_max: int
+) -> tuple[zmq.Frame, list[bytes], bool]:
+    """One zmq message from a ROUTER that is readable.
+
+    Args:
+        bytes_max: that many bytes are kept of it, and PARTS_MAX parts.
+
+    Returns:
+        The sender's routing id, the parts, and whether there are more, for `discard`: such a
+        message is garbage, and may have so many parts that they are not to be read at once.
+    """
+    sender = frame = socket.recv(_NOBLOCK, copy=False)
+    parts: list[bytes] = []
+    while frame.more and len(parts) < PARTS_MAX and bytes_max >= 0:
+        frame = socket.recv(_NOBLOCK, copy=False)
+        parts.append(frame.bytes)
+        bytes_max -= len(parts[-1])
+    return sender, parts, frame.more
+
+
+def discard(socket: zmq.Socket[bytes], count: int) -> tuple[int, bool]:
+    """Receive up to so many more parts of a message of which the rest is not wanted.
+
+    Returns:
+        How many they were, and whether there are still more.
+    """
+    for done in range(1, count + 1):
+        if not socket.recv(_NOBLOCK, copy=False).more:
+            return done, False
+    return count, True
 
 
 def descriptor_of(frame: zmq.Frame) -> int:
@@ -67,8 +93,6 @@ def descriptor_of(frame: zmq.Frame) -> int:
         return -1
 
 
-def receive_with_key(socket: zmq.Socket[bytes]) -> tuple[str, int, list[bytes]]:
-    """One zmq message from a guarded ROUTER that is readable: its sender's key and the
-    descriptor of his connection, -1 if libzmq does not say; then the parts."""
-    first, rest = receive_with_sender(socket)
-    return str(first.get("User-Id")), descriptor_of(first), [first.bytes, *rest]
+def key_of(frame: zmq.Frame) -> str:
+    """The public key of who sent it to a guarded ROUTER."""
+    return str(frame.get("User-Id"))

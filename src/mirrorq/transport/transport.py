@@ -14,7 +14,14 @@ from attrs import define
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ProtocolError, ShutDown
 from mirrorq.transport.curve import Guard, LinkKeys, Zap, guard_socket
-from mirrorq.transport.door import Door, address_of, connections_bound
+from mirrorq.transport.door import (
+    CURVE_BYTES,
+    PLAIN_BYTES,
+    PRESSED_MS,
+    Door,
+    address_of,
+    connections_bound,
+)
 from mirrorq.transport.endpoint import (
     Endpoint,
     endpoint_in_use,
@@ -27,6 +34,7 @@ from mirrorq.transport.inbound import (
     CLIENT_MARK,
     CONTROL,
     DATA,
+    PEER_MARK,
     ClientMessage,
     Garbage,
     Inbound,
@@ -50,26 +58,29 @@ from mirrorq.transport.link import (
 )
 from mirrorq.transport.packing import Outbox, Part, unpack
 from mirrorq.transport.parts import (
+    LARGEST_PARTS_MAX,
     descriptor_of,
+    discard,
     is_readable,
-    receive_with_key,
+    key_of,
     receive_with_sender,
     send_parts,
 )
 from mirrorq.transport.probe import Probe
 from mirrorq.transport.wake import Waker
 
-PEER_MARK = b"N"
-"""First byte of a peer's routing ids. A client's may begin with anything else; those that
-libzmq makes up begin with zero."""
 NODE_NAME_BYTES_MAX = 200
 """A routing id has at most 255 bytes and holds more than the name."""
 ROUND_COUNT_MAX = 2000
 """zmq messages that one poll returns at most, so that a round ends."""
+ROUND_PARTS_MAX = 16_384
+"""The same of parts of zmq messages: those of strangers may have many small ones."""
 BACKLOG = 1024
 """Connections that wait to be accepted: after a restart all clients come at once."""
 UNDER_WAY_PARTS_MAX = 4
 """A client may have so many of the largest parts under way; its window is far less."""
+SUM_PARTS_MAX = 16
+"""Without keys all connections together may have so many of the largest parts under way."""
 PEERS_KNOWN_MAX = 4096
 """Parsed routing ids that are remembered."""
 LOOK_MS = 10
@@ -149,9 +160,16 @@ class Transport:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._zap = Zap(self._context, guard) if guard is not None else None
         self._router = self._context.socket(zmq.ROUTER)
-        under_way_max = UNDER_WAY_PARTS_MAX * self._part_bytes_max if guard is not None else None
-        bound = connections_bound(config.connections_max)
-        self._door = Door(self._context, self._router, bound, under_way_max)
+        self._door = Door(
+            self._context,
+            self._router,
+            connections_bound(config.connections_max),
+            UNDER_WAY_PARTS_MAX * self._part_bytes_max,
+            sum_max=SUM_PARTS_MAX * self._part_bytes_max if guard is None else None,
+            part_bytes=PLAIN_BYTES if guard is None else CURVE_BYTES,
+        )
+        self._has_rest = False
+        """The next part of the listening socket is of a message that is not wanted."""
         try:
             self.endpoint = self._bind(endpoint)
         except ConfigError:
@@ -399,6 +417,8 @@ class Transport:
         if self._probes:
             first = min(probe.deadline_ms for probe in self._probes.values())
             timeout_ms = max(0, min(timeout_ms, first - _now_ms()))
+        if self._door.is_pressed:
+            timeout_ms = min(timeout_ms, PRESSED_MS)
         ready = self._poller.poll(timeout_ms)
         for fd in fds:
             self._poller.unregister(fd)
@@ -445,7 +465,7 @@ class Transport:
                         inbound.append(LinkDown(name))
                     elif change == UP and all(other.is_up for other in peer.links):
                         peer.is_up = True
-                        for each in peer.links if self._guard is not None else ():
+                        for each in peer.links:
                             each.greet()
                         peer.next_key_ms, peer.trouble = None, ""
                         inbound.append(LinkUp(name))
@@ -475,29 +495,41 @@ class Transport:
     def _read_router(self, inbound: list[Inbound]) -> None:
         """Take what has come, of which there is at least one message."""
         bytes_left = self._part_bytes_max
+        parts_left = ROUND_PARTS_MAX
         count = 0
-        while count < ROUND_COUNT_MAX and bytes_left > 0:
-            count += 1
-            key, descriptor = "", -1
-            if self._guard is None:
-                sender, parts = receive_with_sender(self._router)
-                identity = sender.bytes
-                if identity[:1] == CLIENT_MARK:
-                    descriptor = descriptor_of(sender)
+        while count < ROUND_COUNT_MAX and bytes_left > 0 and parts_left > 0:
+            if self._has_rest:
+                done, self._has_rest = discard(self._router, parts_left)
+                parts_left -= done
             else:
-                key, descriptor, (identity, *parts) = receive_with_key(self._router)
-                is_trusted = identity[:1] == PEER_MARK and self._guard.is_any_node(key)
-                self._door.took(descriptor, parts, is_trusted=is_trusted)
-            bytes_left -= sum(map(len, parts))
-            try:
-                self._unpack(identity, parts, key, descriptor, inbound)
-            except ProtocolError as error:
-                self.garbage_count += 1
-                inbound.append(Garbage(_source(identity), str(error)))
+                count += 1
+                parts = self._read_message(inbound)
+                parts_left -= len(parts)
+                bytes_left -= sum(map(len, parts))
             if not is_readable(self._router):
                 self._unturned_count = 0
                 return
         self._unturned_count += count
+
+    def _read_message(self, inbound: list[Inbound]) -> list[bytes]:
+        """Take one message; returns its parts."""
+        kept_max = LARGEST_PARTS_MAX * self._part_bytes_max
+        sender, parts, self._has_rest = receive_with_sender(self._router, kept_max)
+        identity, descriptor = sender.bytes, descriptor_of(sender)
+        guard = self._guard
+        key = "" if guard is None else key_of(sender)
+        try:
+            if self._has_rest:
+                raise ProtocolError(f"a message of more than {len(parts)} parts")
+            self._unpack(identity, parts, key, descriptor, inbound)
+        except ProtocolError as error:
+            self.garbage_count += 1
+            self._door.end_for_garbage(descriptor, identity)
+            inbound.append(Garbage(_source(identity), str(error)))
+        else:
+            is_node = guard is not None and identity[:1] == PEER_MARK and guard.is_any_node(key)
+            self._door.took(descriptor, identity, parts, is_trusted=is_node)
+        return parts
 
     def takes_turns(self, clients: int) -> bool:
         """Whether each connection had a turn since the last time that this was so.
@@ -538,7 +570,10 @@ class Transport:
             known = self._known[identity] = _parse_routing_id(identity)
         peer, incarnation, channel = known
         if self._guard is not None and not self._guard.is_node(key, peer):
-            raise ProtocolError(f"it calls itself node {peer}, and its key {key} is another's")
+            self.garbage_count += 1
+            why = f"it calls itself node {peer}, and its key {key} is another's"
+            inbound.append(Garbage(_source(identity), why))
+            return
         messages = unpack(parts)
         inbound.extend([PeerMessage(peer, incarnation, channel, message) for message in messages])
 
