@@ -8,16 +8,23 @@ again until it is marked done; the target's master knows the number, and takes i
 
 The bodies lie in frames on the own disk: the driver is asked to pack them (`OutboxLoad`, answered
 by `OutboxLoaded`), and finds out there, from a message's headers, whether it goes in a circle.
+
+Queues that answer each client in a queue of its own have had a hundred thousand targets: a courier
+is looked at when something came for its target or from it, or when its time has come, and one that
+has been without work for a while takes its leave. Numbers for a target that was deleted are given
+up by an op.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from attrs import define, field, frozen
 
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
+from mirrorq.deadlines import FOREVER_MS, Deadlines, earliest
 from mirrorq.messages import MemberId, OutboxDoneOp, SessionId, SessionReply, SessionRequest
 from mirrorq.messages.staged import DONE, AbortOp, AskOp, CommitOp, Errand
 from mirrorq.outbox import ERRAND, OUTBOX_BIT, Outlet, Parcel, producer_of
@@ -49,6 +56,9 @@ LOAD_BYTES = 1 << 20
 """Bytes of frames that are read for one batch, about."""
 AGAIN_MS = 500
 """What could not be read or was of unknown outcome is tried again after this."""
+IDLE_MS = 10_000
+"""A courier without work stays attached for this: the next message for its target waits for no
+attachment."""
 _SOURCE_SHIFT = 24
 _COUNTER_MASK = (1 << _SOURCE_SHIFT) - 1
 
@@ -150,6 +160,8 @@ class Courier:
     is_unsure: bool = False
     """An outcome of it is unknown: it is published again, under the same numbers."""
     again_ms: int = 0
+    used_ms: int = 0
+    """When there was last something for its target."""
     events: list[SessionEvent] = field(factory=list)
 
     @property
@@ -189,7 +201,10 @@ class Couriers:
         self._couriers: dict[int, Courier] = {}
         self._given_up: dict[int, int] = {}
         """Deleted target -> number up to which its parcels are being dropped."""
-        self._wake_ms: int | None = None
+        self._stirred: dict[int, None] = dict.fromkeys((*state.outbox.outlets, *state.outbox.idle))
+        """Targets to look at though nothing has come for them: at first all."""
+        self._deadlines = Deadlines()
+        """When to look at each target again."""
 
     # --- Events ---------------------------------------------------------------------------
 
@@ -197,12 +212,25 @@ class Couriers:
         courier = self._couriers.get(reply.queue_id)
         if courier is not None and courier.session.session == reply.session:
             courier.events.append(ReplyArrived(reply))
+            self._stirred[reply.queue_id] = None
 
     def on_target_link_lost(self, target: int) -> None:
         """Between here and the target's master something may be gone."""
         courier = self._couriers.get(target)
         if courier is not None:
             courier.events.append(LinkLost())
+            self._stirred[target] = None
+
+    def on_targets_changed(self, changed: Iterable[int] | None) -> None:
+        """These queues (None: perhaps all) have other masters now, or are no more."""
+        outbox = self._state.outbox
+        looked = (*outbox.outlets, *outbox.idle) if changed is None else changed
+        self._stirred.update((target, None) for target in looked if target in outbox)
+
+    @property
+    def targets(self) -> list[int]:
+        """Queues to which something may be on its way."""
+        return list(self._couriers)
 
     def on_loaded(self, now_ms: int, loaded: OutboxLoaded) -> None:
         """The driver has packed a batch."""
@@ -210,6 +238,7 @@ class Couriers:
         if courier is None or courier.loading != loaded.number:
             return
         courier.loading = 0
+        self._stirred[loaded.target] = None
         if loaded.cycled:
             courier.sent = loaded.number + loaded.cycled - 1
             self.done.append(OutboxDoneOp(loaded.target, courier.sent, "cycle"))
@@ -228,21 +257,25 @@ class Couriers:
 
     def pursue(self, now_ms: int) -> None:
         """Ask for what is due: `requests`, `loads` and `done`."""
-        self._wake_ms = None
-        for target, outlet in self._state.outbox.outlets.items():
-            waiting = self._waiting(target, outlet)
-            if not waiting and target not in self._couriers:
-                continue
+        outbox, due = self._state.outbox, self._deadlines.take_due(now_ms)
+        if not (outbox.fresh or self._stirred or due):
+            return
+        looked, self._stirred = {**outbox.fresh, **self._stirred, **dict.fromkeys(due)}, {}
+        outbox.fresh.clear()
+        for target in [one for one in self._given_up if one not in outbox]:
+            del self._given_up[target]
+        for target in looked:
             serving = self._targets.serving(target)
             if serving is None:
-                self._give_up(target, outlet)
-            else:
-                self._serve(now_ms, target, waiting, serving)
+                self._give_up(target)
+            elif target in outbox.outlets or target in self._couriers:
+                self._serve(now_ms, target, serving)
 
-    def _waiting(self, target: int, outlet: Outlet) -> list[Parcel]:
+    def _waiting(self, courier: Courier, outlet: Outlet | None) -> list[Parcel]:
         """The first parcels for a target that are to be published: applied ones, never others."""
-        courier = self._couriers.get(target)
-        sent = courier.sent if courier is not None else 0
+        if outlet is None:
+            return []
+        sent = courier.sent
         found: list[Parcel] = []
         count = 0
         for parcel in outlet.parcels:
@@ -262,17 +295,18 @@ class Couriers:
                 break
         return found
 
-    def _give_up(self, target: int, outlet: Outlet) -> None:
-        """The target has been deleted: so are the parcels for it, by an op."""
+    def _give_up(self, target: int) -> None:
+        """The target has been deleted: so are the parcels for it and its numbers, by an op."""
         self._couriers.pop(target, None)
-        number = outlet.next_number - 1
-        if outlet.parcels and self._given_up.get(target) != number:
+        self._deadlines.set(target, None)
+        outbox = self._state.outbox
+        number = outbox.next_number(target) - 1
+        if target in outbox and self._given_up.get(target) != number:
             self._given_up[target] = number
             self.done.append(OutboxDoneOp(target, number, "deleted"))
 
-    def _serve(
-        self, now_ms: int, target: int, waiting: list[Parcel], serving: tuple[int, bool]
-    ) -> None:
+    def _serve(self, now_ms: int, target: int, serving: tuple[int, bool]) -> None:
+        outlet = self._state.outbox.outlets.get(target)
         courier = self._couriers.get(target)
         if courier is None:
             courier = self._couriers[target] = self._new_courier(target)
@@ -280,22 +314,45 @@ class Couriers:
             courier.known = serving
             courier.events.append(MasterChanged(*serving))
         self._step(now_ms, target, courier)
-        if waiting and not courier.is_busy and waiting[0].number == courier.sent + 1:
-            if now_ms < courier.again_ms:
-                self._wake(courier.again_ms)
-            else:
-                self._load(target, courier, waiting)
+        again_ms = None
+        if not courier.is_busy:
+            again_ms = self._go_on(now_ms, target, courier, outlet)
         courier.session.complete_attach()
         self.requests.extend(courier.session.flush(now_ms))
-        self._wake(courier.session.wake_at_ms())
+        if outlet is not None or courier.is_busy:
+            courier.used_ms = now_ms
+        elif now_ms >= courier.used_ms + IDLE_MS:
+            self._dismiss(target, courier)
+            return
+        idle_ms = None if courier.is_busy else courier.used_ms + IDLE_MS
+        self._deadlines.set(target, earliest(again_ms, idle_ms, courier.session.wake_at_ms()))
+
+    def _go_on(
+        self, now_ms: int, target: int, courier: Courier, outlet: Outlet | None
+    ) -> int | None:
+        """Have the next batch packed; return when to try that again."""
+        waiting = self._waiting(courier, outlet)
+        if not waiting or waiting[0].number != courier.sent + 1:
+            return None
+        if now_ms < courier.again_ms:
+            return courier.again_ms
+        self._load(target, courier, waiting)
+        return None
+
+    def _dismiss(self, target: int, courier: Courier) -> None:
+        """There has been nothing for this target for long: another courier goes on from what is
+        applied."""
+        del self._couriers[target]
+        self._deadlines.set(target, None)
+        courier.session.detach()
+        self.requests.extend(courier.session.flush(0))
 
     def _new_courier(self, target: int) -> Courier:
         number = self._targets.session_number(self._queue_id)
         name = SessionId(self._me.node, self._me.incarnation, number)
         producer = producer_of(self._queue_id, self._state.generation)
         courier = Courier(Session(name, target, self._config, producer=producer))
-        first = next(iter(self._state.outbox.outlets[target].parcels), None)
-        courier.sent = first.number - 1 if first is not None else 0
+        courier.sent = self._state.outbox.outlets[target].parcels[0].number - 1
         return courier
 
     def _load(self, target: int, courier: Courier, waiting: list[Parcel]) -> None:
@@ -345,19 +402,15 @@ class Couriers:
                 outcome = "refused" if courier.refused else "confirmed"
                 self.done.append(OutboxDoneOp(target, until, outcome))
 
-    def end(self) -> None:
-        """The reign is over: others go on from what is applied."""
-        for courier in self._couriers.values():
-            courier.session.detach()
-            self.requests.extend(courier.session.flush(0))
-        self._couriers.clear()
-
-    # --- Time -----------------------------------------------------------------------------
-
-    def _wake(self, at_ms: int | None) -> None:
-        if at_ms is not None and (self._wake_ms is None or at_ms < self._wake_ms):
-            self._wake_ms = at_ms
+    def end(self) -> list[SessionRequest]:
+        """The reign is over: others go on from what is applied. Returns their last requests."""
+        for target, courier in list(self._couriers.items()):
+            self._dismiss(target, courier)
+        requests, self.requests = self.requests, []
+        return requests
 
     @property
     def wake_at_ms(self) -> int | None:
-        return self._wake_ms
+        """When a target is to be looked at though nothing happens."""
+        next_ms = self._deadlines.next_ms
+        return None if next_ms == FOREVER_MS else next_ms

@@ -41,12 +41,12 @@ from mirrorq.replica import (
     Defined,
     Fetching,
     LinkLost,
+    NeighboursChanged,
     Replica,
     ReplicaEvent,
     Requested,
     SessionGone,
     TargetLinkLost,
-    TargetsChanged,
     Tick,
     ViewInstalled,
     YieldAsked,
@@ -156,8 +156,8 @@ class Hosting:
         """Queues that hold messages back from the store (`durability: replicated`)."""
         self._joining: dict[int, None] = {}
         """Queues whose copy here is a member that is not in sync."""
-        self._sending: dict[int, None] = {}
-        """Queues whose master here has messages on their way to other queues."""
+        self._neighbours: dict[int, None] = {}
+        """Queues whose master here knows other queues: it sends to them, or they to it."""
         self._is_handing_stale = False
         """A master here is no more: `handing_until_ms` may be its wish."""
         self._yielding: dict[int, None] = {}
@@ -270,8 +270,8 @@ class Hosting:
         _keep(self._holding, queue_id, bool(ring.append_cost))
         _keep(self._joining, queue_id, ring.is_member and not ring.in_sync)
         _keep(self._yielding, queue_id, replica.yielded_epoch is not None)
-        is_sending = replica.master is not None and bool(replica.state.outbox.outlets)
-        _keep(self._sending, queue_id, is_sending)
+        master = replica.master
+        _keep(self._neighbours, queue_id, master is not None and master.has_neighbours)
         self.reports.note_step(queue_id)
         self._due.set(queue_id, effects.wake_at_ms)
 
@@ -302,8 +302,9 @@ class Hosting:
         for queue_id in self.sessions.queues():
             if self._is_mastered_by(queue_id, node):
                 self._out.changes.append(MasterLinkLost(queue_id))
-        for queue_id in self._sending:
-            for target in self.replicas[queue_id].state.outbox.outlets:
+        for queue_id in self._neighbours:
+            master = self.replicas[queue_id].master
+            for target in () if master is None else master.departures.couriers.targets:
                 if self._is_mastered_by(target, node):
                     self.post(queue_id, TargetLinkLost(target))
 
@@ -394,9 +395,13 @@ class Hosting:
         self._told_epochs.pop(queue_id, None)
         self._due.set(queue_id, None)
         self.reports.drop_copy(queue_id)
-        if self.replicas.pop(queue_id, None) is not None:
+        replica = self.replicas.pop(queue_id, None)
+        if replica is not None:
             self._is_handing_stale = True
-        for queues in (self._holding, self._joining, self._yielding, self._sending):
+            if replica.master is not None:
+                for request in replica.master.departures.couriers.end():
+                    self.route(request)
+        for queues in (self._holding, self._joining, self._yielding, self._neighbours):
             queues.pop(queue_id, None)
         self.rounds.forget(queue_id)
         self._out.writes.append(QueueWrite(queue_id, reset=True))
@@ -437,8 +442,7 @@ class Hosting:
     def tell_masters(self) -> None:
         """Tell handles on this node who serves their queue, when that has changed."""
         news, self.news = self.news, News(of_all=False)
-        for queue_id in self._sending:
-            self.post(queue_id, TargetsChanged())
+        self._tell_neighbours(news)
         sessions = self.sessions
         for queue_id in sessions.queues() if news.of_all else sessions.among(news.queues):
             record = self.catalog.queue(queue_id)
@@ -452,6 +456,17 @@ class Hosting:
             else:
                 is_available = self.is_alive(record.view.members[0].id)
                 self._tell(self.sessions.tell(queue_id, record.view.reign, is_available))
+
+    def _tell_neighbours(self, news: News) -> None:
+        """Tell the queues here that send to others, or were sent to, what has become of those."""
+        for queue_id in self._neighbours:
+            master = self.replicas[queue_id].master
+            if news.of_all:
+                self.post(queue_id, NeighboursChanged(None))
+            elif master is not None:
+                changed = tuple(filter(master.knows, news.queues))
+                if changed:
+                    self.post(queue_id, NeighboursChanged(changed))
 
     def _tell(self, change: MasterChange | None) -> None:
         if change is not None:

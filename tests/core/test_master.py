@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
+from mirrorq.courier import OutboxLoad, Targets
 from mirrorq.effects import Persisted, QueueImage
 from mirrorq.master import Lease
 from mirrorq.messages import (
@@ -71,14 +72,20 @@ class Queue:
         codec: OpCodec = CODEC,
         first: tuple[Any, ...] = (),
         wall_us: int = 0,
+        targets: Targets | None = None,
     ) -> None:
         self.now_ms = NOW_MS
         self.wall_us = wall_us
         self.files = files or QueueFiles()
         self.lease = Lease(until_ms=1 << 60)
         image = self.files.image(QUEUE)
-        self.replica = Replica(A, QUEUE, config or Config(), codec, image, self.lease)
+        self.replica = Replica(
+            A, QUEUE, config or Config(), codec, image, self.lease, targets=targets
+        )
         self.epoch = epoch
+        self.requests: list[SessionRequest] = []
+        """Of couriers, and what they want packed."""
+        self.loads: list[OutboxLoad] = []
         self.replies: list[tuple[SessionId, Reply]] = []
         self._writes: list[tuple[int, Any]] = []
         self._numbers: dict[SessionId, tuple[int, int]] = {}
@@ -90,6 +97,8 @@ class Queue:
         if effects.write is not None:
             self._writes.append((effects.write_number, effects.write))
         self.replies.extend((reply.session, reply.reply) for reply in effects.replies)
+        self.requests.extend(effects.requests)
+        self.loads.extend(effects.loads)
 
     def sync(self) -> None:
         """Everything on its way reaches the disk, and what follows from it too."""

@@ -31,6 +31,7 @@ def test_done_ends_a_part() -> None:
     assert outbox.done(7, 2) == ()
     assert outbox.done(99, 2) == ()
     assert outbox.done(7, 5) == ((5, 5), (9, 9), (6, 6))
+    assert (list(outbox.outlets), outbox.idle) == ([8], {7: 6})
     outbox.add(7, [(20, 20)], "expired", 14)
     assert outbox.outlets[7].parcels[0].number == 6
     assert list(outbox.kept) == [(1, 1), (20, 20)]
@@ -42,7 +43,7 @@ def test_an_unclean_promotion_numbers_what_is_left_anew() -> None:
     outbox.begin_anew([(5, 5), (1, 1)])
     parcels = [(p.number, p.first, p.last) for p in outbox.outlets[7].parcels]
     assert parcels == [(1, 4, 4), (2, 9, 9), (3, 6, 6)]
-    assert outbox.outlets[8].next_number == 1
+    assert outbox.next_number(8) == 1
     assert list(outbox.kept) == [(4, 4), (6, 6), (9, 9)]
     assert producer_of(3, 0) != producer_of(3, 1) != producer_of(4, 1)
 

@@ -175,7 +175,7 @@ def test_errands_have_numbers_of_the_outbox() -> None:
     assert outbox.done(7, 1) == ((3, 3),)
     assert outbox.begin_anew([(4, 4)]) == [(7, 3, 1)]
     assert outbox.done(7, 2) == ((9, 9),)
-    assert (outbox.count, len(outbox.outlets[7].parcels)) == (0, 0)
+    assert (outbox.count, outbox.outlets, outbox.idle) == (0, {}, {7: 3})
     state = Staging()
     state.errands = {(7, 3): Errand("ask", T, 1, "r"), (7, 5): Errand("ask", T, 2, "r")}
     state.renumber([(7, 3, 1), (7, 5, 2)])

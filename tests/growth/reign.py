@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 from core.entries import CODEC
 from core.test_master import Queue
+from mirrorq.courier import OutboxLoaded, courier_number
 from mirrorq.messages import (
+    Attach,
+    Attached,
     Confirmed,
     Credit,
     Deliver,
@@ -14,11 +17,16 @@ from mirrorq.messages import (
     HandOut,
     ProducerOpened,
     Publish,
+    Reply,
+    Request,
     SessionId,
+    SessionReply,
     Settle,
     Subscribe,
 )
 from mirrorq.messages.sessions import OpenProducer
+from mirrorq.outbox import producer_of
+from mirrorq.replica import CourierReplied, Declared, NeighboursChanged
 
 from .instructions import Work, work_of
 
@@ -30,11 +38,30 @@ WARM_ROUNDS = 40
 """Before them: what the first few rounds after a past have to put in order is not each step's."""
 
 
+class Others:
+    """The other queues, as the catalog knows them: `courier.Targets`."""
+
+    def __init__(self) -> None:
+        self.deleted: dict[int, None] = {}
+        self._counter = 0
+
+    def find(self, name: str) -> int:
+        return 0
+
+    def serving(self, queue_id: int) -> tuple[int, bool] | None:
+        return None if queue_id in self.deleted else (1, True)
+
+    def session_number(self, queue_id: int) -> int:
+        self._counter += 1
+        return courier_number(queue_id, self._counter)
+
+
 class Past:
     """A queue of one member, and handles that use it."""
 
     def __init__(self) -> None:
-        self.queue = Queue()
+        self.others = Others()
+        self.queue = Queue(targets=self.others, first=(Declared(False, False, has_outbox=True),))
         self.queue.sync()
         self._sessions = 0
         self._settle = 0
@@ -42,6 +69,9 @@ class Past:
         self.producer = self.open_producer(self.putter)
         self.number = 0
         self.taker: SessionId | None = None
+        self.sender: SessionId | None = None
+        self._sent = 0
+        self._replies: dict[SessionId, int] = {}
         self._asked = 0
 
     # --- What made the past ---------------------------------------------------------------
@@ -65,6 +95,7 @@ class Past:
         """The handle is closed."""
         self.queue.ask(session, Detach())
         self.queue.sync()
+        self.queue.heard(session)
 
     def put(self, count: int = 1) -> None:
         """Publish so many in one op, and wait until they are confirmed."""
@@ -98,6 +129,68 @@ class Past:
             if isinstance(reply, Deliver)
             for piece in reply.handouts
         ]
+
+    # --- Other queues ---------------------------------------------------------------------
+
+    def send(self, target: int) -> None:
+        """A message is put, taken, and moved to another queue, whose master confirms it."""
+        if self.sender is None:
+            self.sender = self.session()
+            self.queue.ask(self.sender, Subscribe(1, 1))
+        self._sent += 1
+        self.queue.ask(self.sender, Credit(1, self._sent))
+        self.put()
+        self.settle(self.sender, self.taken(self.sender), "move", target)
+        while self.queue.loads or self.queue.requests:
+            self._play_target()
+        assert self.queue.replica.state.outbox.count == 0
+
+    def _play_target(self) -> None:
+        queue = self.queue
+        loads, queue.loads = queue.loads, []
+        for load in loads:
+            count = load.parcels[-1].last_number - load.number + 1
+            frame = CODEC.frame(load.producer, load.number, count)
+            queue.step(OutboxLoaded(load.queue_id, load.target, load.number, 0, count, frame))
+        requests, queue.requests = queue.requests, []
+        for request in requests:
+            self._replies[request.session] = self._replies.get(request.session, 0) + 1
+            answer = self._answer(request.request)
+            if answer is not None:
+                reply = SessionReply(
+                    request.queue_id,
+                    request.epoch,
+                    request.session,
+                    request.attachment,
+                    self._replies[request.session],
+                    answer,
+                )
+                queue.step(CourierReplied(reply))
+        queue.sync()
+
+    def _answer(self, request: Request) -> Reply | None:
+        if isinstance(request, Attach):
+            return Attached()
+        if isinstance(request, Publish):
+            header = CODEC.header(request.frame)
+            return Confirmed(header.producer, ((header.first_number, header.count, 1),))
+        return None
+
+    def receive(self, sender: int) -> None:
+        """Another queue's courier comes, brings a message, and goes."""
+        courier = SessionId("b", 1, courier_number(sender, 1))
+        producer = producer_of(sender, 0)
+        self.queue.attach(courier, producer=producer)
+        self.queue.ask(courier, Publish(CODEC.frame(producer, 1, 1, 0), False))
+        self.queue.sync()
+        assert any(isinstance(reply, Confirmed) for reply in self.queue.heard(courier))
+        self.leave(courier)
+
+    def delete(self, other: int) -> None:
+        """The other queue is deleted."""
+        self.others.deleted[other] = None
+        self.queue.step(NeighboursChanged((other,)))
+        self.queue.sync()
 
     # --- The work in hand -----------------------------------------------------------------
 

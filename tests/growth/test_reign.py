@@ -10,7 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from mirrorq.messages import Subscribe
+from core.entries import CODEC
+from mirrorq.courier import IDLE_MS, courier_number
+from mirrorq.messages import Attached, Detach, ProducerUnknown, Publish, SessionId, Subscribe
+from mirrorq.outbox import producer_of
+from mirrorq.replica import Tick
 
 from .reign import Past, work_after
 
@@ -79,6 +83,40 @@ def producers_gone(size: int) -> Past:
     return past
 
 
+def targets_deleted(size: int) -> Past:
+    """A message went to each of so many queues, which were deleted then: replies to clients."""
+    past = Past()
+    for target in range(2, size + 2):
+        past.send(target)
+        past.delete(target)
+    return past
+
+
+def targets_idle(size: int) -> Past:
+    """A message went to each of so many queues, which live."""
+    past = Past()
+    for target in range(2, size + 2):
+        past.send(target)
+    return past
+
+
+def senders_deleted(size: int) -> Past:
+    """A message came from each of so many queues, which were deleted then."""
+    past = Past()
+    for sender in range(2, size + 2):
+        past.receive(sender)
+        past.delete(sender)
+    return past
+
+
+def senders_idle(size: int) -> Past:
+    """A message came from each of so many queues, which live."""
+    past = Past()
+    for sender in range(2, size + 2):
+        past.receive(sender)
+    return past
+
+
 @pytest.mark.parametrize(
     "dimension",
     [
@@ -88,9 +126,52 @@ def producers_gone(size: int) -> Past:
         seated_consumers,
         handles_gone,
         producers_gone,
+        targets_deleted,
+        targets_idle,
+        senders_deleted,
+        senders_idle,
     ],
 )
 def test_work_in_hand_costs_the_same(dimension: Callable[[int], Past]) -> None:
     """Fifty times as much of this leaves a step what it was."""
     few, many = work_after(dimension, FEW), work_after(dimension, MANY)
     assert many.count < GROWTH_MAX * few.count, f"{few.count} bytecodes, {many.growth_text(few)}"
+
+
+def test_nothing_is_kept_of_queues_that_are_deleted() -> None:
+    """Neither numbers nor couriers of targets, nor ids of senders, on any copy: 50 of each."""
+    bare = Past()
+    for make in (targets_deleted, senders_deleted):
+        past = make(50)
+        replica = past.queue.replica
+        assert replica.state.outbox.image() == []
+        assert replica.master.departures.couriers.targets == []
+        assert len(replica.state.producers) == len(bare.queue.replica.state.producers)
+        assert not replica.master.has_neighbours
+
+
+def test_a_courier_without_work_goes_and_another_goes_on() -> None:
+    """Numbers for a target that lives have no gap, however long nothing went there."""
+    past = targets_idle(50)
+    couriers = past.queue.replica.master.departures.couriers
+    assert len(couriers.targets) == 50
+    past.queue.now_ms += 2 * IDLE_MS
+    past.queue.step(Tick())
+    assert couriers.targets == []
+    assert {type(request.request) for request in past.queue.requests} == {Detach}
+    past.queue.requests.clear()
+    past.send(2)
+    past.send(2)
+    assert past.queue.replica.state.outbox.next_number(2) == 4
+    assert couriers.targets == [2]
+
+
+def test_what_a_deleted_queue_repeats_is_not_taken_again() -> None:
+    """Its id is gone; a request that was on its way for long is no new message."""
+    past = senders_deleted(1)
+    courier, producer = SessionId("b", 1, courier_number(2, 2)), producer_of(2, 0)
+    past.queue.attach(courier, producer=producer)
+    past.queue.ask(courier, Publish(CODEC.frame(producer, 1, 1, 0), False))
+    past.queue.sync()
+    assert past.queue.heard(courier) == [Attached(), ProducerUnknown(producer)]
+    assert past.queue.replica.state.live.count == 1

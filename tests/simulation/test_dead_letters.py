@@ -9,8 +9,10 @@ import msgspec
 import pytest
 from attrs import evolve
 
+from mirrorq.courier import is_courier
 from mirrorq.message import Properties
 from mirrorq.messages import DeleteQueue, SetPolicy
+from mirrorq.outbox import is_outbox
 from mirrorq.policy import parse, to_text
 from mirrorq.testing import checkers
 from mirrorq.testing.workload import Producer
@@ -313,5 +315,37 @@ def test_an_outbox_entry_is_marked_done() -> None:
     world.until_arrived(20)
     world.cluster.run(5000)
     replica = world.cluster.engine("a").replicas[world.queue_id]
-    assert replica.state.outbox.outlets[world.dead_id].next_number == 21
+    assert replica.state.outbox.idle == {world.dead_id: 21}
     assert checkers.undrained(world.cluster, world.queue_id) == []
+
+
+REPLIES = 12
+
+
+def test_replies_to_clients_that_are_gone_leave_nothing_behind() -> None:
+    """Request and reply with a queue for each client: when those are deleted, no copy of the
+    requests' queue has an outlet or a number of theirs, and none of the answers' an id."""
+    world = World()
+    cluster, taker = world.cluster, world.taker("b")
+    names = [f"reply-{number}" for number in range(REPLIES)]
+    clients = [cluster.declare("c", name) for name in names]
+    for client, body in zip(clients, world.put("c", REPLIES), strict=True):
+        world.until(lambda body=body: any(held == body for _, held in taker.held))
+        taker.settle(body, "move", target=client)
+    world.until(lambda: len(taker.outcomes) == REPLIES)
+    world.until(lambda: all(len(checkers.standing(cluster, client)) == 1 for client in clients))
+    copies = [cluster.engine(name).replicas[world.queue_id].state for name in "abc"]
+    world.until(lambda: all(copy.outbox.count == 0 for copy in copies))
+    assert all(len(copy.outbox.image()) == REPLIES for copy in copies)
+    for client in clients[1:]:
+        assert not cluster.ask("a", DeleteQueue(client)).error
+    world.until(lambda: all(list(copy.outbox.idle) == clients[:1] for copy in copies))
+    assert not any("went nowhere" in line for line in cluster.trace)
+    answers = [cluster.engine(name).replicas[clients[0]].state for name in "abc"]
+    assert all(any(map(is_outbox, one.producers)) for one in answers)
+    assert not cluster.ask("a", DeleteQueue(world.queue_id)).error
+    world.until(lambda: not any(is_outbox(one) for copy in answers for one in copy.producers))
+    master = cluster.engine("c").replicas[clients[0]].master
+    assert master is not None
+    assert not any(is_courier(session) for session in master.attachments)
+    assert checkers.unequal(cluster, clients[0]) == []

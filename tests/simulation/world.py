@@ -48,11 +48,13 @@ class Taker(SimulatedHandle):
                 assert isinstance(output.token, bytes)
                 self.outcomes[output.token] = not output.refused
 
-    def settle(self, body: bytes, kind: str = "ack", *, delay_ms: int = 0) -> None:
-        """Ack or give back the newest delivery of this body that is held."""
+    def settle(
+        self, body: bytes, kind: str = "ack", *, delay_ms: int = 0, target: int = 0
+    ) -> None:
+        """Ack, give back or move the newest delivery of this body that is held."""
         index = max(i for i, (_, held) in enumerate(self.held) if held == body)
         piece, _ = self.held.pop(index)
-        self.session.settle(SettleCall(body, kind, (piece,), delay_ms))
+        self.session.settle(SettleCall(body, kind, (piece,), delay_ms, target))
         self.poke()
 
     def ask(self) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from mirrorq.attachments import Attachment
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
-from mirrorq.courier import Targets
+from mirrorq.courier import Targets, is_courier
 from mirrorq.deadlines import earliest
 from mirrorq.delays import Delays
 from mirrorq.delivery import Delivery
@@ -214,7 +214,8 @@ class Master:
             self.vacancy.expect(now_ms + self._config.failure_ms)
         if former is not None:
             self._succeed(former, session)
-        self.disuse.use(now_ms)
+        if not is_courier(session):
+            self.disuse.use(now_ms)
         self.hand_outs.attach(session, body.held)
         if body.producer:
             self.producers.attach(session, attachment, body.producer)
@@ -306,6 +307,20 @@ class Master:
         for session in self.attachments.overdue(now_ms, 2 * self._config.failure_ms):
             self.on_session_gone(session)
 
+    def knows(self, queue_id: int) -> bool:
+        """Whether numbers are kept of what was sent to that queue, or of what came from it."""
+        return queue_id in self._state.outbox or queue_id in self.producers.senders
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether it knows any other queue."""
+        return bool(self._state.outbox or self.producers.senders)
+
+    def on_neighbours_changed(self, queues: tuple[int, ...] | None) -> None:
+        """Other queues have other masters, or are no more; None: perhaps all."""
+        self.departures.couriers.on_targets_changed(queues)
+        self.producers.look_at_senders(queues)
+
     # --- Applying -------------------------------------------------------------------------
 
     def on_applied(self, now_ms: int, entry: Entry) -> None:
@@ -374,6 +389,7 @@ class Master:
         self._end_lost(now_ms)
         self.hand_outs.end_overdue(now_ms)
         self.producers.expire(now_ms)
+        self.producers.end_senders()
         self.endings.expire()
         if self.level.is_enforcing:
             self.level.enforce()

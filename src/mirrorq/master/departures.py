@@ -51,7 +51,7 @@ class Departures:
         done, couriers.done = couriers.done, []
         for op in done:
             reign.log.propose(op)
-            if op.outcome != "confirmed":
+            if op.outcome != "confirmed" and op.target in reign.state.outbox.outlets:
                 text = f"messages for queue {op.target} went nowhere: {op.outcome}"
                 reign.notice("dead letters lost", text)
         if self.is_ending and not self._is_deleted and not self._has_any():

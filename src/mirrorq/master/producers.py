@@ -20,7 +20,7 @@ from mirrorq.messages import (
     ResendNumber,
     SessionId,
 )
-from mirrorq.outbox import is_outbox
+from mirrorq.outbox import is_outbox, sender_of
 
 __all__ = ["Producers"]
 
@@ -38,6 +38,13 @@ class Producers:
         self._confirms = confirms
         self._openers: dict[int, SessionId] = {}
         """lsn of an id's op -> who asked for it."""
+        self.senders: dict[int, tuple[int, ...]] = {}
+        """Another queue -> its ids here, one for each past that it had."""
+        self._doubtful: dict[int, None] = {}
+        """Other queues that may be deleted; at first all."""
+        for producer in filter(is_outbox, reign.log.highest):
+            self._note_sender(producer)
+        self.look_at_senders(None)
 
     # --- Opening --------------------------------------------------------------------------
 
@@ -92,8 +99,8 @@ class Producers:
         reign = self._reign
         highest, producer, last = reign.log.highest, header.producer, header.last_number
         if is_outbox(producer) and is_courier(session):
-            # It never expires: who is not known has published nothing yet.
-            highest.setdefault(producer, 0)
+            # It does not expire while that queue lives: who is not known has published nothing.
+            self._admit_sender(producer)
         if producer not in highest or not self._owns(session, attachment, producer):
             reign.reply(session, ProducerUnknown(producer))
             return 0
@@ -124,6 +131,42 @@ class Producers:
             settled=header.settled,
         )
 
+    # --- Other queues ---------------------------------------------------------------------
+
+    def _admit_sender(self, producer: int) -> None:
+        """Another queue's id needs no op to begin. One that is deleted has nothing to say any
+        more: all that it had was confirmed before, and what comes is a repetition."""
+        sender = sender_of(producer)
+        if producer in self._reign.log.highest or self._reign.targets.serving(sender) is None:
+            return
+        self._reign.log.highest[producer] = 0
+        self._note_sender(producer)
+
+    def _note_sender(self, producer: int) -> None:
+        sender = sender_of(producer)
+        self.senders[sender] = (*self.senders.get(sender, ()), producer)
+
+    def look_at_senders(self, queues: tuple[int, ...] | None) -> None:
+        """These queues (None: perhaps all) may be no more."""
+        looked = self.senders if queues is None else queues
+        self._doubtful.update((sender, None) for sender in looked if sender in self.senders)
+
+    def end_senders(self) -> None:
+        """The ids of queues that are deleted end by an op."""
+        if not self._doubtful:
+            return
+        doubtful, self._doubtful = self._doubtful, {}
+        gone = [one for one in doubtful if self._reign.targets.serving(one) is None]
+        self._end(tuple(number for one in gone for number in self.senders.pop(one)))
+
+    def _end(self, producers: tuple[int, ...]) -> None:
+        """These ids are unknown from here on."""
+        if producers:
+            self._reign.log.propose(ProducerOp("", producers))
+        for number in producers:
+            self._reign.log.highest.pop(number, None)
+            self._reign.claims.forget(number)
+
     # --- Expiry ---------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> None:
@@ -139,12 +182,8 @@ class Producers:
             for number, producer in reign.state.producers.items()
             if producer.used_us < least_us and self._may_expire(number)
         )
-        if old:
-            reign.log.propose(ProducerOp("", old))
-            for number in old:
-                del reign.log.highest[number]
-                reign.claims.forget(number)
+        self._end(old)
 
     def _may_expire(self, producer: int) -> bool:
-        """Another queue's id never does: what that queue sends again must be known here."""
+        """Another queue's id does not: what that queue sends again must be known here."""
         return producer in self._reign.log.highest and not is_outbox(producer)

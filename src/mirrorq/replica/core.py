@@ -39,6 +39,7 @@ from mirrorq.replica.events import (
     Fetching,
     LeaseChanged,
     LinkLost,
+    NeighboursChanged,
     NodeGone,
     ReplicaEvent,
     Requested,
@@ -46,7 +47,6 @@ from mirrorq.replica.events import (
     SeatExpelled,
     SessionGone,
     TargetLinkLost,
-    TargetsChanged,
     Tick,
     Undelivered,
     ViewInstalled,
@@ -195,7 +195,10 @@ class Replica:
             case TargetLinkLost():
                 if master is not None:
                     master.departures.couriers.on_target_link_lost(event.target)
-            case LeaseChanged() | TargetsChanged():
+            case NeighboursChanged():
+                if master is not None:
+                    master.on_neighbours_changed(event.queues)
+            case LeaseChanged():
                 pass  # the end of the step hands out and confirms what is due
             case LinkLost():
                 self.ring.on_link_lost(event.node)
@@ -275,9 +278,7 @@ class Replica:
         elif self.master is None or self.master.reign != view.reign:
             self._reign(now_ms, wall_us, view)
         if before is not None and before is not self.master:
-            couriers = before.departures.couriers
-            couriers.end()
-            ring.out.requests += couriers.requests
+            ring.out.requests += before.departures.couriers.end()
         early = ring.take_early()
         if early is not None:
             self._on_ring(now_ms, *early)

@@ -24,6 +24,7 @@ __all__ = [
     "Fetching",
     "LeaseChanged",
     "LinkLost",
+    "NeighboursChanged",
     "NodeGone",
     "ReplicaEvent",
     "Requested",
@@ -31,7 +32,6 @@ __all__ = [
     "SeatExpelled",
     "SessionGone",
     "TargetLinkLost",
-    "TargetsChanged",
     "Tick",
     "Undelivered",
     "ViewInstalled",
@@ -67,8 +67,12 @@ class CourierReplied(Struct, frozen=True, gc=False):
     reply: SessionReply
 
 
-class TargetsChanged(Struct, frozen=True, gc=False):
-    """Other queues have other masters now, or are no more."""
+class NeighboursChanged(Struct, frozen=True, gc=False):
+    """Other queues, to which this one sends or which send to it, have other masters now, or are
+    no more."""
+
+    queues: tuple[int, ...] | None
+    """None: perhaps all of them."""
 
 
 class TargetLinkLost(Struct, frozen=True, gc=False):
@@ -157,7 +161,7 @@ ReplicaEvent = (
     | YieldAsked
     | CourierReplied
     | OutboxLoaded
-    | TargetsChanged
+    | NeighboursChanged
     | TargetLinkLost
     | WriteAll
     | Tick

@@ -19,6 +19,7 @@ from mirrorq.attachments import Attachment, Attachments
 from mirrorq.claims import Claims
 from mirrorq.columns import Column, Sizes
 from mirrorq.courier import Couriers
+from mirrorq.deadlines import Deadlines
 from mirrorq.delays import Delays
 from mirrorq.delivery import ConsumerSeat, Delivery, OpenHandOut
 from mirrorq.disuse import Disuse
@@ -61,6 +62,7 @@ PLAIN = (
     Claims,
     Confirms,
     Couriers,
+    Deadlines,
     Delays,
     Delivery,
     Departures,
