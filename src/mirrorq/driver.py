@@ -302,6 +302,16 @@ class Driver:
         except Exception as error:
             self.failure = error
             log.critical("node %s has stopped: %s", self.engine.me.node, error, exc_info=True)
+        try:
+            self._end()
+        finally:
+            if self.failure is not None and self._transport is not None:
+                # Last, for with it this node is known dead, and others hand out: clients and nodes
+                # find out now, and not when it has been silent for long.
+                self._transport.abandon()
+
+    def _end(self) -> None:
+        """Tell everybody who waits in this process."""
         for session in list(self._ports):
             self._end_port(session)
         for callback in self._answers.values():

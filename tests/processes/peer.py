@@ -233,6 +233,15 @@ class Peer:
         soft = resource.RLIM_INFINITY if size is None else size
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
 
+    def do_fail_disk(self) -> None:
+        """The next commit fails as on a broken disk, and with it the node."""
+        assert self._node is not None
+
+        def fail(*_: object) -> None:
+            raise mirrorq.StoreError("the commit failed: Input/output error")
+
+        self._node._store.commit = fail  # type: ignore[method-assign]
+
     def do_set_policy(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
         self._host.set_policy(name, pattern, definition, timeout=WAIT_S)
 

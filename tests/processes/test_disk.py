@@ -125,3 +125,24 @@ def test_a_queue_at_store_bytes_max_can_be_drained(cluster: Cluster) -> None:
         peer.ask("ack", message=message["number"])
     for number in opened:
         peer.ask("outcome", number=number)
+
+
+def test_a_node_that_its_disk_has_stopped_is_noticed_at_once(cluster: Cluster) -> None:
+    """Its process runs on; its connections end and its port is closed, so that others take over
+    though silence alone would be noticed in ten minutes. Its clients go to another node."""
+    cluster.config |= {"failure_ms": 600_000, "lag_ms_max": 600_000}
+    cluster.found("abc")
+    cluster.open("orders", "abc")
+    cluster.wait_in_sync(2, on="b")
+    client = cluster.client(endpoints=[cluster.endpoints[name] for name in "abc"])
+    queue = client.ask("queue", name="orders")
+    assert client.ask("entry_node") == "a"
+    assert client.ask("put", queue=queue, body="m1") == 1
+    cluster["a"].ask("fail_disk")
+    (number,) = client.ask("put_open", queue=queue, bodies=["m2"])
+    cluster.wait_master("bc", on="b")
+    assert client.ask("outcome", number=number) == 2
+    assert client.ask("entry_node") != "a"
+    assert not cluster["a"].ask("is_alive")
+    assert "node a has stopped" in cluster.log_text("a")
+    assert cluster.ask("c", "browse") == [[1, "m1"], [2, "m2"]]

@@ -618,6 +618,12 @@ class Transport:
         self._context.term()
         self._waker.close()
 
+    def abandon(self) -> None:
+        """Close everything at once, and drop what has not left: nothing more is to be said."""
+        self._dirty.clear()
+        self._replies.clear()
+        self.close()
+
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
             raise MirrorQError(
