@@ -1,8 +1,8 @@
 """A master's reign over delayed messages: which are due, and the op that says so.
 
-Delays end by the master's wall clock alone, and by an op: every copy then knows the place that a
-message has got. What is in the timetable is delayed in the applied state; what is in an op on its
-way is out of the timetable.
+Delays end by the queue's time at its master alone, and by an op: every copy then knows the place
+that a message has got. What is in the timetable is delayed in the applied state; what is in an op
+on its way is out of the timetable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirrorq.timetable import Timetable
 ENTER_COUNT = 4096
 """Entries of the timetable that one op ends."""
 LOOK_MS = 60_000
-"""The clock is looked at again after this, should it be set meanwhile."""
+"""The time is looked at again after this: it may go a little slower or faster than the clock."""
 
 
 class Delays:
@@ -54,14 +54,14 @@ class Delays:
         self._returning.clear()
         return found
 
-    def due(self, wall_us: int, place: int) -> LaneOp | None:
+    def due(self, time_us: int, place: int) -> LaneOp | None:
         """The op that ends what is due; its messages stand at `place` and after it."""
         next_us = self._timetable.next_us()
-        if next_us is None or next_us > wall_us:
+        if next_us is None or next_us > time_us:
             return None
         entering: list[Range] = []
         returning = RangeSet()
-        for due_us, first, last in self._timetable.take(wall_us, ENTER_COUNT):
+        for due_us, first, last in self._timetable.take(time_us, ENTER_COUNT):
             for low, high, _ in self._state.delayed.within(first, last):
                 if entering and entering[-1][1] + 1 == low:
                     entering[-1] = (entering[-1][0], high)
@@ -112,10 +112,10 @@ class Delays:
             taken.remove(low, high)
         return list(taken)
 
-    def wake_at_ms(self, now_ms: int, wall_us: int) -> int | None:
+    def wake_at_ms(self, now_ms: int, time_us: int) -> int | None:
         """When something is due next."""
         due_us = self._timetable.next_us()
         if due_us is None:
             return None
-        left_ms = -((wall_us - due_us) // 1000)
+        left_ms = -((time_us - due_us) // 1000)
         return now_ms + min(max(left_ms, 1), LOOK_MS)

@@ -68,6 +68,7 @@ from mirrorq.roll_call import RollCall
 from mirrorq.sampling import Sampler
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.shelf import Shelf
+from mirrorq.steady_clock import SteadyClock
 from mirrorq.store import Store
 from mirrorq.timings import Timings
 from mirrorq.transport import CONTROL, DATA, Transport
@@ -170,6 +171,7 @@ class Driver:
         self.sampler = Sampler(self, store, transport)
         self.watch = Watch(engine, store, self.timings, on_notice)
         self._store = store
+        self._steady = SteadyClock(store)
         self._shelf = Shelf(store, engine.replicas)
         self._transport = transport
         self._on_notice = on_notice
@@ -335,7 +337,7 @@ class Driver:
         self._step_ports(clock.now_ms())
         events, self._events = self._events, []
         self.engine.room.bytes_left = self._store.room_bytes()
-        effects = self.engine.step(clock.now_ms(), clock.wall_us(), events)
+        effects = self.engine.step(clock.now_ms(), self._steady.us(), events)
         self._wake_at_ms = effects.wake_at_ms
         self.timings.note_steps(self.engine.replicas, self.engine.hosting.stepped)
         if self.entry is not None:

@@ -50,6 +50,8 @@ class QueueWrite(Struct, frozen=True, gc=False, eq=False):
     """Sequences among which live messages may not be on this disk (R7); None = as it was."""
     stable: int | None = None
     """Known stable lsn, a hint for the next start; None = as it was."""
+    time_ahead_us: int | None = None
+    """By how much the queue's time is ahead of this node's steady time; None = as it was."""
 
 
 class QueueImage(Struct, frozen=True, gc=False, eq=False):
@@ -62,6 +64,7 @@ class QueueImage(Struct, frozen=True, gc=False, eq=False):
     """All ops with lsn > state_lsn, in order."""
     lacking: tuple[Range, ...] = ()
     stable: int = 0
+    time_ahead_us: int = 0
 
 
 class RaftEntry(Struct, frozen=True, gc=False):

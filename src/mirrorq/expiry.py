@@ -1,13 +1,13 @@
 """When ready messages end by their time to live: the index of one master's reign. Pure.
 
 A message lives for the lesser of its own `ttl` and the policy's `message-ttl`, counted from the
-time that the master stamped on its publish. The master's wall clock alone decides when that is
-over; the end itself is an op. What a consumer holds is not looked at until it comes back.
+time that the master stamped on its publish. The queue's time at its master alone decides when that
+is over; the end itself is an op. What a consumer holds is not looked at until it comes back.
 
-Deadlines need not rise with sequences (each message may have its own, clocks differ between
-masters), so ready messages are sorted by deadline into buckets of 64 ms, those of later than
-about a minute into coarse ones. A bucket holds ranges, so a million messages of one frame cost
-as much as one. What is handed out stays in its bucket and is looked up in vain.
+Deadlines need not rise with sequences (each message may have its own), so ready messages are sorted
+by deadline into buckets of 64 ms, those of later than about a minute into coarse ones. A bucket
+holds ranges, so a million messages of one frame cost as much as one. What is handed out stays in
+its bucket and is looked up in vain.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ class Expiry:
         if self._next_ms is None or deadline_ms < self._next_ms:
             self._next_ms = deadline_ms
 
-    def due(self, wall_ms: int) -> RangeSet:
+    def due(self, time_ms: int) -> RangeSet:
         """Messages that were noted and whose time is over; most of them may not be ready now."""
         over = RangeSet()
-        if self._next_ms is None or wall_ms < self._next_ms:
+        if self._next_ms is None or time_ms < self._next_ms:
             return over
-        self._open(wall_ms >> COARSE_BITS)
-        for number in sorted(n for n in self._fine if n << FINE_BITS <= wall_ms):
+        self._open(time_ms >> COARSE_BITS)
+        for number in sorted(n for n in self._fine if n << FINE_BITS <= time_ms):
             bucket = self._fine.pop(number)
             for first, last in bucket:
                 for low, high in self._state.live.within(first, last):
                     for start, end, deadline_ms in self.deadlines(low, high):
-                        if deadline_ms <= wall_ms:
+                        if deadline_ms <= time_ms:
                             over.add(start, end)
                         else:
                             self._put(start, end, deadline_ms)
@@ -115,5 +115,5 @@ class Expiry:
 
     @property
     def next_ms(self) -> int | None:
-        """When to look again, by the wall clock; None: never."""
+        """When to look again, by the queue's time; None: never."""
         return self._next_ms

@@ -198,7 +198,7 @@ class Hosting:
         """Whether something came for a copy, or its time has come."""
         return bool(self._inbox) or self._is_handing_stale or self._due.next_ms <= now_ms
 
-    def run(self, now_ms: int, wall_us: int) -> None:
+    def run(self, now_ms: int, steady_us: int) -> None:
         """Step the copies that something came for."""
         for queue_id in self._due.take_due(now_ms):
             self._inbox.setdefault(queue_id, []).append(TICK)
@@ -208,7 +208,7 @@ class Hosting:
             replica = self.replicas.get(queue_id)
             if replica is not None:
                 was_master = replica.master
-                effects = replica.step(now_ms, wall_us, *events)
+                effects = replica.step(now_ms, steady_us, *events)
                 self._note_handing(replica, was_master)
                 for event in events:
                     if type(event) is YieldAsked:

@@ -191,6 +191,7 @@ class _Image(msgspec.Struct, array_like=True):
     resting: dict[_Number, _Number] = {}
     outbox: Image = []
     staging: StagingImage = []
+    time_us: _Number = 0
 
 
 NUMBER_MAX = 2**63 - 1
@@ -219,6 +220,8 @@ class QueueState:
 
     def __init__(self) -> None:
         self.applied = 0
+        self.time_us = 0
+        """The greatest stamp of an op: the queue's time goes on from there."""
         self.next_sequence = 1
         self.horizon = 1
         """Messages below this sequence may be handed out."""
@@ -374,6 +377,13 @@ class QueueState:
         for sequence, _ in ended:
             yield needed.gap(sequence, 1, self.next_sequence - 1)
 
+    def latest_stamp_us(self) -> int:
+        """The greatest stamp that the state still shows, for one of a version that did not keep
+        the greatest of all."""
+        stamps = (value for _, _, value in self.stamps.runs(1, self.next_sequence - 1))
+        used = (producer.used_us for producer in self.producers.values())
+        return max(max(stamps, default=0) * 1000, max(used, default=0))
+
     def epoch_span(self, lsn: int) -> tuple[int, int, int]:
         """The epoch in which the op at `lsn` was made, and the ops of it: (epoch, after,
         upto); (0, 0, 0) when that is not known."""
@@ -392,6 +402,7 @@ class QueueState:
     def _apply(self, entry: Entry) -> tuple[Range, ...]:
         header = entry.header
         self.applied = header.lsn
+        self.time_us = max(self.time_us, header.timestamp_us)
         extend_history(self.history, header.epoch, header.lsn)
         payload = entry.payload
         if payload is None:
@@ -726,6 +737,7 @@ class QueueState:
             dict(sorted(self.resting.items())),
             self.outbox.image(),
             self.staging.image(),
+            self.time_us,
         )
         return msgspec.msgpack.encode(image)
 
@@ -777,6 +789,7 @@ class QueueState:
         state.lost = image.lost
         for number, (highest, settled, outcomes, used_us) in image.producers.items():
             state.producers[number] = Producer(highest, settled, outcomes, used_us)
+        state.time_us = image.time_us or state.latest_stamp_us()
         return state
 
 

@@ -61,6 +61,7 @@ from mirrorq.messages import (
     Watermark,
 )
 from mirrorq.queue_state import extend_history
+from mirrorq.queue_time import QueueTime
 from mirrorq.room import Room, cost
 
 MESSAGE_BYTES = 1 << 20
@@ -94,6 +95,7 @@ class Ring:
         joiner_bytes_max: int,
         room: Room | None = None,
         mark_delay_ms: int = 0,
+        time_ahead_us: int = 0,
     ) -> None:
         self.me = me
         self.queue_id = queue_id
@@ -159,6 +161,7 @@ class Ring:
 
         self.reported: dict[MemberId, int] = {}
         """R9: durable of members in sync, told while ops wait for them."""
+        self.time = QueueTime(time_ahead_us)
         self._room = room or Room()
         self._joiner_bytes_max = joiner_bytes_max
         self._append: list[Entry] = []
@@ -197,6 +200,7 @@ class Ring:
         self.mark_at_ms = None
         self._ticks_left = REPEAT_COUNT
         self._asked_from = 0
+        self.time.install(is_master=self.is_master)
         self.gates = {}
         self.joiners = {}
         self.reported = {}
@@ -308,6 +312,7 @@ class Ring:
         """R6. Returns True when this member has just become repaired."""
         if self.repaired or sender != self._left() or message.epoch != self.epoch:
             return False
+        self.time.hear(message.time_us)
         self.start_history = message.history
         self.start_last = message.history[-1][1] if message.history else 0
         self._cut(common_lsn(self.history, message.history))
@@ -344,6 +349,7 @@ class Ring:
             elif entry.lsn > self.received:
                 self._ask_again()
                 break
+        self.time.hear(message.time_us)
         self._learn_stable(message.stable)
 
     def on_mark(self, sender: MemberId, message: Mark) -> None:
@@ -351,6 +357,7 @@ class Ring:
             return
         if message.received > self.received:
             self._ask_again()
+        self.time.hear(message.time_us)
         self._learn_stable(message.stable)
 
     def on_watermark(self, sender: MemberId, message: Watermark) -> None:
@@ -544,7 +551,8 @@ class Ring:
     def _send_history(self) -> None:
         right = self._right()
         if right is not None:
-            self._send(right, History(self.queue_id, self.epoch, self.start_history))
+            history = History(self.queue_id, self.epoch, self.start_history, self.time.told_us)
+            self._send(right, history)
 
     def _from_left(self, sender: MemberId, epoch: int) -> bool:
         ready = self.repaired and self.has_state
@@ -568,6 +576,7 @@ class Ring:
             self.unstable_bytes += size
         if self.is_at_receipt:
             self.behind_bytes += size
+        self.time.note(entry.header.timestamp_us)
         extend_history(self.history, entry.epoch, entry.lsn)
 
     def _accept(self, entry: Entry) -> None:
@@ -636,7 +645,8 @@ class Ring:
             batch = self._batch_after(self._right_received)
             if not batch and not always:
                 break
-            self._send(right, Data(self.queue_id, self.epoch, self.stable, batch))
+            data = Data(self.queue_id, self.epoch, self.stable, batch, self.time.told_us)
+            self._send(right, data)
             self._marked = (self.stable, self.received)
             self._is_mark_fresh = True
             if not batch:
@@ -728,7 +738,8 @@ class Ring:
         self.mark_at_ms = None
         self._marked = mark
         self._is_mark_fresh = True
-        self._send(right, Mark(self.queue_id, self.epoch, self.stable, self.received))
+        mark_now = Mark(self.queue_id, self.epoch, *mark, self.time.told_us)
+        self._send(right, mark_now)
 
 
 def cut_history(history: list[tuple[int, int]], lsn: int) -> list[tuple[int, int]]:

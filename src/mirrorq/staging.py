@@ -99,7 +99,7 @@ class Run:
     attempts: dict[tuple[int, int], Attempt] = field(factory=dict)
     """By (partition, attempt)."""
     used_us: int = 0
-    """When something was last staged, or when it was sealed, by the master's clock."""
+    """When something was last staged, or when it was sealed, by the queue's time."""
     home: int = 0
     """Sealed: id of the queue that decides; 0: not sealed."""
     has_asked: bool = False

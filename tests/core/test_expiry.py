@@ -31,9 +31,18 @@ START_MS = 1_700_000_000_000
 
 
 class Timed(Bounded):
-    """A queue whose master's wall clock is set by the test."""
+    """A queue whose master's steady time is told by the test."""
 
-    wall_ms = START_MS
+    def __init__(
+        self,
+        files: QueueFiles | None = None,
+        epoch: int = 1,
+        *,
+        wall_ms: int = START_MS,
+        **limits: Any,
+    ) -> None:
+        self.wall_ms, self.first_us = wall_ms, wall_ms * 1000
+        super().__init__(files, epoch, **limits)
 
     def at(self, ms: int) -> None:
         """So many ms after the start, by both clocks of the master."""
@@ -65,8 +74,8 @@ class Timed(Bounded):
     def again(self) -> Timed:
         """The next master, from what is on the disk."""
         self.sync()
-        following = Timed(self.files, self.epoch + 1, **self.limits)
-        following.wall_ms, following.now_ms = self.wall_ms, self.now_ms
+        following = Timed(self.files, self.epoch + 1, wall_ms=self.wall_ms, **self.limits)
+        following.now_ms = self.now_ms
         following.tick()
         return following
 

@@ -30,9 +30,13 @@ from .test_master import ONE, TWO, Queue
 class Bounded(Queue):
     """A queue with a limit, and one producer that remembers its numbers."""
 
+    first_us = 0
+    """What time it is at its beginning."""
+
     def __init__(self, files: QueueFiles | None = None, epoch: int = 1, **limits: Any) -> None:
         self.limits = limits
-        super().__init__(files, epoch, codec=FrameCodec(), first=(Defined(Definition(**limits)),))
+        first = (Defined(Definition(**limits)),)
+        super().__init__(files, epoch, codec=FrameCodec(), first=first, wall_us=self.first_us)
         self.sync()
         self.attach(ONE)
         self.producer = self.open_producer()

@@ -64,8 +64,17 @@ class Taker(SimulatedHandle):
 class World:
     """A cluster whose queue "orders" is declared on its first node, every data node in sync."""
 
-    def __init__(self, names: str = "abc", *, witnesses: str = "", seed: int = 1) -> None:
-        self.cluster = SimulatedCluster(tuple(names), seed=seed, witnesses=tuple(witnesses))
+    def __init__(
+        self,
+        names: str = "abc",
+        *,
+        witnesses: str = "",
+        seed: int = 1,
+        cluster: SimulatedCluster | None = None,
+    ) -> None:
+        self.cluster = cluster or SimulatedCluster(
+            tuple(names), seed=seed, witnesses=tuple(witnesses)
+        )
         self.cluster.start()
         self.queue_id = self.cluster.declare(names[0], "orders")
         self.data_nodes = tuple(name for name in names if name not in witnesses)

@@ -1,6 +1,6 @@
 """One node's whole logic: catalog, leadership, leases and all its queues. Pure.
 
-    effects = engine.step(now_ms, wall_us, events)
+    effects = engine.step(now_ms, steady_us, events)
 
 The driver (`driver`, or the simulator) drains whatever has arrived, steps it all, makes one
 commit of `effects.writes` and `effects.raft`, steps `Committed(effects.round)`, and carries

@@ -252,7 +252,7 @@ class Engine:
 
     # --- The step -----------------------------------------------------------------------
 
-    def step(self, now_ms: int, wall_us: int, events: Iterable[EngineEvent]) -> EngineEffects:
+    def step(self, now_ms: int, steady_us: int, events: Iterable[EngineEvent]) -> EngineEffects:
         """Take everything that arrived; see the module's text for what to do with the rest."""
         out = self._next_out
         self._life.begin(out)
@@ -273,7 +273,7 @@ class Engine:
             petitions.send(now_ms)
         self._lease_keeping.hold(now_ms)
         if hosting.is_due(now_ms):
-            hosting.run(now_ms, wall_us)
+            hosting.run(now_ms, steady_us)
             if hosting.has_asked:
                 hosting.has_asked = False
                 petitions.send(now_ms)

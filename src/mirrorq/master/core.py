@@ -416,7 +416,7 @@ class Master:
         self._judge_use(now_ms)
 
     def _end_delays(self) -> None:
-        due = self._reign.delays.due(self.log.wall_us, self.log.next_sequence)
+        due = self._reign.delays.due(self.log.time_us, self.log.next_sequence)
         if due is not None:
             self.log.propose(due)
 
@@ -453,5 +453,5 @@ class Master:
             self.endings.wake_at_ms(now_ms),
             self.departures.couriers.wake_at_ms,
             self.stages.wake_at_ms(),
-            self._reign.delays.wake_at_ms(now_ms, self.log.wall_us),
+            self._reign.delays.wake_at_ms(now_ms, self.log.time_us),
         )

@@ -18,7 +18,7 @@ from mirrorq.ranges import RangeSet
 __all__ = ["Endings"]
 
 EXPIRY_LOOK_MS = 60_000
-"""Deadlines of messages are compared with the wall clock at least so often."""
+"""Deadlines of messages are compared with the time at least so often."""
 
 
 class Endings:
@@ -103,7 +103,7 @@ class Endings:
         if delivery.came_back:
             self.expiry.note(delivery.came_back)
             delivery.came_back = []
-        over = self.expiry.due(self._reign.log.wall_us // 1000)
+        over = self.expiry.due(self._reign.log.time_us // 1000)
         if over:
             self.end(delivery.take_out(over), "expired")
 
@@ -112,6 +112,6 @@ class Endings:
         expiry_ms = self.expiry.next_ms
         if expiry_ms is None:
             return None
-        # The wall clock may be set: look again at times, however far away it seems.
-        left_ms = expiry_ms - self._reign.log.wall_us // 1000
+        # The time may go a little faster than the clock: look again, however far away it seems.
+        left_ms = expiry_ms - self._reign.log.time_us // 1000
         return now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS)

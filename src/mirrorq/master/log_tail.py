@@ -40,8 +40,6 @@ class LogTail:
     """One reign's. It begins with what the master inherited and has not applied."""
 
     def __init__(self, ring: Ring, state: QueueState, codec: OpCodec) -> None:
-        self.wall_us = 0
-        """Wall-clock time of this step in microseconds: a stamp on ops, and ends delays."""
         self.next_sequence = state.next_sequence
         self.highest = {number: p.highest for number, p in state.producers.items()}
         """Producer -> its highest number in the log; who is not here is unknown."""
@@ -68,6 +66,11 @@ class LogTail:
         """The lsn of the last op."""
         return self._ring.received
 
+    @property
+    def time_us(self) -> int:
+        """The queue's time in this step: a stamp on ops, and what ends TTLs and delays."""
+        return self._ring.time.now_us
+
     # --- Appending ------------------------------------------------------------------------
 
     def propose(
@@ -86,7 +89,7 @@ class LogTail:
             queue_id=ring.queue_id,
             epoch=ring.epoch,
             lsn=ring.received + 1,
-            timestamp_us=self.wall_us,
+            timestamp_us=self.time_us,
             count=count,
             producer=producer,
             first_number=first_number,
@@ -103,7 +106,7 @@ class LogTail:
             epoch=ring.epoch,
             lsn=ring.received + 1,
             first_sequence=self.next_sequence,
-            timestamp_us=self.wall_us,
+            timestamp_us=self.time_us,
         )
         self.append(entry)
         return entry

@@ -176,7 +176,7 @@ class Producers:
         reign = self._reign
         expiry_ms = reign.config.producer_expiry_ms
         self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
-        least_us = reign.log.wall_us - expiry_ms * 1000
+        least_us = reign.log.time_us - expiry_ms * 1000
         old = tuple(
             number
             for number, producer in reign.state.producers.items()

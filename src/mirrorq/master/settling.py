@@ -102,7 +102,7 @@ class Settling:
             delivery.give_back(taken)
             return
         if body.kind == "nack" and body.delay_ms:
-            due_us = min(self._reign.log.wall_us + body.delay_ms * 1000, NUMBER_MAX)
+            due_us = min(self._reign.log.time_us + body.delay_ms * 1000, NUMBER_MAX)
             self._reign.delays.give_back(taken, due_us)
         else:
             self._way_of(body).extend(taken)

@@ -226,10 +226,10 @@ class Stages:
         timeout_ms = config.staged_timeout_ms
         least_ms = min(timeout_ms, config.sealed_timeout_ms)
         self._look_ms = now_ms + max(least_ms // LOOKS, 1)
-        for name in list(staging.idle_runs(log.wall_us - timeout_ms * 1000)):
+        for name in list(staging.idle_runs(log.time_us - timeout_ms * 1000)):
             why = f"it has staged nothing for {timeout_ms} ms (staged_timeout_ms)"
             log.propose(AbortOp(*name, why))
-        before_us = log.wall_us - config.sealed_timeout_ms * 1000
+        before_us = log.time_us - config.sealed_timeout_ms * 1000
         for transaction, version, run, home in list(staging.sealed_runs(before_us)):
             self._ask((transaction, version, run), home)
 

@@ -74,7 +74,7 @@ class Header(Struct, frozen=True, gc=False):
     settled: int
     """Publish and refusal: the producer needs no outcome at or below this number."""
     timestamp_us: int
-    """Microseconds since 1970-01-01 UTC, at the master."""
+    """Microseconds since 1970-01-01 UTC, by the queue's time (`queue_time`)."""
     length: int
     """Bytes of the whole frame, header and padding included."""
     delay_ms: int = 0
@@ -111,7 +111,7 @@ class ReturnLaterOp(Struct, frozen=True, gc=False):
 
     ranges: tuple[Range, ...]
     due_us: int
-    """Microseconds since 1970-01-01 UTC, by the master's clock."""
+    """Microseconds since 1970-01-01 UTC, by the queue's time."""
 
 
 class LaneOp(Struct, frozen=True, gc=False):

@@ -14,6 +14,8 @@ class Data(Struct, frozen=True, gc=False):
     epoch: int
     stable: int
     entries: tuple[Entry, ...]
+    time_us: int = 0
+    """What time it is in the queue at the sender (`queue_time`); 0: it does not say."""
 
 
 class Mark(Struct, frozen=True, gc=False):
@@ -26,6 +28,8 @@ class Mark(Struct, frozen=True, gc=False):
     epoch: int
     stable: int
     received: int
+    time_us: int = 0
+    """As in `Data`."""
 
 
 class Watermark(Struct, frozen=True, gc=False):
@@ -51,6 +55,8 @@ class History(Struct, frozen=True, gc=False):
     queue_id: int
     epoch: int
     history: tuple[tuple[int, int], ...]
+    time_us: int = 0
+    """As in `Data`."""
 
 
 class HistoryRequest(Struct, frozen=True, gc=False):

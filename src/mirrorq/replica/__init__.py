@@ -1,6 +1,6 @@
 """One queue on one node: its ring, its applied state, a transfer, and a master's reign.
 
-    effects = replica.step(now_ms, wall_us, *events)
+    effects = replica.step(now_ms, steady_us, *events)
 
 Takes all that has arrived for the queue in one round, and answers with one `ReplicaEffects`
 whose field order is the order of execution. It never blocks, reads no clock, and never raises

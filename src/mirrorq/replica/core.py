@@ -83,7 +83,14 @@ class Replica:
         """Why this copy has stopped: an op of a version to come."""
         self.state = QueueState() if image.state is None else QueueState.decode(image.state)
         self.room = room or Room()
-        self.ring = Ring(me, queue_id, config.joiner_bytes_max, self.room, config.mark_delay_ms)
+        self.ring = Ring(
+            me,
+            queue_id,
+            config.joiner_bytes_max,
+            self.room,
+            config.mark_delay_ms,
+            image.time_ahead_us,
+        )
         self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s)
         self.master: Master | None = None
         self.tally = Tally()
@@ -107,6 +114,7 @@ class Replica:
         self._load(image)
 
     def _load(self, image: QueueImage) -> None:
+        self.ring.time.note(self.state.time_us)
         self.ring.load(image.entries, self.state.applied, self.state.history)
         self.ring.stable = max(image.stable, self.state.applied)
         self.ring._recount_unstable()
@@ -137,13 +145,12 @@ class Replica:
 
     # --- The step -----------------------------------------------------------------------
 
-    def step(self, now_ms: int, wall_us: int, *events: ReplicaEvent) -> ReplicaEffects:
+    def step(self, now_ms: int, steady_us: int, *events: ReplicaEvent) -> ReplicaEffects:
         out = ReplicaEffects()
         self.ring.out = out
-        if self.master is not None:
-            self.master.log.wall_us = wall_us
+        self.ring.time.begin(steady_us)
         for event in events:
-            self._on_event(now_ms, wall_us, event)
+            self._on_event(now_ms, event)
         if not self.halted:
             self._settle(now_ms, out)
         self._writes.make(now_ms, self.state, out)
@@ -161,7 +168,7 @@ class Replica:
         out.wake_at_ms = self._wake_at_ms(now_ms, out.wake_at_ms)
         return out
 
-    def _on_event(self, now_ms: int, wall_us: int, event: ReplicaEvent) -> None:
+    def _on_event(self, now_ms: int, event: ReplicaEvent) -> None:
         master = self.master
         match event:
             case RingReceived():
@@ -176,7 +183,7 @@ class Replica:
                 self.ring.on_persisted(event.number)
                 self.transfer.on_written(event.number)
             case ViewInstalled():
-                self._install(now_ms, wall_us, event.view)
+                self._install(now_ms, event.view)
             case Defined():
                 self.definition = event.definition
                 if master is not None:
@@ -265,7 +272,7 @@ class Replica:
 
     # --- Views --------------------------------------------------------------------------
 
-    def _install(self, now_ms: int, wall_us: int, view: View) -> None:
+    def _install(self, now_ms: int, view: View) -> None:
         ring = self.ring
         if ring.view is not None and view.epoch <= ring.view.epoch:
             return
@@ -276,14 +283,14 @@ class Replica:
         if not ring.is_master:
             self.master = None
         elif self.master is None or self.master.reign != view.reign:
-            self._reign(now_ms, wall_us, view)
+            self._reign(now_ms, view)
         if before is not None and before is not self.master:
             ring.out.requests += before.departures.couriers.end()
         early = ring.take_early()
         if early is not None:
             self._on_ring(now_ms, *early)
 
-    def _reign(self, now_ms: int, wall_us: int, view: View) -> None:
+    def _reign(self, now_ms: int, view: View) -> None:
         master = Master(
             self.ring,
             self.state,
@@ -294,7 +301,6 @@ class Replica:
             self.room,
             self._targets,
         )
-        master.log.wall_us = wall_us
         master.define(self.definition)
         self.master = master
         self._declare()
@@ -378,6 +384,7 @@ class Replica:
         if first <= last:
             lacking.add(first, last)
         self.state = state
+        ring.time.note(state.time_us)
         ring.reset(state.applied, state.history)
         ring.has_state = True
         self.transfer.begin(state, lacking)

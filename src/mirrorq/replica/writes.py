@@ -99,7 +99,7 @@ class Writes:
             self._transfer.on_writing(number, self.chunk)
         lacking = self._transfer.take_lacking()
         needed = cut is not None or entries or checkpoint or self.chunk or self._reset
-        if not needed and lacking is None:
+        if not needed and lacking is None and not ring.time.is_due:
             ring.trim(state.applied)
             return
         out.write_number = number or ring.note_write()
@@ -114,6 +114,7 @@ class Writes:
             release=self._released(state) if checkpoint else (),
             lacking=lacking,
             stable=min(ring.stable, ring.received),
+            time_ahead_us=ring.time.keep() if ring.time.is_due or self._reset else None,
         )
         self.chunk = ()
         self._reset = self._state_came = False
@@ -130,6 +131,7 @@ class Writes:
             or self._reset
             or self._transfer.lacking_changed
             or self._due_ms is not None
+            or ring.time.is_due
             or self._checkpoint_due(now_ms, state)
         )
 

@@ -23,11 +23,14 @@ from mirrorq.store.records import (
     Damaged,
     decoded,
     lacking_key,
+    pack_i64,
     pack_u64,
     record_key,
     record_queue,
     seal,
     state_key,
+    time_key,
+    unpack_i64,
     unpack_u64,
 )
 from mirrorq.store.run_table import NUMBER_MAX, Budget, Hint, RunTable
@@ -120,8 +123,19 @@ class QueueLog:
         if value is not None:
             lacking = decoded("queues", key, value, RangeSet.from_bytes)
         return QueueImage(
-            queue_id, state, state_lsn, tuple(entries), tuple(lacking), record.stable
+            queue_id,
+            state,
+            state_lsn,
+            tuple(entries),
+            tuple(lacking),
+            record.stable,
+            self._time_ahead_us(queue_id),
         )
+
+    def _time_ahead_us(self, queue_id: int) -> int:
+        key = time_key(queue_id)
+        value = self._txn.get(key, db=self._tables.meta)
+        return 0 if value is None else decoded("meta", key, value, unpack_i64)
 
     def read(
         self, queue_id: int, first: int, last: int, bytes_max: int, hint: Hint
@@ -162,6 +176,8 @@ class QueueLog:
         record.run_bytes = max(0, record.run_bytes + messages.growth + ops.growth)
         if write.stable is not None:
             record.stable = write.stable
+        if write.time_ahead_us is not None:
+            self._put_time(write.queue_id, write.time_ahead_us)
         if write.lacking is not None:
             self._put_lacking(write.queue_id, write.lacking)
         # `stable` is a hint and the bytes are an estimate: they wait for one of these.
@@ -206,7 +222,12 @@ class QueueLog:
         self._txn.delete(record_key(queue_id), db=self._tables.queues)
         self._txn.delete(state_key(queue_id), db=self._tables.queues)
         self._txn.delete(lacking_key(queue_id), db=self._tables.queues)
+        self._txn.delete(time_key(queue_id), db=self._tables.meta)
         self.changed[queue_id] = None
+
+    def _put_time(self, queue_id: int, ahead_us: int) -> None:
+        key = time_key(queue_id)
+        self._txn.put(key, seal(key, pack_i64(ahead_us)), db=self._tables.meta)
 
     def _put_lacking(self, queue_id: int, lacking: tuple[Range, ...]) -> None:
         key = lacking_key(queue_id)
@@ -248,7 +269,7 @@ class QueueLog:
 
 def _has_content(write: QueueWrite) -> bool:
     """Whether anything is written after the reset: a deleted queue leaves no record."""
-    marks = (write.truncate_to, write.state, write.lacking, write.stable)
+    marks = (write.truncate_to, write.state, write.lacking, write.stable, write.time_ahead_us)
     return bool(write.append or write.fetched) or any(mark is not None for mark in marks)
 
 

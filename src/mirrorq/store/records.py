@@ -18,6 +18,7 @@ Buffer = bytes | memoryview
 
 _CRC = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+_I64 = struct.Struct("<q")
 _PLACE = struct.Struct(">QQQ")
 _PREFIX = struct.Struct(">QQ")
 _QUEUE = struct.Struct(">Q")
@@ -70,6 +71,14 @@ def unpack_u64(data: bytes) -> int:
     return int(_U64.unpack(data)[0])
 
 
+def pack_i64(number: int) -> bytes:
+    return _I64.pack(number)
+
+
+def unpack_i64(data: bytes) -> int:
+    return int(_I64.unpack(data)[0])
+
+
 def place_key(queue_id: int, generation: int, number: int) -> bytes:
     """Key of a run: queue, generation, last sequence or last lsn."""
     return _PLACE.pack(queue_id, generation, number)
@@ -98,6 +107,12 @@ def state_key(queue_id: int) -> bytes:
 def lacking_key(queue_id: int) -> bytes:
     """Key of the sequences that a queue's copy may lack."""
     return _QUEUE.pack(queue_id) + b"l"
+
+
+def time_key(queue_id: int) -> bytes:
+    """Key, in `meta`, of how far a queue's time is ahead of this node's: one of the node's small
+    values, which an older mirrorq leaves alone."""
+    return b"value time " + _QUEUE.pack(queue_id)
 
 
 def record_queue(key: Buffer) -> int | None:

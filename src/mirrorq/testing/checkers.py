@@ -12,6 +12,7 @@ from attrs import define, field, fields
 
 from mirrorq.limits import Limit, limit_of
 from mirrorq.queue_state import REFUSED
+from mirrorq.queue_time import KEPT_US
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
 from mirrorq.testing.cluster import SimulatedCluster
@@ -287,15 +288,15 @@ def _is_ended_otherwise(journal: Journal, delivery: Delivery) -> bool:
 
 
 def early(journal: Journal, clock_gain: int) -> list[str]:
-    """Nothing is handed out before its delay is over. Wall clocks run apart, by so many
-    thousandths since the beginning at most."""
+    """Nothing is handed out before its delay is over. Clocks run apart, by so many thousandths at
+    most; what wall clocks say, and how they are set, does not matter."""
     wrong = []
     for delivery in journal.deliveries:
         attempt = journal.attempts.get(delivery.body)
         delay_ms = attempt.delay_ms if attempt is not None else 0
         if attempt is None or not delay_ms:
             continue
-        slack_ms = (delivery.time_ms + delay_ms) * clock_gain // 1000 + 1
+        slack_ms = delay_ms * (clock_gain + 1) // 1000 + KEPT_US // 1000 + 1
         if delivery.time_ms + slack_ms < attempt.put_ms + delay_ms:
             wrong.append(
                 f"early: {delivery.body!r} put at {attempt.put_ms} ms with a delay of {delay_ms} "

@@ -54,6 +54,7 @@ from mirrorq.outgoing import packed
 from mirrorq.raft.messages import AppendRequest
 from mirrorq.replica import Replica
 from mirrorq.room import PLENTY
+from mirrorq.steady_time import SteadyTime
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.testing.network import Link, Network
 from mirrorq.testing.onlooker import Onlooker
@@ -96,6 +97,14 @@ class SimulatedNode:
     clock_offset_ms: int = 0
     clock_gain: int = 0
     """Thousandths by which this node's clock runs faster than true time."""
+    wall_ahead_ms: int = 0
+    """By how much the wall clock of its machine is wrong: somebody has set it."""
+    wall_seen_ms: int = 0
+    """The same when it was last looked at."""
+    boots: int = 0
+    """How often its machine was booted: `clock_offset_ms` is of the last time."""
+    steady: SteadyTime | None = None
+    """Of this life: the wall clock without its steps."""
     full_until_ms: int = 0
     """Its disk refuses every commit before this."""
     is_failing: bool = False
@@ -115,6 +124,11 @@ class SimulatedNode:
     """How long a commit takes on this disk."""
     ports: dict[SessionId, tuple[int, SessionPort]] = field(factory=dict)
     answers: dict[int, Answer] = field(factory=dict)
+
+    @property
+    def has_seen_wall(self) -> bool:
+        """Whether its process has looked at the wall clock since that was set."""
+        return self.wall_seen_ms == self.wall_ahead_ms
 
     def is_impaired(self, now_ms: int) -> bool:
         """Whether it stands still, or says late what it has to say: that waits for its disk."""
@@ -224,6 +238,9 @@ class SimulatedCluster:
             seed=self.random.getrandbits(32),
             now_ms=self.clock_ms(node),
         )
+        node.steady = SteadyTime(
+            self.clock_ms(node) * 1000, self.wall_us(node), f"boot {node.boots}", node.disk.steady
+        )
         node.inbox.clear()
         node.commits.clear()
         node.run_scheduled = False
@@ -304,7 +321,7 @@ class SimulatedCluster:
         assert self.nodes[name].engine is None
         disk = SimulatedDisk(self.random.getrandbits(62))
         if backup is not None:
-            disk.queues = backup.backup().queues
+            disk.queues, disk.steady = backup.backup().queues, backup.steady
         self.nodes[name].disk = disk
         self.note(f"wipe {name}{', an old copy is put in its place' if backup else ''}")
 
@@ -342,6 +359,24 @@ class SimulatedCluster:
         if not node.clock_gain:
             return now_ms + node.clock_offset_ms
         return now_ms + node.clock_offset_ms + now_ms * node.clock_gain // 1000
+
+    def wall_us(self, node: SimulatedNode) -> int:
+        """What the wall clock of the node's machine says. Boot times differ, wall clocks by their
+        drift, and by as much as somebody has set them wrong."""
+        return START_US + (self.clock_ms(node) - node.clock_offset_ms + node.wall_ahead_ms) * 1000
+
+    def set_wall(self, name: str, ahead_ms: int) -> None:
+        """The wall clock of the node's machine is set to be so far ahead of the true time."""
+        self.nodes[name].wall_ahead_ms = ahead_ms
+        self.note(f"wall clock of {name} set to be {ahead_ms} ms ahead")
+
+    def boot(self, name: str) -> None:
+        """The stopped node's machine is booted: its clock that is never set begins anew."""
+        node = self.nodes[name]
+        assert node.engine is None
+        node.boots += 1
+        node.clock_offset_ms = -self.now_ms - self.now_ms * node.clock_gain // 1000
+        self.note(f"boot {name}")
 
     def true_ms(self, node: SimulatedNode, clock_ms: int) -> int:
         """When the node's clock will have come so far; the next moment when it has."""
@@ -460,9 +495,13 @@ class SimulatedCluster:
         events, node.inbox = node.inbox, []
         clock_ms = self.clock_ms(node)
         node.engine.room.bytes_left = 0 if self.now_ms < node.no_room_until_ms else PLENTY
-        # Boot times differ, wall clocks by their drift only: people set them.
-        wall_us = START_US + (clock_ms - node.clock_offset_ms) * 1000
-        effects = node.engine.step(clock_ms, wall_us, events)
+        assert node.steady is not None
+        steady_us = node.steady.read(clock_ms * 1000, self.wall_us(node))
+        node.wall_seen_ms = node.wall_ahead_ms
+        if node.steady.is_due:
+            node.disk.steady = node.steady.image()
+            node.steady.on_kept()
+        effects = node.engine.step(clock_ms, steady_us, events)
         engine = node.engine
         stepped = engine.hosting.stepped
         if stepped or effects.writes:

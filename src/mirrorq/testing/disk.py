@@ -36,6 +36,7 @@ class QueueFiles:
     state_lsn: int = 0
     lacking: tuple[Range, ...] = ()
     stable: int = 0
+    time_ahead_us: int = 0
 
     def apply(self, write: QueueWrite) -> None:
         if write.reset:
@@ -62,6 +63,8 @@ class QueueFiles:
             self.lacking = write.lacking
         if write.stable is not None:
             self.stable = write.stable
+        if write.time_ahead_us is not None:
+            self.time_ahead_us = write.time_ahead_us
 
     def _truncate(self, lsn: int) -> None:
         self.ops = {key: op for key, op in self.ops.items() if key <= lsn}
@@ -78,6 +81,7 @@ class QueueFiles:
             tuple(entries),
             self.lacking,
             self.stable,
+            self.time_ahead_us,
         )
 
 
@@ -91,6 +95,8 @@ class SimulatedDisk:
     raft_state: RaftState = field(factory=RaftState)
     snapshot: RaftSnapshot | None = None
     entries: list[RaftEntry] = field(factory=list)
+    steady: bytes | None = None
+    """What a node keeps of its steady time."""
 
     def __attrs_post_init__(self) -> None:
         self.incarnation = first_incarnation(self.store) - 1

@@ -44,6 +44,7 @@ from mirrorq.master.stages import Stages
 from mirrorq.outbox import Outbox, Outlet
 from mirrorq.purges import OpenPurge, Purges
 from mirrorq.queue_state import Producer, QueueState
+from mirrorq.queue_time import QueueTime
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
 from mirrorq.replica.membership import Membership
@@ -53,6 +54,7 @@ from mirrorq.room import Room
 from mirrorq.spans import Places, Spans
 from mirrorq.staging import Attempt, Run, Staging, Work
 from mirrorq.testing.disk import QueueFiles
+from mirrorq.testing.explore_time import ToldTime
 from mirrorq.timetable import Timetable
 from mirrorq.transfer import Transfer
 from mirrorq.vacancy import Vacancy
@@ -82,6 +84,7 @@ PLAIN = (
     Purges,
     Purging,
     QueueState,
+    QueueTime,
     ReadyLanes,
     Reign,
     Replica,
@@ -91,6 +94,7 @@ PLAIN = (
     Stages,
     Staging,
     Timetable,
+    ToldTime,
     Transfer,
     Writes,
 )

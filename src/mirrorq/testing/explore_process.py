@@ -51,6 +51,7 @@ from mirrorq.replica import (
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.testing.explore_codec import ModelCodec
 from mirrorq.testing.explore_copy import copy, key, still
+from mirrorq.testing.explore_time import ToldTime
 
 QUEUE = 1
 NAMES = ("a", "b", "c", "d")
@@ -343,7 +344,7 @@ class _Work:
                 self._request(PRODUCER_SESSION, OpenProducer())
             case Expires():
                 process.master.producers.look_at_ms = 0
-                self._events(Tick(), wall_us=FAR_US)
+                self._events(Tick(), time_us=FAR_US)
             case Publishes():
                 self._publish(event)
             case Settles():
@@ -384,6 +385,7 @@ class _Work:
                 process.files.image(QUEUE),
                 Lease(),
             )
+            process.replica.ring.time = ToldTime()
         self._lease_of(process.replica).until_ms = FAR_MS if event.leased else 0
         self._events(ViewInstalled(event.view))
 
@@ -436,14 +438,15 @@ class _Work:
 
     # --- The replica --------------------------------------------------------------------
 
-    def _events(self, *events: ReplicaEvent, now_ms: int = NOW_MS, wall_us: int = 0) -> None:
+    def _events(self, *events: ReplicaEvent, now_ms: int = NOW_MS, time_us: int = 0) -> None:
         replica = self._process.replica
         if replica is None:
             return
         ring = replica.ring
         before = {entry.lsn: entry for entry in ring.log}
         stable = ring.stable
-        effects = replica.step(now_ms, wall_us, *events)
+        effects = replica.step(now_ms, time_us, *events)
+        ring.time.begin(0)
         still(replica)
         if now_ms == LATER_MS:
             _set_back(replica)

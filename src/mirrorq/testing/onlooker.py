@@ -33,6 +33,7 @@ from mirrorq.messages import (
 )
 from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp
 from mirrorq.queue_state import QueueState
+from mirrorq.queue_time import KEPT_US
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
 from mirrorq.testing.disk import QueueFiles, SimulatedDisk
@@ -50,6 +51,12 @@ ENDINGS: dict[type, str] = {
 """Ops that end messages, and what is said of these then."""
 
 
+DRIFT = 50
+"""Thousandths by which clocks run apart, and a little for how stamps are brought near them."""
+LATE_MS = 10_000
+"""Words of a master may come so late."""
+KEPT_MS = KEPT_US // 1000
+"""A node that begins again knows the time so well."""
 ASKED = AbortOp | SealOp | AskOp
 
 
@@ -94,6 +101,21 @@ class Passed:
     time_ms: int
 
 
+@frozen
+class _Moment:
+    """When an op was made, and what its stamp says."""
+
+    generation: int
+    reign: int
+    lsn: int
+    stamp_us: int
+    true_ms: int
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self.generation, self.reign, self.lsn
+
+
 @define
 class Onlooker:
     """What it has seen; `wrong` holds a sentence for each rule that was broken."""
@@ -118,6 +140,8 @@ class Onlooker:
     """queue -> the newest view that any copy has installed, also of a queue that is no more."""
     passed: dict[int, list[Passed]] = field(factory=dict)
     """queue -> all its hand-outs, of those queues that have a list here."""
+    _moments: dict[int, _Moment] = field(factory=dict)
+    """queue -> the last op that its newest master has made."""
     _copies: dict[tuple[str, int], _Copy] = field(factory=dict)
     _order: dict[tuple[int, int, int], tuple[int, str]] = field(factory=dict)
     """(queue, generation, lsn) -> checksum of the op applied there, and who applied it first."""
@@ -159,6 +183,7 @@ class Onlooker:
             view, known = replica.ring.view, self.views.get(queue_id)
             if view is not None and (known is None or known.epoch < view.epoch):
                 self.views[queue_id] = view
+            self._note_time(replica, now_ms)
             copy = self._copy(node, queue_id)
             if copy.applied == replica.state.applied:
                 continue
@@ -178,6 +203,31 @@ class Onlooker:
                 if self._on_applied(node, place, digest):
                     self._note_end(queue_id, op, now_ms, reported_ms)
             copy.applied = replica.state.applied
+
+    def _note_time(self, replica: Replica, now_ms: int) -> None:
+        """The queue's time goes as true time does, whatever the wall clocks of masters say."""
+        master, log = replica.master, replica.ring.log
+        if master is None or not log or log[-1].epoch < master.reign:
+            return
+        generation, header = replica.state.generation, log[-1].header
+        new = _Moment(generation, master.reign, header.lsn, header.timestamp_us, now_ms)
+        known = self._moments.get(replica.queue_id)
+        if known is not None and new.place <= known.place:
+            return
+        self._moments[replica.queue_id] = new
+        if known is None or known.generation < generation:
+            return
+        passed_ms = (new.stamp_us - known.stamp_us) / 1000
+        gap_ms = now_ms - known.true_ms
+        most_ms = least_ms = gap_ms * DRIFT / 1000 + 1
+        if known.reign < new.reign:
+            # What the last one said may have been on its way, or before a node that stood still.
+            most_ms, least_ms = most_ms + KEPT_MS, gap_ms + LATE_MS
+        if not -least_ms <= passed_ms - gap_ms <= most_ms:
+            self.wrong.append(
+                f"time: {passed_ms:.0f} ms of queue {replica.queue_id} passed in {gap_ms} ms, "
+                f"before op {header.lsn} of reign {new.reign}"
+            )
 
     def _copy(self, node: str, queue_id: int) -> _Copy:
         copy = self._copies.get((node, queue_id))

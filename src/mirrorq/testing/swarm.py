@@ -13,6 +13,7 @@ from attrs import define, field
 
 from mirrorq.testing import checkers
 from mirrorq.testing.chain import Chain, Drain, unpaired
+from mirrorq.testing.clock_faults import ClockFaults
 from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.fan import Fan, uneven
 from mirrorq.testing.faults import Faults
@@ -59,6 +60,7 @@ DELAY_SHARE = 0.15
 HOLD_SHARE = 0.15
 FLEETING_SHARE = 0.15
 CLIENT_SHARE = 0.25
+CLOCK_SHARE = 0.35
 UNCLEAN_SHARE = 0.2
 """Of the runs with policies and without dead letters: those that may promote who is not in sync."""
 DELAYS_MS = (0, 0, 60, 1500)
@@ -108,6 +110,7 @@ class Swarm:
         is_short: bool | None = None,
         bulk: bool | None = None,
         clients: bool | None = None,
+        clocks: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None)."""
         self.seed = seed
@@ -184,6 +187,12 @@ class Swarm:
             policies=self.policies,
             members=self.members,
         )
+        by_chance = Random(f"{seed} clocks").random() < CLOCK_SHARE
+        self.clocks: ClockFaults | None = None
+        """Who sets wall clocks; None: they are right."""
+        if by_chance if clocks is None else clocks:
+            own = Random(f"{seed} set")
+            self.clocks = ClockFaults(self.cluster, own, self.faults.counts)
         self.limits = checkers.LimitWatch(self.cluster)
 
     @property
@@ -239,6 +248,8 @@ class Swarm:
         for node in cluster.nodes.values():
             node.clock_offset_ms = self.random.randint(0, 1_000_000)
             node.clock_gain = self.random.choice((0, self.random.randint(0, CLOCK_GAIN_MAX)))
+        if self.clocks is not None:
+            self.clocks.begin()
         cluster.start()
         queues = self.random.choice(QUEUE_COUNTS)
         pace = max(queues * len(cluster.nodes) // 3, self._pace_min)
@@ -267,6 +278,8 @@ class Swarm:
         if self.fleeting is not None:
             self.fleeting.start()
         self.faults.start()
+        if self.clocks is not None:
+            self.clocks.start()
         # What becomes due or comes back later may exceed a limit, as what is returned may.
         if self.policies is not None and not any(self.delays_ms):
             self._look()
@@ -321,6 +334,8 @@ class Swarm:
     def _heal_and_drain(self) -> tuple[list[str], int]:
         cluster = self.cluster
         self.faults.stop()
+        if self.clocks is not None:
+            self.clocks.stop()
         cluster.run(LATE_MS)
         self.faults.end()
         for load in self._all_loads:

@@ -334,6 +334,8 @@ class Producer(SimulatedHandle):
     """Each batch has one of these."""
     delays_ms: tuple[int, ...] = (0,)
     """And one of these."""
+    ttl_ms = 0
+    """Of all of them."""
 
     def __init__(
         self,
@@ -377,7 +379,8 @@ class Producer(SimulatedHandle):
 
     def _terms(self) -> Terms:
         priority = _one_of(self.random, self.priorities)
-        return Terms(self.persistent, priority, _one_of(self.random, self.delays_ms))
+        delay_ms = _one_of(self.random, self.delays_ms)
+        return Terms(self.persistent, priority, delay_ms, self.ttl_ms)
 
     def take(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -578,6 +581,7 @@ def packer(bodies: list[bytes], terms: Terms) -> Callable[[int, int, int], bytes
             settled=settled,
             flags=terms.flags,
             delay_ms=terms.delay_ms,
+            ttl_ms=terms.ttl_ms,
         )
 
     return pack

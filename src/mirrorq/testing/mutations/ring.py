@@ -92,11 +92,11 @@ def _any_epoch(kind: type) -> Sequence[Patch]:
     """Messages of this kind count in whatever epoch they were sent."""
     real = Replica._on_event
 
-    def on_event(self: Replica, now_ms: int, wall_us: int, event: Any) -> None:
+    def on_event(self: Replica, now_ms: int, event: Any) -> None:
         if isinstance(event, RingReceived) and isinstance(event.message, kind):
             message: Any = event.message
             event = RingReceived(event.sender, replace(message, epoch=self.ring.epoch))
-        real(self, now_ms, wall_us, event)
+        real(self, now_ms, event)
 
     return [(Replica, "_on_event", on_event)]
 

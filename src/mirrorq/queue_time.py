@@ -1,0 +1,125 @@
+"""What time it is in one queue, as one of its members knows it. Pure.
+
+Durations of a queue (TTLs, delays, how long a producer's id is idle) are measured by a time of its
+own, which the stamps of its ops carry. It begins near the wall clock of the first master; from
+then on each master goes on from where it was, by a clock that is never set (`steady_time`).
+
+Guarantee. Whatever the wall clocks of the members say, and however they are set: the time never
+goes back and never stands still, and at a change of masters it is wrong by no more than that took.
+
+How it works. A member knows by how much the queue's time is ahead of its own steady time, its
+*lead*. The master says with what it sends right what time it is, and each mirror with what it
+sends on: so whoever is promoted knows how much time has gone by since the last op, however long
+the queue was idle. What comes says what time it was when it was sent: a later time than expected
+is believed at once, an earlier one may only have been long on its way, so the lead falls by a
+small part of the time since the last word. That is more than two clocks drift apart (4.7 %), so
+who runs fast is brought back. The first word of an epoch is taken as it is: it comes from the
+master of that epoch, and what was known before may rest on a clock that was wrong at a start.
+
+Times of messages are times of the queue, so they should be near what clocks on walls show: a
+master lets its lead fade by 1 in 2000, which is less than an hour in 80 days.
+
+Invariants:
+1. `now_us` is at least the stamp of every op in the log.
+2. While a member leads, `now_us` never falls.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DRIFT", "FADE", "QueueTime"]
+
+DRIFT = 16
+"""A lead falls by at most one part in so many of the time since the last word."""
+KEPT_US = 500_000
+"""A lead is kept anew for the node's next life when it has changed by so much."""
+FADE = 2000
+"""A master's lead fades by one part in so many of the time that goes by."""
+
+
+class QueueTime:
+    """Of one member; all times in microseconds since 1970-01-01 UTC.
+
+    Args:
+        ahead_us: what was known of it in an earlier life of this node.
+    """
+
+    def __init__(self, ahead_us: int = 0) -> None:
+        self.ahead_us = ahead_us
+        self._kept_us = ahead_us
+        self._steady_us = 0
+        """This node's steady time in this step; 0 before the first."""
+        self._stamp_us = 0
+        """The greatest of an op."""
+        self._heard_us = 0
+        """Steady time of the last word of this epoch's master; 0: there was none."""
+        self._faded_us = 0
+        """A master: up to this steady time its lead has faded."""
+        self._is_leading = False
+
+    @property
+    def now_us(self) -> int:
+        """The queue's time in this step."""
+        return max(self._steady_us + self.ahead_us, self._stamp_us)
+
+    @property
+    def told_us(self) -> int:
+        """The same for others; 0 before the first step."""
+        return self.now_us if self._steady_us else 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether what an earlier life knew has to be kept anew. Where all clocks on walls show
+        the same, it never has."""
+        is_sure = self._is_leading or self._heard_us > 0
+        return is_sure and abs(self.ahead_us - self._kept_us) >= KEPT_US
+
+    def keep(self) -> int:
+        """What a later life goes on from."""
+        self._kept_us = self.ahead_us
+        return self.ahead_us
+
+    def begin(self, steady_us: int) -> None:
+        """A step begins."""
+        is_first = not self._steady_us
+        self._steady_us = max(self._steady_us, steady_us)
+        if is_first:
+            self._raise(self._stamp_us)
+        if self._is_leading:
+            self._fade()
+
+    def install(self, *, is_master: bool) -> None:
+        """An epoch begins."""
+        self._heard_us = 0
+        if is_master and not self._is_leading:
+            self.ahead_us = self.now_us - self._steady_us
+            self._faded_us = self._steady_us
+        self._is_leading = is_master
+
+    def note(self, stamp_us: int) -> None:
+        """An op with this stamp is in the log; it may be an old one that comes late."""
+        self._stamp_us = max(self._stamp_us, stamp_us)
+        if self._steady_us:
+            self._raise(stamp_us)
+
+    def hear(self, told_us: int) -> None:
+        """The member on the left has said what time it is; 0: it is of a version that does not."""
+        if not told_us or not self._steady_us or self._is_leading:
+            return
+        ahead_us = told_us - self._steady_us
+        if self._heard_us:
+            since_us = self._steady_us - self._heard_us
+            ahead_us = max(ahead_us, self.ahead_us - since_us // DRIFT)
+        self.ahead_us = ahead_us
+        self._raise(self._stamp_us)
+        self._heard_us = self._steady_us
+
+    def _raise(self, least_us: int) -> None:
+        self.ahead_us = max(self.ahead_us, least_us - self._steady_us)
+
+    def _fade(self) -> None:
+        parts = (self._steady_us - self._faded_us) // FADE
+        self._faded_us += parts * FADE
+        if self.ahead_us > 0:
+            self.ahead_us = max(self.ahead_us - parts, 0)
+        else:
+            self.ahead_us = min(self.ahead_us + parts, 0)
