@@ -17,11 +17,6 @@ def now_ms() -> int:
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
-def now_us() -> int:
-    """The same in microseconds."""
-    return time.clock_gettime_ns(_CLOCK) // 1000
-
-
 def wall_us() -> int:
     """Microseconds since 1970-01-01 UTC. Somebody may set it: no duration goes by it."""
     return time.time_ns() // 1000

@@ -382,7 +382,8 @@ class QueueState:
         the greatest of all."""
         stamps = (value for _, _, value in self.stamps.runs(1, self.next_sequence - 1))
         used = (producer.used_us for producer in self.producers.values())
-        return max(max(stamps, default=0) * 1000, max(used, default=0))
+        latest_us = max(max(stamps, default=0) * 1000, max(used, default=0))
+        return min(latest_us, NUMBER_MAX)
 
     def epoch_span(self, lsn: int) -> tuple[int, int, int]:
         """The epoch in which the op at `lsn` was made, and the ops of it: (epoch, after,

@@ -30,6 +30,8 @@ __all__ = ["DRIFT", "FADE", "QueueTime"]
 
 DRIFT = 16
 """A lead falls by at most one part in so many of the time since the last word."""
+TIME_MAX_US = 1 << 62
+"""No clock of ours goes so far: what says more is nonsense, and must still fit an op's stamp."""
 KEPT_US = 500_000
 """A lead is kept anew for the node's next life when it has changed by so much."""
 FADE = 2000
@@ -97,6 +99,7 @@ class QueueTime:
 
     def note(self, stamp_us: int) -> None:
         """An op with this stamp is in the log; it may be an old one that comes late."""
+        stamp_us = min(stamp_us, TIME_MAX_US)
         self._stamp_us = max(self._stamp_us, stamp_us)
         if self._steady_us:
             self._raise(stamp_us)
@@ -105,7 +108,7 @@ class QueueTime:
         """The member on the left has said what time it is; 0: it is of a version that does not."""
         if not told_us or not self._steady_us or self._is_leading:
             return
-        ahead_us = told_us - self._steady_us
+        ahead_us = min(told_us, TIME_MAX_US) - self._steady_us
         if self._heard_us:
             since_us = self._steady_us - self._heard_us
             ahead_us = max(ahead_us, self.ahead_us - since_us // DRIFT)

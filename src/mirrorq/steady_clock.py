@@ -26,12 +26,12 @@ class SteadyClock:
         self._store = store
         self._retry_us = 0
         kept = store.get_meta(_NAME)
-        self._time = SteadyTime(clock.now_us(), clock.wall_us(), clock.boot(), kept)
+        self._time = SteadyTime(1000 * clock.now_ms(), clock.wall_us(), clock.boot(), kept)
         self._keep()
 
     def us(self) -> int:
         """Microseconds since 1970-01-01 UTC: the wall clock's, as if nobody had ever set it."""
-        now_us = clock.now_us()
+        now_us = 1000 * clock.now_ms()
         steady_us = self._time.read(now_us, clock.wall_us())
         if self._time.is_due and now_us >= self._retry_us:
             self._retry_us = now_us + RETRY_US

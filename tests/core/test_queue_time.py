@@ -134,6 +134,14 @@ def test_a_left_of_an_older_version_says_no_time() -> None:
     assert not time.is_due
 
 
+def test_nonsense_of_another_still_fits_a_stamp() -> None:
+    time = mirror()
+    time.note((1 << 63) - 1)
+    time.hear((1 << 63) - 1)
+    promoted(time).begin(START + HOUR)
+    assert time.now_us < 1 << 63
+
+
 def test_what_is_told_before_the_first_step_is_nothing() -> None:
     time = QueueTime()
     time.note(START)

@@ -88,6 +88,7 @@ SCENARIOS: dict[str, Scenario] = {
     "delay ended by each reader's clock": Scenario(
         test_lanes.test_a_delayed_message_is_ended_by_the_next_master, "delayed"
     ),
+    "idle time forgotten by the next master": Scenario(scenarios.idle_before_a_failover, "until"),
     "promise of another epoch": Scenario(
         test_handover.test_promises_of_others_and_of_other_epochs_are_none, "promises"
     ),
@@ -164,6 +165,8 @@ SEEDS: dict[str, Seeds] = {
     "outbox forgets one more than has arrived": Seeds(runs.dead_letters, "unsent", 51, 60),
     "unclean promotion loses in silence": Seeds(runs.unclean, "uncounted", 13, 14),
     "delay of a put forgotten": Seeds(runs.delays, "early", 0, 2),
+    "durations by the wall clock": Seeds(runs.clocks, "time: ", 3, 4),
+    "steps of the wall clock taken for time": Seeds(runs.clocks, "time: ", 3, 4),
     "cut that keeps publishes on disk": Seeds(runs.store, "StoreCorrupt", 0, 3),
     "release of runs that are partly live": Seeds(runs.store, "messages_are_there", 0, 3),
     "checkpoint without its state": Seeds(runs.store, "log_is_equal", 0, 3),

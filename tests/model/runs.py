@@ -115,6 +115,14 @@ def delays(seed: int) -> str:
     return _of_swarm(one)
 
 
+def clocks(seed: int) -> str:
+    """Whole clusters whose wall clocks are wrong and are set."""
+    one = Swarm(
+        seed, clocks=True, delays_ms=(0, 1500, 4000), chain=False, fan=False, is_short=True
+    )
+    return _of_swarm(one)
+
+
 def chains(seed: int) -> str:
     """Whole clusters with messages that are acked together with the put of their results."""
     return _of_swarm(Swarm(seed, chain=True, fan=False, is_short=True))

@@ -13,6 +13,7 @@ from mirrorq.staging import Staging
 from mirrorq.testing.explore import begin
 from mirrorq.testing.explore_search import PLANS
 from mirrorq.testing.explore_world import Action
+from simulation import test_clocks
 from supervisor import test_supervisor_world
 
 STEPS_MAX = 60
@@ -190,3 +191,10 @@ def name_used_again() -> None:
     outcome = staging.on_commit(CommitOp("t", 1, "run", ((0, 0, 2, 2),), count=2))
     shown = [rows[one] for low, high in outcome.pieces for one in range(low, high + 1)]
     assert shown == ["one", "one"], f"staged: the attempt shows rows of {shown}"
+
+
+def idle_before_a_failover() -> None:
+    """Two minutes in which nothing happens, and a successor whose wall clock is an hour ahead."""
+    test_clocks.test_a_successor_whose_wall_clock_was_always_wrong_ends_nothing_early_or_late(
+        test_clocks.HOUR_MS
+    )

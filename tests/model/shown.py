@@ -56,6 +56,7 @@ SHOWN: dict[str, Shown] = {
     "unpaired": Shown("step's message forgotten", "unpaired"),
     "uneven": Shown("first queue's outcome told for all", "uneven"),
     "early": Shown("delay of a put forgotten", "early"),
+    "time": Shown("durations by the wall clock", "time: "),
     "busy": Shown("open request steps on without a leader", "busy"),
     "held twice": Shown("message handed on while it is held", "held twice"),
     "claimed twice": Shown("others served beside a claim", "claimed twice"),

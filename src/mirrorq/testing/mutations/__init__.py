@@ -10,6 +10,7 @@ stands for, and what notices it, is in docs/reliability.md; nothing but the test
 from __future__ import annotations
 
 from mirrorq.testing.mutations import (
+    clocks,
     consumers,
     holding,
     joining,
@@ -32,6 +33,7 @@ from mirrorq.testing.mutations.registry import MUTATIONS, mutation
 
 __all__ = [
     "MUTATIONS",
+    "clocks",
     "consumers",
     "holding",
     "joining",
