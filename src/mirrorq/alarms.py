@@ -19,7 +19,7 @@ ADVICE = {
     "no_quorum": "start more nodes, or mend the network between them: nothing is confirmed here",
     "last_copy": "start the other nodes, or let a copy synchronise: see status().warnings",
     "slow_disk": "look at the disk: each confirm waits for it",
-    "clock_jump": "look at time synchronisation: TTLs and delays go by this clock",
+    "clock_jump": "look at time synchronisation: times of messages follow this clock, slowly",
     "starved": "give the process more CPU, or keep the host application's C code from holding the "
     "GIL: run the node as a process of its own",
 }

@@ -152,7 +152,7 @@ class Reader:
         """Find the first message that lives and was published at a time or later.
 
         Args:
-            timestamp: seconds since 1970-01-01 UTC, by the clocks of the masters.
+            timestamp: seconds since 1970-01-01 UTC, by the time of the queue.
 
         Returns:
             Its sequence; the next that will be given when there is none.

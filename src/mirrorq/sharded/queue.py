@@ -266,7 +266,7 @@ class ShardedQueue(MirroredQueue):
     def browse(self, start: int | None = None, count_max: int = 1000) -> list[Message]:
         """Look at messages of all shards without taking them, the oldest first.
 
-        In order within each shard, and by the masters' clocks between them.
+        In order within each shard, and by the times of the shards between them.
 
         Args:
             start: first sequence, inclusive, of every shard; None: the oldest.
