@@ -229,8 +229,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def timestamp(self) -> float:
-        """When the master took it, in seconds since 1970-01-01 UTC, by the time of its queue: a wall
-        clock that is set does not make it step."""
+        """When the master took it, in seconds since 1970-01-01 UTC, by the time of its queue, which
+        does not step when a wall clock is set."""
         return self._chunk.timestamp_us / 1e6
 
     @property
