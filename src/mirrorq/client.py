@@ -16,6 +16,7 @@ This module never loads the store, nor anything else that makes a process a node
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import secrets
 import threading
@@ -78,6 +79,10 @@ __all__ = ["Client", "connect"]
 
 CLOSE_S = 5.0
 """close() ends within this."""
+log = logging.getLogger("mirrorq")
+
+SILENCE_MS = 2000
+"""A call that waits longer for a cluster says in the log what that one waits for."""
 CHECK_S = 0.1
 """How often who waits for an answer looks whether the client has been closed."""
 STATUS_S = 1.0
@@ -242,18 +247,44 @@ class Client(Administration):
         """No contact with a majority: no entry node, or one that is cut off."""
         return not self._driver.welcomed.is_set() or self._driver.entry_paused
 
+    @property
+    def unfounded(self) -> str:
+        """Why there is no cluster yet, as its node has said; "" when there is one."""
+        return self._driver.unfounded
+
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until a node that has contact with a majority serves this client.
 
         Raises:
             NoQuorum: that did not come within `timeout` seconds.
         """
+        driver = self._driver
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         pause = threading.Event()
-        while self.is_paused():
+        while self.is_paused() or not driver.has_told or driver.unfounded:
             self._check_open()
             if deadline is not None and clock.now_ms() >= deadline:
                 raise NoQuorum(self._no_answer_text(timeout, self._tried_text()))
+            pause.wait(0.005)
+
+    def wait_founded(self, timeout: float | None = None) -> None:
+        """Wait until a node that knows a cluster serves this client, with a majority or not.
+
+        Raises:
+            NoQuorum: none does, and who waits for whom. When all endpoints were tried, else after
+                `timeout` seconds.
+        """
+        driver = self._driver
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        pause = threading.Event()
+        while not (driver.welcomed.is_set() and driver.has_told) or driver.unfounded:
+            self._check_open()
+            why = driver.unfounded
+            # The endpoints go round: when one says it for the second time all were tried.
+            if why and driver.unfounded_count >= min(len(self.endpoints), 2):
+                raise NoQuorum(why)
+            if deadline is not None and clock.now_ms() >= deadline:
+                raise NoQuorum(why or self._no_answer_text(timeout))
             pause.wait(0.005)
 
     def _wait_connected(self, timeout: float | None) -> None:
@@ -276,6 +307,11 @@ class Client(Administration):
     def _no_answer_text(self, timeout: float | None, tried: str = "") -> str:
         where = f"node {self._driver.entry_node}" if self._driver.welcomed.is_set() else "no node"
         trouble = f" ({self._driver.trouble})" if self._driver.trouble else ""
+        if self._driver.unfounded:
+            return (
+                f"no cluster answered within {timeout} s: {self._driver.unfounded}. Start what it "
+                "waits for, or correct the endpoints"
+            )
         return (
             f"no majority answered within {timeout} s: {where} serves this client, which tries "
             f"{tried or ', '.join(self.endpoints)}{trouble}. Start more nodes, or correct the "
@@ -528,9 +564,13 @@ class Client(Administration):
         self._check_open()
         self._driver.call(lambda: self._driver.start_call(call))
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        warn_ms: int | None = clock.now_ms() + SILENCE_MS
         while not call.done.wait(CHECK_S if timeout is None else min(CHECK_S, timeout)):
             if not self._driver.thread.is_alive():
                 break
+            if warn_ms is not None and clock.now_ms() >= warn_ms and self._driver.unfounded:
+                warn_ms = None
+                log.warning("a call waits for a cluster: %s", self._driver.unfounded)
             if deadline is not None and clock.now_ms() >= deadline:
                 self._driver.call(lambda: self._driver.forget_call(call))
                 raise NoQuorum(self._no_answer_text(timeout))

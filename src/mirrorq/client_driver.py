@@ -137,6 +137,12 @@ class ClientDriver:
         """Name of the last that did."""
         self.entry_paused = False
         """It has no contact with a majority."""
+        self.has_told = False
+        """Whether the node that serves this client has said how it is."""
+        self.unfounded = ""
+        """Which node takes part in no cluster, and why, as it said; "" once another one does."""
+        self.unfounded_count = 0
+        """How often a node has said so as its first word."""
         self.trouble = ""
         """The last thing that went wrong, for whoever waits in vain."""
         self.failure: BaseException | None = None
@@ -412,6 +418,7 @@ class ClientDriver:
         self._pulse.on_welcome(clock.now_ms(), message.session_expiry_ms)
         self.entry_node = message.node
         self.entry_paused = False
+        self.has_told = False
         self.trouble = ""
         self.refusals = {}
         for number, known in self._ports.items():
@@ -428,9 +435,14 @@ class ClientDriver:
             kind = "paused" if message.paused else "resumed"
             text = f"{kind}: contact of node {self.entry_node} with a majority"
             self.on_notice(Notice(kind, text))
+        if message.waits and not self.has_told:
+            self.unfounded_count += 1
+        self.unfounded = f"node {self.entry_node} {message.waits}" if message.waits else ""
         self._window.on_told(message.received)
         self._pulse.on_pong(clock.now_ms(), message.paused, message.patience)
         self.entry_paused = message.paused
+        # Last: who waits for it, on another thread, then looks at the rest.
+        self.has_told = True
         if message.lost:
             self._lose_link()
 

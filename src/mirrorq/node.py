@@ -48,7 +48,7 @@ from mirrorq.spawned import spawn
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
 from mirrorq.transport import Transport
-from mirrorq.watch import ALARM
+from mirrorq.watch import ALARM, WAITS
 from mirrorq.whereabouts import Whereabouts
 from mirrorq.wire.ops import FrameCodec
 
@@ -64,7 +64,7 @@ log = logging.getLogger("mirrorq")
 
 HAND_OVER_MS = 2000
 """close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
-WARNINGS = ("loss", "copy dropped", "catalog", ALARM)
+WARNINGS = ("loss", "copy dropped", "catalog", ALARM, WAITS)
 """Kinds of notices that are warnings in the log."""
 CLOSE_S = 5.0
 """close() ends within this, with or without a majority."""
@@ -258,6 +258,12 @@ class Node(Administration):
             lambda: engine.has_left, 1.0, True
         ):
             others.wait(0.005)
+
+    @property
+    def unfounded(self) -> str:
+        """Why this node takes part in no cluster yet, and whom it waits for; "" when it does."""
+        text = self._driver.engine.waiting_text()
+        return f"node {self.name} {text}" if text else ""
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until this node takes part in a cluster that has a majority.

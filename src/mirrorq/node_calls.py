@@ -5,6 +5,7 @@ After `close`, once the node thread has failed, and in a forked child every call
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -21,10 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeCalls"]
 
+log = logging.getLogger("mirrorq")
+
 ANSWER_S = 30.0
 """The node thread makes a round within this, unless the machine stands still."""
 LOOK_S = 1.0
 """Who looks again and again waits no longer for one look."""
+SILENCE_S = 2.0
+"""A call that waits longer for the cluster says in the log what it waits for."""
 PAUSE_S = 0.005
 """Who waits for something to come true on the node thread looks this often."""
 Result = TypeVar("Result")
@@ -120,6 +125,7 @@ class NodeCalls:
         too_late: Callable[[], MirrorQError] | None = None,
         *,
         pause_s: float = PAUSE_S,
+        is_told: bool = False,
     ) -> Result:
         """Call a function on the node thread until it finds something; raise what it raises.
 
@@ -127,8 +133,10 @@ class NodeCalls:
             timeout: in seconds. None waits as long as the node runs.
             too_late: what to raise then.
             pause_s: between two looks.
+            is_told: who waits for the cluster is told what it lacks, after a moment.
         """
         pause = threading.Event()
+        warn_ms = clock.now_ms() + int(SILENCE_S * 1000)
         deadline_ms = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         while True:
             found = self.run(lambda: _attempt(function), LOOK_S, None)
@@ -137,6 +145,9 @@ class NodeCalls:
             self.check_open()
             if too_late and deadline_ms is not None and clock.now_ms() >= deadline_ms:
                 raise too_late()
+            if is_told and clock.now_ms() >= warn_ms:
+                is_told = False
+                self._warn()
             pause.wait(pause_s)
 
     def command(self, command: CatalogCommand, timeout: float | None) -> Answer:
@@ -155,7 +166,11 @@ class NodeCalls:
             done.set()
 
         self._driver.call(lambda: tokens.append(self._driver.ask(command, answered)))
-        if not done.wait(timeout):
+        is_in_time = done.wait(SILENCE_S if timeout is None else min(SILENCE_S, timeout))
+        if not is_in_time and (timeout is None or timeout > SILENCE_S):
+            self._warn()
+            is_in_time = done.wait(None if timeout is None else timeout - SILENCE_S)
+        if not is_in_time:
             self._driver.call(lambda: self._driver.forget(tokens[0]))
             raise NoQuorum(
                 f"the cluster did not answer within {timeout} s: node {self._name} "
@@ -180,11 +195,20 @@ class NodeCalls:
                 f"node {self._name} is not ready after {timeout} s: it "
                 f"{self._waiting_text()}. Start more of {self._others_text}"
             ),
+            is_told=True,
+        )
+
+    def _warn(self) -> None:
+        log.warning(
+            "node %s: a call waits for the cluster: it %s", self._name, self._waiting_text()
         )
 
     def _waiting_text(self) -> str:
+        """Whom this node waits for."""
         engine = self._driver.engine
         text = engine.waiting_text()
+        if not text and engine.is_paused(clock.now_ms()):
+            text = "has no contact with a majority"
         return text or f"has leader {engine.leader or 'none'}"
 
 

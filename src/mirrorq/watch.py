@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from mirrorq.store import Store
     from mirrorq.timings import Timings
 
-__all__ = ["ALARM", "ALARM_OVER", "Watch"]
+__all__ = ["ALARM", "ALARM_OVER", "WAITS", "Watch"]
 
 LOOK_MS = 1000
+WAIT_MS = 3000
+"""Nodes that are started together found their cluster within this."""
 COPIES_MS = 10_000
 """Which queues have one copy in sync is worked out when the catalog has changed, and this often."""
 ALARM, ALARM_OVER = "alarm", "alarm over"
+WAITS = "waits"
 """Kinds of notices."""
 OF_EVERY_QUEUE = ("store_full", "disk_low")
 """Alarms of a node that are warnings of each of its queues."""
@@ -48,7 +51,9 @@ class Watch:
         self._timings = timings
         self._on_notice = on_notice
         self._alarms = Alarms()
-        self._looked_ms = clock.now_ms()
+        self._looked_ms = self._waits_since_ms = clock.now_ms()
+        self._waits_for = ""
+        """As it was told last."""
         self._late_ms = 0
         self._last_copies: dict[int, str] = {}
         self._copies_of = (-1, 0)
@@ -78,6 +83,7 @@ class Watch:
         if now_ms - self._looked_ms < LOOK_MS:
             return
         self._looked_ms = now_ms
+        self._tell_wait(now_ms)
         raised, over = self._alarms.step(self._measures(now_ms))
         if not raised and not over:
             return
@@ -87,6 +93,16 @@ class Watch:
         for alarm in over:
             after_s = (now_ms - alarm.since_ms) // 1000
             self._on_notice(Notice(ALARM_OVER, f"alarm {alarm.name} is over after {after_s} s"))
+
+    def _tell_wait(self, now_ms: int) -> None:
+        """A node that is in no cluster for long says so, and what it waits for, when that changes:
+        who starts it alone sees nothing else of it."""
+        text = self._engine.waiting_text()
+        if not text:
+            self._waits_since_ms, self._waits_for = now_ms, ""
+        elif text != self._waits_for and now_ms - self._waits_since_ms >= WAIT_MS:
+            self._waits_for = text
+            self._on_notice(Notice(WAITS, text))
 
     def _measures(self, now_ms: int) -> Measures:
         engine = self._engine

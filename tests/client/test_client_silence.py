@@ -47,7 +47,10 @@ class Stage:
         self.transport = FakeTransport()
         catalog = SimpleNamespace(applied_index=0, name_of=lambda _: "")
         engine = SimpleNamespace(
-            me=SimpleNamespace(node="a", incarnation=1), catalog=catalog, is_paused=lambda _: False
+            me=SimpleNamespace(node="a", incarnation=1),
+            catalog=catalog,
+            is_paused=lambda _: False,
+            waiting_text=lambda: "",
         )
         warn = SimpleNamespace(warn=lambda *_: None)
         driver: Any = SimpleNamespace(engine=engine, complaints=warn, post=lambda _: None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from mirrorq.cli.connecting import Failed, as_json, connecting
+from mirrorq.cli.connecting import Failed, as_json, looking
 
 if TYPE_CHECKING:
     from mirrorq.client import Client
@@ -19,7 +19,7 @@ __all__ = ["check"]
 
 @click.command()
 @click.option("--node", "name", metavar="NODE", help="May it be stopped? Default: who answers.")
-@connecting
+@looking
 @as_json
 def check(client: Client, name: str | None, is_json: bool) -> None:
     """Say whether every queue has its copies in sync, and may do without a node.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from mirrorq.cli.connecting import as_json, connecting, print_rows
+from mirrorq.cli.connecting import as_json, connecting, looking, print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ OF_CONSUMERS = (
 
 
 @click.command()
-@connecting
+@looking
 @as_json
 def clients(client: Client, is_json: bool) -> None:
     """List the clients of a cluster: who they are, where, and what they hold."""
@@ -53,7 +53,7 @@ def clients(client: Client, is_json: bool) -> None:
 
 @click.command()
 @click.argument("queue", required=False)
-@connecting
+@looking
 @as_json
 def consumers(client: Client, queue: str | None, is_json: bool) -> None:
     """List the consumers of a cluster, or of QUEUE."""

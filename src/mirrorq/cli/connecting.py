@@ -29,6 +29,7 @@ __all__ = [
     "connecting",
     "failing",
     "loaded",
+    "looking",
     "print_rows",
     "with_keys",
 ]
@@ -98,7 +99,15 @@ def cluster_options(*, required: bool) -> Callable[[Command], Command]:
 
 def connecting(command: Command) -> Command:
     """Options of a command that is a client of a cluster; it gets `client`."""
+    return _connecting(command, looks=False)
 
+
+def looking(command: Command) -> Command:
+    """The same of a command that only looks, and does so without a majority too."""
+    return _connecting(command, looks=True)
+
+
+def _connecting(command: Command, *, looks: bool) -> Command:
     @cluster_options(required=True)
     @functools.wraps(command)
     def with_options(
@@ -109,7 +118,10 @@ def connecting(command: Command) -> Command:
         keys: Path | None,
         **options: Any,
     ) -> Any:
-        with failing(), connected(endpoints, insecure=insecure, wait=wait, keys=keys) as client:
+        with (
+            failing(),
+            connected(endpoints, insecure=insecure, wait=wait, keys=keys, looks=looks) as client,
+        ):
             return command(*arguments, client=client, **options)
 
     return with_options  # type: ignore[return-value]
@@ -137,14 +149,30 @@ def loaded(keys: Path | None, name: str | None = None) -> Security | None:
 
 @contextmanager
 def connected(
-    endpoints: str, *, insecure: bool, wait: float, keys: Path | None = None
+    endpoints: str,
+    *,
+    insecure: bool,
+    wait: float,
+    keys: Path | None = None,
+    looks: bool = False,
 ) -> Iterator[Client]:
-    """A client that has contact with a majority, closed at the end."""
+    """A client that has contact with a majority, closed at the end.
+
+    Args:
+        looks: who only looks is shown what one node knows: that it has no majority is said.
+    """
     from mirrorq.client import connect
 
     security = loaded(keys)
     with connect(endpoints, insecure=insecure, security=security, timeout=wait) as client:
-        client.wait_ready(wait)
+        if looks:
+            client.wait_founded(wait)
+            if client.is_paused():
+                name = client.entry_node
+                text = f"node {name} has no contact with a majority: this is what it knew last"
+                click.echo(f"mirrorq: {text}", err=True)
+        else:
+            client.wait_ready(wait)
         yield client
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, connecting
+from mirrorq.cli.connecting import Failed, looking
 
 if TYPE_CHECKING:
     from mirrorq.client import Client
@@ -38,7 +38,7 @@ LOOK_S = 0.5
     help="Who gives this key on the page may synchronise queues and move masters. Better given as "
     f"${ADMIN_KEY}: arguments are seen by others.",
 )
-@connecting
+@looking
 def dashboard(client: Client, address: str, is_open: bool, admin_key: str | None) -> None:
     """Show a cluster on a web page, until SIGTERM or Ctrl-C.
 

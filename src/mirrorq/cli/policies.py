@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mirrorq.cli.connecting import as_json, connecting, print_rows
+from mirrorq.cli.connecting import as_json, connecting, looking, print_rows
 
 if TYPE_CHECKING:
     from mirrorq.client import Client
@@ -56,7 +56,7 @@ def clear_policy(client: Client, name: str) -> None:
 
 
 @click.command()
-@connecting
+@looking
 @as_json
 def list_policies(client: Client, is_json: bool) -> None:
     """List the policies of a cluster."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from mirrorq.cli.connecting import Misused, as_json, connecting, print_rows
+from mirrorq.cli.connecting import Misused, as_json, connecting, looking, print_rows
 
 if TYPE_CHECKING:
     from mirrorq.client import Client
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 @click.command()
-@connecting
+@looking
 @as_json
 def status(client: Client, is_json: bool) -> None:
     """Show the nodes and the queues of a cluster."""
@@ -59,7 +59,7 @@ def _columns(
 @click.command()
 @click.argument("columns", nargs=-1, metavar="[COLUMN]...", callback=_columns)
 @click.option("--shards", is_flag=True, help="List the shards of each sharded queue, too.")
-@connecting
+@looking
 @as_json
 def list_queues(client: Client, columns: tuple[str, ...], shards: bool, is_json: bool) -> None:
     """List the queues of a cluster; COLUMN is any field of their status."""

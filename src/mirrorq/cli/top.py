@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from attrs import asdict, frozen
 
-from mirrorq.cli.connecting import as_json, connecting, print_rows
+from mirrorq.cli.connecting import as_json, looking, print_rows
 from mirrorq.errors import MirrorQError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class _Look:
     type=click.FloatRange(min=0.1),
     help="Seconds between two looks; rates are counted over it.",
 )
-@connecting
+@looking
 @as_json
 def top(client: Client, once: bool, interval: float, is_json: bool) -> None:
     """Show nodes, queues, and messages a second, until Ctrl-C."""

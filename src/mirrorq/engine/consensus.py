@@ -139,9 +139,11 @@ class Consensus:
         if self.joins:
             return f"waits to be admitted by the cluster at {', '.join(self.joins)}"
         if self.founding.stuck:
-            return self.founding.stuck
-        names = self.founding.waiting_for
-        return f"waiting for {', '.join(names)}" if names else "waiting to be admitted"
+            return f"is not founded yet: {self.founding.stuck}"
+        endpoint_of = self._life.doorkeeper.contacts.endpoint_of
+        named = [f"{one} at {endpoint_of(one) or '?'}" for one in self.founding.waiting_for]
+        whom = f"for {', '.join(named)}" if named else "to be admitted"
+        return f"is not founded yet: waiting {whom}"
 
     # --- Steps ----------------------------------------------------------------------------
 

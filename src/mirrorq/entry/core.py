@@ -51,6 +51,8 @@ CLIENTS_MAX = 4096
 """Clients of one node. Each costs a connection and some KB."""
 EXPIRY_MS_MAX = 60_000
 """A client may ask to be waited for up to this: it holds messages meanwhile."""
+WAITS_CHARS = 1000
+"""What a client is told of what its node waits for is cut to this."""
 WAITS_LOOK_MS = 50
 """How often what clients wait for is looked for, beside each step of the engine."""
 
@@ -162,7 +164,8 @@ class Entry:
     def _pong(self, client: Client) -> None:
         now_ms = clock.now_ms()
         patience = self._silence.promise(client.link.identity, now_ms)
-        client.link.pong(self._engine.is_paused(now_ms), patience)
+        engine = self._engine
+        client.link.pong(engine.is_paused(now_ms), patience, engine.waiting_text()[:WAITS_CHARS])
 
     def on_reply_lost(self, identity: bytes, gone: bool, size: int) -> None:
         """Replies were dropped."""

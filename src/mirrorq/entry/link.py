@@ -64,15 +64,16 @@ class Link:
         else:
             self.window.on_sent(sum(map(len, parts)))
 
-    def pong(self, paused: bool, patience: int) -> None:
+    def pong(self, paused: bool, patience: int, waits: str) -> None:
         """Answer a sign of life, and say what has come.
 
         Args:
             paused: whether the node has no contact with a majority.
             patience: in percent, see `ClientPong`.
+            waits: what keeps the node from taking part in a cluster.
         """
         lost, self._is_lossy = self._is_lossy, False
-        pong = ClientPong(paused, lost, self.window.report(), patience)
+        pong = ClientPong(paused, lost, self.window.report(), patience, waits)
         if self.channel == CONTROL:
             self._transport.reply(self.identity, encode(pong), CONTROL)
         else:

@@ -197,6 +197,8 @@ class ClientPong(Struct, frozen=True, gc=False):
     patience: int = 100
     """Percent of what was agreed: how long each side waits for the other, and between signs of
     life. More while a node has many clients."""
+    waits: str = ""
+    """What keeps the node from taking part in a cluster: it knows no queue. "": nothing."""
 
 
 class ClientBye(Struct, frozen=True, gc=False):

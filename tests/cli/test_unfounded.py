@@ -1,0 +1,165 @@
+"""One of three nodes is up, and no cluster is founded yet: everybody is told so, and whom it waits
+for. An empty table would say that there is a cluster without nodes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mirrorq import Node, NoQuorum, connect, node_calls, watch
+from mirrorq.cli import main
+from mirrorq.dashboard.observer import Observer
+from mirrorq.demo.ports import free_ports
+
+WAIT_S = 60.0
+LOOKS = (
+    ("status",),
+    ("status", "--json"),
+    ("list-queues",),
+    ("list-queues", "--json"),
+    ("list-policies",),
+    ("clients",),
+    ("consumers",),
+    ("top", "--once"),
+    ("check",),
+    ("check", "--json"),
+    ("dashboard", "--listen", "127.0.0.1:0"),
+)
+ACTS = (
+    ("get", "q", "--count", "1"),
+    ("publish", "q"),
+    ("purge-queue", "q"),
+    ("delete-queue", "q"),
+    ("set-policy", "p", "q", '{"ha-mode": "all"}'),
+    ("sync-queue", "q"),
+    ("transfer-master", "q", "a"),
+    ("rebalance",),
+    ("forget-node", "b"),
+)
+
+
+@pytest.fixture(scope="module")
+def peers() -> dict[str, str]:
+    """Where three nodes are to be."""
+    return {
+        name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", free_ports(3), strict=True)
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, peers: dict[str, str]) -> Iterator[Node]:
+    """The first of them."""
+    with Node("a", path=tmp_path_factory.mktemp("alone"), peers=peers) as node:
+        yield node
+
+
+@pytest.fixture
+def whom(peers: dict[str, str]) -> str:
+    return f"node a is not founded yet: waiting for b at {peers['b']}, c at {peers['c']}"
+
+
+def mirrorq(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, input="")
+
+
+@pytest.mark.parametrize("command", LOOKS, ids=" ".join)
+def test_who_looks_is_told(
+    alone: Node, peers: dict[str, str], whom: str, command: tuple[str, ...]
+) -> None:
+    """At once, on standard error and with exit status 1; nothing on standard output."""
+    done = mirrorq(*command, "--connect", peers["a"], "--wait", str(WAIT_S))
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"mirrorq: {whom}\n")
+
+
+@pytest.mark.parametrize("command", ACTS, ids=" ".join)
+def test_who_wants_something_done_is_told(
+    alone: Node, peers: dict[str, str], whom: str, command: tuple[str, ...]
+) -> None:
+    """After --wait seconds: a node may come."""
+    done = mirrorq(*command, "--connect", peers["a"], "--wait", "0.2")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"mirrorq: no cluster answered within 0.2 s: {whom}. Start")
+
+
+def test_all_endpoints_are_tried_before(alone: Node, peers: dict[str, str], whom: str) -> None:
+    """Another node may be of a cluster; when none is it is not waited for any longer."""
+    done = mirrorq("status", "--connect", ",".join(peers.values()), "--wait", str(10 * WAIT_S))
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"mirrorq: {whom}\n")
+
+
+def test_calls_on_a_node_say_it(
+    alone: Node, whom: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning after a moment, in the log, and the error at the end, name whom it waits for."""
+    monkeypatch.setattr(node_calls, "SILENCE_S", 0.05)
+    text = whom.removeprefix("node a ")
+    calls = (lambda: alone.queue("orders", timeout=0.2), lambda: alone.wait_ready(0.2))
+    for call in calls:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "mirrorq"), pytest.raises(NoQuorum) as caught:
+            call()
+        assert text in str(caught.value)
+        warned = [r.getMessage() for r in caplog.records if "a call waits" in r.getMessage()]
+        assert warned == [f"node a: a call waits for the cluster: it {text}"]
+    assert alone.unfounded == whom
+
+
+def test_calls_on_a_client_say_it(alone: Node, peers: dict[str, str], whom: str) -> None:
+    """Its error names whom its node waits for."""
+    with connect(peers["a"], timeout=WAIT_S) as client:
+        for call in (client.wait_ready, lambda timeout: client.queue("q", timeout=timeout)):
+            with pytest.raises(NoQuorum, match=r"no cluster answered within 0\.2 s") as caught:
+                call(timeout=0.2)
+            assert whom in str(caught.value)
+
+
+def test_the_dashboard_says_it(alone: Node, whom: str) -> None:
+    """A page of a node that is in no cluster shows why, and not an empty cluster."""
+    observer = Observer(alone)
+    observer._look()
+    assert json.loads(observer.state())["error"] == whom
+
+
+def test_a_node_that_runs_by_itself_says_it(
+    tmp_path: Path, peers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mirrorq node` makes no call that could say it: so the node does, once, in its log; also one
+    that is to join a cluster that is not there."""
+    monkeypatch.setattr(watch, "WAIT_MS", 0)
+    monkeypatch.setattr(watch, "LOOK_MS", 50)
+    (own,) = free_ports(1)
+    told: list[str] = []
+    with Node("j", path=tmp_path, listen=f"tcp://127.0.0.1:{own}", join=peers["b"]) as node:
+        node.add_listener(lambda notice: told.append(notice.text) if notice.kind == "waits" else 0)
+        with pytest.raises(NoQuorum, match="waits to be admitted by the cluster at"):
+            node.wait_ready(1.0)
+    assert told == [f"waits to be admitted by the cluster at {peers['b']}"]
+
+
+def test_without_a_majority_who_looks_sees_what_was_known(tmp_path: Path) -> None:
+    """Two of three nodes of a founded cluster are gone: that is when one looks. It is shown, and
+    said that it may be old."""
+    peers = {
+        name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", free_ports(3), strict=True)
+    }
+    nodes = [Node(name, path=tmp_path / name, peers=peers) for name in peers]
+    try:
+        nodes[0].queue("orders", timeout=WAIT_S).close()
+        for node in nodes:
+            node.wait_ready(WAIT_S)
+        for node in nodes[1:]:
+            node.close()
+        with connect(peers["a"], timeout=WAIT_S) as client:
+            while not client.is_paused():
+                client.status(0)
+        done = mirrorq("list-queues", "name", "--connect", peers["a"])
+        assert (done.exit_code, done.stdout) == (0, "name\norders\n")
+        assert done.stderr.startswith("mirrorq: node a has no contact with a majority: this is")
+    finally:
+        for node in nodes:
+            node.close()
