@@ -3,16 +3,21 @@
 An ask goes to whoever leads, and again when nothing came of it; its number tells the catalog a
 repeat from a second wish. What was done is seen when the command is applied here, a refusal
 comes as an answer.
+
+What users ask ends when they wait no longer. What the node itself wants, of which nobody hears
+the outcome, is asked once, however often it comes to want it while there is no leader to ask; a
+change of a view takes the place of one that was to be asked for the same queue before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from attrs import define
 
+from mirrorq.deadlines import FOREVER_MS, Deadlines
 from mirrorq.engine_events import Answer
-from mirrorq.messages import CatalogCommand
+from mirrorq.messages import CatalogCommand, ChangeView, DropCopy
 
 __all__ = ["ASK_AGAIN_MS", "NOBODY", "Asks", "PendingAsk"]
 
@@ -29,7 +34,7 @@ class PendingAsk:
     number: int
     token: int
     command: CatalogCommand
-    sent_ms: int = -ASK_AGAIN_MS
+    sent_ms: int = 0
 
 
 class Asks:
@@ -37,6 +42,10 @@ class Asks:
 
     def __init__(self) -> None:
         self._open: dict[int, PendingAsk] = {}
+        self._again = Deadlines()
+        """When to send each of them."""
+        self._wishes: dict[Hashable, int] = {}
+        """What those of the node's own are about -> number."""
         self.newest = 0
         """Number of the last one that was added."""
         self._endings: list[tuple[int, int, PendingAsk, Answer]] = []
@@ -45,23 +54,40 @@ class Asks:
     def __bool__(self) -> bool:
         return bool(self._open)
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def add(self, token: int, command: CatalogCommand) -> None:
+        """What a user of the node wants, who is told what came of it."""
         self.newest += 1
         self._open[self.newest] = PendingAsk(self.newest, token, command)
+        self._again.set(self.newest, 0)
 
-    def add_once(self, command: CatalogCommand) -> None:
-        """A wish of the node's own, unless it is already asked for."""
-        if all(ask.command != command for ask in self._open.values()):
-            self.add(NOBODY, command)
+    def wish(self, command: CatalogCommand) -> None:
+        """What the node itself wants, unless it is asked for already; in place of what it wanted
+        before and is of no use beside it."""
+        about = _about(command)
+        number = self._wishes.get(about)
+        if number is not None and self._open[number].command == command:
+            return
+        if number is not None:
+            self.take(number)
+        self.add(NOBODY, command)
+        self._wishes[about] = self.newest
 
     def take(self, number: int) -> PendingAsk | None:
-        """End an ask: it has its outcome."""
-        return self._open.pop(number, None)
+        """End an ask: it has its outcome, or nobody wants one."""
+        ask = self._open.pop(number, None)
+        if ask is not None:
+            self._again.set(number, None)
+            if ask.token == NOBODY:
+                self._wishes.pop(_about(ask.command), None)
+        return ask
 
     def take_all(self, token: int) -> list[PendingAsk]:
         """End the asks that somebody waits for no longer."""
         numbers = [number for number, ask in self._open.items() if ask.token == token]
-        return [self._open.pop(number) for number in numbers]
+        return [ask for ask in map(self.take, numbers) if ask is not None]
 
     def is_open(self, kind: type[CatalogCommand]) -> bool:
         return any(isinstance(ask.command, kind) for ask in self._open.values())
@@ -73,16 +99,17 @@ class Asks:
 
     def due(self, now_ms: int) -> list[PendingAsk]:
         """Those to be sent now, which counts as done."""
-        found = [ask for ask in self._open.values() if now_ms - ask.sent_ms >= ASK_AGAIN_MS]
+        found = [self._open[number] for number in self._again.take_due(now_ms)]
         for ask in found:
             ask.sent_ms = now_ms
+            self._again.set(ask.number, now_ms + ASK_AGAIN_MS)
         return found
 
     def retry(self, number: int) -> None:
         """The leader cannot do it yet."""
         waiting = self._open.get(number)
         if waiting is not None:
-            waiting.sent_ms -= ASK_AGAIN_MS - RETRY_MS
+            self._again.set(number, waiting.sent_ms + RETRY_MS)
 
     # --- Deletions whose queue still has an outbox ----------------------------------------
 
@@ -106,6 +133,14 @@ class Asks:
         if not self._open and not self._endings:
             return None
         times = [until_ms for _, until_ms, _, _ in self._endings]
-        if self._open and has_leader:
-            times.append(min(ask.sent_ms for ask in self._open.values()) + ASK_AGAIN_MS)
+        if has_leader and self._again.next_ms != FOREVER_MS:
+            times.append(self._again.next_ms)
         return min(times, default=None)
+
+
+def _about(command: CatalogCommand) -> Hashable:
+    """What a wish is about. One that names an epoch is about its queue: it is of no use beside a
+    later one. Others stand for themselves."""
+    if isinstance(command, ChangeView | DropCopy):
+        return type(command), command.queue_id
+    return command

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from attrs import evolve
 
-from mirrorq.asks import NOBODY, Asks
+from mirrorq.asks import Asks
 from mirrorq.catalog import Catalog, QueueRecord
 from mirrorq.codec import OpCodec
 from mirrorq.config import Config
@@ -264,7 +264,7 @@ class Hosting:
         if effects.propose is not None or effects.commands:
             wishes = () if effects.propose is None else (effects.propose,)
             for command in (*wishes, *effects.commands):
-                self._asks.add(NOBODY, command)
+                self._asks.wish(command)
             self.has_asked = True
         ring = replica.ring
         _keep(self._holding, queue_id, bool(ring.append_cost))
@@ -333,7 +333,7 @@ class Hosting:
             self._drop(queue_id)
         else:
             if self._is_ownerless(record):
-                self._asks.add_once(DeleteQueue(record.id))
+                self._asks.wish(DeleteQueue(record.id))
             has_copy = queue_id in self.replicas or queue_id in self.images
             is_named = find_store(record.view, self.me.node, self.me.store) is not None
             self._leftovers.note(queue_id, has_copy and not is_named)
@@ -411,7 +411,7 @@ class Hosting:
         for queue_id in self._leftovers.due(now_ms):
             record = self.catalog.queue(queue_id)
             if record is not None:
-                self._asks.add_once(DropCopy(queue_id, record.view.epoch, self.me))
+                self._asks.wish(DropCopy(queue_id, record.view.epoch, self.me))
 
     # --- Handles on this node -------------------------------------------------------------
 
@@ -429,7 +429,7 @@ class Hosting:
         if self.sessions.disown(owner):
             for record in self.catalog.queues():
                 if record.owner == owner:
-                    self._asks.add_once(DeleteQueue(record.id))
+                    self._asks.wish(DeleteQueue(record.id))
 
     def _is_ownerless(self, record: QueueRecord) -> bool:
         """Whether its owner was a handle on this life of this node, and is no more."""

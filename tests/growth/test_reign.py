@@ -11,8 +11,19 @@ from collections.abc import Callable
 import pytest
 
 from core.entries import CODEC
+from core.test_master import ONE, Queue
+from mirrorq.config import Config
 from mirrorq.courier import IDLE_MS, courier_number
-from mirrorq.messages import Attached, Detach, ProducerUnknown, Publish, SessionId, Subscribe
+from mirrorq.messages import (
+    Attached,
+    Detach,
+    Ping,
+    Pong,
+    ProducerUnknown,
+    Publish,
+    SessionId,
+    Subscribe,
+)
 from mirrorq.outbox import producer_of
 from mirrorq.replica import Tick
 
@@ -175,3 +186,38 @@ def test_what_a_deleted_queue_repeats_is_not_taken_again() -> None:
     past.queue.sync()
     assert past.queue.heard(courier) == [Attached(), ProducerUnknown(producer)]
     assert past.queue.replica.state.live.count == 1
+
+
+def test_what_is_said_again_does_not_pile_up_before_a_promotion() -> None:
+    """A handle that hears nothing for minutes attaches and publishes again and again: what it said
+    last is kept, and nothing of before."""
+    queue = Queue()
+    for _ in range(1000):
+        queue.attach(ONE)
+        queue.ask(ONE, Ping())
+    master = queue.replica.master
+    assert master is not None
+    assert not master.active
+    assert len(master.waiting) < 300
+    queue.sync()
+    assert queue.heard()[-2:] == [Attached(), Pong()]
+
+
+def test_what_is_said_again_does_not_pile_up_while_publishes_wait() -> None:
+    """The same while they wait for unstable ops: a handle whose link breaks time and again."""
+    queue = Queue(config=Config(unstable_bytes_max=4096))
+    queue.sync()
+    queue.attach(ONE)
+    producer = queue.open_producer()
+    count = 0
+    while queue.replica.ring.unstable_bytes < 4096:
+        count += 1
+        queue.publish(producer, count)
+    for _ in range(1000):
+        queue.attach(ONE, producer=producer)
+        queue.publish(producer, count + 1)
+    master = queue.replica.master
+    assert master is not None
+    assert 0 < len(master.intake._held) < 300
+    queue.sync()
+    assert queue.replica.state.live.count == count + 1

@@ -68,7 +68,7 @@ class Petitions:
         """The node is about to end: that is a shutdown, and no failure."""
         if self._life.is_registered:
             me = self._life.me
-            self._asks.add(NOBODY, NodeStopped(me.node, me.store, me.incarnation))
+            self._asks.wish(NodeStopped(me.node, me.store, me.incarnation))
 
     def send(self, now_ms: int) -> None:
         """Send catalog requests to the leader, and again when nothing came of them."""
@@ -79,7 +79,7 @@ class Petitions:
             and not life.is_registered
             and not self._asks.is_open(RegisterNode)
         ):
-            self._asks.add(NOBODY, self._registration)
+            self._asks.wish(self._registration)
         if not self._asks or raft.leader is None:
             return
         oldest = self._asks.oldest

@@ -71,6 +71,9 @@ from mirrorq.vacancy import Vacancy
 
 __all__ = ["Master"]
 
+WAITING_COUNT = 64
+"""Requests that wait for a promotion are looked through when there are twice as many as were left
+the last time, and these."""
 _STAGED = SealOp | CommitOp | AbortOp | AskOp
 
 
@@ -115,6 +118,7 @@ class Master:
         )
         self.waiting: deque[SessionRequest] = deque()
         """Requests that have come before `promoted` was applied."""
+        self._waiting_max = WAITING_COUNT
 
     # --- What others ask ------------------------------------------------------------------
 
@@ -188,7 +192,7 @@ class Master:
         if request.epoch != self.reign:
             return
         if not self.active:
-            self.waiting.append(request)
+            self._wait(request)
             return
         session, body = request.session, request.request
         if isinstance(body, Attach):
@@ -202,6 +206,18 @@ class Master:
         attachment = self.attachments.accept(request)
         if attachment is not None:
             self._serve(now_ms, session, attachment, body)
+
+    def _wait(self, request: SessionRequest) -> None:
+        """A handle that hears nothing attaches anew and says all again: what it said under an older
+        attachment is dropped, or a promotion that takes minutes would gather it by gigabytes."""
+        self.waiting.append(request)
+        if len(self.waiting) > self._waiting_max:
+            newest: dict[SessionId, int] = {}
+            for one in self.waiting:
+                newest[one.session] = max(newest.get(one.session, 0), one.attachment)
+            kept = (one for one in self.waiting if one.attachment == newest[one.session])
+            self.waiting = deque(kept)
+            self._waiting_max = 2 * len(self.waiting) + WAITING_COUNT
 
     def _attach(self, now_ms: int, request: SessionRequest, body: Attach) -> None:
         session = request.session

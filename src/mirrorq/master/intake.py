@@ -23,6 +23,9 @@ from mirrorq.ranges import RangeSet
 
 __all__ = ["Intake"]
 
+HELD_COUNT = 64
+"""Held publishes are looked through for void ones when there are twice as many as were left the
+last time, and these."""
 HELD_MS = 50
 """Publishes that wait for room are looked at again after this."""
 
@@ -49,6 +52,7 @@ class Intake:
         self._endings = endings
         self._departures = departures
         self._held: deque[Item] = deque()
+        self._held_max = HELD_COUNT
         self._pace: Pace | None = None
 
     def define(self, before: Definition) -> None:
@@ -63,6 +67,13 @@ class Intake:
         self._held.append(item)
         if len(self._held) == 1:
             self.admit_held(now_ms)
+        elif len(self._held) > self._held_max:
+            self._held = deque(filter(self._is_current, self._held))
+            self._held_max = 2 * len(self._held) + HELD_COUNT
+
+    def _is_current(self, item: Item) -> bool:
+        """Whether its session is attached as it was: else it has said it again, or is gone."""
+        return self._reign.attachments.number_of(item[0]) == item[1]
 
     def admit_held(self, now_ms: int) -> None:
         """Publishes that waited for unstable ops to become stable, for room on the disk, or for

@@ -21,7 +21,7 @@ from mirrorq.errors import ProtocolError
 from mirrorq.limits import judge
 from mirrorq.master.confirms import Confirms
 from mirrorq.master.departures import Departures
-from mirrorq.master.intake import Intake
+from mirrorq.master.intake import HELD_COUNT, Intake
 from mirrorq.master.level import Level
 from mirrorq.master.producers import Producers
 from mirrorq.master.reign import Reign
@@ -70,6 +70,7 @@ class Stages:
         self._level = level
         self._departures = departures
         self._held: deque[tuple[SessionId, int, Publish]] = deque()
+        self._held_max = HELD_COUNT
         self._look_ms = 0
         self._is_stalled = False
         """The catalog is to know first that the queue has something to tell others."""
@@ -80,6 +81,10 @@ class Stages:
         """A frame with FLAG_STAGED, from this attachment of a session."""
         self._held.append((session, number, body))
         self.admit()
+        if len(self._held) > self._held_max:
+            number_of = self._reign.attachments.number_of
+            self._held = deque(one for one in self._held if number_of(one[0]) == one[1])
+            self._held_max = 2 * len(self._held) + HELD_COUNT
 
     def admit(self) -> None:
         """R10: they wait for unstable ops to become stable, and for nothing else."""
