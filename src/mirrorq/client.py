@@ -63,11 +63,12 @@ from mirrorq.messages import (
 )
 from mirrorq.named_errors import named_error
 from mirrorq.notice import Notice
-from mirrorq.refusals import Refusals, tried_text
+from mirrorq.refusals import ASK_S, Inquiry, Refusals, tried_text
 from mirrorq.routing import ExchangeRecord
 from mirrorq.security import Security, check_endpoints
 from mirrorq.shards import shard_name
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.transport import silence_of
 
 if TYPE_CHECKING:
     from mirrorq.exchange import Exchange
@@ -89,6 +90,13 @@ STATUS_S = 1.0
 """status() waits no longer for the entry node."""
 COPY_S = 30.0
 """A copy that lags behind its master, or a node that has just been left, gets this long."""
+ASK_EARLY_S = ASK_S + 0.5
+"""So long before a wait is over the endpoints are asked why they serve nobody: they have answered
+by its end."""
+AT_ONCE_S = 0.05
+"""Where the whole wait is shorter than that, answers that come at once are waited for."""
+PAUSE_S = 0.05
+"""How often who waits for the first node looks."""
 AnyCall = (
     ClientDeclare
     | ClientDelete
@@ -142,6 +150,13 @@ def connect(
         client.close()
         raise
     return client
+
+
+def _pause_s(deadline_ms: int | None) -> float:
+    """How long to wait before the next look, not past the end of the wait."""
+    if deadline_ms is None:
+        return PAUSE_S
+    return min(PAUSE_S, max((deadline_ms - clock.now_ms()) / 1000, 0.0))
 
 
 def _endpoints(given: str | Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
@@ -260,11 +275,12 @@ class Client(Administration):
         """
         driver = self._driver
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        silences = Inquiry(silence_of)
         pause = threading.Event()
         while self.is_paused() or not driver.has_told or driver.unfounded:
             self._check_open()
-            if deadline is not None and clock.now_ms() >= deadline:
-                raise NoQuorum(self._no_answer_text(timeout, self._tried_text()))
+            if self._is_late(deadline, silences):
+                raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
             pause.wait(0.005)
 
     def wait_founded(self, timeout: float | None = None) -> None:
@@ -289,20 +305,33 @@ class Client(Administration):
 
     def _wait_connected(self, timeout: float | None) -> None:
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        while not self._driver.welcomed.wait(0.05):
+        silences = Inquiry(silence_of)
+        while not self._driver.welcomed.wait(_pause_s(deadline)):
             self._check_open()
-            is_late = deadline is not None and clock.now_ms() >= deadline
+            is_late = self._is_late(deadline, silences)
             refused = self._refusals.error(self._driver.refusals, is_late=is_late)
             if refused is not None:
                 raise refused
             if is_late:
-                raise NoQuorum(self._no_answer_text(timeout, self._tried_text()))
+                raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
 
-    def _tried_text(self) -> str:
-        """The endpoints, and why each serves nobody: it is asked once more, plainly."""
+    def _is_late(self, deadline: int | None, silences: Inquiry) -> bool:
+        """Whether the wait is over. Shortly before, the endpoints are asked plainly why they serve
+        nobody: what they have said by the end is told, and not waited for any longer."""
+        if deadline is None:
+            return False
+        left_s = (deadline - clock.now_ms()) / 1000
+        if left_s <= ASK_EARLY_S and not self._driver.welcomed.is_set():
+            for endpoint in self.endpoints:
+                silences.begin(endpoint)
+        return left_s <= 0
+
+    def _tried_text(self, silences: Inquiry) -> str:
+        """The endpoints, and why each serves nobody, as far as that is known."""
         if self._driver.welcomed.is_set():
             return ""
-        return tried_text(self.endpoints, self._driver.refusals)
+        silences.wait(AT_ONCE_S)
+        return tried_text(self.endpoints, self._driver.refusals, silences)
 
     def _no_answer_text(self, timeout: float | None, tried: str = "") -> str:
         where = f"node {self._driver.entry_node}" if self._driver.welcomed.is_set() else "no node"

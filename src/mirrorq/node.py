@@ -64,8 +64,22 @@ log = logging.getLogger("mirrorq")
 
 HAND_OVER_MS = 2000
 """close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
-WARNINGS = ("loss", "copy dropped", "catalog", ALARM, WAITS)
+WARNINGS = (
+    "loss",
+    "copy dropped",
+    "dead letters lost",
+    "catalog",
+    "gone",
+    "paused",
+    "foreign",
+    "past",
+    "kept out",
+    ALARM,
+    WAITS,
+)
 """Kinds of notices that are warnings in the log."""
+ERRORS = ("name",)
+"""Kinds that are errors there: what is wrong does not mend itself."""
 CLOSE_S = 5.0
 """close() ends within this, with or without a majority."""
 COPY_S = 30.0
@@ -523,5 +537,6 @@ class Node(Administration):
 
     def _on_notice(self, notice: Notice) -> None:
         level = logging.WARNING if notice.kind in WARNINGS else logging.INFO
+        level = logging.ERROR if notice.kind in ERRORS else level
         log.log(level, "node %s: %s", self.name, notice.text)
         self._listeners.tell(notice)

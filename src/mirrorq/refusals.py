@@ -7,15 +7,16 @@ from a node that was being stopped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
+from mirrorq import clock
 from mirrorq.errors import AuthenticationError
 from mirrorq.rights import KEYS_NAME
 from mirrorq.security import Security
-from mirrorq.transport import Refused, mechanism_of, parse_endpoint, silence_of
+from mirrorq.transport import Endpoint, Refused, mechanism_of, parse_endpoint
 
-__all__ = ["Refusals", "tried_text"]
+__all__ = ["ASK_S", "Inquiry", "Refusals", "tried_text"]
 
 ASK_S = 1.0
 """Longest wait for an endpoint to say what it speaks."""
@@ -23,21 +24,72 @@ ASKED_MAX = 3
 """An endpoint that says nothing so often is not asked again."""
 
 
-def tried_text(endpoints: Sequence[str], refused: Mapping[str, Refused]) -> str:
-    """All endpoints, each with why it serves nobody, where that can be found out. Blocks for a
-    moment: all are asked at the same time."""
-    with ThreadPoolExecutor(len(endpoints)) as pool:
-        reasons = list(pool.map(_silence, endpoints))
+class Inquiry:
+    """Asks endpoints something, each on a thread of its own: a name server, or who accepts and
+    says nothing, may take long, and nobody waits for an answer longer than he wants.
+
+    Args:
+        ask: (endpoint, seconds for each step) -> answer, "" when there is none.
+
+    *Threads*: any.
+    """
+
+    def __init__(self, ask: Callable[[Endpoint, float], str]) -> None:
+        self._ask = ask
+        self._asked: dict[str, int] = {}
+        """Endpoint -> how often."""
+        self._under_way: dict[str, int] = {}
+        """Endpoint -> since when it is asked."""
+        self._answers: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def begin(self, endpoint: str) -> None:
+        """Ask, unless that is under way, was answered, or was in vain too often."""
+        with self._changed:
+            is_known = bool(self._answers.get(endpoint))
+            asked = self._asked.get(endpoint, 0)
+            if is_known or endpoint in self._under_way or asked >= ASKED_MAX:
+                return
+            self._asked[endpoint] = asked + 1
+            self._under_way[endpoint] = clock.now_ms()
+        threading.Thread(
+            target=self._run, args=(endpoint,), name="mirrorq-inquiry", daemon=True
+        ).start()
+
+    def _run(self, endpoint: str) -> None:
+        answer = self._ask(parse_endpoint(endpoint), ASK_S)
+        with self._changed:
+            self._answers[endpoint] = answer
+            del self._under_way[endpoint]
+            self._changed.notify_all()
+
+    def answer(self, endpoint: str) -> str:
+        """What is known by now, "" for nothing."""
+        return self._answers.get(endpoint, "")
+
+    def silent_s(self, endpoint: str) -> float:
+        """How long it has been asked in vain, seconds; 0: it is not being asked."""
+        began_ms = self._under_way.get(endpoint)
+        return 0.0 if began_ms is None else max(clock.now_ms() - began_ms, 100) / 1000
+
+    def wait(self, timeout: float) -> None:
+        """Wait until nothing is under way, at most so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way, timeout)
+
+
+def tried_text(
+    endpoints: Sequence[str], refused: Mapping[str, Refused], silences: Inquiry
+) -> str:
+    """All endpoints, each with why it serves nobody, where that is known by now."""
     shown = []
-    for text, why in zip(endpoints, reasons, strict=True):
+    for text in endpoints:
+        silent_s = silences.silent_s(text)
+        why = f"no answer within {silent_s:.1f} s" if silent_s else silences.answer(text)
         if not why and text in refused:
             why = refused[text].why
         shown.append(f"{text} ({why})" if why else text)
     return ", ".join(shown)
-
-
-def _silence(text: str) -> str:
-    return silence_of(parse_endpoint(text), ASK_S)
 
 
 class Refusals:
@@ -51,13 +103,12 @@ class Refusals:
     def __init__(self, endpoints: Sequence[str], security: Security | None) -> None:
         self._endpoints = tuple(endpoints)
         self._security = security
-        self._mechanisms: dict[str, str] = {}
-        self._asked: dict[str, int] = {}
+        self._mechanisms = Inquiry(mechanism_of)
 
     def error(
         self, refused: Mapping[str, Refused], *, is_late: bool
     ) -> AuthenticationError | None:
-        """What to raise, None to go on trying. May block for a moment.
+        """What to raise, None to go on trying.
 
         Args:
             refused: the last refusal at each endpoint that has refused.
@@ -95,8 +146,6 @@ class Refusals:
         return ""
 
     def _mechanism(self, who: str) -> str:
-        asked = self._asked.get(who, 0)
-        if not self._mechanisms.get(who) and asked < ASKED_MAX:
-            self._asked[who] = asked + 1
-            self._mechanisms[who] = mechanism_of(parse_endpoint(who), ASK_S)
-        return self._mechanisms[who]
+        """What it speaks, "" when that is not known (yet)."""
+        self._mechanisms.begin(who)
+        return self._mechanisms.answer(who)

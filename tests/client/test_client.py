@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -252,6 +254,36 @@ def test_nobody_answers() -> None:
         silent.close()
     with pytest.raises(NoQuorum, match="tries tcp"):
         mirrorq.connect(silent.endpoint, timeout=0.3)
+
+
+class Slow:
+    """An endpoint that is asked something, and does not answer before the test is over."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.over = threading.Event()
+        self.answered = 0
+
+    def __call__(self, endpoint: object, timeout: float) -> str:
+        self.asked.set()
+        self.over.wait(60)
+        self.answered += 1
+        return "late"
+
+
+def test_the_reason_why_nobody_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timeout is what it takes: why an endpoint serves nobody is asked beside the wait, and what
+    is not known at its end is left out."""
+    slow = Slow()
+    monkeypatch.setattr("mirrorq.client.silence_of", slow)
+    monkeypatch.setattr("mirrorq.refusals.mechanism_of", slow)
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        endpoint = f"tcp://127.0.0.1:{foreign.getsockname()[1]}"
+        with pytest.raises(NoQuorum, match=r"within 0\.3 s.*no answer within 0\.\d s"):
+            mirrorq.connect(endpoint, timeout=0.3)
+        assert slow.asked.is_set()
+        assert slow.answered == 0
+        slow.over.set()
 
 
 def test_a_small_window_slows_down_and_loses_nothing(

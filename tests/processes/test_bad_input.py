@@ -245,6 +245,8 @@ def test_two_nodes_with_one_name(cluster: Cluster) -> None:
         return "".join(cluster.log_text(name) for name in "abc")
 
     until(lambda: "two nodes call themselves b: stop one" in texts(), texts)
+    lines = [line for line in texts().splitlines() if "two nodes call themselves b" in line]
+    assert all(" ERROR " in line for line in lines)
     for number in range(1, 21):
         assert cluster.ask("a", "put", body=f"m{number}") == number
     second.kill()

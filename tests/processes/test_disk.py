@@ -145,4 +145,7 @@ def test_a_node_that_its_disk_has_stopped_is_noticed_at_once(cluster: Cluster) -
     assert client.ask("entry_node") != "a"
     assert not cluster["a"].ask("is_alive")
     assert "node a has stopped" in cluster.log_text("a")
+    gone = [line for line in cluster.log_text("b").splitlines() if "node a is silent" in line]
+    assert gone
+    assert all(" WARNING " in line for line in gone)
     assert cluster.ask("c", "browse") == [[1, "m1"], [2, "m2"]]

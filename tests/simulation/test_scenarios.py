@@ -255,3 +255,15 @@ def test_30_deleting_ends_what_is_outstanding() -> None:
     world.until(lambda: bool(producer.session.closed and taker.session.closed))
     assert all(attempt.state != "open" for attempt in world.journal.attempts.values())
     assert len(taker.outcomes) == 1
+
+
+def test_a_node_that_was_shut_down_is_not_told_as_dead() -> None:
+    """What needs somebody is a node that nobody stopped."""
+    world = World()
+    world.stop("a")
+    world.cluster.run(3000)
+    assert any("node a was shut down" in line for line in world.cluster.trace)
+    assert not any("node a is silent or dead" in line for line in world.cluster.trace)
+    world.cluster.kill("b")
+    world.cluster.run(3000)
+    assert any("c: node b is silent or dead" in line for line in world.cluster.trace)

@@ -74,8 +74,7 @@ class Follower:
 
     def _list_nodes(self) -> None:
         for name in self._life.doorkeeper.list_nodes(self._life.catalog):
-            # Not every master has found it silent before: to some it may not have been.
-            self._life.on_gone(name, "was forgotten")
+            self._life.on_forgotten(name)
 
     def _stop(self, applied: int, text: str) -> None:
         """Others apply what this node cannot: left out, its catalog would be another one for good.

@@ -50,7 +50,18 @@ class Life:
         """Tell whoever runs the node."""
         self.out.notices.append(Notice(kind, text))
 
-    def on_gone(self, node: str, why: str = "is silent or dead") -> None:
+    def on_gone(self, node: str) -> None:
         """A peer is not heard any more."""
         self.hosting.post_masters(NodeGone(node))
-        self.notice("gone", f"node {node} {why}")
+        peer = self.doorkeeper.peers.find(node)
+        member = None if peer is None else peer.member
+        if member is not None and self.catalog.was_stopped(member):
+            self.notice("left", f"node {node} was shut down")
+        else:
+            self.notice("gone", f"node {node} is silent or dead")
+
+    def on_forgotten(self, node: str) -> None:
+        """A peer is none of the cluster's any more."""
+        # Not every master has found it silent before: to some it may not have been.
+        self.hosting.post_masters(NodeGone(node))
+        self.notice("left", f"node {node} was forgotten")
