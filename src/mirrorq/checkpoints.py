@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["QUIET_MS", "quiet_ms"]
+__all__ = ["CHEAP_BYTES", "QUIET_MS", "quiet_ms"]
 
 QUIET_MS = 1000
 """A queue that has been quiet for this long is checkpointed, so that its store is drained; a large

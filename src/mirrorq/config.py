@@ -54,7 +54,7 @@ class Config:
     prefetch: int = _int(256, 1)
     """Messages that a consumer or a handle's get() may hold ahead of the caller."""
     store_bytes_max: int = _int(64 * GIB, 1 * MIB)
-    """The store file grows by itself up to this."""
+    """What may be in use in the store; its file grows by itself, up to 72 MiB larger."""
     heartbeat_ms: int = _int(250, 1)
     """Each link carries a sign of life this often."""
     failure_ms: int = _int(1000, 1)

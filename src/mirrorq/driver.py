@@ -336,7 +336,7 @@ class Driver:
             self.entry.step(clock.now_ms())
         self._step_ports(clock.now_ms())
         events, self._events = self._events, []
-        self.engine.room.bytes_left = self._store.room_bytes()
+        self._set_room()
         effects = self.engine.step(clock.now_ms(), self._steady.us(), events)
         self._wake_at_ms = effects.wake_at_ms
         self.timings.note_steps(self.engine.replicas, self.engine.hosting.stepped)
@@ -363,6 +363,17 @@ class Driver:
         self.watch.look(clock.now_ms())
         if self.sampler.is_busy:
             self.sampler.advance()
+
+    def _set_room(self) -> None:
+        """What the store takes for sure in the commit of this round."""
+        room = self.engine.room
+        if self._commits:
+            # They come first, and what they take is not known before they are on the disk.
+            room.set(0, 0, self.blocked_by)
+            return
+        if room.wanted:
+            self._store.make_room()
+        room.set(*self._store.room(room.wanted))
 
     def _connect(self, transport: Transport, wanted: Mapping[str, str]) -> None:
         """Have connections to just these: what stands already is left as it is."""

@@ -127,7 +127,7 @@ class Hosting:
         self.images = {image.queue_id: image for image in images}
         """Copies on disk that no view has named since the start."""
         self.lease = Lease()
-        self.room = Room()
+        self.room = Room(most=config.store_bytes_max // 4 * 3, node=me.node)
         """Set by the driver before each step."""
         self.rounds = Rounds()
         self.sessions = LocalSessions()
@@ -176,7 +176,7 @@ class Hosting:
     def count_held_back(self) -> None:
         """What is held back from the store will need room there, too."""
         for queue_id in self._holding:
-            self.room.bytes_left -= self.replicas[queue_id].ring.append_cost
+            self.room.hold(self.replicas[queue_id].ring.append_cost)
 
     def post(self, queue_id: int, event: ReplicaEvent) -> None:
         """Something came for a queue; dropped when there is no copy here."""

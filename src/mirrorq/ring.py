@@ -163,6 +163,8 @@ class Ring:
         """R9: durable of members in sync, told while ops wait for them."""
         self.time = QueueTime(time_ahead_us)
         self._room = room or Room()
+        self.refused_bytes = 0
+        """Of the next frame, for which there was no room when it came; 0: none was refused."""
         self._joiner_bytes_max = joiner_bytes_max
         self._append: list[Entry] = []
         self.append_cost = 0
@@ -196,6 +198,7 @@ class Ring:
         self._right_received = -1
         self._awaits_right = True
         self._left_heard = False
+        self.refused_bytes = 0
         self._marked = (-1, -1)
         self.mark_at_ms = None
         self._ticks_left = REPEAT_COUNT
@@ -344,13 +347,21 @@ class Ring:
         for entry in message.entries:
             if entry.lsn == self.received + 1:
                 if entry.payload is None and not self._room.take(len(entry.frame)):
+                    self.refused_bytes = len(entry.frame)
                     break  # The store is full: asked for again when there is room.
+                self.refused_bytes = 0
                 self._accept(entry)
             elif entry.lsn > self.received:
                 self._ask_again()
                 break
         self.time.hear(message.time_us)
         self._learn_stable(message.stable)
+
+    def look_for_room(self) -> None:
+        """Ask for what was refused as soon as it can be taken."""
+        if self.refused_bytes and self._room.has(self.refused_bytes):
+            self.refused_bytes = self._asked_from = 0
+            self._ask_again()
 
     def on_mark(self, sender: MemberId, message: Mark) -> None:
         if not self._from_left(sender, message.epoch):
@@ -438,8 +449,10 @@ class Ring:
             self._send(left, Repaired(self.queue_id, self.epoch, self.received))
 
     def _report_behind(self) -> None:
-        """R9: while ops wait the master hears who has them on disk."""
-        if self.stable < self.received and self.in_sync and not self.is_master:
+        """R9: while ops wait the master hears who has them on disk; of those that this member
+        has no room for, it knows only that they were refused."""
+        is_behind = self.stable < self.received or self.refused_bytes > 0
+        if is_behind and self.in_sync and not self.is_master:
             self._report_durable()
 
     def _repeat(self) -> None:
@@ -468,6 +481,7 @@ class Ring:
     def _is_waiting(self) -> bool:
         """Whether an answer is still to come, here or at a neighbour."""
         asks = not self.is_master and not (self.repaired and self._left_heard)
+        asks = asks or self.refused_bytes > 0
         behind = 0 <= self._right_received < self.received
         return asks or behind or self.stable < self.received
 
@@ -528,7 +542,7 @@ class Ring:
         self.log.clear()
         self.log_bytes = 0
         self._append.clear()
-        self.append_cost = 0
+        self.append_cost = self.refused_bytes = 0
         self._truncate_to = None
         self.base = self.received = lsn
         self.history = list(history)

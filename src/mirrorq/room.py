@@ -10,6 +10,12 @@ from __future__ import annotations
 from attrs import define
 
 PLENTY = 1 << 62
+SMALL_BYTES = 60 * 1024
+"""A frame up to this finds its place wherever some free pages lie together; a larger one needs
+a place of its own."""
+OVERHEAD_BYTES = 16 * 1024
+"""Pages that a frame may take beside its own: the rest of its last one, and of the tree."""
+LOW_PART = 4
 
 
 @define
@@ -17,19 +23,67 @@ class Room:
     """Bytes that the store takes for sure; what a step accepts is taken off."""
 
     bytes_left: int = PLENTY
+    largest: int = PLENTY
+    """What lies together: the most for one large frame."""
+    most: int = PLENTY
+    """Of one frame, if the store were empty: what needs more is refused, as it would wait for
+    ever."""
+    node: str = ""
+    """Whose it is."""
+    wanted: int = 0
+    """The most that a frame needed for which there was no room, since the room was set."""
+    advice: str = ""
+    """What gives more."""
+
+    def set(self, bytes_left: int, largest: int, advice: str) -> None:
+        """So much is left as of now."""
+        self.bytes_left = bytes_left
+        self.largest = largest
+        self.advice = advice
+        self.wanted = 0
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it is time to give back what nobody needs."""
+        return self.bytes_left < self.most // LOW_PART
 
     def take(self, size: int) -> bool:
         """Reserve room for a frame; False when there is none."""
-        need = cost(size)
-        if need > self.bytes_left:
+        if not self.has(size):
             return False
-        self.bytes_left -= need
+        self.hold(cost(size))
         return True
 
+    def hold(self, need: int) -> None:
+        """So much is promised to somebody."""
+        self.bytes_left -= need
+        self.largest -= need
+
+    @property
+    def full_text(self) -> str:
+        """Why messages wait, and what to do."""
+        return f"the store of node {self.node} is full: consume and ack, or {self.advice}"
+
+    def is_possible(self, size: int) -> bool:
+        """Whether there would be room for a frame in an empty store."""
+        return cost(size) <= self.most
+
+    def impossible_text(self, size: int) -> str:
+        """Why there never is."""
+        return (
+            f"its frame of {size} bytes is more than the store of node {self.node} takes "
+            f"({self.most} bytes in one piece): raise store_bytes_max"
+        )
+
     def has(self, size: int) -> bool:
-        return cost(size) <= self.bytes_left
+        """Whether there is room for a frame of so many bytes."""
+        need = cost(size)
+        if need <= (self.bytes_left if size <= SMALL_BYTES else min(self.bytes_left, self.largest)):
+            return True
+        self.wanted = max(self.wanted, need)
+        return False
 
 
 def cost(size: int) -> int:
-    """Pages that a frame may take in all: its own, twice for half-full ones, and a few more."""
-    return 2 * size + 16 * 1024
+    """Bytes of pages that a frame may take in all."""
+    return size + OVERHEAD_BYTES

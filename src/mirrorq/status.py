@@ -248,8 +248,10 @@ def _totals(engine: Engine, queue_id: int) -> tuple[int, int, int]:
 
 def _blocked_by(engine: Engine, queue_id: int) -> str:
     replica = engine.replicas.get(queue_id)
+    if replica is not None and replica.blocked_by:
+        return replica.blocked_by
     if replica is not None and replica.master is not None:
-        return replica.master.blocked_by
+        return ""
     known = engine.reports.get(queue_id)
     return known[0].blocked_by if known is not None else ""
 

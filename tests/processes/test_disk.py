@@ -53,7 +53,7 @@ def test_a_full_disk_in_a_cluster(cluster: Cluster, small_disk: Path, full: str)
     numbers = cluster.ask("c", "put_open", bodies=[f"m{n}" for n in range(40)], size=100_000)
     until(lambda: cluster.status(full)["blocked_by"], lambda: cluster.status(full))
     assert "full" in cluster.status(full)["blocked_by"]
-    assert "commits wait" in cluster.log_text(full)
+    until(lambda: "alarm disk_low" in cluster.log_text(full))
     ballast.unlink()
     until(lambda: not cluster.status(full)["blocked_by"], lambda: cluster.status(full))
     for number in numbers:

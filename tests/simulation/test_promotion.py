@@ -14,6 +14,12 @@ FOREVER_MS = 10_000_000
 MODES = ("when-synced", "always")
 
 
+@pytest.fixture(autouse=True)
+def _no_new_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies without room would take the state anew, and know of all that there is."""
+    monkeypatch.setattr("mirrorq.replica.core.NO_ROOM_MS", FOREVER_MS)
+
+
 def set_policy(world: World, **definition: object) -> None:
     """One policy for all queues; underscores stand for hyphens."""
     told = {key.replace("_", "-"): value for key, value in definition.items()}

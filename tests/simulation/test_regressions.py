@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mirrorq.config import Config
 from mirrorq.messages import (
     Attach,
@@ -18,10 +20,12 @@ from mirrorq.messages import (
 )
 from mirrorq.policy import parse, to_text
 from mirrorq.session import MasterChanged, ReplyArrived, Session, SettleCall
+from mirrorq.testing import checkers
 from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World
 
+FOREVER_MS = 10_000_000
 SESSION = SessionId("a", 1, 1)
 
 
@@ -228,3 +232,32 @@ def test_an_exclusive_queue_goes_with_its_node_though_it_had_dead_letters_to_sen
     assert cluster.run_until(
         lambda: all(cluster.engine(name).catalog.is_deleted(queue_id) for name in "bc"), 20_000
     )
+
+
+@pytest.mark.parametrize("full", ["a", "b", "c"])
+def test_a_copy_without_room_comes_back_when_the_queue_is_empty(full: str) -> None:
+    """A member that cannot take the next message is moved out of the ring, even if all that it
+    has is stable; it stands before that message then and hears of no ack behind it. It takes the
+    state anew: when the queue is drained it is in sync again, while its store is still full."""
+    world = World("abc")
+    world.put("a", 10, "held")
+    world.cluster.run(3000)
+    world.cluster.fill_disk(full, FOREVER_MS, noticed=True)
+    others = [name for name in "abc" if name != full]
+    if full == "a":
+        producer = world.producer("b", 5, "waiting")
+        world.cluster.run(5000)
+        assert not producer.is_done
+    else:
+        world.put("a", 5, "refused")
+        world.until_in_sync(*others)
+    consumer = world.consumer(others[-1])
+    world.until(lambda: world.live(others[0]) == 0)
+    world.until_in_sync("a", "b", "c")
+    world.until(lambda: world.live(full) == 0)
+    assert consumer.is_alive
+    world.cluster.fill_disk(full, 0, noticed=True)
+    world.put("a", 5, "after")
+    world.until(lambda: world.live("a") == 0)
+    world.cluster.run(3000)
+    assert checkers.all_of(world.journal, world.cluster, world.queue_id) == []

@@ -73,7 +73,7 @@ def test_a_snapshot_of_another_history_replaces_the_log(path: Path) -> None:
 def test_queues_and_catalog_are_one_transaction(path: Path) -> None:
     """A write that cannot be made takes nothing of the other with it to disk."""
     store = open_store(path, store_bytes_max=1 << 20)
-    huge = QueueWrite(QUEUE, append=(Writer().publish([b"x" * (2 << 20)]),))
+    huge = QueueWrite(QUEUE, append=(Writer().publish([b"x" * (70 << 20)]),))
     with pytest.raises(StoreFull):
         store.commit([huge], RaftWrite(state=RaftState(9)))
     assert store.raft_image().state == RaftState()

@@ -87,17 +87,23 @@ class Intake:
             session, number, body, _ = item = held[0]
             attachment = self._reign.attachments.get(session)
             is_current = attachment is not None and attachment.number == number
-            if is_current and not self._takes(body):
+            if is_current and not self._takes(session, body):
                 return
             held.popleft()
             if attachment is not None and is_current:
                 self._admit(item, attachment)
 
-    def _takes(self, body: Publish) -> bool:
+    def _takes(self, session: SessionId, body: Publish) -> bool:
         """R10, and a store that can still be drained."""
         reign = self._reign
+        if self._is_impossible(session, body):
+            return True  # It is refused.
         is_bounded = reign.ring.unstable_bytes < reign.config.unstable_bytes_max
         return is_bounded and reign.room.has(len(body.frame))
+
+    def _is_impossible(self, session: SessionId, body: Publish) -> bool:
+        """Whether it would wait for ever. Nobody would hear of the refusal of a courier's."""
+        return not self._reign.room.is_possible(len(body.frame)) and not is_courier(session)
 
     def _hold(self, item: Item, reason: str) -> None:
         """The first of them was not taken after all."""
@@ -114,7 +120,7 @@ class Intake:
             return full
         reign = self._reign
         if not reign.room.has(len(self._held[0][2].frame)):
-            return "the master's store is full: consume and ack, or raise store_bytes_max"
+            return reign.room.full_text
         return (
             f"{reign.ring.unstable_bytes} bytes are not yet on every member in sync; the bound "
             f"is unstable_bytes_max {reign.config.unstable_bytes_max}"
@@ -135,6 +141,9 @@ class Intake:
         session, _, body, header = item
         first = self._producers.first_new(session, attachment, header, body.whole)
         if not first:
+            return
+        if self._is_impossible(session, body):
+            self._producers.refuse(header, self._reign.room.impossible_text(len(body.frame)))
             return
         if header.flags & FLAG_STEP:
             self._take_step(item)

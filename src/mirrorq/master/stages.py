@@ -184,10 +184,7 @@ class Stages:
         if header.flags & (FLAG_PRIORITY | FLAG_TRANSIENT) or header.delay_ms or header.ttl_ms:
             return "staged messages have no priority, delay or ttl, and are persistent"
         if not self._reign.room.has(len(body.frame)):
-            return (
-                "the master's store is full: consume and ack, abort what is staged, or raise "
-                "store_bytes_max"
-            )
+            return f"{self._reign.room.full_text}, or abort what is staged"
         return ""
 
     def _sized(self, op: CommitOp) -> tuple[CommitOp, str]:

@@ -62,6 +62,14 @@ from mirrorq.transfer import Transfer
 
 __all__ = ["Replica"]
 
+ROOM_LOOK_MS = 50
+"""A frame that was refused for want of room is asked for again when there is some: looked at this
+often."""
+NO_ROOM_MS = 1000
+NO_ROOM_MS_MAX = 10_000
+"""A joining member for whose next frame there is no room for so long takes the state anew; then
+after twice as long, up to the second."""
+
 
 class Replica:
     """One member's copy of one queue."""
@@ -107,9 +115,14 @@ class Replica:
         self._lease = lease
         self._targets = targets
         self._next_tick_ms = 0
+        self._wanted_room_ms: int | None = None
+        """Since when there is no room for the next frame."""
+        self._no_room_ms = NO_ROOM_MS
         self._is_ticking = False
         """At the end of the last step the ring had something to repeat."""
-        self._writes = Writes(self.ring, self.transfer, config, len(image.state or b""))
+        self._writes = Writes(
+            self.ring, self.transfer, config, self.room, len(image.state or b"")
+        )
         self._membership = Membership(self.ring, config)
         self._load(image)
 
@@ -136,6 +149,15 @@ class Replica:
     def is_serving(self) -> bool:
         """Whether this is the master and its promotion is applied."""
         return self.master is not None and self.master.active
+
+    @property
+    def blocked_by(self) -> str:
+        """Why publishes wait here, "" when they do not."""
+        if self.master is not None:
+            return self.master.blocked_by
+        if self.ring.refused_bytes or self.transfer.has_no_room:
+            return self.room.full_text
+        return ""
 
     @property
     def yielded_epoch(self) -> int | None:
@@ -277,6 +299,7 @@ class Replica:
         if ring.view is not None and view.epoch <= ring.view.epoch:
             return
         ring.install(view)
+        self._wanted_room_ms, self._no_room_ms = None, NO_ROOM_MS
         self.transfer.forget()
         self._next_tick_ms = self._tick_after(now_ms)
         before = self.master
@@ -377,12 +400,15 @@ class Replica:
     def _take_state(self, now_ms: int, message: TransferState) -> None:
         ring = self.ring
         state = self.transfer.accept_state(now_ms, message, ring.epoch, ring.received)
-        if state is None or ring.has_state:
+        if state is None or (ring.has_state and not self._wants_state(now_ms)) or ring.has_append:
             return
         lacking = self.transfer.lacking.copy()
         first, last = self._last_sequence_in_log() + 1, state.next_sequence - 1
         if first <= last:
             lacking.add(first, last)
+        if self._wanted_room_ms is not None:
+            self._wanted_room_ms = None
+            self._no_room_ms = min(2 * self._no_room_ms, NO_ROOM_MS_MAX)
         self.state = state
         ring.time.note(state.time_us)
         ring.reset(state.applied, state.history)
@@ -398,16 +424,34 @@ class Replica:
         else:
             self.transfer.on_no_room(now_ms)
 
+    def _wants_state(self, now_ms: int) -> bool:
+        """Whether a newer state is of use to a joining member that cannot take the next frame.
+
+        It stands behind a message for which it has no room, and so never hears of the acks that
+        come after it, which would make room. A state brings no bodies.
+        """
+        since_ms = self._wanted_room_ms
+        return since_ms is not None and now_ms - since_ms >= self._no_room_ms
+
+    def _look_for_room(self, now_ms: int) -> None:
+        ring = self.ring
+        ring.look_for_room()
+        if not ring.refused_bytes:
+            self._wanted_room_ms = None
+        elif self._wanted_room_ms is None:
+            self._wanted_room_ms = now_ms
+
     # --- The end of a step --------------------------------------------------------------
 
     def _settle(self, now_ms: int, out: ReplicaEffects) -> None:
         ring = self.ring
+        self._look_for_room(now_ms)
         ring.complete = self.transfer.is_complete
         if ring.is_member and not ring.in_sync and ring.repaired and ring.view is not None:
             wake = self.transfer.pursue(
                 now_ms,
                 ring.view,
-                ring.has_state,
+                ring.has_state and not self._wants_state(now_ms),
                 self.may_fetch,
                 self.definition.ha_sync_batch_size,
                 out,
@@ -472,7 +516,8 @@ class Replica:
         if self.master is not None:
             master_ms = self.master.wake_at_ms(now_ms)
         mark_ms, write_ms = ring.mark_at_ms, self._writes.wake_at_ms(self.state)
-        return earliest(wake, tick_ms, mark_ms, write_ms, master_ms)
+        room_ms = now_ms + ROOM_LOOK_MS if ring.refused_bytes else None
+        return earliest(wake, tick_ms, mark_ms, write_ms, master_ms, room_ms)
 
 
 def _loss_text(promoted: PromotedOp) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mirrorq.checkpoints import QUIET_MS, quiet_ms
+from mirrorq.checkpoints import CHEAP_BYTES, QUIET_MS, quiet_ms
 from mirrorq.config import Config
 from mirrorq.deadlines import earliest
 from mirrorq.effects import QueueWrite, ReplicaEffects
@@ -12,6 +12,7 @@ from mirrorq.messages import Entry
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.ring import Ring
+from mirrorq.room import Room
 from mirrorq.transfer import Transfer
 
 __all__ = ["Writes", "quiet_tick_ms"]
@@ -24,6 +25,8 @@ WRITE_BEHIND_COST = 4 << 20
 QUIET_TICKS = 4
 """Heartbeats from one look at a quiet queue to the next; then its checkpoint is written, too, if it
 is due: those of all queues of a node are one commit."""
+LOW_ROOM_OPS = 32
+"""Ops applied between two checkpoints at least, while there is little room in the store."""
 
 
 def quiet_tick_ms(config: Config, at_ms: int) -> int:
@@ -35,17 +38,19 @@ class Writes:
     """Of one copy of one queue.
 
     Args:
+        room: tells whether somebody waits for what a checkpoint would release.
         checkpoint_bytes: size of the checkpoint on disk.
     """
 
     def __init__(
-        self, ring: Ring, transfer: Transfer, config: Config, checkpoint_bytes: int
+        self, ring: Ring, transfer: Transfer, config: Config, room: Room, checkpoint_bytes: int
     ) -> None:
         self.chunk: tuple[Entry, ...] = ()
         """Bodies that were fetched in this step."""
         self._ring = ring
         self._transfer = transfer
         self._config = config
+        self._room = room
         self._checkpoint_bytes = checkpoint_bytes
         self._ended = RangeSet()
         """Messages that ended since the last checkpoint."""
@@ -156,6 +161,8 @@ class Writes:
     def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
         if not self._ops_since:
             return False
+        if self._ended and self._is_room_short() and self._is_cheap():
+            return True
         config = self._config
         due = self._ops_since >= config.checkpoint_ops
         due = due or self._bytes_since >= config.checkpoint_bytes
@@ -166,6 +173,16 @@ class Writes:
             # No state is small enough to be due earlier: a busy queue's is not even measured.
             return due
         return now_ms >= self._idle_ms(state)
+
+    def _is_room_short(self) -> bool:
+        """Whether somebody waits for what a checkpoint would release, or soon will."""
+        room = self._room
+        return room.wanted > 0 or (room.is_low and self._ops_since >= LOW_ROOM_OPS)
+
+    def _is_cheap(self) -> bool:
+        """Whether a checkpoint costs little beside what it may release."""
+        bytes_max = max(CHEAP_BYTES, self._bytes_since // 4)
+        return self._checkpoint_bytes <= bytes_max
 
     def _idle_ms(self, state: QueueState) -> int:
         return quiet_tick_ms(self._config, self._applied_ms + quiet_ms(state.bytes_about))

@@ -4,9 +4,14 @@ One thread writes at a time and any thread may read. A read takes `_reading` for
 transaction is open, which is short: LMDB can neither move nor grow the map while a transaction
 looks at it, and a transaction left open would keep freed pages from being used again.
 
-The map grows by doubling. It may become `RESERVE_BYTES` larger than `store_bytes_max`, but a
-write with messages is refused when afterwards more than `store_bytes_max` would be in use. So
-the reserve is always there for what drains a full store: acks, checkpoints, releases, Raft.
+No write is refused for what it brings: who brings messages asks for `room` first. It tells what
+of `store_bytes_max` and of the disk is left and can be used in the next commit for sure, which is
+less than what is free: pages are used again one commit after the one that has freed them, and
+large values need pages that lie together. What drains a full store (acks, checkpoints, releases,
+Raft) asks nobody, and has a reserve: of the map, and of blocks on the disk (`extent`).
+
+The map grows by doubling, as far as messages, holes between them that are too small, and the
+reserve may need.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import lmdb
 from attrs import frozen
@@ -27,9 +32,11 @@ from lmdb import verify as lmdb_verify
 
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
 from mirrorq.store.extent import Extent
+from mirrorq.store.free_pages import Stretch, usable_stretches
 from mirrorq.store.pathlock import FILE_NAME as LOCK_FILE
 from mirrorq.store.pathlock import PathLock
-from mirrorq.store.records import Damaged
+from mirrorq.store.records import Damaged, pack_u64, seal
+from mirrorq.store.runs import RUN_BYTES_MAX
 
 Result = TypeVar("Result")
 
@@ -37,14 +44,23 @@ MAP_BYTES_START = 64 << 20
 """The map is only address space, but a small one keeps the file of a small store small."""
 ROOM_BYTES = 256 * 1024 * 1024
 """With more than this left in the file nobody counts pages."""
-RESERVE_BYTES = 8 << 20
-"""What drains a full store is small; a large checkpoint of a queue is a few MiB."""
+ENOUGH_BYTES = 64 << 20
+"""With more than this in free pages that lie together nobody looks for others."""
+SLACK_BYTES = 64 << 20
+"""The file may be so much larger than `store_bytes_max`, or twice as large, before a message waits
+although less is in use: two of the largest frames find places in it that lie together."""
+MAP_RESERVE_BYTES = 64 << 20
+"""Beyond that, for what drains a store. Only what is used of it is ever on the disk."""
+RUN_BYTES_SMALL = 64 << 10
+"""Of runs of messages while free pages are counted: few of them have to lie together."""
 READERS_MAX = 64
 """Slots in the lock file; mirrorq reads one at a time, backups and tools take the others."""
 WALK_BYTES_MAX = 256 << 20
 """After an unclean end the pages of a file up to this size are walked before LMDB sees them: a
 few milliseconds when messages came in batches, two seconds when each came in its own commit."""
 DATA_FILE = "data.mdb"
+TURN = b"turn"
+"""Key of what is written when a commit is wanted and nothing else is to be written."""
 NO_TXN = 1 << 64
 """Greater than the number of any transaction."""
 
@@ -106,6 +122,17 @@ def _refuse_occupied(path: Path) -> None:
         )
 
 
+class Space(NamedTuple):
+    """What messages may take."""
+
+    bytes_left: int
+    """In all; below 0 when more than that is held."""
+    largest: int
+    """Of a large frame: free pages that lie together."""
+    advice: str
+    """What gives more, "" when there is plenty."""
+
+
 @frozen(eq=False)
 class Tables:
     """The named databases."""
@@ -152,8 +179,12 @@ class Environment:
         self._pid = os.getpid()
         self._writing = threading.Lock()
         self._reading = threading.Lock()
-        self._room_bytes: int | None = None
-        """What `room_bytes` said, until something is written."""
+        self._space: Space | None = None
+        """What `room` said, until something is written."""
+        self._is_counted = False
+        """It is so little that free pages were counted."""
+        self._is_turned = False
+        """All that was freed is usable: nothing was written since `turn_over`."""
         self._file_bytes = 0
         """Of all pages up to the last one in use, as of the last commit."""
         self._txn_id = 0
@@ -213,7 +244,7 @@ class Environment:
     def _open(self) -> None:
         self._lmdb = lmdb.open(
             str(self.path),
-            map_size=min(MAP_BYTES_START, self._bytes_max + RESERVE_BYTES),
+            map_size=min(MAP_BYTES_START, self._bytes_max + MAP_RESERVE_BYTES),
             max_dbs=8,
             max_readers=READERS_MAX,
             max_spare_txns=1,
@@ -226,11 +257,14 @@ class Environment:
         try:
             self._page_bytes = int(self._lmdb.stat()["psize"])
             self._measure_file()
-            self._bytes_limit = max(self._bytes_max, self._file_bytes) + RESERVE_BYTES
-            self._extent = Extent(self.path / DATA_FILE, self._file_bytes)
+            self._file_bytes_max = self._bytes_max + min(self._bytes_max, SLACK_BYTES)
+            self._bytes_limit = max(self._file_bytes_max, self._file_bytes) + MAP_RESERVE_BYTES
+            self._extent = Extent(self.path / DATA_FILE)
+            self._extent.cover(self._file_bytes)
             with self._lmdb.begin(write=True, buffers=True) as txn:
                 self._refuse_foreign(txn)
                 self.tables = Tables.open(self._lmdb, txn)
+            self._descriptor = os.open(self.path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
             self._lmdb.close()
             raise
@@ -251,6 +285,7 @@ class Environment:
         with self._writing, self._reading:
             if self._is_open:
                 self._is_open = False
+                os.close(self._descriptor)
                 self._lmdb.close()
                 self._lock.release(is_clean=True)
 
@@ -273,16 +308,11 @@ class Environment:
                 txn.abort()
                 del txn
 
-    def write(
-        self,
-        work: Callable[[lmdb.Transaction[memoryview]], Result],
-        message_bytes: int | None = None,
-    ) -> Result:
+    def write(self, work: Callable[[lmdb.Transaction[memoryview]], Result]) -> Result:
         """Run `work` in a write transaction and sync it. It runs again when the map has grown.
 
         Args:
             work: Makes the changes; it must not remember anything of a run that fails.
-            message_bytes: Bytes of messages that it brings; None: it may use the reserve.
 
         Raises:
             StoreFull: The disk or the map is full; nothing was changed.
@@ -291,66 +321,91 @@ class Environment:
         self._check_process()
         with self._writing, self._translated("writing"):
             self._check_open()
-            self._room_bytes = None
-            while True:
-                self._txn_id = NO_TXN
-                try:
-                    result = self._write_once(work, message_bytes)
-                    self._measure_file()
-                    self._extent.cover(self._file_bytes)
-                    return result
-                except lmdb.MapFullError:
-                    self._grow()
-                except lmdb.Error as error:
-                    self._recover()
-                    if self._lmdb.info()["last_txnid"] >= self._txn_id:
-                        raise StoreError(
-                            f"store {self.path}: the disk failed at the end of a commit ({error}), "
-                            "which may be on disk or not: close the store and open it again"
-                        ) from error
-                    raise
+            result = self._write(work)
+            self._is_turned = False
+            return result
 
-    def _write_once(
-        self,
-        work: Callable[[lmdb.Transaction[memoryview]], Result],
-        message_bytes: int | None,
-    ) -> Result:
+    def _write(self, work: Callable[[lmdb.Transaction[memoryview]], Result]) -> Result:
+        self._space = None
+        is_turned = False
+        while True:
+            self._txn_id = NO_TXN
+            try:
+                result = self._write_once(work)
+                self._measure_file()
+                self._extent.cover(self._file_bytes)
+                return result
+            except lmdb.MapFullError:
+                if not self._grow():
+                    if is_turned:
+                        raise self._map_full() from None
+                    # What the last commit has freed may be enough, one commit later.
+                    is_turned = True
+                    self._turn()
+            except lmdb.Error as error:
+                self._recover()
+                if self._lmdb.info()["last_txnid"] >= self._txn_id:
+                    raise StoreError(
+                        f"store {self.path}: the disk failed at the end of a commit ({error}), "
+                        "which may be on disk or not: close the store and open it again"
+                    ) from error
+                raise
+
+    def _write_once(self, work: Callable[[lmdb.Transaction[memoryview]], Result]) -> Result:
         txn = self._lmdb.begin(write=True, buffers=True)
         self._txn_id = txn.id()
         try:
             result = work(txn)
-            if message_bytes is not None:
-                self._check_room(txn, message_bytes)
             txn.commit()
             return result
         except BaseException:
             txn.abort()
             raise
 
-    def _check_room(self, txn: lmdb.Transaction[memoryview], message_bytes: int) -> None:
-        # Pages are at least half full; well below the bound there is nothing to count.
-        if self._file_bytes + 2 * message_bytes + RESERVE_BYTES < self._bytes_max:
-            return
-        used = self._used_bytes(txn)
-        if used > self._bytes_max:
-            raise StoreFull(
-                f"store {self.path} would hold {used} bytes of store_bytes_max "
-                f"{self._bytes_max}: consume and ack messages, or raise store_bytes_max"
-            )
+    def turn_over(self) -> bool:
+        """Make what the last commit has freed usable, by a commit of almost nothing.
 
-    def _grow(self) -> None:
+        Returns:
+            Whether there was anything to do.
+        """
+        self._check_process()
+        with self._writing, self._translated("writing"):
+            self._check_open()
+            if self._is_turned:
+                return False
+            self._space = None
+            self._turn()
+            return True
+
+    def _turn(self) -> None:
+        try:
+            self._write_once(self._put_turn)
+        except lmdb.MapFullError:
+            raise self._map_full() from None
+        self._measure_file()
+        self._is_turned = True
+
+    def _put_turn(self, txn: lmdb.Transaction[memoryview]) -> None:
+        txn.put(TURN, seal(TURN, pack_u64(txn.id())), db=self.tables.meta)
+
+    def _grow(self) -> bool:
+        """Make room in the map for a commit that found none; False when that cannot be done."""
         if self._lmdb.reader_check():
             # A backup that was killed kept freed pages from being used again.
-            return
+            return True
         size = self._lmdb.info()["map_size"]
         if size >= self._bytes_limit:
-            raise StoreFull(
-                f"store {self.path} has no free pages left (map of {size} bytes, "
-                f"store_bytes_max {self._bytes_max}): consume and ack messages, or raise "
-                "store_bytes_max"
-            )
+            return False
         with self._reading:
             self._lmdb.set_mapsize(min(2 * size, self._bytes_limit))
+        return True
+
+    def _map_full(self) -> StoreFull:
+        size = self._lmdb.info()["map_size"]
+        return StoreFull(
+            f"store {self.path} has no free pages left (map of {size} bytes, store_bytes_max "
+            f"{self._bytes_max}): consume and ack messages, or raise store_bytes_max"
+        )
 
     def _recover(self) -> None:
         """Open again when LMDB will not go on, as after a failed write of a meta page."""
@@ -358,6 +413,7 @@ class Environment:
             self._lmdb.begin().abort()
         except lmdb.Error:
             with self._reading:
+                os.close(self._descriptor)
                 self._lmdb.close()
                 self._open()
 
@@ -367,17 +423,68 @@ class Environment:
         """Bytes of all pages in use."""
         return self.read(self._used_bytes)
 
-    def room_bytes(self) -> int:
-        """Bytes of messages below the bound: a commit that stays within it is not refused.
+    @property
+    def run_bytes_max(self) -> int:
+        """Of runs of messages in the next commit."""
+        return RUN_BYTES_SMALL if self._is_counted else RUN_BYTES_MAX
+
+    def room(self, wanted: int = 0) -> Space:
+        """What messages may take for sure in the next commit, if nothing was written before.
 
         To be called by who writes.
+
+        Args:
+            wanted: What somebody waits for: the disk is asked for it, if it has little left.
         """
-        room = self._room_bytes
-        if room is None:
-            free = self._bytes_max - self._file_bytes - RESERVE_BYTES
-            room = free if free > ROOM_BYTES else self._bytes_max - self.used_bytes()
-            self._room_bytes = room
-        return room
+        space = self._space
+        if space is None or self._is_counted:
+            space = self._space = self._find_room(wanted)
+        return space
+
+    def _find_room(self, wanted: int) -> Space:
+        used = self._file_bytes
+        on_disk = self._extent.room(used, wanted)
+        free = min(on_disk, self._bytes_max - used)
+        self._is_counted = free <= ROOM_BYTES
+        if not self._is_counted:
+            return Space(free, free, "")
+        in_use = self.used_bytes()
+        below_max, of_disk = self._bytes_max - in_use, used + on_disk - in_use
+        advice = (
+            "raise store_bytes_max"
+            if below_max <= of_disk
+            else f"make space on its disk, which has {self._extent.free_bytes} bytes free"
+        )
+        stretches = [count for _, count in self._usable()]
+        whole, largest = self._placeable(stretches, free)
+        if min(whole, largest) < wanted:
+            # Enough is free, in pieces: the file may grow beyond the bound.
+            tail = min(on_disk, self._file_bytes_max - used)
+            whole, largest = self._placeable(stretches, tail)
+        return Space(min(whole, below_max, of_disk), largest, advice)
+
+    def _placeable(self, stretches: list[int], tail: int) -> tuple[int, int]:
+        """(bytes of runs, bytes of one large frame) that free pages take, and `tail` behind them.
+
+        A run of many frames leaves the end of a stretch empty that is too small for it.
+        """
+        pages = [*stretches, max(tail, 0) // self._page_bytes]
+        lost = RUN_BYTES_SMALL // self._page_bytes
+        whole = sum(count - lost for count in pages if count > lost)
+        return whole * self._page_bytes, max(pages) * self._page_bytes
+
+    def _usable(self) -> list[Stretch]:
+        """Free pages that the next commit can use."""
+        self._lmdb.reader_check()
+        before = int(self._lmdb.info()["last_txnid"])
+        for line in self._lmdb.readers().splitlines():
+            # process, thread, transaction: "-" when it looks at nothing now.
+            words = line.split()
+            if len(words) == 3 and words[2].isdigit():
+                before = min(before, int(words[2]))
+        return usable_stretches(
+            self._descriptor, self._page_bytes, before, ENOUGH_BYTES // self._page_bytes
+        )
 
     def _used_bytes(self, txn: lmdb.Transaction[memoryview]) -> int:
         pages = 2

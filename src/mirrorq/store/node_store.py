@@ -13,9 +13,9 @@ import lmdb
 
 from mirrorq.config import Config
 from mirrorq.effects import QueueImage, QueueWrite, RaftImage, RaftWrite
-from mirrorq.errors import StoreError
-from mirrorq.messages import OpKind, first_incarnation
-from mirrorq.store.environment import Environment
+from mirrorq.errors import StoreError, StoreFull
+from mirrorq.messages import first_incarnation
+from mirrorq.store.environment import Environment, Space
 from mirrorq.store.queue_log import QueueLog, Record
 from mirrorq.store.raft_log import RaftLog
 from mirrorq.store.records import Damaged, decoded, pack_u64, seal, unpack_u64
@@ -162,20 +162,16 @@ class Store:
         and the store can be used on: the same writes may be tried again.
 
         Raises:
-            StoreFull: The disk is full, or `store_bytes_max` is reached and there are messages
-                among the writes. Acks, checkpoints, releases and Raft go on for a while.
+            StoreFull: The disk or the map is full. Messages within `room` are taken, and acks,
+                checkpoints, releases and Raft for as long as the reserve goes.
             StoreError: The disk failed.
             StoreCorrupt: Something that had to be read is not as it was written.
         """
-        message_bytes = sum(
-            len(entry.frame)
-            for write in queues
-            for entry in (*write.append, *write.fetched)
-            if entry.header.kind == OpKind.PUBLISH
-        )
 
         def work(txn: lmdb.Transaction[memoryview]) -> dict[int, Record | None]:
-            log = QueueLog(txn, self._environment.tables, self._records)
+            log = QueueLog(
+                txn, self._environment.tables, self._records, self._environment.run_bytes_max
+            )
             for write in queues:
                 log.apply(write)
             log.collect()
@@ -183,7 +179,7 @@ class Store:
                 RaftLog(txn, self._environment.tables.raft).apply(raft)
             return log.changed
 
-        self._keep(self._environment.write(work, message_bytes or None))
+        self._keep(self._environment.write(work))
 
     def collect(self) -> bool:
         """Delete a bounded part of what deleted and purged queues have left behind.
@@ -247,9 +243,16 @@ class Store:
         """Bytes in use in the store; the file may be larger, and its free pages are reused."""
         return self._environment.used_bytes()
 
-    def room_bytes(self) -> int:
-        """Bytes of messages that commits will still take; negative when it is full."""
-        return self._environment.room_bytes()
+    def room(self, wanted: int = 0) -> Space:
+        """What messages may take in the next commit: see `Environment.room`."""
+        return self._environment.room(wanted)
+
+    def make_room(self) -> None:
+        """Make usable what earlier commits have freed or left to be deleted, where there is
+        nothing else to be committed. A full disk is no error here: there is no room then."""
+        with suppress(StoreFull):
+            if not self._environment.turn_over():
+                self.collect()
 
     def queue_bytes(self, queue_id: int) -> int:
         """Bytes of a queue's frames; after a crash an estimate."""

@@ -34,9 +34,12 @@ from mirrorq.store.records import (
     unpack_u64,
 )
 from mirrorq.store.run_table import NUMBER_MAX, Budget, Hint, RunTable
+from mirrorq.store.runs import RUN_BYTES_MAX
 
 DELETED_RUNS_MAX = 4096
 """Runs that one transaction deletes: about 20 ms, and far from LMDB's 131,072 changed pages."""
+DELETED_BYTES_MAX = 256 << 20
+"""The numbers of their pages are a value of their own then, a 512th of it: half a MiB."""
 
 _RECORD = struct.Struct("<QQQ")
 _STATE_HEAD = struct.Struct("<Q")
@@ -75,11 +78,13 @@ class QueueLog:
         txn: lmdb.Transaction[memoryview],
         tables: Tables,
         records: dict[int, Record] | None = None,
+        run_bytes_max: int = RUN_BYTES_MAX,
     ) -> None:
+        self._run_bytes_max = run_bytes_max
         self._txn = txn
         self._tables = tables
         self._records = {} if records is None else records
-        self._budget = Budget(DELETED_RUNS_MAX)
+        self._budget = Budget(DELETED_RUNS_MAX, DELETED_BYTES_MAX)
         self.changed: dict[int, Record | None] = {}
 
     # --- Reading ------------------------------------------------------------------------
@@ -189,7 +194,7 @@ class QueueLog:
         """Delete what earlier transactions have left, as much as one transaction may."""
         cursor = self._txn.cursor(self._tables.garbage)
         there = cursor.first()
-        while there and self._budget.left > 0:
+        while there and not self._budget.is_used:
             key = bytes(cursor.key())
             code, queue_id, generation, first = _GARBAGE_KEY.unpack(key)
             last = decoded("garbage", key, cursor.value(), unpack_u64)
@@ -211,7 +216,9 @@ class QueueLog:
 
     def _runs(self, table: str, queue_id: int, record: Record) -> RunTable:
         database = self._tables.messages if table == "messages" else self._tables.ops
-        return RunTable(table, self._txn, database, queue_id, record.generation)
+        return RunTable(
+            table, self._txn, database, queue_id, record.generation, self._run_bytes_max
+        )
 
     def _reset(self, queue_id: int) -> None:
         record = self.record(queue_id)

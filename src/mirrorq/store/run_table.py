@@ -45,9 +45,15 @@ class Hint:
 
 @define
 class Budget:
-    """How many runs a transaction may still delete."""
+    """How much a transaction may still delete."""
 
-    left: int
+    runs: int
+    bytes: int
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has come to its end."""
+        return self.runs <= 0 or self.bytes <= 0
 
 
 class RunTable:
@@ -60,12 +66,14 @@ class RunTable:
         table: lmdb._Database,
         queue_id: int,
         generation: int,
+        run_bytes_max: int = runs.RUN_BYTES_MAX,
     ) -> None:
         self.name = name
         self.growth = 0
         self._queue_id = queue_id
         self._generation = generation
         self._prefix = place_prefix(queue_id, generation)
+        self._run_bytes_max = run_bytes_max
         self._cursor = txn.cursor(table)
 
     # --- Reading ------------------------------------------------------------------------
@@ -122,7 +130,7 @@ class RunTable:
 
     def append(self, entries: Iterable[Entry]) -> None:
         """Write entries that come after all that are there, as runs of bounded size."""
-        for run in runs.cut_into_runs(entries):
+        for run in runs.cut_into_runs(entries, self._run_bytes_max):
             self.put(self._number(run[-1]), run)
 
     def truncate(self, lsn: int) -> None:
@@ -146,9 +154,10 @@ class RunTable:
         """Delete the runs with first <= number <= last; False when the budget ends before."""
         there = self._seek(first)
         while there and place_number(self._cursor.key()) <= last:
-            if budget.left <= 0:
+            if budget.is_used:
                 return False
-            budget.left -= 1
+            budget.runs -= 1
+            budget.bytes -= len(self._cursor.value())
             there = self._delete_here()
         return True
 

@@ -20,12 +20,14 @@ _SPAN = struct.Struct("<32xQII")
 """Of a frame's header: first sequence, count, length."""
 
 
-def cut_into_runs(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+def cut_into_runs(
+    entries: Iterable[Entry], bytes_max: int = RUN_BYTES_MAX
+) -> Iterator[list[Entry]]:
     """Group entries into runs, in order."""
     run: list[Entry] = []
     size = 0
     for entry in entries:
-        if run and size + len(entry.frame) > RUN_BYTES_MAX:
+        if run and size + len(entry.frame) > bytes_max:
             yield run
             run, size = [], 0
         run.append(entry)

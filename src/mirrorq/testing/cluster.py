@@ -494,7 +494,8 @@ class SimulatedCluster:
             return
         events, node.inbox = node.inbox, []
         clock_ms = self.clock_ms(node)
-        node.engine.room.bytes_left = 0 if self.now_ms < node.no_room_until_ms else PLENTY
+        room = 0 if self.now_ms < node.no_room_until_ms else PLENTY
+        node.engine.room.set(room, room, "")
         assert node.steady is not None
         steady_us = node.steady.read(clock_ms * 1000, self.wall_us(node))
         node.wall_seen_ms = node.wall_ahead_ms
