@@ -78,6 +78,7 @@ def summed(record: ShardedRecord, parts: Sequence[QueueStatus]) -> QueueStatus:
         messages_delivered=sum(part.messages_delivered for part in parts),
         messages_acknowledged=sum(part.messages_acknowledged for part in parts),
         shards=len(parts),
+        missing=tuple(dict.fromkeys(name for part in parts for name in part.missing)),
     )
 
 

@@ -12,7 +12,7 @@ from mirrorq.messages import MemberId
 from mirrorq.policy import Definition
 from mirrorq.view import find_store
 
-__all__ = ["shortfall"]
+__all__ = ["missing", "shortfall"]
 
 
 def shortfall(
@@ -45,6 +45,31 @@ def shortfall(
     if listed and master not in listed:
         why.append(f"the master stays on {master} until a listed node is in sync")
     return f"wanted {wanted} copies, have {have}: {'; '.join(why)}"
+
+
+def missing(
+    queue: QueueRecord,
+    definition: Definition,
+    holders: Mapping[str, MemberId],
+    is_alive: Callable[[MemberId], bool],
+) -> tuple[str, ...]:
+    """Return the nodes that are out of the ring because they do not run, and belong there.
+
+    With `exactly` any node would do. Those that do not run are named while the ring is too small,
+    unless there are more of them than it lacks: which of them were in it is not known then.
+    """
+    if queue.exclusive:
+        return ()
+    members = [member.id.node for member in queue.view.members]
+    listed = definition.ha_params if isinstance(definition.ha_params, tuple) else ()
+    out = []
+    for name in listed or sorted(holders):
+        holder = holders.get(name)
+        if name not in members and holder is not None and not is_alive(holder):
+            out.append(name)
+    if isinstance(definition.ha_params, int) and len(out) > definition.ha_params - len(members):
+        return ()
+    return tuple(out)
 
 
 def _lack(

@@ -77,6 +77,8 @@ class QueueStatus:
     shards: int = 0
     """Of a sharded queue: all counts are sums over its shards, `master` names all nodes that lead
     one, `state` is the worst of them. 0: it is not sharded."""
+    missing: tuple[str, ...] = ()
+    """Nodes that the policy wants in the ring, that do not run and are out of it."""
 
     @classmethod
     def unknown(cls) -> QueueStatus:
@@ -106,7 +108,7 @@ class QueueStatus:
         replica = engine.replicas.get(queue_id)
         syncing = engine.catalog.synchronising(queue_id)
         progress = engine.sync_reports.of(now_ms, syncing, queue_id, replica)
-        lacks = _shortfall(engine, record)
+        lacks, missing = _shortfall(engine, record)
         published, delivered, acknowledged = _totals(engine, queue_id)
         return cls(
             name=record.name,
@@ -136,6 +138,7 @@ class QueueStatus:
             warnings=tuple(_warnings(engine, record, lacks)),
             exclusive=record.exclusive,
             shortfall=lacks,
+            missing=missing,
         )
 
 
@@ -212,12 +215,13 @@ def down_text(engine: Engine, queue_id: int) -> str:
     )
 
 
-def _shortfall(engine: Engine, record: QueueRecord) -> str:
-    from mirrorq.shortfall import shortfall
+def _shortfall(engine: Engine, record: QueueRecord) -> tuple[str, tuple[str, ...]]:
+    from mirrorq.shortfall import missing, shortfall
 
     definition = engine.catalog.definition_of(record.name)
     holders = {node.name: node.member for node in engine.catalog.nodes() if not node.witness}
-    return shortfall(record, definition, holders, engine.is_alive)
+    asked = (record, definition, holders, engine.is_alive)
+    return shortfall(*asked), missing(*asked)
 
 
 def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, int, int]:

@@ -24,6 +24,14 @@ PATIENT = Config(failure_ms=5000, lag_ms_max=10_000)
 """Three nodes in one process beside a browser: none is dead because the machine is busy."""
 ADMIN_KEY = "a key that nobody guesses"
 MARKUP = "<img src=x onerror=\"document.title='broken into'\">"
+LONG = {
+    "ha-mode": "nodes",
+    "ha-params": ["paris", "london", "tokyo"],
+    "dead-letter-queue": "a-queue-for-what-nobody-could-do-anything-with",
+    "message-ttl": 86_400_000,
+    "overflow": "reject-publish",
+}
+"""A policy's definition."""
 PICTURES = os.environ.get("MIRRORQ_PICTURES")
 """A directory for pictures of the page, to be looked at."""
 
@@ -122,7 +130,7 @@ def test_rings_rates_and_policies(world: World, browser: Chromium) -> None:
     orders.close()
 
 
-def test_a_phone_and_the_dark(browser: Chromium) -> None:
+def test_a_phone_and_the_dark(world: World, browser: Chromium) -> None:
     """Nothing is wider than 390 pixels, what is to be touched is large enough, and both colour
     schemes differ."""
     light = browser.run("return getComputedStyle(document.body).backgroundColor")
@@ -130,6 +138,20 @@ def test_a_phone_and_the_dark(browser: Chromium) -> None:
         browser.resize(390, 844)
         browser.until("window.innerWidth === 390")
         assert browser.run("return document.documentElement.scrollWidth") <= 390
+        # Nothing of a policy is cut, and nothing has to be moved to be read.
+        london = world.nodes["london"]
+        london.set_policy("long", "^a-queue-with-quite-a-long-name-.*$", LONG)
+        cells = "[...document.querySelectorAll('#policies td')]"
+        browser.until(f"{cells}.some(c => c.textContent.includes('dead-letter-queue'))")
+        cut = (
+            f"return {cells}.filter(c => c.scrollWidth > c.clientWidth + 1 || "
+            "c.getBoundingClientRect().right > 390).map(c => c.textContent)"
+        )
+        assert browser.run(cut) == []
+        scroll = "document.getElementById('policies').parentElement"
+        assert browser.run(f"return {scroll}.scrollWidth <= {scroll}.clientWidth")
+        browser.run("document.getElementById('policies').scrollIntoView()")
+        shoot(browser, "phone-policies")
         small = browser.run(
             "return [...document.querySelectorAll('button, input, select')]"
             ".filter(e => e.offsetParent && e.offsetHeight < 34).map(e => e.outerHTML)"
@@ -141,6 +163,7 @@ def test_a_phone_and_the_dark(browser: Chromium) -> None:
         shoot(browser, "phone-dark")
     finally:
         browser.resize(1360)
+        world.nodes["london"].clear_policy("long")
 
 
 def test_names_are_text(world: World, browser: Chromium) -> None:
@@ -202,15 +225,20 @@ def test_an_admin_moves_a_master(world: World, browser: Chromium) -> None:
 
 
 def test_a_failover_while_the_page_is_open(world: World, browser: Chromium) -> None:
-    """The master stops: the ring closes without it, the node is shown as not running, the change
-    is listed; when it comes back it joins the ring again."""
+    """The master stops: the ring closes without it, and shows it as one that does not run and
+    belongs there, as the legend says; the change is listed; when it comes back it joins again."""
     found = card("orders")
     master = f"{found}.querySelector('.ring .master text').textContent"
     world.nodes["tokyo"].transfer_master("orders", "paris", timeout=DEADLINE_S)
     browser.until(f"{master} === 'paris'")
     world.nodes["paris"].close()
     browser.until(f"{master} !== 'paris'")
-    browser.until(f"{found}.querySelectorAll('.ring g').length === 2")
+    ring = f"[...{found}.querySelectorAll('.ring g')].map(g => g.getAttribute('class')).join()"
+    browser.until(f"{ring} === 'master,sync,down'")
+    assert browser.run(f"return {found}.querySelector('.ring .down text').textContent") == "paris"
+    assert browser.run(f"return {found}.querySelectorAll('.ring .arrow').length") == 2
+    invoices = card("invoices")
+    browser.until(f"{invoices}.querySelectorAll('.ring g.down').length === 0")
     browser.until("document.getElementById('nodes').textContent.includes('not running')")
     browser.until("document.getElementById('changes').textContent.includes('paris → ')")
     browser.until(f"{found}.querySelector('.notes').textContent.includes('paris does not run')")

@@ -14,6 +14,7 @@ from mirrorq.catalog import QueueRecord
 from mirrorq.messages import DeclareQueue, MemberId
 from mirrorq.placement import Loads, Seat, levelled, wanted_members
 from mirrorq.policy import DEFAULT, Definition
+from mirrorq.shortfall import missing
 from mirrorq.view import make_view
 
 A, B, C, D = (MemberId(name, number, 1) for number, name in enumerate("abcd", 1))
@@ -189,3 +190,34 @@ def test_25_no_other_choice_has_a_lower_maximum(drawn: Sequence[tuple[str, set[s
         for choice in product(*[(seat.master, *seat.others) for seat in seats])
     )
     assert sorted(map(after.count, "abc"), reverse=True) == best
+
+
+# --- Who belongs to a ring and does not run -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("definition", "members", "running", "found"),
+    [
+        (DEFAULT, (A, B, C), (A, B), ("d",)),
+        (DEFAULT, (A, B), (A, B, C), ("d",)),
+        (nodes("a", "c", "x"), (A,), (A, B), ("c",)),
+        (exactly(3), (A, B), (A, B, C), ("d",)),
+        (exactly(2), (A, B), (A, B), ()),
+        # One of the two was in it: not known which.
+        (exactly(3), (A, B), (A, B), ()),
+        (exactly(4), (A, B), (A, B), ("c", "d")),
+    ],
+    ids=str,
+)
+def test_who_is_missing_from_a_ring(
+    definition: Definition,
+    members: tuple[MemberId, ...],
+    running: tuple[MemberId, ...],
+    found: tuple[str, ...],
+) -> None:
+    """A node that does not run and was taken out of a ring to which its policy gives it; a member
+    that does not run is in the ring still."""
+    queue = evolve(QUEUE, view=make_view(1, members))
+    holders = {one.node: one for one in (A, B, C, D)}
+    assert missing(queue, definition, holders, running.__contains__) == found
+    assert missing(evolve(queue, exclusive=True), definition, holders, running.__contains__) == ()

@@ -250,6 +250,8 @@ function fillRing(card, queue) {
       : queue.synchronised_mirrors.includes(name) ? "sync" : "join";
     members.push([name, kind]);
   }
+  // Out of the ring, and back in it as soon as they run.
+  for (const name of queue.missing) if (name !== first) members.push([name, "down"]);
   const signature = JSON.stringify(members);
   if (signature !== card.signature) {
     card.signature = signature;
@@ -278,7 +280,10 @@ function makeRing(members) {
   const flow = draw("circle", { class: "flow", cx: middle, cy: middle, r: radius });
   element.append(flow);
   members.forEach(([name, kind], index) => {
-    if (members.length > 1) element.append(arrow(spot, angleOf(index) + Math.PI / members.length));
+    const next = members[(index + 1) % members.length];
+    if (members.length > 1 && next[1] !== "down") {
+      element.append(arrow(spot, angleOf(index) + Math.PI / members.length));
+    }
     const [x, y] = spot(angleOf(index));
     const label = clip(name, 8);
     const width = Math.max(34, 18 + 7.8 * Array.from(label).length);
@@ -403,8 +408,8 @@ function fillTable(id, heads, rows, empty, source) {
   const body = rows.length ? rows : [[[empty, "quiet"]]];
   at(id).replaceChildren(
     make("thead", {}, make("tr", {}, ...heads.map(([head, kind]) => make("th", { class: kind }, head)))),
-    make("tbody", {}, ...body.map((row) => make("tr", {}, ...row.map(([value, kind]) => {
-      const cell = make("td", { class: kind }, value);
+    make("tbody", {}, ...body.map((row) => make("tr", {}, ...row.map(([value, kind], index) => {
+      const cell = make("td", { class: kind, "data-head": heads[index][0] }, value);
       if (!rows.length) cell.setAttribute("colspan", String(heads.length));
       return cell;
     })))));
