@@ -92,6 +92,9 @@ log = logging.getLogger("mirrorq")
 
 RETRY_MS = 100
 """A commit that found the disk full is tried again after this."""
+WAITING_SENDS_MAX = 1000
+"""Messages of rounds without a write that wait for a commit before them; beyond, the older half is
+thrown away."""
 POLL_MS_MAX = 10_000
 """Longest wait of an idle node without peers; everything that matters wakes it."""
 
@@ -193,6 +196,8 @@ class Driver:
         self._awaited: list[tuple[Callable[[], bool], Callable[[], None]]] = []
         """(condition, what to do when it holds)."""
         self._commits: deque[EngineEffects] = deque()
+        self._sends_lost = False
+        """What was to be sent after a commit that waits for long was thrown away."""
         self._reads: deque[tuple[str, FetchFrames]] = deque()
         """What joining members have asked for: one chunk a round, so that it delays nothing."""
         self._retry_at_ms = 0
@@ -354,7 +359,7 @@ class Driver:
         if effects.round:
             # Messages reach their users while the disk works.
             self._step_ports(clock.now_ms())
-        self._commits.append(effects)
+        self._wait_for_disk(effects)
         self._commit_all()
         self._read_next()
         self._step_ports(clock.now_ms())
@@ -486,6 +491,24 @@ class Driver:
 
     # --- Effects ------------------------------------------------------------------------
 
+    def _wait_for_disk(self, effects: EngineEffects) -> None:
+        """Put a round behind those that are not on disk: one that writes nothing is kept with the
+        last of them, for there is no bound to how many of these a full disk lets pass."""
+        if effects.round or not self._commits:
+            self._commits.append(effects)
+            return
+        last = self._commits[-1]
+        last.send += effects.send
+        last.reads += effects.reads
+        last.loads += effects.loads
+        last.answers += effects.answers
+        last.notices += effects.notices
+        last.probes += effects.probes
+        if len(last.send) > WAITING_SENDS_MAX:
+            # Lost, as on a link that breaks.
+            self._sends_lost = True
+            del last.send[: -WAITING_SENDS_MAX // 2], last.reads[:-WAITING_SENDS_MAX]
+
     def _commit_all(self) -> None:
         """Rounds in order: each waits for its own commit, and for all before it."""
         if self._commits and clock.now_ms() < self._retry_at_ms:
@@ -498,6 +521,11 @@ class Driver:
             self._carry_out(effects)
             if effects.round:
                 self.post(Committed(effects.round))
+        if self._sends_lost and self._transport is not None:
+            # The ring and the sessions say again what matters, as after a reconnect.
+            self._sends_lost = False
+            for node in self._transport.peers:
+                self.post(LinkUp(node))
 
     def _commit(self, effects: EngineEffects) -> bool:
         if self._transport is not None:
