@@ -63,8 +63,13 @@ class QueueImage(Struct, frozen=True, gc=False, eq=False):
     entries: tuple[Entry, ...] = ()
     """All ops with lsn > state_lsn, in order."""
     lacking: tuple[Range, ...] = ()
+    """As in `QueueWrite`, with what was found to be damaged."""
     stable: int = 0
     time_ahead_us: int = 0
+    damaged: tuple[Range, ...] = ()
+    """Sequences of messages whose frames are not as they were written, as far as was seen."""
+    broken: str = ""
+    """Why nothing can be made of it, "" as a rule: its copy is to be taken from others."""
 
 
 class RaftEntry(Struct, frozen=True, gc=False):

@@ -118,6 +118,9 @@ class StoreFull(StoreError):
 class StoreCorrupt(StoreError):
     """A value on disk is not what mirrorq wrote."""
 
+    span: tuple[int, int] | None = None
+    """Of a frame of messages: the sequences that it may have held."""
+
 
 class StoreLocked(StoreError):
     """Another process has this store open."""

@@ -514,7 +514,9 @@ class Environment:
         try:
             yield
         except Damaged as error:
-            raise StoreCorrupt(f"store {self.path}: {error}. {_RENEW}") from error
+            found = StoreCorrupt(f"store {self.path}: {error}. {_RENEW}")
+            found.span = error.span
+            raise found from error
         except lmdb.Error as error:
             raise self._error(error, doing) from error
         except OSError as error:

@@ -17,6 +17,7 @@ from msgspec.structs import astuple, replace
 
 from mirrorq.effects import QueueImage, QueueWrite
 from mirrorq.messages import Entry, OpKind, Range
+from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.store.environment import Tables
 from mirrorq.store.records import (
@@ -33,7 +34,7 @@ from mirrorq.store.records import (
     unpack_i64,
     unpack_u64,
 )
-from mirrorq.store.run_table import NUMBER_MAX, Budget, Hint, RunTable
+from mirrorq.store.run_table import NUMBER_MAX, Budget, Hint, RunTable, generations_of
 from mirrorq.store.runs import RUN_BYTES_MAX
 
 DELETED_RUNS_MAX = 4096
@@ -115,10 +116,16 @@ class QueueLog:
         value = self._txn.get(key, db=self._tables.queues)
         if value is not None:
             state_lsn, state = decoded("queues", key, value, _decode_state)
-        entries: list[Entry] = []
-        for table in ("messages", "ops"):
-            entries += self._runs(table, queue_id, record).entries_after(state_lsn)
+        entries, damaged = self._runs("messages", queue_id, record).entries_after(state_lsn)
+        ops, damaged_ops = self._runs("ops", queue_id, record).entries_after(state_lsn)
+        entries += ops
         entries.sort(key=lambda entry: entry.lsn)
+        for (_, last), error in damaged_ops:
+            if last > state_lsn:
+                raise error
+        for (_, last), error in damaged:
+            if last >= _next_sequence(state):
+                raise error
         for expected, entry in enumerate(entries, state_lsn + 1):
             if entry.lsn != expected:
                 raise Damaged("ops", key, f"op {expected} of queue {queue_id} is missing")
@@ -127,6 +134,8 @@ class QueueLog:
         lacking = RangeSet()
         if value is not None:
             lacking = decoded("queues", key, value, RangeSet.from_bytes)
+        for piece, _ in damaged:
+            lacking.add(*piece)
         return QueueImage(
             queue_id,
             state,
@@ -135,6 +144,7 @@ class QueueLog:
             tuple(lacking),
             record.stable,
             self._time_ahead_us(queue_id),
+            tuple(sorted(piece for piece, _ in damaged)),
         )
 
     def _time_ahead_us(self, queue_id: int) -> int:
@@ -221,11 +231,18 @@ class QueueLog:
         )
 
     def _reset(self, queue_id: int) -> None:
-        record = self.record(queue_id)
-        if record is None:
-            return
-        self._discard(b"m", queue_id, record, 0, NUMBER_MAX)
-        self._discard(b"o", queue_id, record, 0, NUMBER_MAX)
+        try:
+            record = self.record(queue_id)
+            if record is None:
+                return
+            generations = [record.generation]
+        except Damaged:
+            # What it had is in the keys of what is there.
+            generations = generations_of(self._txn, self._tables.messages, queue_id)
+            generations += generations_of(self._txn, self._tables.ops, queue_id)
+        for generation in generations:
+            self._discard(b"m", queue_id, generation, 0, NUMBER_MAX)
+            self._discard(b"o", queue_id, generation, 0, NUMBER_MAX)
         self._txn.delete(record_key(queue_id), db=self._tables.queues)
         self._txn.delete(state_key(queue_id), db=self._tables.queues)
         self._txn.delete(lacking_key(queue_id), db=self._tables.queues)
@@ -251,7 +268,7 @@ class QueueLog:
         data = _STATE_HEAD.pack(lsn) + state
         self._txn.put(key, seal(key, data), db=self._tables.queues)
         if not ops.delete(0, lsn, self._budget):
-            self._discard(b"o", queue_id, record, 0, lsn)
+            self._discard(b"o", queue_id, record.generation, 0, lsn)
 
     def _release(
         self, queue_id: int, record: Record, messages: RunTable, first: int, last: int
@@ -259,11 +276,11 @@ class QueueLog:
         """Delete the runs that lie wholly in [first, last]."""
         start = messages.first_whole_from(first)
         if not messages.delete(start, last, self._budget):
-            self._discard(b"m", queue_id, record, start, last)
+            self._discard(b"m", queue_id, record.generation, start, last)
 
-    def _discard(self, code: bytes, queue_id: int, record: Record, first: int, last: int) -> None:
+    def _discard(self, code: bytes, queue_id: int, generation: int, first: int, last: int) -> None:
         """Have the runs with first <= number <= last deleted by later transactions."""
-        key = _GARBAGE_KEY.pack(code, queue_id, record.generation, first)
+        key = _GARBAGE_KEY.pack(code, queue_id, generation, first)
         self._txn.put(key, seal(key, pack_u64(last)), db=self._tables.garbage)
 
     def _next_generation(self) -> int:
@@ -272,6 +289,15 @@ class QueueLog:
         sealed = seal(_GENERATION_KEY, pack_u64(last + 1))
         self._txn.put(_GENERATION_KEY, sealed, db=self._tables.meta)
         return last + 1
+
+
+def _next_sequence(state: bytes | None) -> int:
+    """What the first message after a checkpoint has at least: what is damaged below it is of no
+    op that is to be applied."""
+    try:
+        return QueueState.decode(state).next_sequence if state is not None else 0
+    except ValueError:
+        return 0
 
 
 def _has_content(write: QueueWrite) -> bool:

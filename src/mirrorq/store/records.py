@@ -27,8 +27,12 @@ _QUEUE = struct.Struct(">Q")
 class Damaged(Exception):
     """A value is not what mirrorq wrote; the environment makes it a `StoreCorrupt`."""
 
-    def __init__(self, database: str, key: Buffer, why: str) -> None:
+    def __init__(
+        self, database: str, key: Buffer, why: str, span: tuple[int, int] | None = None
+    ) -> None:
         super().__init__(f"database {database!r}, key {bytes(key).hex()}: {why}")
+        self.span = span
+        """Of a frame of messages: the sequences that it may have held."""
 
 
 def seal(key: bytes, data: bytes) -> bytes:

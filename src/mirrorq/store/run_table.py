@@ -13,13 +13,30 @@ import lmdb
 from attrs import define
 from msgspec import Struct
 
-from mirrorq.messages import Entry
+from mirrorq.messages import Entry, Header, Range
 from mirrorq.store import runs
 from mirrorq.store.records import Damaged, place_key, place_number, place_prefix
 from mirrorq.wire import frames
+from mirrorq.wire.frames import Frame
 
 NUMBER_MAX = (1 << 64) - 1
 """Greater than every sequence and lsn."""
+
+
+class Segment(Struct, frozen=True):
+    """A part of a run in which something may be damaged: a whole frame, or what is between."""
+
+    first: int
+    last: int
+    """Numbers: sequences in `messages`, lsns in `ops`. Of what is damaged: what it may have
+    held, by its neighbours and by the run's key."""
+    data: memoryview
+    wrong: str = ""
+    """What is damaged, "" of a whole frame."""
+
+    @property
+    def header(self) -> Header:
+        return frames.header(self.data)
 
 
 class Place(Struct, frozen=True, gc=False):
@@ -56,6 +73,19 @@ class Budget:
         return self.runs <= 0 or self.bytes <= 0
 
 
+def generations_of(
+    txn: lmdb.Transaction[memoryview], table: lmdb._Database, queue_id: int
+) -> list[int]:
+    """The generations of which a queue has runs here."""
+    cursor = txn.cursor(table)
+    found: list[int] = []
+    there = cursor.set_range(place_key(queue_id, 0, 0))
+    while there and bytes(cursor.key())[:8] == place_prefix(queue_id, 0)[:8]:
+        found.append(int.from_bytes(bytes(cursor.key())[8:16], "big"))
+        there = cursor.set_range(place_key(queue_id, found[-1] + 1, 0))
+    return found
+
+
 class RunTable:
     """The runs of one queue in one table. `growth` counts bytes put less bytes deleted."""
 
@@ -82,35 +112,80 @@ class RunTable:
         """The number of the last run, 0 when there is none."""
         return place_number(self._cursor.key()) if self._seek_last() else 0
 
-    def entries_after(self, lsn: int) -> list[Entry]:
-        """Entries after `lsn`, in no order.
+    def segments(self, key: bytes | memoryview, run: bytes | memoryview) -> list[Segment]:
+        """All of a run that the cursor stands on, whole or damaged, in order."""
+        view, number = memoryview(run), place_number(key)
+        parts = runs.pieces(view)
+        spans = [None if wrong else self._span(view[a:b]) for a, b, wrong in parts]
+        found: list[Segment] = []
+        least = self._number_before(bytes(key)) + 1
+        for index, (start, stop, wrong) in enumerate(parts):
+            after = spans[index + 1] if index + 1 < len(spans) else None
+            first, last = spans[index] or (least, after[0] - 1 if after else number)
+            found.append(Segment(first, last, view[start:stop], wrong))
+            least = last + 1
+        return found
+
+    def _span(self, frame: memoryview) -> Range:
+        header = frames.header(frame)
+        if self.name == "messages":
+            return header.first_sequence, header.last_sequence
+        return header.lsn, header.lsn
+
+    def _number_before(self, key: bytes) -> int:
+        """The number of the run before, 0 when there is none. The cursor stays where it is."""
+        there = self._cursor.set_key(key) and self._cursor.prev() and self._is_here()
+        number = place_number(self._cursor.key()) if there else 0
+        self._cursor.set_key(key)
+        return number
+
+    def entries_after(self, lsn: int) -> tuple[list[Entry], list[tuple[Range, Damaged]]]:
+        """Entries after `lsn`, in no order, and what is damaged among them or near: its numbers.
 
         Walks back from the end of the log, and touches no run but those that reach past `lsn`
         and the one before them.
         """
         entries: list[Entry] = []
+        damaged: list[tuple[Range, Damaged]] = []
         there = self._seek_last()
         while there:
             key, run = self._cursor.item()
-            split = runs.split(self.name, key, run)
-            after = [frame for frame in split if frames.header(frame).lsn > lsn]
+            try:
+                whole = runs.split(self.name, key, run)
+            except Damaged:
+                segments = self.segments(key, run)
+                damaged += [
+                    ((one.first, one.last), Damaged(self.name, bytes(key), one.wrong))
+                    for one in segments
+                    if one.wrong
+                ]
+                whole = [one.data for one in segments if not one.wrong]
+            after = [frame for frame in whole if frames.header(frame).lsn > lsn]
             entries.extend(runs.entry(self.name, key, frame) for frame in after)
-            if len(after) < len(split):
+            if len(after) < len(whole):
                 break
             there = self._cursor.prev() and self._is_here()
-        return entries
+        return entries, damaged
 
     def read(self, first: int, last: int, bytes_max: int, hint: Hint) -> list[memoryview]:
         """Copies of the frames that hold sequences of [first, last], in order.
 
-        Frames after the one that reaches `bytes_max` are left out.
+        Frames after the one that reaches `bytes_max` are left out, and those after damage.
+
+        Raises:
+            Damaged: with its span; there is nothing whole before it.
         """
         found: list[memoryview] = []
         there = self._seek(first)
         while there and bytes_max > 0:
             key, run = self._cursor.item()
             start = hint.offset if hint.key == key else 0
-            read = runs.read(self.name, key, run, first, last, bytes_max, start)
+            try:
+                read = runs.read(self.name, key, run, first, last, bytes_max, start)
+            except Damaged:
+                if not found:
+                    found = self._read_before_damage(key, run, first, last, bytes_max)
+                break
             if read is None:
                 break
             frames_read, hint.offset = read
@@ -120,11 +195,29 @@ class RunTable:
             there = self._cursor.next() and self._is_here()
         return found
 
+    def _read_before_damage(
+        self, key: memoryview, run: memoryview, first: int, last: int, bytes_max: int
+    ) -> list[memoryview]:
+        found: list[memoryview] = []
+        name = bytes(key)
+        for one in self.segments(key, bytes(run)):
+            if one.last < first:
+                continue
+            if one.first > last or bytes_max <= 0 or (one.wrong and found):
+                break
+            if one.wrong:
+                raise Damaged(self.name, name, one.wrong, (one.first, one.last))
+            found.append(one.data)
+            bytes_max -= len(one.data)
+        return found
+
     # --- The end ------------------------------------------------------------------------
 
     def put(self, number: int, run: list[Entry]) -> None:
         """Write a run of which `number` is the last."""
-        value = runs.join(run)
+        self._put_value(number, runs.join(run))
+
+    def _put_value(self, number: int, value: bytes) -> None:
         self._cursor.put(place_key(self._queue_id, self._generation, number), value)
         self.growth += len(value)
 
@@ -134,21 +227,36 @@ class RunTable:
             self.put(self._number(run[-1]), run)
 
     def truncate(self, lsn: int) -> None:
-        """Delete every op after `lsn`; a run that has some is written anew without them."""
+        """Delete every op after `lsn`; a run that has some is written anew without them.
+
+        What is damaged stays when it may be of an op up to `lsn`: a log must not end earlier
+        unnoticed.
+        """
         while self._seek_last():
-            key, run = self._cursor.item()
-            split = runs.split(self.name, key, run)
-            if frames.header(split[-1]).lsn <= lsn:
+            key, run = bytes(self._cursor.key()), bytes(self._cursor.value())
+            parts = self._parts(key, run)
+            kept = list(parts)
+            while kept and self._is_after(lsn, key, kept):
+                kept.pop()
+            if len(kept) == len(parts):
                 return
-            kept = [
-                runs.entry(self.name, key, frame)
-                for frame in split
-                if frames.header(frame).lsn <= lsn
-            ]
+            self._cursor.set_key(key)
             self._delete_here()
             if kept:
-                self.put(self._number(kept[-1]), kept)
+                self._put_value(kept[-1].last, b"".join([one.data for one in kept]))
                 return
+
+    def _is_after(self, lsn: int, key: bytes, parts: list[Segment]) -> bool:
+        """Whether the last of these parts is certainly of ops after `lsn`."""
+        for part in reversed(parts):
+            if not part.wrong:
+                # Of what is damaged behind it: lsns rise within a run.
+                return part.header.lsn > lsn - (part is not parts[-1])
+        there = self._cursor.set_key(key) and self._cursor.prev() and self._is_here()
+        if not there:
+            return False
+        before = bytes(self._cursor.key()), bytes(self._cursor.value())
+        return self._is_after(lsn - 1, before[0], self._parts(*before))
 
     def delete(self, first: int, last: int, budget: Budget) -> bool:
         """Delete the runs with first <= number <= last; False when the budget ends before."""
@@ -176,12 +284,17 @@ class RunTable:
     # --- Any place (messages only) ------------------------------------------------------
 
     def place_from(self, sequence: int) -> Place | None:
-        """The first run that ends at or after `sequence`. Its first frame was checked."""
+        """The first run that ends at or after `sequence`. Its first frame was checked: where that
+        is damaged the run may begin right after the one before."""
         if not self._seek(sequence):
             return None
         key, run = self._cursor.item()
-        first = runs.first_header(self.name, key, run, is_checked=True).first_sequence
-        return Place(bytes(key), first, place_number(key))
+        name = bytes(key)
+        try:
+            first = runs.first_header(self.name, key, run, is_checked=True).first_sequence
+        except Damaged:
+            first = self._number_before(name) + 1
+        return Place(name, first, place_number(name))
 
     def fill_in(self, entries: Iterable[Entry]) -> None:
         """Put publish frames at their sequences; what is there already stays as it is.
@@ -230,23 +343,39 @@ class RunTable:
         return place is not None and place.first < sequence
 
     def _merge(self, place: Place, entry: Entry, first: int, last: int) -> None:
-        """Put what [first, last] of `entry` adds to the run that spans it into that run."""
+        """Put what [first, last] of `entry` adds to the run that spans it into that run, and in
+        place of what is damaged there."""
         if not self._cursor.set_key(place.key):
             return
-        old = self._cursor.value()
-        there = [runs.entry(self.name, place.key, f) for f in runs.split(self.name, place.key, old)]
-        added = []
-        for held in there:
-            start = held.header.first_sequence
-            if first < start:
-                added.append(runs.piece(entry, first, min(last, start - 1)))
-            first = max(first, held.header.last_sequence + 1)
-            if first > last:
-                break
+        old = bytes(self._cursor.value())
+        kept: list[tuple[int, int, Frame]] = []
+        added: list[tuple[int, int, Frame]] = []
+        for one in self._parts(place.key, old):
+            if one.wrong and one.first <= last and first <= one.last:
+                continue
+            kept.append((one.first, one.last, one.data))
+            if one.last < first or first > last:
+                continue
+            if first < one.first:
+                added.append(self._cut(entry, first, min(last, one.first - 1)))
+            first = one.last + 1
+        if first <= last:
+            added.append(self._cut(entry, first, last))
         if added:
-            self.growth -= len(old)
-            merged = sorted(there + added, key=lambda entry: entry.header.first_sequence)
-            self.put(place.last, merged)
+            merged = sorted(kept + added, key=lambda part: part[0])
+            self._cursor.set_key(place.key)
+            self._delete_here()
+            self._put_value(merged[-1][1], b"".join([part[2] for part in merged]))
+
+    def _cut(self, entry: Entry, first: int, last: int) -> tuple[int, int, Frame]:
+        return first, last, runs.piece(entry, first, last).frame
+
+    def _parts(self, key: bytes, run: bytes) -> list[Segment]:
+        """As `segments`, quicker where nothing is damaged."""
+        try:
+            return [Segment(*self._span(f), f) for f in runs.split(self.name, key, run)]
+        except Damaged:
+            return self.segments(key, run)
 
     # --- The cursor ---------------------------------------------------------------------
 

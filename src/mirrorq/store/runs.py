@@ -103,6 +103,43 @@ def read(
     return found[begin:], stop - len(found[-1])
 
 
+def pieces(run: Buffer) -> list[tuple[int, int, str]]:
+    """Take a run apart in which something is damaged.
+
+    Returns:
+        (start, stop, what is wrong with it, "" of a whole frame) in order. Where a damaged frame
+        ends is believed of its own header only when a whole frame, or nothing, follows there: else
+        all the rest is one piece.
+    """
+    view = memoryview(run)
+    found: list[tuple[int, int, str]] = []
+    at, end = 0, len(run)
+    while at < end:
+        stop = min(at + _length(view, at), end)
+        wrong = _wrong(view[at:stop])
+        if wrong and stop < end:
+            after = min(stop + _length(view, stop), end)
+            stop = end if _wrong(view[stop:after]) else stop
+        found.append((at, stop, wrong))
+        at = stop
+    return found or [(0, 0, "the run is empty")]
+
+
+def _length(run: memoryview, at: int) -> int:
+    """What a header says of its frame's length; nothing is checked."""
+    if at + frames.FRAME_SIZE_MIN > len(run):
+        return frames.FRAME_SIZE_MIN
+    return max(int(_SPAN.unpack_from(run, at)[2]), frames.FRAME_SIZE_MIN)
+
+
+def _wrong(frame: memoryview) -> str:
+    try:
+        frames.check(frame)
+    except ProtocolError as error:
+        return str(error)
+    return ""
+
+
 def _walk(run: Buffer, first: int, last: int, bytes_max: int, at: int) -> tuple[int, bool]:
     """Where the frames end that `read` wants, and whether a frame after `last` follows there.
 
