@@ -248,8 +248,8 @@ class Admission:
         master = queue.view.members[0].id
         if (master.node, master.store) != (store.node, store.store):
             return False
-        view = queue.view
-        can_follow = any(self._outlook.candidate(view, one) is not None for one in promotable(view))
+        promoted = (self._outlook.candidate(queue, one) for one in promotable(queue.view))
+        can_follow = any(one is not None for one in promoted)
         can_follow = can_follow or self._outlook.unclean_head(queue) is not None
         return can_follow or not self._outlook.may_replace(master)
 

@@ -18,6 +18,8 @@ ADVICE = {
     "disk_low": "make space on the disk of the store",
     "no_quorum": "start more nodes, or mend the network between them: nothing is confirmed here",
     "last_copy": "start the other nodes, or let a copy synchronise: see status().warnings",
+    "damaged": "look at the disk, and run `mirrorq verify` on this store or a backup of it; what "
+    "other nodes have is fetched from them by itself: see status().warnings and docs/operations.md",
     "slow_disk": "look at the disk: each confirm waits for it",
     "clock_jump": "look at time synchronisation: times of messages follow this clock, slowly",
     "starved": "give the process more CPU, or keep the host application's C code from holding the "
@@ -42,6 +44,8 @@ JUMP_MS = 1000
 LATE_FACTOR = 2
 """A node thread that is late by failure_ms divided by this is on its way to be taken for dead."""
 LATE_WELL_FACTOR = 10
+DAMAGE_WELL_MS = 10_000
+"""Damage that was mended at once is told all the same, for so long."""
 QUIET_MS = 60_000
 """What comes and goes in gusts is over when nothing of it came for so long."""
 NAMES_MAX = 3
@@ -64,6 +68,10 @@ class Measures:
     is_paused: bool
     last_copies: tuple[str, ...]
     """Queues mastered here that want more copies and have one in sync."""
+    damaged: tuple[str, ...]
+    """Queues of which something on this disk is not as it was written."""
+    damage_count: int
+    """Frames that were found to be so since the last look, mended ones too."""
     commit_ms: int
     """The longest commit."""
     late_ms: int
@@ -176,6 +184,17 @@ def _last_copy(measures: Measures, jump_ms: int, is_up: bool) -> str:
     return f"this node has the only copy in sync of {shown}{more}"
 
 
+def _damaged(measures: Measures, jump_ms: int, is_up: bool) -> str:
+    names = measures.damaged
+    if names:
+        shown = ", ".join(map(repr, names[:NAMES_MAX]))
+        more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+        return f"the disk has damaged bytes in what is held of queue {shown}{more}"
+    if measures.damage_count:
+        return f"{measures.damage_count} damaged frames were found on the disk"
+    return ""
+
+
 def _slow_disk(measures: Measures, jump_ms: int, is_up: bool) -> str:
     if measures.commit_ms < (COMMIT_WELL_MS if is_up else COMMIT_MS):
         return ""
@@ -201,6 +220,7 @@ _RULES = (
     _Rule("disk_low", _disk_low),
     _Rule("no_quorum", _no_quorum, bad_ms=QUORUM_MS),
     _Rule("last_copy", _last_copy, bad_ms=COPY_MS),
+    _Rule("damaged", _damaged, well_ms=DAMAGE_WELL_MS),
     _Rule("slow_disk", _slow_disk, well_ms=QUIET_MS),
     _Rule("clock_jump", _clock_jump, well_ms=QUIET_MS),
     _Rule("starved", _starved, well_ms=QUIET_MS),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from mirrorq.errors import ProtocolError
+from mirrorq.errors import ProtocolError, StoreCorrupt
 from mirrorq.messages import (
     Browsed,
     Deliver,
@@ -31,13 +31,13 @@ DELIVER_BYTES = 8 << 20
 
 
 def fill(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, SessionReply | None]:
-    """Put the bodies into a Deliver or Browsed; everything else is returned as it is.
+    """Put the bodies into a Deliver; everything else is returned as it is.
 
     Returns:
         The reply, and a Deliver of what did not fit into it, which is to be given back.
 
     Raises:
-        StoreCorrupt: a frame is not as it was written.
+        StoreCorrupt: the first frame is not as it was written.
     """
     body = reply.reply
     if isinstance(body, Deliver) and not body.frames and not body.bare:
@@ -46,14 +46,33 @@ def fill(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, SessionReply 
         sent, rest = _split_at(body.handouts, whole, end)
         filled = replace(reply, reply=Deliver(body.consumer, sent, found))
         return filled, replace(reply, reply=Deliver(body.consumer, rest)) if rest else None
-    if isinstance(body, Browsed) and not body.frames:
-        ranges = [(first, last) for first, last, _ in body.ranges]
-        found, whole, end = frames_of(shelf, reply.queue_id, ranges)
-        shown = body.ranges[:whole]
-        if whole < len(ranges) and end >= ranges[whole][0]:
-            shown += ((ranges[whole][0], end, body.ranges[whole][2]),)
-        return replace(reply, reply=Browsed(body.request, shown, found)), None
     return reply, None
+
+
+def shown(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, list[StoreCorrupt]]:
+    """Put the bodies into a Browsed, without those that are damaged. Returns it, and what is."""
+    body = reply.reply
+    assert isinstance(body, Browsed)
+    found: list[bytes] = []
+    pieces: list[tuple[int, int, int]] = []
+    damaged: list[StoreCorrupt] = []
+    size = 0
+    for low, last, count in body.ranges:
+        first = low
+        while first <= last and size < DELIVER_BYTES:
+            piece = [(first, last)]
+            try:
+                read, whole, end = frames_of(shelf, reply.queue_id, piece, DELIVER_BYTES - size)
+            except StoreCorrupt as error:
+                damaged.append(error)
+                first = max(error.behind, first + 1)
+                continue
+            end = last if whole else end
+            pieces.append((first, end, count))
+            found += read
+            size += sum(map(len, read))
+            first = end + 1
+    return replace(reply, reply=Browsed(body.request, tuple(pieces), tuple(found))), damaged
 
 
 def frames_of(
@@ -64,14 +83,22 @@ def frames_of(
     Returns:
         The frames, how many ranges they hold whole, and the last sequence that they hold of the
         range after these; it is below that range when they hold nothing of it.
+
+    Raises:
+        StoreCorrupt: the first frame is not as it was written, or not there.
     """
     found: list[bytes] = []
     size = 0
     for whole, (first, last) in enumerate(ranges):
         while first <= last:
-            read = size < bytes_max and shelf.read(queue_id, first, last, bytes_max - size)
-            if not read:
+            if size >= bytes_max:
                 return tuple(found), whole, first - 1
+            try:
+                read = shelf.read(queue_id, first, last, bytes_max - size)
+            except StoreCorrupt:
+                if found:
+                    return tuple(found), whole, first - 1
+                raise
             for frame in read:
                 header = frames.header(frame)
                 start = max(first - header.first_sequence, 0)
@@ -93,28 +120,49 @@ def _split_at(
     return tuple(sent), tuple(rest)
 
 
-def chunk_of(shelf: Shelf, fetch: FetchFrames) -> PackedChunk:
-    """Answer a joining member: frames after `after_sequence`, within the bytes asked for.
+def chunk_of(
+    shelf: Shelf, fetch: FetchFrames, lost: tuple[Range, ...] = ()
+) -> tuple[PackedChunk, list[StoreCorrupt]]:
+    """Answer a member that lacks bodies: frames after `after_sequence`, within the bytes asked for.
 
-    Raises:
-        StoreCorrupt: a frame is not as it was written.
+    Args:
+        lost: what is known of those that are damaged everywhere.
+
+    Returns:
+        The answer without what is damaged here, and what that is.
     """
     first, last = fetch.after_sequence + 1, fetch.upto_sequence
-    read = shelf.stored(fetch.queue_id, first, last, fetch.bytes_max)
-    size = sum(map(len, read))
-    if read and fetch.is_continued:
-        head = frames.header(read[0])
-        if head.first_sequence < first:
-            del read[0]
-            if not read and head.last_sequence < last:
-                read = shelf.stored(
-                    fetch.queue_id, head.last_sequence + 1, last, fetch.bytes_max
-                )
-                size = sum(map(len, read))
-    is_cut = read and size >= fetch.bytes_max
-    upto = frames.header(read[-1]).last_sequence if is_cut else last
-    return PackedChunk(
-        fetch.queue_id, fetch.epoch, fetch.number, fetch.after_sequence, upto, b"".join(read)
+    read: list[memoryview] = []
+    damaged: list[StoreCorrupt] = []
+    size, at = 0, first
+    while at <= last and size < fetch.bytes_max:
+        try:
+            got = shelf.stored(fetch.queue_id, at, last, fetch.bytes_max - size)
+        except StoreCorrupt as error:
+            damaged.append(error)
+            if error.span is None:
+                break
+            at = max(error.span[1], at) + 1
+            continue
+        if not got:
+            break
+        at = frames.span(got[-1])[1] + 1
+        if fetch.is_continued and not read and frames.span(got[0])[0] < first:
+            del got[0]
+        size += sum(map(len, got))
+        read += got
+    upto = frames.span(read[-1])[1] if read and at <= last and size >= fetch.bytes_max else last
+    return (
+        PackedChunk(
+            fetch.queue_id,
+            fetch.epoch,
+            fetch.number,
+            fetch.after_sequence,
+            upto,
+            b"".join(read),
+            lost,
+        ),
+        damaged,
     )
 
 
@@ -139,4 +187,5 @@ def unpacked(chunk: PackedChunk) -> FrameChunk:
         chunk.after_sequence,
         chunk.upto_sequence,
         tuple(entries),
+        chunk.lost,
     )

@@ -37,7 +37,7 @@ def read_copy(
 
     Raises:
         QueueNotFound, QueueDown: there is no copy here that may be asked.
-        StoreCorrupt: a frame is not as it was written.
+        StoreCorrupt: the first frame is not as it was written, or not there.
     """
     state = _state(engine, queue_id)
     if state.applied < applied:
@@ -54,11 +54,6 @@ def read_copy(
     low, _, count = pieces[whole]
     if end >= low:
         shown.append((low, end, count))
-    if not shown:
-        raise QueueDown(
-            f"node {engine.me.node} lacks message {low} of queue {queue_id}, which lives: read "
-            "from another node"
-        )
     return CopyPage(shown[-1][1] + 1, tuple(shown), found)
 
 

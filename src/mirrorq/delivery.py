@@ -91,6 +91,13 @@ class Delivery:
         """Those beside what get() does."""
         self.open: dict[int, OpenHandOut] = {}
         self.unacknowledged = 0
+        self.aside = RangeSet()
+        """Live, and given to nobody: no member that could be asked has their bodies whole."""
+        self.withheld: list[Range] = []
+        """Those, and the live messages whose bodies are on their way here."""
+        self._barriers: dict[int, int] = {}
+        """Priority -> place in its lane from which on nothing is handed out: a body that was
+        damaged here is on its way from another member."""
         self.fetching: dict[ConsumerKey, None] = {}
         """Handles whose get() has fetched something since they were last asked to give back what
         no call waits for, and that hold something still."""
@@ -291,6 +298,39 @@ class Delivery:
                 yield first - shift, last - shift
                 first = last + 1
 
+    def withhold(self, awaited: list[Range], aside: list[Range]) -> None:
+        """Say whose bodies are not whole on this disk: nothing is handed out past what is
+        awaited, and what is set aside is left out. All that is in neither is as any other."""
+        self.withheld = [*awaited, *aside]
+        back = self.aside
+        self.aside = RangeSet()
+        for first, last in aside:
+            for low, high in back.within(first, last):
+                self.aside.add(low, high)
+            back.remove(first, last)
+        self.give_back(list(back))
+        for low, high in self.take_out(RangeSet(aside)):
+            self.aside.add(low, high)
+        self._barriers = {}
+        for first, last in awaited:
+            for run in self._state.runs(first, last):
+                lane = self.ready.lane(run.priority)
+                place = next(iter(lane.within(run.first + run.shift, run.last + run.shift)), None)
+                if place is not None:
+                    before = self._barriers.get(run.priority, place[0])
+                    self._barriers[run.priority] = min(before, place[0])
+
+    def take_aside(self, first: int, last: int) -> list[Range]:
+        """What is set aside of these ends: its sequences."""
+        taken = self.aside.within(first, last)
+        self.aside.remove(first, last)
+        return taken
+
+    @property
+    def ready_count(self) -> int:
+        """How many messages nobody holds, those that are set aside among them."""
+        return self.ready.count + self.aside.count
+
     # --- Handing out --------------------------------------------------------------------
 
     def hand_out(self, now_ms: int = 0) -> list[tuple[ConsumerKey, Deliver]]:
@@ -324,7 +364,10 @@ class Delivery:
 
     def _horizon(self, priority: int) -> int:
         state = self._state
-        return state.lanes[priority].horizon if priority else state.horizon
+        horizon = state.lanes[priority].horizon if priority else state.horizon
+        if self._barriers:
+            return min(horizon, self._barriers.get(priority, horizon))
+        return horizon
 
     def _next_seat(self, counts: dict[ConsumerKey, int]) -> ConsumerSeat | None:
         claim = self.claim()
@@ -559,8 +602,9 @@ class Delivery:
 
     def take_ready(self) -> list[Range]:
         """Everything that is ready ends: its sequences."""
-        taken = list(self.ready_sequences())
+        taken = [*self.ready_sequences(), *self.aside]
         self.ready = ReadyLanes(RangeSet())
+        self.aside = RangeSet()
         return taken
 
 

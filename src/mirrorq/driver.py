@@ -23,7 +23,7 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.attendance import Served
-from mirrorq.bodies import chunk_of, fill, unpacked
+from mirrorq.bodies import chunk_of, fill, shown, unpacked
 from mirrorq.complaints import Complaints
 from mirrorq.copy_page import CopyPage
 from mirrorq.copy_reader import read_copy
@@ -34,6 +34,7 @@ from mirrorq.engine_events import (
     Answer,
     Ask,
     Committed,
+    Damaged,
     EngineEffects,
     EngineEvent,
     Forget,
@@ -49,8 +50,9 @@ from mirrorq.engine_events import (
     SessionOpened,
     WriteAll,
 )
-from mirrorq.errors import ConfigError, ProtocolError, StoreCorrupt, StoreFull
+from mirrorq.errors import ConfigError, ProtocolError, QueueDown, StoreCorrupt, StoreFull
 from mirrorq.messages import (
+    Browsed,
     CatalogCommand,
     Deliver,
     FetchFrames,
@@ -64,6 +66,7 @@ from mirrorq.messages import (
 )
 from mirrorq.notice import Notice
 from mirrorq.outgoing import packed
+from mirrorq.ranges import RangeSet
 from mirrorq.roll_call import RollCall
 from mirrorq.sampling import Sampler
 from mirrorq.session import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
@@ -241,8 +244,31 @@ class Driver:
     def read_copy(
         self, queue_id: int, span: tuple[int, int], bytes_max: int, applied: int
     ) -> CopyPage | None:
-        """What lives in this node's copy: see `copy_reader`."""
-        return read_copy(self.engine, self._shelf, queue_id, span, bytes_max, applied)
+        """What lives in this node's copy: see `copy_reader`. None also while a body that is
+        damaged here is on its way from another member.
+
+        Raises:
+            QueueNotFound, QueueDown: there is no copy here that may be asked, or no member that
+                could be asked has the first message whole.
+        """
+        try:
+            return read_copy(self.engine, self._shelf, queue_id, span, bytes_max, applied)
+        except StoreCorrupt as error:
+            self._note_damage(queue_id, error)
+            lost = self.engine.replicas[queue_id].transfer.lost
+            if error.span is None or lost.within(*error.span):
+                raise QueueDown(
+                    f"messages of queue {queue_id} are damaged on node {self.engine.me.node}: read "
+                    f"from another node. {error}"
+                ) from error
+            return None
+
+    def _note_damage(self, queue_id: int, error: StoreCorrupt) -> None:
+        """The engine is told, and has it mended."""
+        if error.span is None:
+            log.error("queue %d: %s", queue_id, error)
+        else:
+            self.post(Damaged(queue_id, *error.span, str(error)))
 
     def post(self, event: EngineEvent) -> None:
         """Give the engine an event in the next round."""
@@ -564,7 +590,10 @@ class Driver:
         """A batch for another queue, from frames of this one."""
         try:
             return packed(load, lambda *span: self._shelf.read(load.queue_id, *span))
-        except (StoreCorrupt, ProtocolError) as error:
+        except StoreCorrupt as error:
+            self._note_damage(load.queue_id, error)
+            return OutboxLoaded(load.queue_id, load.target, load.number, 0, 0, b"")
+        except ProtocolError as error:
             log.error("cannot bring messages to queue %s: %s", load.target_name, error)
             return OutboxLoaded(load.queue_id, load.target, load.number, 0, 0, b"")
 
@@ -575,10 +604,12 @@ class Driver:
             replica = self.engine.replicas.get(fetch.queue_id)
             if replica is None or replica.ring.epoch != fetch.epoch:
                 continue
-            try:
-                self._send([(node, chunk_of(self._shelf, fetch))])
-            except StoreCorrupt as error:
-                log.error("cannot serve a transfer: %s", error)
+            lost = replica.transfer.lost if replica.ring.in_sync else RangeSet()
+            span = (fetch.after_sequence + 1, fetch.upto_sequence)
+            chunk, damaged = chunk_of(self._shelf, fetch, tuple(lost.within(*span)))
+            self._send([(node, chunk)])
+            for one in damaged:
+                self._note_damage(fetch.queue_id, one)
             return
 
     def _send(self, messages: list[tuple[str, object]]) -> None:
@@ -596,10 +627,15 @@ class Driver:
         if is_here and reply.session not in self._ports:
             return
         is_own = self._is_own_hand_out(reply)
+        if isinstance(reply.reply, Browsed) and not reply.reply.frames:
+            reply, damaged = shown(self._shelf, reply)
+            for one in damaged:
+                self._note_damage(reply.queue_id, one)
         try:
             reply, rest = fill(self._shelf, reply)
         except StoreCorrupt as error:
-            log.error("cannot deliver: %s", error)
+            # First: what is fetched is not handed out again before it has come.
+            self._note_damage(reply.queue_id, error)
             self.post(NotSent(reply))
             return
         if is_own and not self.engine.may_deliver(reply, clock.now_ms()):

@@ -85,6 +85,15 @@ class NotSent(Struct, frozen=True, gc=False):
     reply: SessionReply
 
 
+class Damaged(Struct, frozen=True, gc=False):
+    """The driver has read a frame of a queue that is not as it was written."""
+
+    queue_id: int
+    first: int
+    last: int
+    text: str
+
+
 class Release(Struct, frozen=True, gc=False):
     """The node is closing: give the lease up and hand nothing out any more."""
 
@@ -105,6 +114,7 @@ EngineEvent = (
     | Forget
     | Committed
     | NotSent
+    | Damaged
     | OutboxLoaded
     | WriteAll
     | Release

@@ -120,6 +120,8 @@ class StoreCorrupt(StoreError):
 
     span: tuple[int, int] | None = None
     """Of a frame of messages: the sequences that it may have held."""
+    behind: int = 0
+    """Then: the next message that was not in it."""
 
 
 class StoreLocked(StoreError):

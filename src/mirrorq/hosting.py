@@ -36,6 +36,7 @@ from mirrorq.messages import (
 from mirrorq.notice import Notice
 from mirrorq.queue_reports import QueueReports
 from mirrorq.replica import (
+    DAMAGE,
     CourierReplied,
     Declared,
     Defined,
@@ -152,12 +153,17 @@ class Hosting:
         """The queues whose copies were stepped in the last step of the engine."""
         self.handing_until_ms = NEVER_MS
         """Until then some queue here wants the lease, if none of them does anything."""
+        self._broken = {i: None for i, image in self.images.items() if image.broken}
         self._holding: dict[int, None] = {}
         """Queues that hold messages back from the store (`durability: replicated`)."""
         self._joining: dict[int, None] = {}
         """Queues whose copy here is a member that is not in sync."""
         self._neighbours: dict[int, None] = {}
         """Queues whose master here knows other queues: it sends to them, or they to it."""
+        self.mending: dict[int, None] = {}
+        """Queues whose copy here is in sync, and has bodies that are damaged."""
+        self.damage_count = 0
+        """Damaged frames that were found since the start."""
         self._is_handing_stale = False
         """A master here is no more: `handing_until_ms` may be its wish."""
         self._yielding: dict[int, None] = {}
@@ -172,6 +178,17 @@ class Hosting:
         """A step of the engine begins, and what it comes to goes there."""
         self._out = out
         self.stepped = ()
+
+    @property
+    def broken(self) -> tuple[int, ...]:
+        """Queues whose copies on this disk cannot be read, and are to be taken from others."""
+        if not self._broken:
+            return ()
+        for queue_id in list(self._broken):
+            copy = self.replicas.get(queue_id) or self.images.get(queue_id)
+            if copy is None or not copy.broken:
+                del self._broken[queue_id]
+        return tuple(self._broken)
 
     def count_held_back(self) -> None:
         """What is held back from the store will need room there, too."""
@@ -269,6 +286,7 @@ class Hosting:
         ring = replica.ring
         _keep(self._holding, queue_id, bool(ring.append_cost))
         _keep(self._joining, queue_id, ring.is_member and not ring.in_sync)
+        _keep(self.mending, queue_id, ring.in_sync and bool(replica.transfer.missing))
         _keep(self._yielding, queue_id, replica.yielded_epoch is not None)
         master = replica.master
         _keep(self._neighbours, queue_id, master is not None and master.has_neighbours)
@@ -284,6 +302,7 @@ class Hosting:
             names = (known.name if known is not None else "" for known in (record, target))
             out.loads.append(evolve(load, queue=next(names), target_name=next(names)))
         for kind, text in effects.notices:
+            self.damage_count += kind == DAMAGE
             name = record.name if record is not None else queue_id
             out.notices.append(Notice(kind, f"queue {name!r}: {text}", queue_id))
 
@@ -401,7 +420,8 @@ class Hosting:
             if replica.master is not None:
                 for request in replica.master.departures.couriers.end():
                     self.route(request)
-        for queues in (self._holding, self._joining, self._yielding, self._neighbours):
+        kinds = (self._holding, self._joining, self._yielding, self._neighbours, self.mending)
+        for queues in kinds:
             queues.pop(queue_id, None)
         self.rounds.forget(queue_id)
         self._out.writes.append(QueueWrite(queue_id, reset=True))

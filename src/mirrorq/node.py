@@ -27,10 +27,11 @@ from mirrorq.config import Config
 from mirrorq.copy_page import CopyPage
 from mirrorq.copy_reader import seek_copy
 from mirrorq.driver import Driver, SessionPort
+from mirrorq.effects import QueueImage
 from mirrorq.engine import Engine
 from mirrorq.engine_events import Release
 from mirrorq.entry import Entry
-from mirrorq.errors import QueueDown
+from mirrorq.errors import QueueDown, StoreCorrupt
 from mirrorq.expulsions import outcome_of
 from mirrorq.host import Declared
 from mirrorq.listeners import Listeners
@@ -41,6 +42,7 @@ from mirrorq.node_queues import NodeQueues
 from mirrorq.notice import Notice
 from mirrorq.overview import Overview
 from mirrorq.proposals import recorded_endpoints
+from mirrorq.replica import DAMAGE, SET_ASIDE
 from mirrorq.routing import ExchangeRecord
 from mirrorq.sampling import NodeSample
 from mirrorq.security import Security
@@ -74,6 +76,8 @@ WARNINGS = (
     "foreign",
     "past",
     "kept out",
+    DAMAGE,
+    SET_ASIDE,
     ALARM,
     WAITS,
 )
@@ -205,13 +209,36 @@ class Node(Administration):
             self.config,
             FrameCodec(),
             store.raft_image(),
-            [store.load(queue_id) for queue_id in store.queue_ids()],
+            [self._image(queue_id) for queue_id in store.queue_ids()],
             join=joins,
             witness=witness,
             seed=secrets.randbits(32),
             now_ms=clock.now_ms(),
         )
         return Driver(engine, store, self._transport, self._on_notice)
+
+    def _image(self, queue_id: int) -> QueueImage:
+        """A queue's copy on this disk, as far as anything can be made of it."""
+        try:
+            image = self._store.load(queue_id)
+        except StoreCorrupt as error:
+            log.error(
+                "node %s: its copy of queue %d is damaged and is not used; it is taken anew from "
+                "another member that has one: %s",
+                self.name,
+                queue_id,
+                error,
+            )
+            return QueueImage(queue_id, broken=str(error))
+        if image.damaged:
+            log.warning(
+                "node %s: messages of queue %d are damaged on this disk (sequences %s) and are "
+                "fetched from another member that has them",
+                self.name,
+                queue_id,
+                ", ".join(f"{first} to {last}" for first, last in image.damaged),
+            )
+        return image
 
     def _warn_of_two(self) -> None:
         if len(self.peers) == 2:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mirrorq.courier import OutboxLoad, OutboxLoaded
-from mirrorq.errors import MALFORMED
+from mirrorq.errors import MALFORMED, StoreCorrupt
 from mirrorq.message import Properties
 from mirrorq.messages import FLAG_PRIORITY, FLAG_TRANSIENT, Header
 from mirrorq.outbox import PUT, Parcel
@@ -110,7 +110,12 @@ def _messages(
         while first <= parcel.last:
             if size >= load.bytes_max:
                 return found
-            got = read(first, parcel.last, load.bytes_max - size)
+            try:
+                got = read(first, parcel.last, load.bytes_max - size)
+            except StoreCorrupt:
+                if found:
+                    return found
+                raise
             if not got:
                 return found
             for frame in got:

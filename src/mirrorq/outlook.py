@@ -6,6 +6,8 @@ date; what it does about the answers, and what `admission` and `moves` let other
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import frozen
 
 from mirrorq.catalog import Catalog, QueueRecord
@@ -48,6 +50,7 @@ class Outlook:
         grantor: LeaseGrantor,
         kept: KeptPlaces,
         now_ms: int,
+        own_broken: Callable[[], tuple[int, ...]] = tuple,
     ) -> None:
         self.catalog = catalog
         self.liveness = liveness
@@ -55,6 +58,8 @@ class Outlook:
         self.own = own
         self.leaving: dict[MemberId, Leave] = {}
         self.now_ms = now_ms
+        self._own_broken = own_broken
+        self._broken: dict[MemberId, tuple[int, ...]] = {}
         self._grantor = grantor
         self._statuses: dict[MemberId, Status] | None = None
         """In a round of judgements: of a thousand queues it is asked for the same few members."""
@@ -123,10 +128,24 @@ class Outlook:
             return None
         return node.member if self.status(node.member) is Status.ALIVE else None
 
-    def candidate(self, view: View, known: MemberId) -> MemberId | None:
+    def note_broken(self, member: MemberId, queues: tuple[int, ...]) -> None:
+        """The copies of these queues on that node's disk cannot be read."""
+        if queues:
+            self._broken[member] = queues
+        else:
+            self._broken.pop(member, None)
+
+    def is_broken(self, member: MemberId, queue_id: int) -> bool:
+        """Say whether nothing can be made of what this member has of a queue."""
+        own = self._own_broken() if member == self.own else ()
+        return queue_id in own or queue_id in self._broken.get(member, ())
+
+    def candidate(self, queue: QueueRecord, known: MemberId) -> MemberId | None:
         """Return the life in which this member in sync may become master, if it runs (R5)."""
         member = self.present(known)
-        return None if counts_lives(view) and member != known else member
+        if member is not None and self.is_broken(member, queue.id):
+            return None
+        return None if counts_lives(queue.view) and member != known else member
 
     def unclean_head(self, queue: QueueRecord) -> MemberId | None:
         """Choose the oldest mirror that runs, where the policy in force lets one that is not
@@ -140,6 +159,8 @@ class Outlook:
         for known in (*self._restarted(queue.view, may_lose), *joining):
             member = self.present(known)
             is_same = member == known or queue.durable or known not in joining
+            if member is not None and self.is_broken(member, queue.id):
+                continue
             if member is not None and is_same and not self.is_leaving(member):
                 return member
         return None

@@ -84,7 +84,7 @@ def _report_of(replica: Replica) -> QueueReport | None:
     return QueueReport(
         replica.queue_id,
         master.reign,
-        delivery.ready.count,
+        delivery.ready_count,
         delivery.unacknowledged,
         delivery.consumer_count,
         master.blocked_by,

@@ -366,6 +366,15 @@ class QueueState:
             found = list(RangeSet(found))
         return found
 
+    def carried(self, first: int, last: int) -> list[Range]:
+        """The live messages whose bodies lie under first to last (see `needed`)."""
+        if not self.staging:
+            return self.live.within(first, last)
+        found = list(self.staging.plain(self.live.within(first, last)))
+        for low, high, shift in self.staging.origins.by_sequence.within(first, last):
+            found += self.live.within(low + shift, high + shift)
+        return found
+
     def dead_around(self, ended: RangeSet) -> Iterator[Range]:
         """The widest ranges around what has ended under which no needed body lies."""
         if not self.staging:

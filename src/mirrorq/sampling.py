@@ -210,7 +210,7 @@ def _copy(name: str, counts: tuple[int, int], replica: Replica, copy_bytes: int)
         in_sync=replica.ring.in_sync,
         members=counts[0],
         members_in_sync=counts[1],
-        ready=0 if delivery is None else delivery.ready.count,
+        ready=0 if delivery is None else delivery.ready_count,
         unacked=0 if delivery is None else delivery.unacknowledged,
         delayed=0 if master is None else master.delays.count,
         consumers=0 if delivery is None else delivery.consumer_count,

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
+from mirrorq.errors import StoreCorrupt
 from mirrorq.replica import Replica
 from mirrorq.store import Store
 from mirrorq.wire import frames
@@ -28,25 +29,62 @@ class Shelf:
     replicas: Mapping[int, Replica]
 
     def read(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:
-        """Read messages as `Store.read` does, from memory too, wherever their bodies lie.
+        """Read messages that live, from memory too, wherever their bodies lie: at least one.
 
         Raises:
-            StoreCorrupt: A frame is not as it was written.
+            StoreCorrupt: The first frame is not as it was written, or is not there. Its span is
+                of the sequences under which the bodies lie.
         """
         replica = self.replicas.get(queue_id)
         if replica is None or not replica.state.staging.origins:
-            return self.stored(queue_id, first, last, bytes_max)
+            return self._joined(queue_id, first, last, bytes_max, 0)
         found: list[memoryview] = []
         while first <= last and bytes_max > 0:
             end, shift = replica.state.staging.piece(first, last)
-            read = self.stored(queue_id, first - shift, end - shift, bytes_max)
+            try:
+                read = self._joined(queue_id, first - shift, end - shift, bytes_max, shift)
+            except StoreCorrupt:
+                if found:
+                    return found
+                raise
             if shift:
                 stamp_us = replica.state.stamps.at(first) * 1000
                 moved = (first - shift, end - shift, shift, stamp_us)
                 read = [memoryview(frames.shifted(frame, *moved)) for frame in read]
             bytes_max -= sum(map(len, read))
             found += read
+            reached = frames.span(read[-1])[1] + shift
+            if reached < end:
+                return found
             first = end + 1
+        return found
+
+    def _joined(
+        self, queue_id: int, first: int, last: int, bytes_max: int, shift: int
+    ) -> list[memoryview]:
+        """As `stored`, of bodies that all are to be there: those before the first hole.
+
+        Raises:
+            StoreCorrupt: there is nothing before it.
+        """
+        try:
+            found = self.stored(queue_id, first, last, bytes_max)
+        except StoreCorrupt as error:
+            if error.span is not None:
+                error.behind = min(max(error.span[1], first), last) + 1 + shift
+            raise
+        place = first
+        for index, frame in enumerate(found):
+            low, high = frames.span(frame)
+            if low > place:
+                del found[index:]
+                last = low - 1
+                break
+            place = high + 1
+        if not found:
+            gap = StoreCorrupt(f"messages {first} to {last} of queue {queue_id} are not there")
+            gap.span, gap.behind = (first, last), last + 1 + shift
+            raise gap
         return found
 
     def stored(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:

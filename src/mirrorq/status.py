@@ -7,6 +7,7 @@ imported where it is used.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
     from mirrorq.catalog import QueueRecord
     from mirrorq.engine import Engine
     from mirrorq.policy import Policy
+    from mirrorq.ranges import RangeSet
 
 __all__ = ["NodeStatus", "PolicyStatus", "QueueStatus"]
+
+
+RANGES_SHOWN = 5
+"""Ranges of damaged messages that a warning names."""
 
 
 @frozen
@@ -146,6 +152,7 @@ def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:
     replica = engine.replicas.get(record.id)
     if replica is not None and replica.halted:
         yield replica.halted
+    yield from _damage_texts(engine, record.id)
     text = down_text(engine, record.id)
     if text:
         yield text
@@ -171,6 +178,34 @@ def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:
             f"{record.view.generation} unclean promotions: {lost} messages are known to be lost, "
             "and what only the masters before had beyond that"
         )
+
+
+def _damage_texts(engine: Engine, queue_id: int) -> Iterator[str]:
+    """What of this node's copy is not as it was written."""
+    replica = engine.replicas.get(queue_id)
+    image = engine.hosting.images.get(queue_id)
+    if replica is None and image is not None and image.broken:
+        yield f"the copy on node {engine.me.node} is damaged and is not used: {image.broken}"
+    if replica is None or not replica.ring.in_sync:
+        return
+    transfer = replica.transfer
+    if transfer.lost:
+        yield (
+            f"{transfer.lost.count} messages are set aside, sequences {_shown(transfer.lost)}: "
+            f"they are damaged on node {engine.me.node}, and no member that could be asked has "
+            "them whole. They are delivered when one comes that has"
+        )
+    if transfer.missing.count > transfer.lost.count:
+        yield (
+            f"sequences {_shown(transfer.sought)} are damaged on node {engine.me.node} and are "
+            "being fetched from another member"
+        )
+
+
+def _shown(ranges: RangeSet) -> str:
+    """A few ranges in words."""
+    texts = [f"{a}" if a == b else f"{a} to {b}" for a, b in islice(ranges, RANGES_SHOWN)]
+    return ", ".join(texts) + (", …" if len(ranges) > RANGES_SHOWN else "")
 
 
 def _durability_text(engine: Engine, record: QueueRecord) -> str:
@@ -232,7 +267,7 @@ def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, 
         delivery = master.delivery
         consumers = delivery.consumer_count
         delayed = master.delays.count
-        return delivery.ready.count, delivery.unacknowledged, delayed, consumers, 0
+        return delivery.ready_count, delivery.unacknowledged, delayed, consumers, 0
     known = engine.reports.get(queue_id)
     if known is not None:
         report, heard_ms = known

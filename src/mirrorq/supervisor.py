@@ -32,6 +32,8 @@ nothing else for this queue until the epoch has changed or the proposal seems lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import define
 
 from mirrorq.admission import Admission
@@ -111,14 +113,28 @@ class _Proposal:
 class Supervisor:
     """The leader's duties on one node. See the module's text."""
 
-    def __init__(self, own: MemberId, catalog: Catalog, config: Config, now_ms: int) -> None:
+    def __init__(
+        self,
+        own: MemberId,
+        catalog: Catalog,
+        config: Config,
+        now_ms: int,
+        broken: Callable[[], tuple[int, ...]] = tuple,
+    ) -> None:
+        """Begin as one that does not lead.
+
+        Args:
+            broken: the queues whose copies on this node cannot be read.
+        """
         self._retry_ms = config.failure_ms
         self._leave_ms = LEAVE_FACTOR * config.failure_ms
         self._liveness = Liveness(own, config, now_ms)
         self._grantor = LeaseGrantor(config.lease_ms)
         self._handovers = HandOvers(WISH_FACTOR * config.failure_ms)
         self._kept = KeptPlaces(KEEP_FACTOR * config.failure_ms)
-        self._outlook = Outlook(own, catalog, self._liveness, self._grantor, self._kept, now_ms)
+        self._outlook = Outlook(
+            own, catalog, self._liveness, self._grantor, self._kept, now_ms, broken
+        )
         self._joins = Joins()
         self._moves = Moves(self._outlook, self._handovers)
         self._admission = Admission(self._outlook, self._moves)
@@ -211,6 +227,7 @@ class Supervisor:
     def _on_event(self, now_ms: int, event: Event) -> None:
         match event:
             case Heard():
+                self._outlook.note_broken(event.member, event.broken)
                 self._liveness.on_heard(event.member, event.unheard)
             case LinkDown():
                 self._liveness.on_link_down(event.node)
@@ -367,7 +384,7 @@ class Supervisor:
         self._kept.note(now_ms, queue, situation.running)
         wanted = self._wanted(now_ms, queue, situation)
         follower = self._follower(now_ms, queue, wanted)
-        head = master if follower == master.node else self._head(view, wanted, follower)
+        head = master if follower == master.node else self._head(queue, wanted, follower)
         if head == master:
             members = self._ring(queue, head, wanted).members
             if queue.id in self._keeping:
@@ -434,7 +451,7 @@ class Supervisor:
         return None
 
     def _head(
-        self, view: View, wanted: tuple[MemberId, ...], wished: str | None
+        self, queue: QueueRecord, wanted: tuple[MemberId, ...], wished: str | None
     ) -> MemberId | None:
         """Choose the master: R5, the first in order of those in sync whose store is alive.
 
@@ -443,8 +460,8 @@ class Supervisor:
         wished for is taken before all others if it is no worse.
         """
         best: tuple[tuple[bool, bool, bool, bool, int], MemberId] | None = None
-        for place, known in enumerate(promotable(view)):
-            member = self._outlook.candidate(view, known)
+        for place, known in enumerate(promotable(queue.view)):
+            member = self._outlook.candidate(queue, known)
             if member is None:
                 continue
             unwanted = (self._outlook.is_leaving(member), member not in wanted, member != known)

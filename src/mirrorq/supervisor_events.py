@@ -37,6 +37,8 @@ class Heard(Struct, frozen=True, gc=False):
 
     member: MemberId
     unheard: tuple[str, ...] = ()
+    broken: tuple[int, ...] = ()
+    """Queues whose copies there cannot be read."""
 
 
 class LinkDown(Struct, frozen=True, gc=False):

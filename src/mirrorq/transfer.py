@@ -22,10 +22,17 @@ mirrors before the master; when it does not answer, the next one takes over. The
 *pass* go from the first missing sequence to the last; what a pass leaves over (it has ended
 at the donor, or an answer was lost) is for the next.
 
+*Mending* is the same rule for a member in sync. A frame that was on its disk and is found to be
+damaged is missing from then on: it is noted as lacking, asked of the other members, joining ones
+too, and written in the place of the damaged one. What none of those that could be asked has whole
+is *lost* for the time being: it is asked for again and again, ever more rarely, and at once when
+somebody has come. Whoever joins is told of it, and waits for it no more than anybody.
+
 Invariants:
-1. `missing` holds sequences that live in the own applied state and are not on the own disk.
+1. `missing` holds sequences that live in the own applied state and are not whole on the own disk.
 2. What is missing is in `lacking` or in a write being made.
 3. An answer counts only under the number and the epoch of a request that is open.
+4. What is in `damaged` or `lost` is in `missing`.
 """
 
 from __future__ import annotations
@@ -57,6 +64,9 @@ FETCH_RETRY_MS = 3000
 """The same when no chunk has come for this long: a slow link takes its time over some."""
 AGAIN_MS = 50
 """A state that was not far enough is asked for again after this; so is what a pass left over."""
+LOST_MS = 2000
+LOST_MS_MAX = 60_000
+"""What nobody had is asked for again after this; then after twice as long, and so on up to that."""
 FETCHES_MAX = 4
 """Open requests: enough to fill a link that has latency. With the size of a chunk it bounds
 what a transfer holds in memory on both sides."""
@@ -90,6 +100,10 @@ class Transfer:
         self.queue_id = queue_id
         self.missing = RangeSet()
         """Live here, and not on this disk."""
+        self.damaged = RangeSet()
+        """Of what is missing: what was on this disk and is there no more as it was written."""
+        self.lost = RangeSet()
+        """Of what is missing: what nobody has who could be asked."""
         self.lacking = RangeSet()
         """Where messages may be missing once the writes made so far are on disk. Few ranges,
         which may hold dead sequences too, never one that lives and is on disk."""
@@ -121,6 +135,12 @@ class Transfer:
         self._heard_ms = 0
         """When the donor last answered, or was first asked."""
         self._donor_turn = 0
+        self._is_in_sync = False
+        self._barren_count = 0
+        """Donors of which one after the other had nothing of all that is missing."""
+        self._lost_ms = LOST_MS
+        self._mended = RangeSet()
+        """What was damaged here in this epoch and was written anew."""
         self._wait_until_ms = 0
         self._landing: deque[tuple[int, Range]] = deque()
         self._has_taken = False
@@ -137,6 +157,12 @@ class Transfer:
         for _, (first, last) in self._landing:
             for piece in state.needed(first, last):
                 self.missing.add(*piece)
+        for known in (self.damaged, self.lost):
+            gone = known.copy()
+            for first, last in self.missing:
+                gone.remove(first, last)
+            for first, last in gone:
+                known.remove(first, last)
         self.forget()
         self._prune()
 
@@ -148,7 +174,57 @@ class Transfer:
 
     @property
     def is_complete(self) -> bool:
-        return not self.missing
+        """Whether all is on this disk that others have. (Nobody waits for what is lost.)"""
+        return not self.missing or self.missing.count == self.lost.count
+
+    @property
+    def sought(self) -> RangeSet:
+        """What is missing and may be had from others, as far as is known."""
+        found = self.missing.copy()
+        for first, last in self.lost:
+            found.remove(first, last)
+        return found
+
+    def note_damaged(self, ranges: Iterable[Range]) -> None:
+        """At the start: of what is missing, this was on the disk and is damaged there."""
+        found = [piece for one in ranges for piece in self.missing.within(*one)]
+        self.damaged = RangeSet(found)
+        # What was known before stands in the store as it is.
+        self.lacking_changed = bool(found)
+
+    def on_damage(self, now_ms: int, pieces: Iterable[Range]) -> list[Range]:
+        """Needed frames of these sequences are not as they were written. Returns those of which
+        that is news."""
+        fresh = RangeSet(pieces)
+        for first, last in self.missing:
+            fresh.remove(first, last)
+        if not fresh:
+            return []
+        relapsed = [piece for one in fresh for piece in self._mended.within(*one)]
+        for first, last in fresh:
+            for kept in (self.missing, self.damaged, self.lacking):
+                kept.add(first, last)
+        self.lacking_changed = True
+        self._barren_count = 0
+        self._wait_until_ms = 0
+        if relapsed:
+            # The disk does not hold what is written there: without end, if nobody waited.
+            for first, last in relapsed:
+                self.lost.add(first, last)
+            self._wait_for_lost(now_ms)
+        return list(fresh)
+
+    def _wait_for_lost(self, now_ms: int) -> None:
+        self._wait_until_ms = now_ms + self._lost_ms
+        self._lost_ms = min(2 * self._lost_ms, LOST_MS_MAX)
+
+    def _remove(self, first: int, last: int) -> None:
+        """These are missing no more."""
+        self.missing.remove(first, last)
+        if self.damaged:
+            self.damaged.remove(first, last)
+        if self.lost:
+            self.lost.remove(first, last)
 
     def given_up(self) -> RangeSet:
         """What no disk will ever hold if nobody can be asked any more: all that is missing
@@ -162,6 +238,9 @@ class Transfer:
         """A new epoch: what was asked in the old one is void."""
         self._state_number = 0
         self._wait_until_ms = 0
+        self._barren_count = 0
+        self._lost_ms = LOST_MS
+        self._mended = RangeSet()
         self._restart_pass()
 
     def _restart_pass(self) -> None:
@@ -171,7 +250,10 @@ class Transfer:
         self._pass_took = False
 
     def on_link_lost(self, node: str) -> None:
-        """What was asked of this node, or its answers, may be gone: ask again."""
+        """What was asked of this node, or its answers, may be gone: ask again. If it has come,
+        it may have what nobody else has."""
+        if self.lost:
+            self._wait_until_ms = 0
         if any(fetch.donor.node == node for fetch in self._fetches.values()):
             self._restart_pass()
 
@@ -185,7 +267,7 @@ class Transfer:
         """Natural drain: what the own applied state no longer holds is not missing."""
         if self.missing:
             for first, last in ranges:
-                self.missing.remove(first, last)
+                self._remove(first, last)
             if not self.missing:
                 self._landing.clear()
                 self._prune()
@@ -215,11 +297,18 @@ class Transfer:
             count_max: most missing messages that one request names.
         """
         self._give_up(now_ms)
-        donor = self._donor(view)
+        self._is_in_sync = views.is_in_sync(view, self.me)
+        donors = self._donors(view, has_state)
+        if self._is_in_sync and self._barren_count >= len(donors) and not self._landing:
+            self.lost = self.missing.copy()
+            self._barren_count = 0
+            if donors:
+                self._wait_for_lost(now_ms)
         if now_ms < self._wait_until_ms:
             return self._wait_until_ms
-        if donor is None:
+        if not donors:
             return None
+        donor = donors[self._donor_turn % len(donors)]
         if not has_state:
             if not self._state_number:
                 self._number += 1
@@ -245,6 +334,7 @@ class Transfer:
         if self._fetches and waited_ms >= FETCH_RETRY_MS:
             self._restart_pass()
             self._donor_turn += 1
+            self._barren_count += 1
 
     def _fetch(
         self, now_ms: int, view: View, donor: MemberId, count_max: int, out: ReplicaEffects
@@ -302,16 +392,24 @@ class Transfer:
             return False
         took = self._pass_took
         self._restart_pass()
-        if not took:
-            # What is missing here has ended at the donor: the ops that say so are on the way.
-            self._wait_until_ms = now_ms + AGAIN_MS
+        if took:
+            self._barren_count = 0
+        else:
+            # What is missing here has ended at the donor, and the ops that say so are on the way;
+            # or the donor has it no more as it was written, and another one has.
+            self._donor_turn += 1
+            self._barren_count += 1
+            self._wait_until_ms = now_ms + min(AGAIN_MS * self._barren_count, LOST_MS)
         return took
 
-    def _donor(self, view: View) -> MemberId | None:
-        """Any member in sync will do; the master is spared while there are mirrors."""
-        donors = [member for member in views.in_sync_ids(view) if member != self.me]
-        donors = donors[1:] or donors
-        return donors[-1 - self._donor_turn % len(donors)] if donors else None
+    def _donors(self, view: View, has_state: bool) -> list[MemberId]:
+        """Whom to ask, in turn: any member in sync will do, the master is spared while there are
+        mirrors. What one in sync has lost may be whole at one that joins."""
+        in_sync = views.in_sync_ids(view)
+        donors = [member for member in reversed(in_sync) if member != self.me]
+        if has_state and self._is_in_sync:
+            donors += views.joining_ids(view)
+        return donors
 
     # --- Answers ------------------------------------------------------------------------
 
@@ -348,6 +446,9 @@ class Transfer:
             self._paced_ms = max(self._paced_ms, now_ms) + size * 1000 // self._bytes_per_s
         if fetch.first <= message.upto_sequence < fetch.last:
             self._left_over.append((message.upto_sequence + 1, fetch.last, True))
+        for first, last in () if self._is_in_sync else message.lost:
+            for piece in self.missing.within(first, last):
+                self.lost.add(*piece)
         wanted = tuple(self._wanted(message.entries, state))
         self.has_no_room = False
         if wanted:
@@ -395,10 +496,16 @@ class Transfer:
         self.lacking_changed = False
         return tuple(self.lacking)
 
-    def on_written(self, number: int) -> None:
+    def on_written(self, number: int) -> list[Range]:
+        """Frames of this write and all before are on disk. Returns what of them was damaged."""
+        mended: list[Range] = []
         while self._landing and self._landing[0][0] <= number:
             first, last = self._landing.popleft()[1]
-            self.missing.remove(first, last)
+            for piece in self.damaged.within(first, last):
+                mended.append(piece)
+                self._mended.add(*piece)
+            self._remove(first, last)
+        return mended
 
 
 def _pieces(entries: tuple[Entry, ...]) -> list[Range]:

@@ -55,6 +55,7 @@ class Watch:
         self._waits_for = ""
         """As it was told last."""
         self._late_ms = 0
+        self._damage_count = 0
         self._last_copies: dict[int, str] = {}
         self._copies_of = (-1, 0)
         """(index of the catalog, time) by which they were worked out."""
@@ -117,6 +118,8 @@ class Watch:
             disk_total=total,
             is_paused=self._has_lost_majority(now_ms),
             last_copies=tuple(self._find_last_copies(now_ms).values()),
+            damaged=tuple(self._find_damaged()),
+            damage_count=self._damage_since_last_look(),
             commit_ms=int(self._timings.take_longest() * 1000),
             late_ms=late_ms,
             failure_ms=engine.config.failure_ms,
@@ -139,6 +142,16 @@ class Watch:
             return self._store.store_bytes()
         except MirrorQError:
             return 0
+
+    def _find_damaged(self) -> list[str]:
+        """Names of the queues of whose copies here something is damaged."""
+        hosting, catalog = self._engine.hosting, self._engine.catalog
+        records = (catalog.queue(queue_id) for queue_id in (*hosting.mending, *hosting.broken))
+        return [record.name for record in records if record is not None]
+
+    def _damage_since_last_look(self) -> int:
+        before, self._damage_count = self._damage_count, self._engine.hosting.damage_count
+        return self._damage_count - before
 
     def _find_last_copies(self, now_ms: int) -> dict[int, str]:
         """Queues mastered here of which nobody else has a copy in sync, though some should."""

@@ -27,6 +27,8 @@ from mirrorq.watch import Watch
 
 DEADLINE_S = 60.0
 WELL = Measures(
+    damaged=(),
+    damage_count=0,
     now_ms=0,
     wall_ms=1_000_000,
     store_used=0,

@@ -24,6 +24,7 @@ from mirrorq.engine.petitions import Petitions
 from mirrorq.engine_events import (
     Ask,
     Committed,
+    Damaged,
     EngineEffects,
     EngineEvent,
     Forget,
@@ -76,6 +77,7 @@ from mirrorq.raft import (
     Received,
 )
 from mirrorq.replica import (
+    FrameDamaged,
     RingReceived,
     Undelivered,
     YieldAsked,
@@ -323,6 +325,9 @@ class Engine:
                 if isinstance(reply.reply, Deliver):
                     undelivered = Undelivered(reply.session, reply.reply)
                     self.hosting.post(reply.queue_id, undelivered)
+            case Damaged():
+                found = FrameDamaged(event.first, event.last, event.text)
+                self.hosting.post(event.queue_id, found)
             case WriteAll():
                 self.hosting.post_all(WriteAllOf())
             case Release():

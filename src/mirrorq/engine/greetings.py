@@ -43,6 +43,7 @@ class Greetings:
             self._endpoint,
             life.catalog.cluster,
             life.alarms,
+            life.hosting.broken,
         )
 
     def say(self, node: str) -> None:
@@ -65,7 +66,8 @@ class Greetings:
             # The very same as before, and nothing has changed here by which it is judged.
             assert peer.member is not None
             peer.heard_ms = now_ms
-            self._leadership.supervise(now_ms, Heard(peer.member, hello.unheard))
+            heard = Heard(peer.member, hello.unheard, hello.broken)
+            self._leadership.supervise(now_ms, heard)
             return
         text = doorkeeper.reason_against(hello, self._life.catalog, raft.voters)
         if text is not None:
@@ -86,7 +88,7 @@ class Greetings:
             return
         if raft.is_founded:
             doorkeeper.peers.greet(hello, seen)
-        self._leadership.supervise(now_ms, Heard(member, hello.unheard))
+        self._leadership.supervise(now_ms, Heard(member, hello.unheard, hello.broken))
 
     def _welcome(self, member: MemberId) -> None:
         """Another life of a peer has come: nothing of the one before, nothing told to it yet."""

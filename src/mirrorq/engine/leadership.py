@@ -56,7 +56,10 @@ class Leadership:
         self._life = life
         self._consensus = consensus
         self._holder = holder
-        self._supervisor = Supervisor(life.me, life.catalog, life.config, now_ms)
+        hosting = life.hosting
+        self._supervisor = Supervisor(
+            life.me, life.catalog, life.config, now_ms, lambda: hosting.broken
+        )
         self._probes = _Probes()
         self._changed = Changes()
         """What applied commands have changed and the supervisor is still to be told."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mirrorq.master.reign import Reign
 from mirrorq.messages import Browse, Browsed, Counts, Inquire
+from mirrorq.ranges import RangeSet
 
 __all__ = ["browsed", "counts"]
 
@@ -12,11 +13,17 @@ BROWSE_COUNT_MAX = 10_000
 
 
 def browsed(reign: Reign, body: Browse) -> Browsed:
-    """Live messages from a sequence on, as runs of one delivery count."""
-    state = reign.state
+    """Live messages from a sequence on that are whole here, as runs of one delivery count."""
+    state, withheld = reign.state, reign.delivery.withheld
     wanted = min(body.count_max, BROWSE_COUNT_MAX)
     found: list[tuple[int, int, int]] = []
-    for low, high in state.live.within(max(body.start, 1), state.next_sequence):
+    ranges = state.live.within(max(body.start, 1), state.next_sequence)
+    if withheld:
+        shown = RangeSet(ranges)
+        for piece in withheld:
+            shown.remove(*piece)
+        ranges = list(shown)
+    for low, high in ranges:
         first = low
         while first <= high and wanted > 0:
             count, last = state.count_run(first, min(high, first + wanted - 1))
@@ -33,7 +40,7 @@ def counts(reign: Reign, body: Inquire) -> Counts:
     delivery, state = reign.delivery, reign.state
     return Counts(
         body.request,
-        delivery.ready.count,
+        delivery.ready_count,
         delivery.unacknowledged,
         delivery.consumer_count,
         state.next_sequence,

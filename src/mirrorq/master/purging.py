@@ -61,7 +61,8 @@ class Purging:
             return
         first, last = max(body.first, 1), min(body.last, reign.state.next_sequence - 1)
         delayed = reign.delays.take(first, last)
-        ended = RangeSet((*reign.delivery.take_out(RangeSet(((first, last),))), *delayed))
+        taken = reign.delivery.take_out(RangeSet(((first, last),)))
+        ended = RangeSet((*taken, *reign.delivery.take_aside(first, last), *delayed))
         if ended:
             reign.log.propose(AckOp(tuple(ended)))
         self._settling.answer_purge(session, body.request, ended.count)

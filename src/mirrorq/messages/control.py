@@ -24,6 +24,8 @@ class Hello(Struct, frozen=True, gc=False):
     """Id of its cluster, 0 while it knows none: stores of other clusters are kept out."""
     alarms: tuple[str, ...] = ()
     """Names of those that are raised at the sender, for `nodes()` elsewhere."""
+    broken: tuple[int, ...] = ()
+    """Queues whose copies on the sender's disk cannot be read: it must lead none of them."""
 
 
 class Directory(Struct, frozen=True, gc=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from mirrorq.messages.identities import Range
 from mirrorq.messages.ops import Entry
 
 
@@ -123,7 +124,7 @@ class FetchFrames(Struct, frozen=True, gc=False):
 class FrameChunk(Struct, frozen=True, gc=False):
     """R7: frames of live messages with after_sequence < sequence <= upto_sequence.
 
-    Whatever is not among them in that span is not live at the sender.
+    Whatever is not among them in that span is not live at the sender, or not whole.
     """
 
     queue_id: int
@@ -132,6 +133,8 @@ class FrameChunk(Struct, frozen=True, gc=False):
     after_sequence: int
     upto_sequence: int
     entries: tuple[Entry, ...]
+    lost: tuple[Range, ...] = ()
+    """Of these, live at the sender, it has no whole frame, and nobody that it could ask."""
 
 
 class PackedChunk(Struct, frozen=True, gc=False):
@@ -144,6 +147,7 @@ class PackedChunk(Struct, frozen=True, gc=False):
     after_sequence: int
     upto_sequence: int
     run: bytes
+    lost: tuple[Range, ...] = ()
 
 
 _Common = (

@@ -18,10 +18,14 @@ docs/architecture.md lists the parts.
 
 from mirrorq.replica.core import Replica
 from mirrorq.replica.events import (
+    DAMAGE,
+    MENDED,
+    SET_ASIDE,
     CourierReplied,
     Declared,
     Defined,
     Fetching,
+    FrameDamaged,
     LeaseChanged,
     LinkLost,
     NeighboursChanged,
@@ -40,10 +44,14 @@ from mirrorq.replica.events import (
 )
 
 __all__ = [
+    "DAMAGE",
+    "MENDED",
+    "SET_ASIDE",
     "CourierReplied",
     "Declared",
     "Defined",
     "Fetching",
+    "FrameDamaged",
     "LeaseChanged",
     "LinkLost",
     "NeighboursChanged",

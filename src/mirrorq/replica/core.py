@@ -33,10 +33,14 @@ from mirrorq.policy import DEFAULT
 from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.replica.events import (
+    DAMAGE,
+    MENDED,
+    SET_ASIDE,
     CourierReplied,
     Declared,
     Defined,
     Fetching,
+    FrameDamaged,
     LeaseChanged,
     LinkLost,
     NeighboursChanged,
@@ -59,6 +63,7 @@ from mirrorq.ring import Ring
 from mirrorq.room import Room
 from mirrorq.tally import Tally
 from mirrorq.transfer import Transfer
+from mirrorq.view import is_in_sync
 
 __all__ = ["Replica"]
 
@@ -87,8 +92,11 @@ class Replica:
     ) -> None:
         self.me = me
         self.queue_id = queue_id
-        self.halted = ""
-        """Why this copy has stopped: an op of a version to come."""
+        self.broken = image.broken
+        """Why nothing can be made of what is on this disk: the copy takes part in nothing until a
+        view has it join, and then it begins anew."""
+        self.halted = image.broken and f"the copy here is damaged and is not used: {image.broken}"
+        """Why this copy has stopped: damage, or an op of a version to come."""
         self.state = QueueState() if image.state is None else QueueState.decode(image.state)
         self.room = room or Room()
         self.ring = Ring(
@@ -118,6 +126,8 @@ class Replica:
         self._wanted_room_ms: int | None = None
         """Since when there is no room for the next frame."""
         self._no_room_ms = NO_ROOM_MS
+        self._is_withholding = False
+        """Some messages were not to be handed out at the end of the last step."""
         self._is_ticking = False
         """At the end of the last step the ring had something to repeat."""
         self._writes = Writes(
@@ -137,7 +147,7 @@ class Replica:
             if not self._apply(0, entry):
                 break
         self.transfer.begin(self.state, RangeSet(image.lacking))
-        self.transfer.lacking_changed = False
+        self.transfer.note_damaged(image.damaged)
 
     # --- Queries ------------------------------------------------------------------------
 
@@ -191,6 +201,8 @@ class Replica:
         return out
 
     def _on_event(self, now_ms: int, event: ReplicaEvent) -> None:
+        if self.broken and not isinstance(event, ViewInstalled | Defined | Declared | Fetching):
+            return
         master = self.master
         match event:
             case RingReceived():
@@ -203,7 +215,11 @@ class Replica:
                     master.on_request(now_ms, event.request)
             case Persisted():
                 self.ring.on_persisted(event.number)
-                self.transfer.on_written(event.number)
+                for first, last in self.transfer.on_written(event.number):
+                    text = f"{_messages_text(first, last)} were fetched and are whole again"
+                    self.ring.out.notices.append((MENDED, text))
+            case FrameDamaged():
+                self._on_damage(now_ms, event)
             case ViewInstalled():
                 self._install(now_ms, event.view)
             case Defined():
@@ -287,7 +303,8 @@ class Replica:
             case TransferState():
                 self._take_state(now_ms, message)
             case FetchFrames():
-                if ring.in_sync:
+                if ring.is_member:
+                    # One that joins has what it has; who asks knows what it looks for.
                     ring.out.reads.append((sender, message))
             case FrameChunk():
                 self._take_chunk(now_ms, message)
@@ -298,6 +315,11 @@ class Replica:
         ring = self.ring
         if ring.view is not None and view.epoch <= ring.view.epoch:
             return
+        if self.broken:
+            if is_in_sync(view, self.me):
+                return  # It has nothing to lead or to vouch with, and says nothing.
+            self.broken = self.halted = ""
+            self._start_over()
         ring.install(view)
         self._wanted_room_ms, self._no_room_ms = None, NO_ROOM_MS
         self.transfer.forget()
@@ -447,25 +469,61 @@ class Replica:
         ring = self.ring
         self._look_for_room(now_ms)
         ring.complete = self.transfer.is_complete
-        if ring.is_member and not ring.in_sync and ring.repaired and ring.view is not None:
+        is_lacking = not ring.in_sync or bool(self.transfer.missing)
+        if is_lacking and ring.is_member and ring.repaired and ring.view is not None:
+            lost = self.transfer.lost.count
             wake = self.transfer.pursue(
                 now_ms,
                 ring.view,
                 ring.has_state and not self._wants_state(now_ms),
-                self.may_fetch,
+                self.may_fetch or ring.in_sync,
                 self.definition.ha_sync_batch_size,
                 out,
             )
             out.wake_at_ms = earliest(out.wake_at_ms, wake)
+            if ring.in_sync and self.transfer.lost.count > lost:
+                self._tell_of_lost()
         ring.settle(now_ms)
         received = ring.received
         self._apply_stable(now_ms)
         if self.master is not None:
+            if self.transfer.missing or self._is_withholding:
+                self._withhold(self.master)
             self.master.settle(now_ms)
             if ring.received != received:
                 ring.settle(now_ms)
             self._membership.count_in(now_ms, out, is_active=self.master.active)
             self._membership.move_slow_out(now_ms, out)
+
+    # --- Damage -------------------------------------------------------------------------
+
+    def _on_damage(self, now_ms: int, found: FrameDamaged) -> None:
+        """A frame was read that is not as it was written: what of it lives is fetched anew."""
+        if self.halted:
+            return
+        needed = self.state.needed(found.first, found.last)
+        for first, last in self.transfer.on_damage(now_ms, needed):
+            text = f"{_messages_text(first, last)} are damaged on this disk: {found.text}"
+            self.ring.out.notices.append((DAMAGE, text))
+
+    def _tell_of_lost(self) -> None:
+        first, last = self.transfer.lost.front()
+        count = self.transfer.lost.count
+        more = "" if count == last - first + 1 else f", {count} messages in all"
+        text = (
+            f"{_messages_text(first, last)}{more}: no member that could be asked has them whole. "
+            "They are set aside until one comes that has; the others are delivered"
+        )
+        self.ring.out.notices.append((SET_ASIDE, text))
+
+    def _withhold(self, master: Master) -> None:
+        """Nothing is handed out that cannot be read here."""
+        carried, transfer = self.state.carried, self.transfer
+        self._is_withholding = bool(transfer.missing)
+        master.delivery.withhold(
+            [piece for one in transfer.sought for piece in carried(*one)],
+            [piece for one in transfer.lost for piece in carried(*one)],
+        )
 
     def _apply_stable(self, now_ms: int) -> None:
         ring = self.ring
@@ -518,6 +576,10 @@ class Replica:
         mark_ms, write_ms = ring.mark_at_ms, self._writes.wake_at_ms(self.state)
         room_ms = now_ms + ROOM_LOOK_MS if ring.refused_bytes else None
         return earliest(wake, tick_ms, mark_ms, write_ms, master_ms, room_ms)
+
+
+def _messages_text(first: int, last: int) -> str:
+    return f"message {first}" if first == last else f"messages {first} to {last}"
 
 
 def _loss_text(promoted: PromotedOp) -> str:

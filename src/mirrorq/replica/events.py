@@ -18,10 +18,14 @@ from mirrorq.messages import (
 from mirrorq.policy import Definition
 
 __all__ = [
+    "DAMAGE",
+    "MENDED",
+    "SET_ASIDE",
     "CourierReplied",
     "Declared",
     "Defined",
     "Fetching",
+    "FrameDamaged",
     "LeaseChanged",
     "LinkLost",
     "NeighboursChanged",
@@ -38,6 +42,12 @@ __all__ = [
     "WriteAll",
     "YieldAsked",
 ]
+
+
+DAMAGE = "damage"
+MENDED = "mended"
+SET_ASIDE = "set aside"
+"""Kinds of notices about frames that are not as they were written."""
 
 
 class ViewInstalled(Struct, frozen=True, gc=False):
@@ -79,6 +89,15 @@ class TargetLinkLost(Struct, frozen=True, gc=False):
     """Between this node and the master of another queue something may be gone."""
 
     target: int
+
+
+class FrameDamaged(Struct, frozen=True, gc=False):
+    """A frame of these sequences was read from this disk, and is not there as it was written."""
+
+    first: int
+    last: int
+    text: str
+    """What was found."""
 
 
 class Fetching(Struct, frozen=True, gc=False):
@@ -149,6 +168,7 @@ ReplicaEvent = (
     | Defined
     | Declared
     | Fetching
+    | FrameDamaged
     | RingReceived
     | Requested
     | Persisted

@@ -18,11 +18,13 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from mirrorq.config import Config
+from mirrorq.courier import OutboxLoaded
 from mirrorq.engine import Engine
 from mirrorq.engine_events import (
     Answer,
     Ask,
     Committed,
+    Damaged,
     EngineEffects,
     EngineEvent,
     FromPeer,
@@ -36,6 +38,7 @@ from mirrorq.engine_events import (
     SessionClosed,
     SessionOpened,
 )
+from mirrorq.errors import StoreCorrupt
 from mirrorq.messages import (
     CatalogCommand,
     Data,
@@ -45,6 +48,7 @@ from mirrorq.messages import (
     FetchFrames,
     FrameChunk,
     MemberId,
+    Range,
     SessionId,
     SessionReply,
     SessionRequest,
@@ -572,15 +576,27 @@ class SimulatedCluster:
         if not effects.has_rest:
             return
         for peer, fetch in effects.reads:
-            self._send(node, [(peer, _chunk(node, fetch))])
+            chunk, damaged = _chunk(node, fetch)
+            self._send(node, [(peer, chunk)])
+            for error in damaged:
+                self._note_damage(node, fetch.queue_id, error)
         for load in effects.loads:
-            self._tell(node, packed(load, self._reader(node, load.queue_id)))
+            try:
+                self._tell(node, packed(load, self._reader(node, load.queue_id)))
+            except StoreCorrupt as error:
+                self._note_damage(node, load.queue_id, error)
+                nothing = OutboxLoaded(load.queue_id, load.target, load.number, 0, 0, b"")
+                self._tell(node, nothing)
         for answer in effects.answers:
             node.answers[answer.token] = answer
         for notice in effects.notices:
             self.note(f"{node.name}: {notice.text}")
         for peer in effects.probes:
             self._probe(node, peer)
+
+    def _note_damage(self, node: SimulatedNode, queue_id: int, error: StoreCorrupt) -> None:
+        assert error.span is not None
+        self._tell(node, Damaged(queue_id, *error.span, str(error)))
 
     def _reader(self, node: SimulatedNode, queue_id: int) -> Callable[..., list[bytes]]:
         """Frames of a queue on this node, as `shelf.Shelf` gives them."""
@@ -659,7 +675,12 @@ class SimulatedCluster:
             if not engine.may_deliver(reply, self.clock_ms(node)):
                 self._tell(node, NotSent(reply))
                 return
-            reply = self._filled(node, reply)
+            try:
+                reply = self._filled(node, reply)
+            except StoreCorrupt as error:
+                self._note_damage(node, reply.queue_id, error)
+                self._tell(node, NotSent(reply))
+                return
         replica = engine.replicas.get(reply.queue_id)
         master = replica.master if replica is not None else None
         if replica is not None and master is not None and master.reign == reply.epoch:
@@ -688,12 +709,18 @@ class SimulatedCluster:
         assert isinstance(deliver, Deliver)
         found: list[bytes] = []
         for piece in deliver.handouts:
+            first = piece.first
+            while first <= piece.last:
+                got = _frames(node, reply.queue_id, first, piece.last)
+                assert got, f"message {first} is handed out and not on the disk of {node.name}"
+                for entry in got:
+                    header = entry.header
+                    start = max(first - header.first_sequence, 0)
+                    stop = min(piece.last + 1 - header.first_sequence, header.count)
+                    found.append(self._codec.cut(entry.frame, start, stop))
+                    first = header.first_sequence + stop
+        for piece in deliver.handouts:
             self.handed_ms[reply.queue_id, piece.epoch, piece.number] = self.now_ms
-            for entry in _frames(node, reply.queue_id, piece.first, piece.last):
-                header = entry.header
-                start = max(piece.first - header.first_sequence, 0)
-                stop = min(piece.last + 1 - header.first_sequence, header.count)
-                found.append(self._codec.cut(entry.frame, start, stop))
         return replace(reply, reply=replace(deliver, frames=tuple(found)))
 
     def _tell_ports(self, node: SimulatedNode, change: MasterChange | MasterLinkLost) -> None:
@@ -772,37 +799,80 @@ def _frames(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[E
     found: list[Entry] = []
     while first <= last:
         end, shift = replica.state.staging.piece(first, last)
-        for entry in _stored(node, queue_id, first - shift, end - shift):
+        try:
+            stored = _stored(node, queue_id, first - shift, end - shift)
+        except StoreCorrupt:
+            if found:
+                return found
+            raise
+        for entry in stored:
             found.append(entry)
             if shift:
                 span = (first - shift, end - shift, shift)
                 stamp_us = replica.state.stamps.at(first) * 1000
                 frame = frames.shifted(entry.frame, *span, stamp_us)
                 found[-1] = Entry(frames.header(frame), None, frame)
+        if stored and stored[-1].header.last_sequence < end - shift:
+            return found
         first = end + 1
     return found
 
 
 def _stored(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[Entry]:
-    """Publish ops as they were written, as `shelf.Shelf` gives them."""
-    found = node.disk.read(queue_id, first, last)
+    """Publish ops as they were written, as `shelf.Shelf` gives them: up to the first damaged one.
+
+    Raises:
+        StoreCorrupt: that is the very first.
+    """
     replica = node.engine.replicas.get(queue_id) if node.engine is not None else None
     behind = replica.ring.behind(first, last) if replica is not None else []
-    if behind:
-        edge = behind[0].header.first_sequence
-        found = [entry for entry in found if entry.header.first_sequence < edge]
-    return found + behind
+    if not behind:
+        return node.disk.served(queue_id, first, last)
+    edge = behind[0].header.first_sequence
+    found = node.disk.served(queue_id, first, edge - 1) if first < edge else []
+    if len(found) < len(node.disk.read(queue_id, first, edge - 1)):
+        return found
+    return [entry for entry in found if entry.header.first_sequence < edge] + behind
 
 
-def _chunk(node: SimulatedNode, fetch: FetchFrames) -> FrameChunk:
-    """What a node answers to a transfer's question: a few frames at a time."""
-    entries = _stored(node, fetch.queue_id, fetch.after_sequence + 1, fetch.upto_sequence)
+def _chunk(node: SimulatedNode, fetch: FetchFrames) -> tuple[FrameChunk, list[StoreCorrupt]]:
+    """What a node answers to a transfer's question, as `bodies.chunk_of` does: a few frames at a
+    time, without those that are damaged."""
+    entries: list[Entry] = []
+    damaged: list[StoreCorrupt] = []
+    at = fetch.after_sequence + 1
+    while at <= fetch.upto_sequence:
+        try:
+            got = _stored(node, fetch.queue_id, at, fetch.upto_sequence)
+        except StoreCorrupt as error:
+            damaged.append(error)
+            at = max(error.span[1] if error.span else 0, at) + 1
+            continue
+        if not got:
+            break
+        entries += got
+        at = got[-1].header.last_sequence + 1
     if fetch.is_continued:
         entries = [e for e in entries if e.header.first_sequence > fetch.after_sequence]
     taken = tuple(entries[:CHUNK_FRAMES])
     is_last = len(taken) == len(entries)
     upto = fetch.upto_sequence if is_last else taken[-1].header.last_sequence
-    return FrameChunk(fetch.queue_id, fetch.epoch, fetch.number, fetch.after_sequence, upto, taken)
+    replica = node.engine.replicas.get(fetch.queue_id) if node.engine is not None else None
+    lost: list[Range] = []
+    if replica is not None and replica.ring.in_sync:
+        lost = replica.transfer.lost.within(fetch.after_sequence + 1, fetch.upto_sequence)
+    return (
+        FrameChunk(
+            fetch.queue_id,
+            fetch.epoch,
+            fetch.number,
+            fetch.after_sequence,
+            upto,
+            taken,
+            tuple(lost),
+        ),
+        damaged,
+    )
 
 
 def states(cluster: SimulatedCluster, queue_id: int) -> Mapping[str, bytes]:

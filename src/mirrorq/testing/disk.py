@@ -18,7 +18,9 @@ from mirrorq.effects import (
     RaftState,
     RaftWrite,
 )
+from mirrorq.errors import StoreCorrupt
 from mirrorq.messages import Entry, Range, first_incarnation
+from mirrorq.ranges import RangeSet
 
 NEAR = 64
 """A frame with a message is looked for so many sequences back before all are looked at."""
@@ -37,6 +39,10 @@ class QueueFiles:
     lacking: tuple[Range, ...] = ()
     stable: int = 0
     time_ahead_us: int = 0
+    damaged: dict[int, None] = field(factory=dict)
+    """Of `frames`, those of which a byte has changed since they were written, by key."""
+    is_state_damaged: bool = False
+    """The same of the checkpoint."""
 
     def apply(self, write: QueueWrite) -> None:
         if write.reset:
@@ -46,10 +52,12 @@ class QueueFiles:
         for entry in (*write.append, *write.fetched):
             if entry.payload is None:
                 self.frames[entry.header.first_sequence] = entry
+                self.damaged.pop(entry.header.first_sequence, None)
             else:
                 self.ops[entry.lsn] = entry
         if write.state is not None:
             self.state, self.state_lsn = write.state, write.state_lsn
+            self.is_state_damaged = False
             self.ops = {lsn: op for lsn, op in self.ops.items() if lsn > write.state_lsn}
         for first, last in write.release:
             gone = [
@@ -59,6 +67,7 @@ class QueueFiles:
             ]
             for key in gone:
                 del self.frames[key]
+                self.damaged.pop(key, None)
         if write.lacking is not None:
             self.lacking = write.lacking
         if write.stable is not None:
@@ -69,8 +78,13 @@ class QueueFiles:
     def _truncate(self, lsn: int) -> None:
         self.ops = {key: op for key, op in self.ops.items() if key <= lsn}
         self.frames = {key: op for key, op in self.frames.items() if op.lsn <= lsn}
+        self.damaged = {key: None for key in self.damaged if key in self.frames}
 
     def image(self, queue_id: int) -> QueueImage:
+        spans = [(key, self.frames[key].header.last_sequence) for key in self.damaged]
+        is_log_damaged = any(self.frames[key].lsn > self.state_lsn for key in self.damaged)
+        if self.is_state_damaged or is_log_damaged:
+            return QueueImage(queue_id, broken="a checkpoint or the log behind it is damaged")
         entries = [*self.ops.values(), *self.frames.values()]
         entries = [entry for entry in entries if entry.lsn > self.state_lsn]
         entries.sort(key=lambda entry: entry.lsn)
@@ -79,9 +93,10 @@ class QueueFiles:
             self.state,
             self.state_lsn,
             tuple(entries),
-            self.lacking,
+            tuple(RangeSet((*self.lacking, *spans))),
             self.stable,
             self.time_ahead_us,
+            tuple(sorted(spans)),
         )
 
 
@@ -154,10 +169,34 @@ class SimulatedDisk:
         found_near = [frames[sequence] for sequence in range(start, last + 1) if sequence in frames]
         return [entry for entry in found_near if entry.header.last_sequence >= first]
 
+    def served(self, queue_id: int, first: int, last: int) -> list[Entry]:
+        """Publish ops as `read` has them, up to the first that is damaged.
+
+        Raises:
+            StoreCorrupt: that is the very first.
+        """
+        found = self.read(queue_id, first, last)
+        files = self.queues.get(queue_id)
+        if files is None or not files.damaged:
+            return found
+        for index, entry in enumerate(found):
+            if entry.header.first_sequence in files.damaged:
+                if index:
+                    return found[:index]
+                error = StoreCorrupt(f"a byte of op {entry.lsn} has changed")
+                error.span = (entry.header.first_sequence, entry.header.last_sequence)
+                raise error
+        return found
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything of it is not as it was written."""
+        return any(one.damaged or one.is_state_damaged for one in self.queues.values())
+
     def backup(self) -> SimulatedDisk:
         """A copy as of now, to be restored later."""
         queues = {
-            queue_id: evolve(files, ops=dict(files.ops), frames=dict(files.frames))
+            queue_id: evolve(files, ops=dict(files.ops), frames=dict(files.frames), damaged={})
             for queue_id, files in self.queues.items()
         }
         copy = evolve(self, queues=queues, entries=list(self.entries))

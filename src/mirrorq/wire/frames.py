@@ -51,6 +51,7 @@ __all__ = [
     "payload",
     "pieces_of",
     "shifted",
+    "span",
     "split",
     "split_properties",
     "split_run",
@@ -74,6 +75,7 @@ _HEADER = struct.Struct("<4sBBHQQQQIIQQQqII")
 _FIELDS = struct.Struct("<5xBHQQQQIIQQQq8x")
 _SHAPE = struct.Struct("<5xBH32xI")
 _LENGTH = struct.Struct("<44xI")
+_SPAN = struct.Struct("<32xQI")
 _OFFSET = struct.Struct("<i")
 _TWO_OFFSETS = struct.Struct("<ii")
 _TERMS = struct.Struct("<QQ")
@@ -300,6 +302,12 @@ def stamp(
     if code:
         raise ValueError(f"the frame cannot be stamped: {_text(code)}")
     return stamped
+
+
+def span(frame: Frame) -> tuple[int, int]:
+    """Return first and last sequence of a checked publish frame."""
+    first, count = _SPAN.unpack_from(frame)
+    return first, first + count - 1
 
 
 def cut(frame: bytes, start: int, stop: int) -> bytes:
