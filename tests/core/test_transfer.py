@@ -289,17 +289,18 @@ def test_what_a_pass_left_over_is_asked_for_in_the_next() -> None:
 
 
 def test_a_silent_donor_is_replaced() -> None:
-    """Everything that it was asked for is asked of the next member."""
+    """Everything that it was asked for is asked of the next member, the master last."""
     transfer = _lacking(1, 3)
     asked = []
-    for now_ms in (0, FETCH_RETRY_MS - 1, FETCH_RETRY_MS, 2 * FETCH_RETRY_MS):
+    for now_ms in (0, FETCH_RETRY_MS - 1, *(n * FETCH_RETRY_MS for n in (1, 2, 3))):
         out = ReplicaEffects()
         transfer.pursue(now_ms, view(2, "abd", "c"), True, True, 10, out)
         asked += [(now_ms, to.node, *_spans([message])) for to, message in out.send]
     assert asked == [
         (0, "d", (1, 3)),
         (FETCH_RETRY_MS, "b", (1, 3)),
-        (2 * FETCH_RETRY_MS, "d", (1, 3)),
+        (2 * FETCH_RETRY_MS, "a", (1, 3)),
+        (3 * FETCH_RETRY_MS, "d", (1, 3)),
     ]
 
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
 from mirrorq import Node, connect
-from mirrorq.alarms import ADVICE, COPY_MS, GIB, QUIET_MS, Alarms, Measures
+from mirrorq.alarms import ADVICE, COPY_MS, DAMAGE_WELL_MS, GIB, QUIET_MS, Alarms, Measures
 from mirrorq.cli import main
 from mirrorq.demo.ports import free_ports
 from mirrorq.metrics import Collector
@@ -117,6 +117,17 @@ def test_a_short_pause_and_a_mirror_that_restarts_raise_nothing() -> None:
     assert world.step() == ["-last_copy"]
 
 
+def test_damage_that_was_mended_at_once_is_told() -> None:
+    """A frame was found and fetched between two looks: a disk that does so should be looked at.
+    Over some seconds after the last one, and not while something is damaged."""
+    world = World()
+    assert world.step(damage_count=1) == ["+damaged"]
+    assert world.step(damaged=("q",)) == []
+    for _ in range(DAMAGE_WELL_MS // STEP_MS):
+        assert world.step() == []
+    assert world.step() == ["-damaged"]
+
+
 @pytest.mark.parametrize("jump_ms", [5000, -5000])
 def test_a_clock_that_is_set(jump_ms: int) -> None:
     """Forwards or back: told once, over after a quiet minute; a drift is no jump."""
@@ -143,6 +154,7 @@ def test_texts_have_values_and_what_to_do() -> None:
             disk_total=1000,
             is_paused=True,
             last_copies=("a", "b", "c", "d", "e"),
+            damaged=("orders",),
             commit_ms=700,
             late_ms=800,
         )
@@ -151,6 +163,7 @@ def test_texts_have_values_and_what_to_do() -> None:
     assert "900 bytes in use, 90 % of store_bytes_max 1000" in texts["store_full"]
     assert "7 bytes free, fewer than 50" in texts["disk_low"]
     assert "of 'a', 'b', 'c' and 2 more" in texts["last_copy"]
+    assert "held of queue 'orders'" in texts["damaged"]
     assert "took 700 ms" in texts["slow_disk"]
     assert "800 ms late" in texts["starved"]
     for name, text in texts.items():
@@ -220,7 +233,7 @@ def test_who_votes_alone_has_not_lost_the_majority() -> None:
         assert watch._has_lost_majority(0) is is_lost
 
 
-def test_each_of_the_seven_is_told_everywhere(
+def test_each_of_them_is_told_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Status, log, metrics, command line and dashboard: each by its name, with what to do."""
@@ -236,6 +249,7 @@ def test_each_of_the_seven_is_told_everywhere(
             disk_free=1,
             is_paused=True,
             last_copies=("orders",),
+            damaged=("orders",),
             commit_ms=700,
             late_ms=900,
         )

@@ -122,7 +122,7 @@ def test_raw_parts_are_not_copied() -> None:
     [
         (m.Watermark(1, 2, 3), "92019403010203"),
         (m.Data(1, 2, 3, (ENTRIES[0],), 9), "9201960101020391" + "70" + "09"),
-        (m.Hello("a", 5, 6, True), "92019946a1610506c390a00090"),
+        (m.Hello("a", 5, 6, True), "92019a46a1610506c390a0009090"),
         (
             m.SessionRequest(1, 2, SESSION, 3, 4, m.Credit(0, 256)),
             "920197140102" + "93a66e6f64652d610311" + "0304" + "942300cd010000",

@@ -329,6 +329,23 @@ class SimulatedCluster:
         self.nodes[name].disk = disk
         self.note(f"wipe {name}{', an old copy is put in its place' if backup else ''}")
 
+    def damage(self, name: str, queue_id: int, first: int) -> None:
+        """A byte changes on a node's disk, in the frame that begins with this message."""
+        files = self.nodes[name].disk.queues[queue_id]
+        assert first in files.frames
+        files.damaged[first] = None
+        self.note(f"damage {name} queue {queue_id} frame {first}")
+
+    def damage_state(self, name: str, queue_id: int) -> None:
+        """The same in the checkpoint of a copy; whoever reads it is a process that starts."""
+        self.nodes[name].disk.queues[queue_id].is_state_damaged = True
+        self.note(f"damage {name} queue {queue_id} checkpoint")
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything on any disk is not as it was written."""
+        return any(node.disk.is_damaged for node in self.nodes.values())
+
     def pause(self, name: str, duration_ms: int) -> None:
         """SIGSTOP and SIGCONT: the process does nothing for a while, and does not know."""
         node = self.nodes[name]
