@@ -218,10 +218,17 @@ class Node(Administration):
         return Driver(engine, store, self._transport, self._on_notice)
 
     def _image(self, queue_id: int) -> QueueImage:
-        """A queue's copy on this disk, as far as anything can be made of it."""
+        """A queue's copy on this disk, as far as anything can be made of it.
+
+        Raises:
+            StoreCorrupt: nothing can, and there is no other node that may have one.
+        """
         try:
             image = self._store.load(queue_id)
         except StoreCorrupt as error:
+            known = {*self.peers, *recorded_endpoints(self._store.raft_image())}
+            if known <= {self.name}:
+                raise
             log.error(
                 "node %s: its copy of queue %d is damaged and is not used; it is taken anew from "
                 "another member that has one: %s",

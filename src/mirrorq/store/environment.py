@@ -514,7 +514,9 @@ class Environment:
         try:
             yield
         except Damaged as error:
-            found = StoreCorrupt(f"store {self.path}: {error}. {_RENEW}")
+            # A single frame is fetched from another member, and nobody has to do anything.
+            advice = "" if error.span else f". {_RENEW}"
+            found = StoreCorrupt(f"store {self.path}: {error}{advice}")
             found.span = error.span
             raise found from error
         except lmdb.Error as error:

@@ -332,7 +332,11 @@ class SimulatedCluster:
     def damage(self, name: str, queue_id: int, first: int) -> None:
         """A byte changes on a node's disk, in the frame that begins with this message."""
         files = self.nodes[name].disk.queues[queue_id]
-        assert first in files.frames
+        entry = files.frames[first]
+        at = frames.HEADER_SIZE + 4 * (entry.header.count + 1)
+        changed = bytearray(entry.frame)
+        changed[at] ^= 0x10
+        files.frames[first] = replace(entry, frame=bytes(changed))
         files.damaged[first] = None
         self.note(f"damage {name} queue {queue_id} frame {first}")
 

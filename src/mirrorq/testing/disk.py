@@ -18,9 +18,10 @@ from mirrorq.effects import (
     RaftState,
     RaftWrite,
 )
-from mirrorq.errors import StoreCorrupt
+from mirrorq.errors import ProtocolError, StoreCorrupt
 from mirrorq.messages import Entry, Range, first_incarnation
 from mirrorq.ranges import RangeSet
+from mirrorq.wire import frames
 
 NEAR = 64
 """A frame with a message is looked for so many sequences back before all are looked at."""
@@ -180,12 +181,16 @@ class SimulatedDisk:
         if files is None or not files.damaged:
             return found
         for index, entry in enumerate(found):
-            if entry.header.first_sequence in files.damaged:
+            if entry.header.first_sequence not in files.damaged:
+                continue  # nobody has changed it
+            try:
+                frames.check(entry.frame)
+            except ProtocolError as wrong:
                 if index:
                     return found[:index]
-                error = StoreCorrupt(f"a byte of op {entry.lsn} has changed")
+                error = StoreCorrupt(str(wrong))
                 error.span = (entry.header.first_sequence, entry.header.last_sequence)
-                raise error
+                raise error from None
         return found
 
     @property

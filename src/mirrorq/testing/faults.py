@@ -157,7 +157,7 @@ class Faults:
             node.late_ms = (0, 0)
             node.full_until_ms = node.no_room_until_ms = cluster.now_ms
         for name in cluster.nodes:
-            self._start(name)
+            self.start_node(name)
 
     @property
     def present(self) -> dict[str, SimulatedNode]:
@@ -165,7 +165,7 @@ class Faults:
         gone = self._members.retired if self._members is not None else {}
         return {name: node for name, node in self.cluster.nodes.items() if name not in gone}
 
-    def _start(self, name: str) -> None:
+    def start_node(self, name: str) -> None:
         if name in self.present:
             self.cluster.start(name)
 
@@ -217,7 +217,7 @@ class Faults:
     # --- Processes ----------------------------------------------------------------------
 
     def _restart_later(self, name: str) -> None:
-        self.cluster.after(self.random.choice((0, 10, 300, 1500, 4000)), self._start, name)
+        self.cluster.after(self.random.choice((0, 10, 300, 1500, 4000)), self.start_node, name)
 
     def _kill(self) -> None:
         kind, names = self._pick(("one", "one", "minority", "majority", *TARGETS[3:6]))
@@ -236,7 +236,7 @@ class Faults:
             if name in self.cluster.running:
                 self.counts["kill the only one in sync" if is_alone else "kill mirror"] += 1
                 self.cluster.kill(name)
-                self.cluster.after(4000 if is_alone else 600, self._start, name)
+                self.cluster.after(4000 if is_alone else 600, self.start_node, name)
 
     def _power_loss(self) -> None:
         """Everything that is not synced is lost on all nodes in one moment."""
@@ -255,7 +255,7 @@ class Faults:
             for _ in range(self.random.randint(2, 6)):
                 self.cluster.after(at_ms, self.cluster.kill, name)
                 at_ms += self.random.choice((1, 20, 100))
-                self.cluster.after(at_ms, self._start, name)
+                self.cluster.after(at_ms, self.start_node, name)
                 at_ms += self.random.choice((1, 20, 100, 400))
 
     def _pause(self, text: str, durations: Sequence[int]) -> None:
@@ -409,7 +409,7 @@ class Faults:
 
     def _replace_controller(self, name: str) -> None:
         self.cluster.nodes[name].is_failing = False
-        self._start(name)
+        self.start_node(name)
 
     def _wipe(self) -> None:
         """A store is lost, when that can lose nothing: everything else is well."""
@@ -425,14 +425,16 @@ class Faults:
     def _lose_store(self, name: str, text: str, backup: SimulatedDisk | None) -> None:
         if self._policies is not None:
             return  # one that wants a single copy may be under way: that copy would be lost
-        if len(self.present) < 3 or name not in self.present or not self._is_well():
+        if len(self.present) < 3 or name not in self.present or not self.is_well():
             return
+        if self.cluster.is_damaged:
+            return  # what is whole on this disk may be so nowhere else
         self.counts[text] += 1
         self.cluster.kill(name)
         self.cluster.wipe(name, backup)
         self._restart_later(name)
 
-    def _is_well(self) -> bool:
+    def is_well(self) -> bool:
         """All nodes run, are voters with the stores they have, and hold each queue in sync."""
         cluster = self.cluster
         present = self.present

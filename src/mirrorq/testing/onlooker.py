@@ -152,6 +152,9 @@ class Onlooker:
     _handed: dict[tuple[int, int, int], list[tuple[int, int, int]]] = field(factory=dict)
     """(queue, reign, priority) -> what was handed out: (number, first place, last place)."""
 
+    set_aside: dict[int, RangeSet] = field(factory=dict)
+    """Queue -> what a master had to set aside."""
+
     def on_start(self, node: str, images: Iterable[QueueImage]) -> None:
         """A node starts with what its disk holds."""
         for key in [key for key in self._copies if key[0] == node]:
@@ -172,6 +175,11 @@ class Onlooker:
     ) -> None:
         """A node has stepped, and with it these of its replicas: hold what they have applied
         against what others have."""
+        for queue_id in stepped:
+            replica = replicas.get(queue_id)
+            master = replica.master if replica is not None else None
+            for piece in master.delivery.aside if master is not None else ():
+                self.set_aside.setdefault(queue_id, RangeSet()).add(*piece)
         for write in writes:
             self._copy(node, write.queue_id).note(write)
             if write.reset and is_deleted(write.queue_id):
@@ -309,6 +317,9 @@ class Onlooker:
         given_out = self.given_out.setdefault(replica.queue_id, RangeSet())
         for piece in deliver.handouts:
             given_out.add(piece.first, piece.last)
+            aside = self.set_aside.get(replica.queue_id)
+            if aside is not None and aside.within(piece.first, piece.last):
+                continue  # nobody who could be asked had it whole: it comes late to its place
             if piece.first in replica.state.returned:
                 continue  # it may have been given back with a delay: it comes late to its place
             for run in replica.state.runs(piece.first, piece.last):

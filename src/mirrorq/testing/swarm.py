@@ -9,12 +9,13 @@ from collections import Counter
 from random import Random
 from typing import TypeVar
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from mirrorq.testing import checkers
 from mirrorq.testing.chain import Chain, Drain, unpaired
 from mirrorq.testing.clock_faults import ClockFaults
 from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.damage import ByteFaults
 from mirrorq.testing.fan import Fan, uneven
 from mirrorq.testing.faults import Faults
 from mirrorq.testing.fleeting import Fleeting
@@ -61,6 +62,8 @@ HOLD_SHARE = 0.15
 FLEETING_SHARE = 0.15
 CLIENT_SHARE = 0.25
 CLOCK_SHARE = 0.35
+FLIP_SHARE = 0.4
+"""Of the runs without policies and changes of members: those in which bytes change on disks."""
 UNCLEAN_SHARE = 0.2
 """Of the runs with policies and without dead letters: those that may promote who is not in sync."""
 DELAYS_MS = (0, 0, 60, 1500)
@@ -111,6 +114,7 @@ class Swarm:
         bulk: bool | None = None,
         clients: bool | None = None,
         clocks: bool | None = None,
+        flips: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None)."""
         self.seed = seed
@@ -193,6 +197,20 @@ class Swarm:
         if by_chance if clocks is None else clocks:
             own = Random(f"{seed} set")
             self.clocks = ClockFaults(self.cluster, own, self.faults.counts)
+        self.flips: ByteFaults | None = None
+        chance = Random(f"{seed} bytes")
+        may_flip = self.policies is None and self.members is None and count > 1
+        if may_flip and (is_plain and chance.random() < FLIP_SHARE if flips is None else flips):
+            # Frames below a checkpoint are what can change without breaking a whole copy.
+            self.cluster.config = evolve(self.cluster.config, checkpoint_ops=8)
+            self.flips = ByteFaults(
+                self.cluster,
+                chance,
+                self._queue_ids,
+                self.faults.counts,
+                self.faults.is_well,
+                self.faults.start_node,
+            )
         self.limits = checkers.LimitWatch(self.cluster)
 
     @property
@@ -280,6 +298,8 @@ class Swarm:
         self.faults.start()
         if self.clocks is not None:
             self.clocks.start()
+        if self.flips is not None:
+            self.flips.start()
         # What becomes due or comes back later may exceed a limit, as what is returned may.
         if self.policies is not None and not any(self.delays_ms):
             self._look()
@@ -336,6 +356,8 @@ class Swarm:
         self.faults.stop()
         if self.clocks is not None:
             self.clocks.stop()
+        if self.flips is not None:
+            self.flips.stop()
         cluster.run(LATE_MS)
         self.faults.end()
         for load in self._all_loads:

@@ -14,9 +14,11 @@ DATA_FILE = "data.mdb"
 
 def places_of(store: Path, body: bytes) -> list[int]:
     """Where a message's body lies in the data file: also in pages that are free by now."""
-    with (store / DATA_FILE).open("rb") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return list(_found(content, body))
+    with (
+        (store / DATA_FILE).open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        return list(_found(content, body))
 
 
 def _found(content: mmap.mmap, body: bytes) -> Iterator[int]:
