@@ -18,6 +18,7 @@ from mirrorq.testing.explore_search import PLANS, attempt, search
 from mirrorq.testing.mutations import MUTATIONS, mutation
 from raft import test_core
 from simulation import (
+    test_damage,
     test_dead_letters,
     test_lanes,
     test_limits,
@@ -133,6 +134,12 @@ SCENARIOS: dict[str, Scenario] = {
     "voters changed before an entry of the own term": Scenario(
         test_core.test_voters_change_only_after_an_entry_of_the_own_term, "own_term"
     ),
+    "lost message waited for": Scenario(
+        test_damage.test_a_joiner_comes_in_sync_though_a_message_is_lost, "until"
+    ),
+    "copy that cannot be read leads": Scenario(
+        test_damage.test_a_queue_waits_for_a_copy_that_can_be_read, "until"
+    ),
     "min-in-sync ignored": Scenario(
         test_promotion.test_min_in_sync_withholds_confirms_until_members_are_back, "min_in_sync"
     ),
@@ -172,6 +179,9 @@ SEEDS: dict[str, Seeds] = {
     "checkpoint without its state": Seeds(runs.store, "log_is_equal", 0, 3),
     "deleted queue's runs come back": Seeds(runs.store, "", 0, 3),
     "fetched frames not written": Seeds(runs.store, "messages_are_there", 0, 3),
+    "frames served unchecked": Seeds(runs.flips, "unexpected", 0, 20),
+    "damaged frame not fetched": Seeds(runs.flips, "no progress", 0, 20),
+    "awaited message overtaken": Seeds(runs.flips, "order", 0, 20),
     "others served beside a claim": Seeds(runs.holders, "claimed twice", 10, 40),
     "claim got beside others": Seeds(runs.holders, "acked at", 14, 40),
     "several consumers active at once": Seeds(runs.holders, "served beside the only one", 1, 10),

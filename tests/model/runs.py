@@ -143,6 +143,12 @@ def dead_letters(seed: int) -> str:
     return _of_swarm(Swarm(seed, chain=False, fan=False, dead_letters=True, is_short=True))
 
 
+def flips(seed: int) -> str:
+    """Whole clusters on whose disks bytes change."""
+    plain = {"policies": False, "members": False, "holders": False, "fleeting": False}
+    return _of_swarm(Swarm(seed, flips=True, chain=False, fan=False, is_short=True, **plain))
+
+
 def holders(seed: int) -> str:
     """One queue with leases and claims on 3 nodes, one active consumer in every other seed; its
     master is killed under them."""

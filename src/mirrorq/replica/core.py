@@ -216,7 +216,7 @@ class Replica:
             case Persisted():
                 self.ring.on_persisted(event.number)
                 for first, last in self.transfer.on_written(event.number):
-                    text = f"{_messages_text(first, last)} were fetched and are whole again"
+                    text = f"{_messages_text(first, last)} were damaged, were fetched and are whole again"
                     self.ring.out.notices.append((MENDED, text))
             case FrameDamaged():
                 self._on_damage(now_ms, event)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from attrs import define, field, fields
 
 from mirrorq.limits import Limit, limit_of
-from mirrorq.queue_state import REFUSED
 from mirrorq.queue_time import KEPT_US
+from mirrorq.queue_state import LOST, REFUSED
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
 from mirrorq.testing.cluster import SimulatedCluster
@@ -350,7 +350,8 @@ def undrained(cluster: SimulatedCluster, queue_id: int) -> list[str]:
         for producer in state.producers.values():
             if producer.highest - producer.settled <= UNSETTLED_COUNT:
                 allowed += OUTCOME_BYTES * len(producer.outcomes)
-        refusals = [o for p in state.producers.values() for o in p.outcomes if o[2] == REFUSED]
+        told = (o for p in state.producers.values() for o in p.outcomes)
+        refusals = [outcome for outcome in told if outcome[2] in (REFUSED, LOST)]
         allowed += sum(REFUSAL_BYTES + len(reason) for _, _, _, reason in refusals)
         if size > allowed:
             wrong.append(f"undrained: the empty state of {name} has {size} bytes, not {allowed}")

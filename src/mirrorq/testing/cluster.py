@@ -73,6 +73,8 @@ CHUNK_FRAMES = 4
 """Frames in one chunk of a transfer."""
 IDLE_STEPS_MAX = 10
 """After so many steps that nothing came for and that did not wait, it never ends."""
+UNREAD_STEPS_MAX = 30
+"""Frames that one node finds damaged one after the other, each in a step of its own."""
 CARRY_ENTRIES = (Data, FrameChunk, AppendRequest)
 """Messages with ops, frames or commands in them."""
 BEHIND_MS = 500
@@ -119,6 +121,8 @@ class SimulatedNode:
     run_scheduled: bool = False
     idle_steps: int = 0
     """Steps one after another for which nothing came, and that want the next one at once."""
+    unread_steps: int = 0
+    """Steps one after another in which it handed out something damaged."""
     wake_ms: int | None = None
     """When it wants to be stepped though nothing came."""
     timer_ms: int | None = None
@@ -549,8 +553,12 @@ class SimulatedCluster:
             self._change_contacts(node, effects.contacts)
         if effects.send_first:
             self._send(node, effects.send_first)
+        unread = self._note_unread(node, effects.replies)
         for reply in effects.replies:
-            self._reply(node, reply)
+            if isinstance(reply.reply, Deliver) and reply.queue_id in unread:
+                self._tell(node, NotSent(reply))
+            else:
+                self._reply(node, reply)
         for change in effects.changes:
             self._tell_ports(node, change)
         if effects.round or node.commits:
@@ -614,6 +622,32 @@ class SimulatedCluster:
             self.note(f"{node.name}: {notice.text}")
         for peer in effects.probes:
             self._probe(node, peer)
+
+    def _note_unread(self, node: SimulatedNode, replies: list[SessionReply]) -> list[int]:
+        """Queues of which something that is to be handed out now is damaged on this disk: nothing
+        of them is, or one consumer would be ahead of the other."""
+        unread: list[int] = []
+        if not node.disk.is_damaged:
+            node.unread_steps = 0
+            return unread
+        for reply in replies:
+            if isinstance(reply.reply, Deliver) and not reply.reply.frames:
+                try:
+                    self._filled(node, reply)
+                except StoreCorrupt as error:
+                    self._note_damage(node, reply.queue_id, error)
+                    unread.append(reply.queue_id)
+        self._judge_unread(node, is_unread=bool(unread))
+        return unread
+
+    def _judge_unread(self, node: SimulatedNode, *, is_unread: bool) -> None:
+        """What could not be read is not to be handed out again and again."""
+        node.unread_steps = node.unread_steps + 1 if is_unread else 0
+        if node.unread_steps == UNREAD_STEPS_MAX:
+            text = f"busy: {node.name} hands out without end what it cannot read"
+            self.onlooker.wrong.append(text)
+        if node.unread_steps >= UNREAD_STEPS_MAX:
+            self.pause(node.name, RETRY_MS)  # so that time passes
 
     def _note_damage(self, node: SimulatedNode, queue_id: int, error: StoreCorrupt) -> None:
         assert error.span is not None
@@ -696,12 +730,7 @@ class SimulatedCluster:
             if not engine.may_deliver(reply, self.clock_ms(node)):
                 self._tell(node, NotSent(reply))
                 return
-            try:
-                reply = self._filled(node, reply)
-            except StoreCorrupt as error:
-                self._note_damage(node, reply.queue_id, error)
-                self._tell(node, NotSent(reply))
-                return
+            reply = self._filled(node, reply)
         replica = engine.replicas.get(reply.queue_id)
         master = replica.master if replica is not None else None
         if replica is not None and master is not None and master.reign == reply.epoch:

@@ -97,6 +97,7 @@ class ByteFaults:
             return
         key = self._random.choice(keys)
         rest = [one for name in others if (one := disks[name]) is not None]
+        rest = [one for one in rest if not one.image(queue_id).broken]
         if any(key in one.frames and key not in one.damaged for one in rest):
             self._counts["changed byte in a frame"] += 1
             self._cluster.damage(victim, queue_id, key)
@@ -104,8 +105,8 @@ class ByteFaults:
     def _break_copy(self, queue_id: int, view: View) -> None:
         """A node ends, and starts again with a copy that it cannot read."""
         holders = self._holders(view)
-        if len(holders) < 2 or not self._is_well():
-            return
+        if len(holders) < 2 or self._cluster.is_damaged or not self._is_well():
+            return  # what is whole here may be so nowhere else
         victim = self._random.choice(holders)
         self._cluster.kill(victim)
         files = self._cluster.nodes[victim].disk.queues.get(queue_id)

@@ -177,9 +177,11 @@ class Onlooker:
         against what others have."""
         for queue_id in stepped:
             replica = replicas.get(queue_id)
-            master = replica.master if replica is not None else None
-            for piece in master.delivery.aside if master is not None else ():
-                self.set_aside.setdefault(queue_id, RangeSet()).add(*piece)
+            if replica is None or replica.master is None:
+                continue
+            for one in replica.transfer.lost:
+                for piece in replica.state.carried(*one):
+                    self.set_aside.setdefault(queue_id, RangeSet()).add(*piece)
         for write in writes:
             self._copy(node, write.queue_id).note(write)
             if write.reset and is_deleted(write.queue_id):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from mirrorq.testing.mutations import (
     clocks,
     consumers,
+    damage,
     holding,
     joining,
     leases,
@@ -35,6 +36,7 @@ __all__ = [
     "MUTATIONS",
     "clocks",
     "consumers",
+    "damage",
     "holding",
     "joining",
     "leases",
