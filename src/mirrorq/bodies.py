@@ -6,7 +6,7 @@ are on disk; one that straddles the edge of a range is cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -121,25 +121,26 @@ def _split_at(
 
 
 def chunk_of(
-    shelf: Shelf, fetch: FetchFrames, lost: tuple[Range, ...] = ()
-) -> tuple[PackedChunk, list[StoreCorrupt]]:
+    shelf: Shelf,
+    fetch: FetchFrames,
+    lost: tuple[Range, ...] = (),
+    on_damage: Callable[[StoreCorrupt], None] | None = None,
+) -> PackedChunk:
     """Answer a member that lacks bodies: frames after `after_sequence`, within the bytes asked for.
 
     Args:
         lost: what is known of those that are damaged everywhere.
-
-    Returns:
-        The answer without what is damaged here, and what that is.
+        on_damage: called with what is damaged here, which is not in the answer.
     """
     first, last = fetch.after_sequence + 1, fetch.upto_sequence
     read: list[memoryview] = []
-    damaged: list[StoreCorrupt] = []
     size, at = 0, first
     while at <= last and size < fetch.bytes_max:
         try:
             got = shelf.stored(fetch.queue_id, at, last, fetch.bytes_max - size)
         except StoreCorrupt as error:
-            damaged.append(error)
+            if on_damage is not None:
+                on_damage(error)
             if error.span is None:
                 break
             at = max(error.span[1], at) + 1
@@ -152,17 +153,14 @@ def chunk_of(
         size += sum(map(len, got))
         read += got
     upto = frames.span(read[-1])[1] if read and at <= last and size >= fetch.bytes_max else last
-    return (
-        PackedChunk(
-            fetch.queue_id,
-            fetch.epoch,
-            fetch.number,
-            fetch.after_sequence,
-            upto,
-            b"".join(read),
-            lost,
-        ),
-        damaged,
+    return PackedChunk(
+        fetch.queue_id,
+        fetch.epoch,
+        fetch.number,
+        fetch.after_sequence,
+        upto,
+        b"".join(read),
+        lost,
     )
 
 

@@ -17,6 +17,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from attrs import define, field
@@ -606,10 +607,8 @@ class Driver:
                 continue
             lost = replica.transfer.lost if replica.ring.in_sync else RangeSet()
             span = (fetch.after_sequence + 1, fetch.upto_sequence)
-            chunk, damaged = chunk_of(self._shelf, fetch, tuple(lost.within(*span)))
-            self._send([(node, chunk)])
-            for one in damaged:
-                self._note_damage(fetch.queue_id, one)
+            told = partial(self._note_damage, fetch.queue_id)
+            self._send([(node, chunk_of(self._shelf, fetch, tuple(lost.within(*span)), told))])
             return
 
     def _send(self, messages: list[tuple[str, object]]) -> None:

@@ -230,12 +230,15 @@ def test_a_damaged_dead_letter_arrives() -> None:
     world.until(lambda: is_whole(world, "a"))
 
 
-@pytest.mark.parametrize("seed", [5, 7, 11])
-def test_nothing_damaged_is_delivered_whatever_breaks(seed: int) -> None:
+def test_nothing_damaged_is_delivered_whatever_breaks() -> None:
     """Bytes change on disks under load and all other faults: every body that is delivered was
     published, in order, and what somebody has whole comes in the end."""
-    swarm = Swarm(seed, flips=True, policies=False, members=False, is_short=True)
-    report = swarm.run()
-    assert report.wrong == []
-    assert report.faults["changed byte in a frame"] > 0
-    assert any("are whole again" in line or "is whole again" in line for line in report.trace)
+    changed = mended = 0
+    for seed in range(4, 14):
+        swarm = Swarm(seed, flips=True, policies=False, members=False, is_short=True)
+        report = swarm.run()
+        assert report.wrong == [], seed
+        changed += report.faults.get("changed byte in a frame", 0)
+        mended += sum("whole again" in line for line in report.trace)
+    assert changed > 20
+    assert mended > 2

@@ -185,7 +185,8 @@ class Replica:
             self._on_event(now_ms, event)
         if not self.halted:
             self._settle(now_ms, out)
-        self._writes.make(now_ms, self.state, out)
+        if not self.broken:
+            self._writes.make(now_ms, self.state, out)
         master = self.master
         if master is not None:
             couriers = master.departures.couriers
@@ -216,7 +217,8 @@ class Replica:
             case Persisted():
                 self.ring.on_persisted(event.number)
                 for first, last in self.transfer.on_written(event.number):
-                    text = f"{_messages_text(first, last)} were damaged, were fetched and are whole again"
+                    named = _messages_text(first, last)
+                    text = f"{named} were damaged here, were fetched and are whole again"
                     self.ring.out.notices.append((MENDED, text))
             case FrameDamaged():
                 self._on_damage(now_ms, event)

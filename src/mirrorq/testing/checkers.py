@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from attrs import define, field, fields
 
 from mirrorq.limits import Limit, limit_of
-from mirrorq.queue_time import KEPT_US
 from mirrorq.queue_state import LOST, REFUSED
+from mirrorq.queue_time import KEPT_US
 from mirrorq.ranges import RangeSet
 from mirrorq.replica import Replica
 from mirrorq.testing.cluster import SimulatedCluster
