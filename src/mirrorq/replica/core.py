@@ -454,7 +454,7 @@ class Replica:
         It stands behind a message for which it has no room, and so never hears of the acks that
         come after it, which would make room. A state brings no bodies.
         """
-        since_ms = self._wanted_room_ms
+        since_ms = None if self.ring.in_sync else self._wanted_room_ms
         return since_ms is not None and now_ms - since_ms >= self._no_room_ms
 
     def _look_for_room(self, now_ms: int) -> None:
