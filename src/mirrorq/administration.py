@@ -7,7 +7,7 @@ by the new state.
 
 from __future__ import annotations
 
-import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -127,9 +127,9 @@ class Administration(ABC):
         self._administer(Synchronise(_checked_name(queue), True), timeout)
         if not wait:
             return
-        waiting, pause = Waiting(queue, on_progress), threading.Event()
+        waiting = Waiting(queue, on_progress)
         while not waiting.look(self.queues()):
-            pause.wait(LOOK_S)
+            time.sleep(LOOK_S)
 
     def cancel_sync(self, queue: str, *, timeout: float | None = 30) -> bool:
         """Have the mirrors of a queue fetch no more; they keep what they have.

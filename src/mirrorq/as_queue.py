@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from mirrorq.errors import Full, NoQuorum, QueueDown
+from mirrorq.waiting import take_back
 
 if TYPE_CHECKING:
     from mirrorq.message import Message
@@ -36,9 +37,8 @@ class QueueAdapter:
     def __init__(self, handle: MirroredQueue) -> None:
         self._handle = handle
         self._local = threading.local()
-        self._lock = threading.Lock()
-        self._open_count = 0
-        """Messages that got out through this adapter and are not done."""
+        self._open: deque[None] = deque()
+        """One for each message that got out through this adapter and is not done."""
 
     @property
     def is_shutdown(self) -> bool:
@@ -49,7 +49,7 @@ class QueueAdapter:
     def unfinished_tasks(self) -> int:
         """Messages that nobody is done with: what `join` waits for."""
         if self._handle._is_shut_for_gets:
-            return self._open_count
+            return len(self._open)
         counts = self._handle._counts()
         return counts.ready + counts.unacknowledged + counts.delayed
 
@@ -90,11 +90,20 @@ class QueueAdapter:
     def get(self, block: bool = True, timeout: float | None = None) -> bytes:
         """Take the next body; `task_done()` acks it."""
         _check_timeout(block, timeout)
-        message = self._handle.get(block, timeout)
-        self._taken.append(message)
-        with self._lock:
-            self._open_count += 1
-        return message.body
+        taken = self._taken
+        found: list[Message] = []
+        try:
+            self._handle._get_into(found, block, timeout)
+            body = found[0].body
+            taken += found
+            self._open.append(None)
+            return body
+        except BaseException:
+            # Interrupted: it comes again, and is not this thread's to be done with.
+            if found and take_back(taken, found[0]):
+                take_back(self._open, None)
+            self._handle._unsee(found)
+            raise
 
     def get_nowait(self) -> bytes:
         """`get` that does not wait for a message to be published."""
@@ -109,11 +118,10 @@ class QueueAdapter:
         """
         if not self._taken:
             raise ValueError("task_done() called too many times")
-        try:
-            self._taken.popleft().ack().result()
-        finally:
-            with self._lock:
-                self._open_count -= 1
+        settlement = self._taken[0].ack()
+        self._taken.popleft()
+        take_back(self._open, None)
+        settlement.result()
 
     def join(self) -> None:
         """Wait until everything in the queue has been taken and acked.

@@ -1,16 +1,17 @@
-"""Messages that a handle has fetched ahead: runs of chunks, not messages.
+"""Messages that a handle has fetched ahead.
 
 Callers take from the left, on their threads, and the host's thread adds and takes back on the
-right. A `Message` is made when a call takes it, so what goes back costs nothing for each message.
+right: each by one operation, under which a message goes from here into the caller's list, or stays.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice, repeat
 
-from mirrorq.message import Chunk, Message, Run, messages_in
+from mirrorq.message import Chunk, Message, Run, runs_of
+from mirrorq.waiting import take_back
 
 __all__ = ["Backlog"]
 
@@ -19,88 +20,63 @@ class Backlog:
     """In the order in which they came; from any thread."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self._messages: deque[Message] = deque()
+        self.count = self._messages.__len__
         """How many messages are here."""
-        self._runs: deque[Run] = deque()
-        """None of them empty, none of them anybody else's."""
-        self._lock = threading.Lock()
+        self.first = iter(self._messages.popleft, None)
+        """Takes the next one from the left. Raises IndexError when there is none."""
+        self._names: dict[tuple[int, int], Message] | None = None
+        """What is here by sequence and delivery count, since somebody asked; the host's."""
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """All of these, behind what is here."""
-        with self._lock:
-            for chunk in chunks:
-                if chunk.count:
-                    self._runs.append(Run(chunk, 0, chunk.count))
-                    self.count += chunk.count
+        self._names = None
+        for chunk in chunks:
+            self._messages.extend(map(Message, repeat(chunk), range(chunk.count)))
 
-    def take(self, count: int) -> list[Message]:
-        """The first ones, as many as there are up to `count`."""
-        if not self.count:
-            return []
-        with self._lock:
-            taken = self._take(count)
-        return messages_in(taken)
+    def take_into(self, found: list[Message], count: int) -> None:
+        """Add the first ones to a list, as many as there are up to `count`.
 
-    def take_one(self) -> Message | None:
-        """The first one, if there is one."""
-        if not self.count:
-            return None
-        lock = self._lock
-        lock.acquire()  # `with` costs twice as much
-        try:
-            if not self.count:
-                return None
-            run = self._runs[0]
-            place = run.start
-            run.start = after = place + 1
-            self.count -= 1
-            if after == run.stop:
-                self._runs.popleft()
-        finally:
-            lock.release()
-        return Message(run.chunk, place)
+        In C from one to the other: what is interrupted here leaves each message in one of them.
+        """
+        if self._messages:
+            try:
+                found += islice(self.first, count)
+            except IndexError:
+                return
 
-    def _take(self, count: int) -> list[Run]:
-        taken: list[Run] = []
-        while self._runs and count > 0:
-            run = self._runs[0]
-            if run.stop - run.start <= count:
-                self._runs.popleft()
-            else:
-                run = Run(run.chunk, run.start, run.start + count)
-                self._runs[0].start = run.stop
-            taken.append(run)
-            count -= run.stop - run.start
-            self.count -= run.stop - run.start
-        return taken
+    def put_back(self, taken: Sequence[Message]) -> None:
+        """What was taken last, before all that is here."""
+        self._messages.extendleft(reversed(taken))
+
+    def take_all(self, is_meant: Callable[[Message], bool]) -> list[Message]:
+        """Take out those of which this is true."""
+        self._names = None
+        return [
+            one for one in list(self._messages) if is_meant(one) and take_back(self._messages, one)
+        ]
 
     def shrink(self, keep: int) -> list[Run]:
         """Take out all but the first `keep`; in order."""
-        gone: list[Run] = []
-        with self._lock:
-            while (excess := self.count - keep) > 0:
-                run = self._runs[-1]
-                if run.stop - run.start <= excess:
-                    self._runs.pop()
-                else:
-                    run = Run(run.chunk, run.stop - excess, run.stop)
-                    self._runs[-1].stop = run.start
-                gone.append(run)
-                self.count -= run.stop - run.start
+        self._names = None
+        gone: list[Message] = []
+        take = self._messages.pop
+        while len(self._messages) > keep:
+            try:
+                gone.append(take())
+            except IndexError:
+                break
         gone.reverse()
-        return gone
+        return runs_of(gone)
 
     def take_out(self, sequence: int, delivery_count: int) -> Message | None:
         """This one delivery, if it is here."""
-        with self._lock:
-            for at, run in enumerate(self._runs):
-                place = sequence - run.chunk.first
-                if run.start <= place < run.stop and run.chunk.handout.count == delivery_count:
-                    del self._runs[at]
-                    if place + 1 < run.stop:
-                        self._runs.insert(at, Run(run.chunk, place + 1, run.stop))
-                    if run.start < place:
-                        self._runs.insert(at, Run(run.chunk, run.start, place))
-                    self.count -= 1
-                    return Message(run.chunk, place)
+        if self._names is None:
+            # After a change of master many are asked for at once, among many.
+            here = list(self._messages)
+            self._names = {(one.sequence, one.delivery_count): one for one in here}
+        found = self._names.pop((sequence, delivery_count), None)
+        if found is not None:
+            # A call may have taken it.
+            return found if take_back(self._messages, found) else None
         return None

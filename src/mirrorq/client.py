@@ -19,7 +19,7 @@ import itertools
 import logging
 import os
 import secrets
-import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -69,6 +69,7 @@ from mirrorq.security import Security, check_endpoints
 from mirrorq.shards import shard_name
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.transport import silence_of
+from mirrorq.waiting import Once, begin_thread
 
 if TYPE_CHECKING:
     from mirrorq.exchange import Exchange
@@ -84,6 +85,8 @@ log = logging.getLogger("mirrorq")
 
 SILENCE_MS = 2000
 """A call that waits longer for a cluster says in the log what that one waits for."""
+LOOK_S = 0.005
+"""How often who waits for a majority looks whether there is one."""
 CHECK_S = 0.1
 """How often who waits for an answer looks whether the client has been closed."""
 STATUS_S = 1.0
@@ -141,15 +144,18 @@ def connect(
     texts = _endpoints(endpoints)
     check_config(config)
     check_endpoints(texts, "connect to", insecure=insecure, security=security)
-    client = Client(
-        texts, config or Config(), insecure=insecure, security=security, timeout=timeout
-    )
+    client = Client.__new__(Client)
     try:
+        Client.__init__(
+            client, texts, config or Config(), insecure=insecure, security=security, timeout=timeout
+        )
         client._wait_connected(timeout)
+        return client
     except BaseException:
-        client.close()
+        # Who is interrupted in it leaves no connection behind.
+        if "_closing" in client.__dict__:
+            client.close()
         raise
-    return client
 
 
 def _pause_s(deadline_ms: int | None) -> float:
@@ -220,7 +226,8 @@ class Client(Administration):
         self._refusals = Refusals(self.endpoints, self._security)
         self._listeners.begin()
         self._driver.on_notice = self._listeners.tell
-        self._driver.thread.start()
+        self._closing = Once(self._close)
+        begin_thread(self._driver.thread)
 
     def __reduce__(self) -> tuple[object, ...]:
         given = (self.endpoints, self.config, self._insecure, self._timeout, self._security)
@@ -248,10 +255,12 @@ class Client(Administration):
 
         In a forked child it does nothing: the connection is the parent's.
         """
-        if os.getpid() != self._pid:
-            return
+        if os.getpid() == self._pid:
+            self._closing.run()
+
+    def _close(self) -> None:
         self._driver.stop(CLOSE_S)
-        self._listeners.close(1.0)
+        self._listeners.close(1.0, self._closing.callers)
 
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
         """Have a function called with what happens to this client, on a thread of its own:
@@ -276,12 +285,11 @@ class Client(Administration):
         driver = self._driver
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         silences = Inquiry(silence_of)
-        pause = threading.Event()
         while self.is_paused() or not driver.has_told or driver.unfounded:
             self._check_open()
             if self._is_late(deadline, silences):
                 raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
-            pause.wait(0.005)
+            time.sleep(LOOK_S)
 
     def wait_founded(self, timeout: float | None = None) -> None:
         """Wait until a node that knows a cluster serves this client, with a majority or not.
@@ -292,7 +300,6 @@ class Client(Administration):
         """
         driver = self._driver
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        pause = threading.Event()
         while not (driver.welcomed.is_set() and driver.has_told) or driver.unfounded:
             self._check_open()
             why = driver.unfounded
@@ -301,7 +308,7 @@ class Client(Administration):
                 raise NoQuorum(why)
             if deadline is not None and clock.now_ms() >= deadline:
                 raise NoQuorum(why or self._no_answer_text(timeout))
-            pause.wait(0.005)
+            time.sleep(LOOK_S)
 
     def _wait_connected(self, timeout: float | None) -> None:
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
@@ -595,7 +602,7 @@ class Client(Administration):
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         warn_ms: int | None = clock.now_ms() + SILENCE_MS
         while not call.done.wait(CHECK_S if timeout is None else min(CHECK_S, timeout)):
-            if not self._driver.thread.is_alive():
+            if not self._driver.is_running:
                 break
             if warn_ms is not None and clock.now_ms() >= warn_ms and self._driver.unfounded:
                 warn_ms = None

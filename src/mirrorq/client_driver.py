@@ -59,6 +59,7 @@ from mirrorq.transport import (
     SendLost,
     ServerMessage,
 )
+from mirrorq.waiting import Latch, run_host
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 log = logging.getLogger("mirrorq")
@@ -96,7 +97,7 @@ class Call:
     """A question that somebody waits for; it moves on with the client."""
 
     message: ClientCall
-    done: threading.Event = field(factory=threading.Event)
+    done: Latch = field(factory=Latch)
     send_count: int = 0
     answer: ClientAnswer | None = None
     on_answer: Callable[[ClientAnswer], None] | None = None
@@ -131,7 +132,7 @@ class ClientDriver:
         config: Config,
         security: Security | None = None,
     ) -> None:
-        self.welcomed = threading.Event()
+        self.welcomed = Latch()
         """Set while an entry node serves this client."""
         self.entry_node = ""
         """Name of the last that did."""
@@ -173,7 +174,10 @@ class ClientDriver:
         self._pulse = Pulse(config, random.random())
         self.on_notice: Callable[[Notice], None] = _ignore
         """Called on the thread: short."""
-        self.thread = threading.Thread(target=self._run, name="mirrorq-client", daemon=True)
+        self._ended = Latch()
+        self.thread = threading.Thread(
+            target=run_host, args=(self._run,), name="mirrorq-client", daemon=True
+        )
 
     # --- From other threads ---------------------------------------------------------------
 
@@ -190,8 +194,12 @@ class ClientDriver:
         """End the thread; what is open in handles is told that the client is closed."""
         self.is_stopping = True
         self._socket.wake()
-        if threading.current_thread() is not self.thread:
-            self.thread.join(timeout)
+        self._ended.wait(timeout)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread has not ended, or will begin in a moment."""
+        return not self._ended.is_set()
 
     # --- On the thread --------------------------------------------------------------------
 
@@ -236,10 +244,14 @@ class ClientDriver:
         try:
             while not self.is_stopping:
                 self._round()
-        except Exception as error:
+        except BaseException as error:
+            # Also what is no Exception, of a user's log handler: handles must not wait for ever.
             self.failure = error
             log.critical("client %s has stopped: %s", self._name, error, exc_info=True)
-        self._end()
+        try:
+            self._end()
+        finally:
+            self._ended.set()
 
     def _round(self) -> None:
         timeout_ms = self._timeout_ms()

@@ -96,6 +96,9 @@ class Config:
     """A message that is held unacknowledged for this long goes back, counted, and the consumer
     that held it is cancelled: it hangs, or lost the message."""
 
+    exit_flush_ms: int = _int(4000, 0)
+    """A process that ends with handles open waits so long for outcomes: of this process alone."""
+
     def __attrs_post_init__(self) -> None:
         if self.message_bytes_max + 4 * KIB > self.frame_bytes_max:
             raise ConfigError(

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Self
 
 from mirrorq.arguments import COUNT_MAX
@@ -14,6 +14,7 @@ from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
 from mirrorq.message import Chunk, Message, Run, names_of, runs_of
 from mirrorq.messages import HandOut
 from mirrorq.publisher import FIRST_S
+from mirrorq.waiting import Doorbell, Latch, begin_thread
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
@@ -27,6 +28,8 @@ WAIT_S = 1.0
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 """Delay of a message that its callback has failed on: doubled with each of its deliveries."""
+
+EXIT_TEXT = ". sys.exit() ends neither this consumer nor the process: cancel() does the former"
 
 
 def _check_prefetch(value: object) -> None:
@@ -65,9 +68,11 @@ class Consumer:
         self._exclusive = exclusive
         self._on_cancel = on_cancel
         self._buffer: deque[Message] = deque()
-        self._arrival = threading.Condition()
+        self._arrival = Doorbell()
         self._is_ended = False
-        self._stop = threading.Event()
+        self._is_begun = False
+        self._finished = Latch()
+        """Its thread has ended."""
         self._thread = threading.Thread(
             target=self._run, name=f"mirrorq-consumer-{number}", daemon=True
         )
@@ -89,21 +94,31 @@ class Consumer:
 
     @property
     def is_active(self) -> bool:
+        """Whether it takes messages: it was not cancelled, by nobody, and has not failed."""
         return not self._is_ended
 
     def cancel(self) -> None:
         """Stop. The message under way is finished; those not begun go back uncounted."""
-        done = threading.Event()
+        self._cancel(())
+
+    def _cancel(self, callers: Collection[int]) -> None:
+        """`callers`: threads that wait for this, which are not waited for."""
+        if not self._is_ended:
+            self._abandon().wait(WAIT_S)
+        self._end()
+        self._join(callers)
+
+    def _abandon(self) -> Latch:
+        """Have it stopped by the host's thread, whatever becomes of the caller."""
+        left = Latch()
 
         def leave() -> None:
             self._leave()
-            done.set()
+            self._end()
+            left.set()
 
-        if not self._is_ended:
-            self._handle._on_host(leave)
-            done.wait(WAIT_S)
-        self._end()
-        self._join()
+        self._handle._on_host(leave)
+        return left
 
     def __enter__(self) -> Self:
         return self
@@ -111,12 +126,13 @@ class Consumer:
     def __exit__(self, *_: object) -> None:
         self.cancel()
 
-    def _join(self) -> None:
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(WAIT_S)
+    def _join(self, callers: Collection[int]) -> None:
+        is_waited_for = threading.get_ident() == self._thread.ident or self._thread.ident in callers
+        if self._is_begun and not is_waited_for:
+            self._finished.wait(WAIT_S)
 
     def _start(self) -> None:
-        subscribed = threading.Event()
+        subscribed = Latch()
 
         def begin() -> None:
             self._handle._consumers[self.number] = self
@@ -139,7 +155,8 @@ class Consumer:
         self._begin()
 
     def _begin(self) -> None:
-        self._thread.start()
+        self._is_begun = True
+        begin_thread(self._thread)
 
     # --- The host's thread ----------------------------------------------------------------
 
@@ -165,8 +182,7 @@ class Consumer:
             chunk.held = bytearray(b"\1" * chunk.count)
             self._unsettled += chunk.count
             self._buffer.extend(chunk.messages(0, chunk.count))
-        with self._arrival:
-            self._arrival.notify()
+        self._arrival.ring()
 
     def reclaim(self, message: Message) -> Message | None:
         """Take the next delivery of a message out of the buffer, if it is there."""
@@ -192,7 +208,7 @@ class Consumer:
 
     def _refuse(self, why: str) -> None:
         self.refused = why
-        if self._thread.is_alive():
+        if self._is_begun:
             self._leave()
             self._cancelled()
 
@@ -205,22 +221,34 @@ class Consumer:
 
     def _end(self) -> None:
         self._is_ended = True
-        self._stop.set()
-        with self._arrival:
-            self._arrival.notify()
+        self._arrival.ring()
 
     # --- Its own thread -------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            with self._arrival:
-                while not self._has_message() and not self._is_ended:
-                    self._arrival.wait()
-            if self._is_ended:
-                return
+        try:
+            self._serve()
+        except BaseException:
+            log.critical(
+                "consumer %d of queue %s has failed: its messages go back",
+                self.number,
+                self._handle.name,
+                exc_info=True,
+            )
+            self._abandon()
+            self._end()
+            if self._on_cancel is not None:
+                self._handle._outcomes.call_back(self._on_cancel, self)
+        finally:
+            self._finished.set()
+
+    def _serve(self) -> None:
+        while not self._is_ended:
             message = self._next()
             if message is not None:
                 self._handle_one(message)
+            elif not self._has_message():
+                self._arrival.wait()
 
     def _has_message(self) -> bool:
         return bool(self._buffer)
@@ -237,14 +265,16 @@ class Consumer:
             message.ack()
         try:
             self._callback(message)
-        except Exception:
-            # Others are served meanwhile; where all fail, each waits longer every time.
+        except BaseException as error:
+            # Others are served meanwhile; where all fail, each waits longer every time. What is
+            # no Exception is treated alike: the thread is the consumer's, not the callback's.
             delay_s = pause_s(message.delivery_count)
             log.exception(
-                "a callback failed on message %d of queue %s; it comes again in %.1f s",
+                "a callback failed on message %d of queue %s; it comes again in %.1f s%s",
                 message.sequence,
                 message.queue,
                 delay_s,
+                EXIT_TEXT if isinstance(error, SystemExit) else "",
             )
             if not message._is_settled:
                 message.nack(delay=delay_s)

@@ -88,6 +88,7 @@ from mirrorq.transport.inbound import (
 )
 from mirrorq.transport.inbound import LinkDown as PeerLinkDown
 from mirrorq.transport.inbound import LinkUp as PeerLinkUp
+from mirrorq.waiting import Doorbell, Latch, run_host
 from mirrorq.watch import Watch
 from mirrorq.wire import frames
 from mirrorq.wire.messages import Part, decode, encode
@@ -207,8 +208,11 @@ class Driver:
         self._retry_at_ms = 0
         self._wake_at_ms: int | None = 0
         self._is_stopping = False
-        self._wake_event = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="mirrorq-node", daemon=True)
+        self._doorbell = Doorbell()
+        self._ended = Latch()
+        self.thread = threading.Thread(
+            target=run_host, args=(self._run,), name="mirrorq-node", daemon=True
+        )
 
     # --- From other threads -------------------------------------------------------------
 
@@ -222,7 +226,7 @@ class Driver:
         if self._transport is not None:
             self._transport.wake()
         else:
-            self._wake_event.set()
+            self._doorbell.ring()
 
     def call(self, function: Callable[[], None]) -> None:
         """Have a function called on the node thread."""
@@ -237,8 +241,12 @@ class Driver:
         """End the thread; what is open in handles is told that the node is closed."""
         self._is_stopping = True
         self.wake()
-        if threading.current_thread() is not self.thread:
-            self.thread.join(timeout)
+        self._ended.wait(timeout)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread has not ended, or will begin in a moment."""
+        return not self._ended.is_set()
 
     # --- On the node thread -------------------------------------------------------------
 
@@ -329,11 +337,18 @@ class Driver:
 
     def _run(self) -> None:
         try:
+            self._run_rounds()
+        finally:
+            self._ended.set()
+
+    def _run_rounds(self) -> None:
+        try:
             while not self._is_stopping:
                 self._round()
             self.post(WriteAll())
             self._round()
-        except Exception as error:
+        except BaseException as error:
+            # Also what is no Exception, of a user's log handler: handles must not wait for ever.
             self.failure = error
             log.critical("node %s has stopped: %s", self.engine.me.node, error, exc_info=True)
         try:
@@ -429,9 +444,7 @@ class Driver:
 
     def _wait(self, timeout_ms: int) -> None:
         if self._transport is None:
-            if timeout_ms > 0:
-                self._wake_event.wait(timeout_ms / 1000)
-            self._wake_event.clear()
+            self._doorbell.wait(timeout_ms / 1000)
             return
         for inbound in self._transport.poll(timeout_ms):
             self._on_inbound(inbound)

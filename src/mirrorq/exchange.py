@@ -77,15 +77,15 @@ class Exchange:
     def _begin(self) -> None:
         """In this process: a forked child has nothing of what its parent has open."""
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Held while a message is accepted: by all of its queues or by none."""
         self._handles: dict[int, MirroredQueue] = {}
         self._routes: dict[str, Routes] = {}
         self._asked: set[str] = set()
         """Exchanges that the host has been asked for: it knows them at once."""
         self._outcomes = Outcomes()
-        self._open_count = 0
-        """Publishes without an outcome; changed with the outcomes' lock held."""
+        self._open: dict[Gathering, None] = {}
+        """Publishes without an outcome."""
 
     @classmethod
     def declare(
@@ -253,7 +253,7 @@ class Exchange:
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
             check_callable("on_confirm", on_confirm)
-            confirmation._callbacks = [on_confirm]
+            confirmation._first = on_confirm
         return Letter(confirmation, routing_key, headers or {}, data, properties, terms, mandatory)
 
     def _accept(self, letter: Letter) -> MirroredQueue | None:
@@ -265,20 +265,28 @@ class Exchange:
             for handle in reached:
                 if not handle._publisher.takes(1, letter.size, len(letter.body)):
                     return handle
-            with self._outcomes.lock:
-                self._open_count += 1
-            gathering = Gathering(letter.confirmation, letter.mandatory, self._on_ended)
-            for handle in reached:
-                part = gathering.part(handle)
-                try:
-                    handle._publisher.accept_one(
-                        part, letter.body, letter.properties, letter.terms, False, None
-                    )
-                except MirrorQError as error:
-                    # Closed, because its queue was deleted; or a limit of that queue alone.
-                    gathering.end(handle, None, error)
-            gathering.end_one()
+            gathering = Gathering(
+                letter.confirmation, letter.mandatory, len(reached), self._on_ended
+            )
+            try:
+                self._open[gathering] = None
+                for handle in reached:
+                    self._put(handle, gathering, letter)
+                gathering.end_one()
+            except BaseException:
+                gathering.give_up()
+                raise
             return None
+
+    def _put(self, handle: MirroredQueue, gathering: Gathering, letter: Letter) -> None:
+        part = gathering.part(handle)
+        try:
+            handle._publisher.accept_one(
+                part, letter.body, letter.properties, letter.terms, False, None
+            )
+        except MirrorQError as error:
+            # Closed, because its queue was deleted; or a limit of that queue alone.
+            gathering.end(handle, None, error)
 
     def _learn(self) -> None:
         """Have what routing needs at hand, of the alternates too; may wait for the entry node."""
@@ -303,9 +311,8 @@ class Exchange:
             name = record.alternate
         return True
 
-    def _on_ended(self) -> None:
-        """With the outcomes' lock held."""
-        self._open_count -= 1
+    def _on_ended(self, gathering: Gathering) -> None:
+        self._open.pop(gathering, None)
         self._outcomes.notify()
 
     def _reached(self, key: str, headers: Mapping[str, Any]) -> list[MirroredQueue]:
@@ -371,9 +378,9 @@ class Exchange:
         Raises:
             Full: not within `timeout` seconds.
         """
-        if not self._outcomes.wait_for(lambda: not self._open_count, timeout):
+        if not self._outcomes.wait_for(lambda: not self._open, timeout):
             raise Full(
-                f"exchange {self.name!r}: {self._open_count} messages are still unconfirmed "
+                f"exchange {self.name!r}: {len(self._open)} messages are still unconfirmed "
                 f"after {timeout} s: wait again"
             )
         return True

@@ -12,6 +12,7 @@ from attrs import field, frozen
 from mirrorq.errors import MALFORMED
 from mirrorq.messages import ClientAnswer
 from mirrorq.routing import ExchangeRecord
+from mirrorq.waiting import Waiters
 
 __all__ = ["NEVER", "ExchangeWatch", "ExchangeWatches", "Seen"]
 
@@ -50,14 +51,11 @@ class ExchangeWatch:
         self.refusal = ""
         """Why this client may not know it: nothing more is asked."""
         self._again = again
-        self._changed = threading.Condition()
+        self._changed = Waiters()
 
     def wait(self, at_least: int, timeout: float) -> bool:
         """Wait until what is known is not older than this index of the catalog."""
-        if self._is_known(at_least):
-            return True
-        with self._changed:
-            return self._changed.wait_for(lambda: self._is_known(at_least), timeout)
+        return self._changed.wait_for(lambda: self._is_known(at_least), timeout)
 
     def _is_known(self, at_least: int) -> bool:
         return self.refusal != "" or (self.version != NEVER and self.index >= at_least)
@@ -65,20 +63,18 @@ class ExchangeWatch:
     def take(self, answer: ClientAnswer) -> None:
         """The entry node has answered."""
         if answer.error:
-            with self._changed:
-                self.refusal = answer.text
-                self._changed.notify_all()
+            self.refusal = answer.text
+            self._changed.notify()
             return
         try:
             seen = msgspec.json.decode(answer.data, type=Seen)
         except MALFORMED as error:
             log.error("exchange %s: the entry node's answer is no exchange: %s", self.name, error)
             return
-        with self._changed:
-            self.version, self.record = seen.version, seen.record
-            self.names, self.rings = seen.names, seen.rings
-            self.index = seen.index
-            self._changed.notify_all()
+        self.record, self.names, self.rings = seen.record, seen.names, seen.rings
+        # Last: who waits goes by these.
+        self.version, self.index = seen.version, seen.index
+        self._changed.notify()
         self._again(self)
 
 
@@ -92,7 +88,7 @@ class ExchangeWatches:
     def __init__(self, ask: Callable[[ExchangeWatch], None]) -> None:
         self._ask = ask
         self._watches: dict[str, ExchangeWatch] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def known(self, name: str, at_least: int, timeout: float) -> ExchangeWatch | None:
         """One exchange, not older than this index of the catalog; None: nothing came in time.
@@ -103,8 +99,9 @@ class ExchangeWatches:
         with self._lock:
             watch = self._watches.get(name)
             if watch is None:
-                watch = self._watches[name] = ExchangeWatch(name, self._ask)
+                watch = ExchangeWatch(name, self._ask)
                 self._ask(watch)
+                self._watches[name] = watch
         if not watch.wait(at_least, timeout):
             return None
         if watch.refusal:
@@ -122,5 +119,4 @@ class ExchangeWatches:
         return next((w.rings[queue_id] for w in self._all() if queue_id in w.rings), ())
 
     def _all(self) -> list[ExchangeWatch]:
-        with self._lock:
-            return list(self._watches.values())
+        return list(self._watches.values())

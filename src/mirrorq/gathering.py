@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -30,43 +30,44 @@ class Gathering:
     """The outcomes of one message in all the queues that it reaches, as one."""
 
     def __init__(
-        self, confirmation: Confirmation, mandatory: bool, on_ended: Callable[[], None]
+        self,
+        confirmation: Confirmation,
+        mandatory: bool,
+        count: int,
+        on_ended: Callable[[Gathering], None],
     ) -> None:
         self._confirmation = confirmation
         self._mandatory = mandatory
         self._on_ended = on_ended
-        self._lock = threading.Lock()
-        self._open_count = 1
-        """Parts that are open, and one for as long as parts are added."""
+        self._count = count + 1
+        """Parts, and one for as long as messages are put."""
+        self._ended = itertools.count(1)
+        """Counted by hosts' threads and by the user's: by one operation."""
         self._sequences: dict[str, int] = {}
         self._errors: dict[str, MirrorQError] = {}
 
     def part(self, handle: Reached) -> Part:
-        """One more outcome to wait for."""
-        with self._lock:
-            self._open_count += 1
+        """The outcome of one queue."""
         return Part(handle._outcomes, _tell=partial(self.end, handle))
 
     def end(self, handle: Reached, value: Any, error: MirrorQError | None) -> None:
         """One queue has an outcome. On the host's thread: short."""
-        with self._lock:
-            if error is None:
-                self._sequences[handle._queue_name] = value
-            elif not handle._is_deleted:
-                self._errors[handle.name] = error
+        if error is None:
+            self._sequences[handle._queue_name] = value
+        elif not handle._is_deleted:
+            self._errors[handle.name] = error
         self.end_one()
 
     def end_one(self) -> None:
-        """A part has ended, or the last one was added."""
-        with self._lock:
-            self._open_count -= 1
-            is_last = not self._open_count
-        if is_last:
-            outcomes = self._confirmation._outcomes
+        """A part has ended, or the last one was put."""
+        if next(self._ended) == self._count:
             error = self._error()
-            with outcomes.lock:
-                self._confirmation._finish(None if error else self._sequences, error)
-                self._on_ended()
+            self._confirmation._finish(None if error else self._sequences, error)
+            self._on_ended(self)
+
+    def give_up(self) -> None:
+        """The user was interrupted while it was put: nobody has its confirmation."""
+        self._on_ended(self)
 
     def _error(self) -> MirrorQError | None:
         errors = self._errors

@@ -6,20 +6,25 @@ the `session`, and the session's output into outcomes and messages. `publisher`,
 `settles` are the three ways through it: of puts, of messages, of acks.
 
 *Threads*: what is said to be the host's is touched by nobody else. An item in the inbox has its
-outcome from the host's thread; after `_is_closed`, which is set with the outcomes' lock held,
-nobody puts one in without looking.
+outcome from the host's thread. Who has put one in looks at `_is_closed` after that: the host's
+thread sets it before it looks for the last time.
+
+*Interrupts*: no lock is shared with a user's thread, which an exception may leave, or a signal
+handler call from, anywhere (`waiting`). A call has an effect by one `append`; what it would do
+after that, waking above all, the next call does, or `close`.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
-from mirrorq import settles
+from mirrorq import exit_flush, settles
 from mirrorq.confirmation import Settlement
 from mirrorq.errors import (
     AckRefused,
@@ -37,7 +42,7 @@ from mirrorq.message import Message, Run, messages_in, runs_of
 from mirrorq.messages import Counts, Deliver, SessionRequest
 from mirrorq.outcomes import Outcomes
 from mirrorq.publisher import Publisher
-from mirrorq.puts import ManyPut, PutRun
+from mirrorq.puts import ManyPut, OnePut, PutRun, runs_of_puts
 from mirrorq.receiver import Receiver, chunks_of
 from mirrorq.session import (
     Closed,
@@ -61,10 +66,12 @@ from mirrorq.settles import Acks, Settle
 from mirrorq.shards import split_name
 from mirrorq.staged import StagedPut
 from mirrorq.steps import StepPut, step_put
+from mirrorq.waiting import Latch, Once, take_back
 
 if TYPE_CHECKING:
     from mirrorq.config import Config
     from mirrorq.consumer import Consumer
+    from mirrorq.messages import SessionId
     from mirrorq.takers import Taker
 
 __all__ = ["ASK_S", "CLOSE_S", "FLUSH_S", "Answer", "Handle"]
@@ -92,6 +99,8 @@ class Answer:
 class Handle:
     """One handle, as its host and its own parts see it."""
 
+    _session_id: SessionId | None = None
+
     def _open(self, host: Host, declared: Declared, name: str) -> None:
         self.name = name
         self._shard: int | None
@@ -104,34 +113,44 @@ class Handle:
         self._pid = os.getpid()
         self._outcomes = self._own_outcomes()
         self._inbox: deque[Any] = deque()
-        """PutRun, ManyPut, Settle, or a function to be called on the host's thread."""
+        """OnePut, ManyPut, Settle, or a function to be called on the host's thread."""
         self._acks: deque[tuple[Message, Settlement]] = deque()
         """Beside it: acks of single messages, of which there may be many."""
-        self._is_woken = False
+        self._step_count = 0
+        """Steps that have begun, as far as they look into the inbox."""
+        self._woken_at = -1
+        """`_step_count` when the host was last woken: it is not woken twice for one step. Set
+        after that is done, to a number that no later step has."""
         self._is_shut = False
         """No puts any more; gets until the queue is empty."""
         self._is_shut_for_gets = False
         self._is_closing = False
         self._is_closed = False
-        """Set with the outcomes' lock held: nothing in the inbox has an outcome after it."""
+        """Set by the host's thread: what comes into the inbox after it has no outcome."""
         self._is_deleted = False
         """The queue is no more."""
         self._is_refused = False
         """The client's key does not allow it (any more)."""
         self._close_reason = ""
-        self._ended = threading.Event()
+        self._ended = Latch()
+        self._closing = Once(self._close)
         self._publisher = self._own_publisher()
         self._receiver = Receiver(self)
         self._consumers: dict[int, Consumer] = {}
         """Changed on the host's thread only."""
         self._takers: dict[int, Taker] = {}
         """Consumers that get no bodies; numbered with the others. On the host's thread only."""
-        self._consumer_number = 0
+        self._consumer_numbers = itertools.count(1)
         self._session: Session | None = None
         self._events_due: list[SessionEvent] = []
-        self._session_id = host.open_session(self, queue_id, declared.owner)
-        self._session = Session(self._session_id, queue_id, self._config)
-        host.wake(self._session_id)
+        self._session_id = session_id = host.open_session(self, queue_id, declared.owner)
+        self._session = Session(session_id, queue_id, self._config)
+        host.wake(session_id)
+        self._remember()
+
+    def _remember(self) -> None:
+        """A process that ends before this is closed waits for its outcomes."""
+        exit_flush.remember(self)
 
     def _own_config(self, host: Host) -> Config:
         return host.config
@@ -151,13 +170,13 @@ class Handle:
         session = self._session
         if session is None:
             self._events_due.extend(events)
-            return (), now_ms + 1
+            return (), None if self._is_closing else now_ms + 1
         if self._events_due or self._close_reason:
             events = [*self._events_due, *events]
             self._events_due = []
             if self._close_reason:
                 events.append(Closed(self._close_reason))
-        self._is_woken = False
+        self._step_count += 1
         is_deleted = any(isinstance(event, Closed) and event.deleted for event in events)
         self._is_deleted |= is_deleted
         is_cancelled = is_deleted or any(
@@ -193,43 +212,71 @@ class Handle:
 
     def _drain(self, session: Session) -> None:
         """Turn what users have called since the last step into calls of the session."""
-        inbox = self._inbox
         puts: list[PutRun | ManyPut] = []
         settled: list[Settle | Acks] = []
         functions: list[Callable[[], None]] = []
-        while inbox:
-            item = inbox.popleft()
-            kind = type(item)
-            if kind is PutRun:
-                self._publisher.take(item)
-                puts.append(item)
-            elif kind is ManyPut:
-                puts.append(item)
-            elif kind is StepPut:
-                # In the order of calls: what was put before it is stored before it.
-                self._publisher.offer(session, puts)
-                puts = []
-                self._offer_step(session, item)
-            elif kind is StagedPut:
-                session.put(item.batch())
-            elif kind is Settle:
-                settled.append(item)
-            else:
-                functions.append(item)
+        for kind, items in groupby(self._take_inbox(), type):
+            if kind is OnePut:
+                puts += self._taken_runs(list(items))
+                continue
+            for item in items:
+                if kind is ManyPut:
+                    self._publisher.count_taken(item)
+                    puts.append(item)
+                elif kind is StepPut:
+                    self._publisher.count_taken(item)
+                    # In the order of calls: what was put before it is stored before it.
+                    self._publisher.offer(session, puts)
+                    puts = []
+                    self._offer_step(session, item)
+                elif kind is StagedPut:
+                    self._publisher.count_taken(item)
+                    session.put(item.batch())
+                elif kind is Settle:
+                    item.take()
+                    if item.runs:
+                        settled.append(item)
+                    else:
+                        self._refuse_again(item)
+                else:
+                    functions.append(item)
         if puts:
             self._publisher.offer(session, puts)
-        if self._acks:
-            settled.append(self._take_acks())
+        self._publisher.correct()
+        if self._acks and (acks := self._take_acks()).runs:
+            settled.append(acks)
         if settled:
             self._offer_settles(session, settled)
         for function in functions:
             function()
+
+    def _take_inbox(self) -> list[Any]:
+        """What is in it now; a user may take out again what he has just put in."""
+        items: list[Any] = []
+        try:
+            items += islice(iter(self._inbox.popleft, None), len(self._inbox))
+        except IndexError:
+            return items
+        return items
+
+    def _refuse_again(self, item: Settle) -> None:
+        """All that it settles was settled before."""
+        item.settlement._finish(None, settles.error_of(item, SettleDone(None, (), "")))
+        self._outcomes.notify()
+
+    def _taken_runs(self, puts: list[OnePut]) -> list[PutRun]:
+        runs = runs_of_puts(puts)
+        for run in runs:
+            self._publisher.count_taken(run)
+        return runs
 
     def _take_acks(self) -> Acks:
         take = self._acks.popleft
         return Acks([take() for _ in range(len(self._acks))])
 
     def _offer_step(self, session: Session, item: StepPut) -> None:
+        for run in runs_of(item.messages):
+            run.chunk.take(run.start, run.stop)
         item.messages = self._settled_now(session, item.messages)
         session.put(step_put(item))
 
@@ -270,22 +317,20 @@ class Handle:
 
     def _end(self, outputs: list[Output], ended_count: int, ended_size: int) -> None:
         """Tell users' threads what has an outcome."""
-        with self._outcomes.lock:
-            puts = [output for output in outputs if isinstance(output, Stored | Failed)]
-            self._publisher.end(puts)
-            self._publisher.count -= ended_count
-            self._publisher.size -= ended_size
-            for output in outputs:
-                if isinstance(output, SettleDone):
-                    settles.finish(output)
-                elif isinstance(output, QueryDone):
-                    answer = output.token
-                    assert isinstance(answer, Answer)
-                    answer.reply = output.reply
-                    answer.is_done = True
-                elif isinstance(output, PutCredit):
-                    self._publisher.credit = output
-            self._outcomes.notify()
+        puts = [output for output in outputs if isinstance(output, Stored | Failed)]
+        self._publisher.end(puts)
+        self._publisher.note_over(ended_count, ended_size)
+        for output in outputs:
+            if isinstance(output, SettleDone):
+                settles.finish(output)
+            elif isinstance(output, QueryDone):
+                answer = output.token
+                assert isinstance(answer, Answer)
+                answer.reply = output.reply
+                answer.is_done = True
+            elif isinstance(output, PutCredit):
+                self._publisher.credit = output
+        self._outcomes.notify()
 
     def _take(self, session: Session, outputs: list[Output]) -> None:
         """Messages, and what became of them."""
@@ -350,24 +395,22 @@ class Handle:
         """End what is in the inbox; the first time also all who wait."""
         why = f"the handle on queue {self.name!r} is closed: {session.closed}"
         functions: list[Callable[[], None]] = []
-        with self._outcomes.lock:
-            is_first = not self._is_closed
-            self._is_closed = True
-            self._publisher.count = self._publisher.size = 0
-            while self._inbox:
-                item = self._inbox.popleft()
-                if isinstance(item, PutRun):
-                    for confirmation in item.confirmations:
-                        confirmation._finish(None, ConfirmUnknown(why))
-                elif isinstance(item, ManyPut | StepPut | StagedPut):
-                    item.confirmation._finish(None, ConfirmUnknown(why))
-                elif isinstance(item, Settle):
-                    settles.refuse([item], why)
-                else:
-                    functions.append(item)
-            if self._acks:
-                self._take_acks().refuse(why)
-            self._outcomes.notify()
+        is_first = not self._is_closed
+        self._is_closed = True
+        for item in self._take_inbox():
+            if isinstance(item, PutRun):
+                for confirmation in item.confirmations:
+                    confirmation._finish(None, ConfirmUnknown(why))
+            elif isinstance(item, OnePut | ManyPut | StepPut | StagedPut):
+                item.confirmation._finish(None, ConfirmUnknown(why))
+            elif isinstance(item, Settle):
+                settles.refuse([item], why)
+            else:
+                functions.append(item)
+        if self._acks:
+            self._take_acks().refuse(why)
+        self._publisher.end_all()
+        self._outcomes.notify()
         for function in functions:
             function()
         if not is_first:
@@ -383,7 +426,7 @@ class Handle:
         # Messages are not looked at by the collector: nothing here refers to them any more.
         self._consumers.clear()
         self._ended.set()
-        if self._close_reason:
+        if self._close_reason and self._session_id is not None:
             self._host.close_session(self._session_id)
 
     # --- Users' threads: what all calls share ---------------------------------------------
@@ -397,11 +440,12 @@ class Handle:
             why = "" if self._session is None else self._session.closed
             raise ShutDown(f"the handle on queue {self.name!r} is closed{why and ': ' + why}")
 
+    def _closed_text(self) -> str:
+        return f"the handle on queue {self.name!r} is closed"
+
     def _next_consumer(self) -> int:
         """A number for a consumer or a taker, of its own in this handle."""
-        with self._outcomes.lock:
-            self._consumer_number += 1
-            return self._consumer_number
+        return next(self._consumer_numbers)
 
     def _check_right(self, right: str) -> None:
         """What the key does not allow is refused here; a node would end the session."""
@@ -436,9 +480,10 @@ class Handle:
             raise ShutDown(f"the handle on queue {self.name!r} was shut down")
 
     def _wake(self) -> None:
-        if not self._is_woken:
-            self._is_woken = True
+        step_count = self._step_count
+        if self._woken_at != step_count and self._session_id is not None:
             self._host.wake(self._session_id)
+            self._woken_at = step_count
 
     def _why_not(self, otherwise: MirrorQError) -> MirrorQError:
         """The reason for a time-out."""
@@ -510,8 +555,8 @@ class Handle:
         assert isinstance(reply, Counts)
         return reply
 
-    def _take_one(self) -> Message | None:
-        """The next message that is here, if one is: the quickest way of a get."""
+    def _take_one(self, found: list[Message]) -> None:
+        """Take the next message that is here, if one is: the quickest way of a get."""
         if (
             self._is_shut_for_gets
             or self._is_closing
@@ -522,25 +567,33 @@ class Handle:
         ):
             # Not asked each time is the host: when it ends, it ends its handles.
             self._check_open_for_gets()
-        return self._receiver.take_one()
+        self._receiver.take_one(found)
+
+    def _unsee(self, found: Sequence[Message]) -> None:
+        """A call was interrupted before it has returned these."""
+        for source, messages in groupby(found, lambda message: message._chunk.handle):
+            source._receiver.put_back(list(messages))
+            source._on_host(source._drop_stale)
+
+    def _drop_stale(self) -> None:
+        if self._session is not None:
+            self._receiver.drop_stale(self._session)
 
     def _ack(self, message: Message) -> Settlement:
         """`Message.ack`: by far the most frequent way to settle."""
         chunk, place = message._chunk, message._index
         if os.getpid() != self._pid or chunk.settled[place]:
             return self._settle("ack", (message,))
-        chunk.settled[place] = 1
         settlement = Settlement(self._outcomes)
-        self._acks.append((message, settlement))
-        if not self._is_closed:
-            if not self._is_woken:
-                self._wake()
-            return settlement
-        # The host has looked for the last time, before or after this.
-        with self._outcomes.lock:
-            if not settlement.done():
-                why = AckRefused(f"the handle on queue {self.name!r} is closed")
-                settlement._finish(None, why)
+        pair = (message, settlement)
+        self._acks.append(pair)
+        chunk.settled[place] = 1
+        if self._is_closed:
+            # The host has looked for the last time, before or after this: then it has an outcome.
+            if take_back(self._acks, pair):
+                settlement._finish(None, AckRefused(self._closed_text()))
+        elif self._woken_at != self._step_count:
+            self._wake()
         return settlement
 
     def _settle(
@@ -556,17 +609,16 @@ class Handle:
         settlement = settlement or Settlement(self._outcomes)
         item = Settle(kind, messages, settlement, delay_ms, target)
         if not item.runs:
-            with self._outcomes.lock:
-                settlement._finish(None, settles.error_of(item, SettleDone(None, (), "")))
+            self._refuse_again(item)
             return settlement
         self._inbox.append(item)
+        item.mark()
         if not self._is_closed:
             self._wake()
             return settlement
         # The host has looked into the inbox for the last time, before or after this item.
-        with self._outcomes.lock:
-            if not settlement.done():
-                settles.refuse([item], f"the handle on queue {self.name!r} is closed")
+        if take_back(self._inbox, item):
+            settles.refuse([item], self._closed_text())
         return settlement
 
     # --- The end --------------------------------------------------------------------------
@@ -575,6 +627,17 @@ class Handle:
         session = self._session
         is_empty = not self._inbox and not self._acks
         return self._is_closed or (session is not None and session.is_idle and is_empty)
+
+    def _close(self) -> None:
+        """What `close` does, once, on a thread that nothing interrupts."""
+        raise NotImplementedError
+
+    def _abandon(self) -> None:
+        """Nobody will have this handle: who made it was interrupted."""
+        self._is_closing = True
+        exit_flush.forget(self)
+        if self._session_id is not None:
+            self._host.close_session(self._session_id)
 
     def _end_session(self) -> None:
         """Say good-bye to the master, then end what is open."""

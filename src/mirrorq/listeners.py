@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from mirrorq.arguments import check_callable
 from mirrorq.notice import Notice
@@ -38,6 +38,6 @@ class Listeners:
         for function in self._functions:
             self._callbacks.call_back(function, notice)
 
-    def close(self, timeout: float) -> None:
-        """Tell what is due, and end the thread."""
-        self._callbacks.close(timeout)
+    def close(self, timeout: float, callers: Collection[int] = ()) -> None:
+        """Tell what is due, and end the thread; `callers` wait for this, and are not waited for."""
+        self._callbacks.close(timeout, callers)

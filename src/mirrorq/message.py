@@ -136,6 +136,7 @@ class Chunk:
         "handout",
         "held",
         "settled",
+        "taken",
         "timestamp_us",
     )
 
@@ -156,7 +157,9 @@ class Chunk:
         self.count = count
         self.timestamp_us = timestamp_us
         self.settled = bytearray(count)
-        """1: that message is settled, or was only browsed."""
+        """1: that message is settled, or was only browsed: as its users know it."""
+        self.taken: bytearray | None = None
+        """1: the host's thread has taken what settles that message; None: of none of them."""
         self.held: bytearray | None = None
         """1: that message stands against its consumer's prefetch."""
         self._frame: frames.Frame | None = frame
@@ -182,6 +185,30 @@ class Chunk:
             self._properties = frames.split_properties(frame)
             self._bodies = frames.split(frame)
             self._frame = None
+
+    def take(self, start: int, stop: int) -> bytes:
+        """The host's thread takes what settles those at these places.
+
+        It alone knows what is settled: who was interrupted in an ack may ack once more.
+
+        Returns:
+            1 for each that it had taken before, 0 for the others.
+        """
+        if self.taken is None:
+            self.taken = bytearray(self.count)
+        before = bytes(self.taken[start:stop])
+        self.taken[start:stop] = b"\1" * (stop - start)
+        return before
+
+    def leave(self, index: int) -> None:
+        """What was to settle the one at this place has not: it is its user's again."""
+        self.settled[index] = 0
+        if self.taken is not None:
+            self.taken[index] = 0
+
+    def is_taken(self, index: int) -> bool:
+        """Whether the host's thread has taken what settles the one at this place."""
+        return self.taken is not None and bool(self.taken[index])
 
     def messages(self, start: int, stop: int) -> list[Message]:
         """The messages at these places."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,7 @@ from mirrorq.spawned import spawn
 from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.store import Store
 from mirrorq.transport import Transport
+from mirrorq.waiting import Once, begin_thread, is_host_thread
 from mirrorq.watch import ALARM, WAITS
 from mirrorq.whereabouts import Whereabouts
 from mirrorq.wire.ops import FrameCodec
@@ -66,6 +67,8 @@ log = logging.getLogger("mirrorq")
 
 HAND_OVER_MS = 2000
 """close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
+HAND_OVER_LOOK_S = 0.005
+"""How often it looks whether there are."""
 WARNINGS = (
     "loss",
     "copy dropped",
@@ -154,7 +157,6 @@ class Node(Administration):
         self.peers = whereabouts.peers
         self._endpoint = ""
         self._listeners = Listeners()
-        self._close_lock = threading.Lock()
         self._transport: Transport | None = None
         self._dashboard: Dashboard | None = None
         self.authority = None if security is None else Authority(security)
@@ -163,32 +165,38 @@ class Node(Administration):
         try:
             self._listen(whereabouts)
             self._driver = self._make_driver(witness, whereabouts.joins)
-        except BaseException:
+            self._calls = NodeCalls(name, self._driver, ", ".join(self.peers) or name)
+            self._overview = Overview(self._driver, self._store)
+            self._queues = NodeQueues(self._driver, self._calls, self._overview)
             if self._transport is not None:
-                self._transport.close()
-            self._store.close()
+                self._driver.entry = Entry(
+                    self._driver, self._transport, self.config, self._overview, self.authority
+                )
+            self._warn_of_two()
+            self._closing = Once(self._close)
+            begin_thread(self._driver.thread)
+            termination.end_with(self)
+            if dashboard is not None:
+                self._dashboard = self._show(dashboard, insecure)
+        except BaseException:
+            self._give_up()
             raise
-        self._calls = NodeCalls(name, self._driver, ", ".join(self.peers) or name)
-        self._overview = Overview(self._driver, self._store)
-        self._queues = NodeQueues(self._driver, self._calls, self._overview)
-        if self._transport is not None:
-            self._driver.entry = Entry(
-                self._driver, self._transport, self.config, self._overview, self.authority
-            )
-        self._warn_of_two()
-        self._driver.thread.start()
-        termination.end_with(self)
-        if dashboard is not None:
-            self._dashboard = self._show(dashboard, insecure)
+
+    def _give_up(self) -> None:
+        """Nobody will have this node: who made it was interrupted, or it cannot be made."""
+        parts = self.__dict__
+        if "_closing" in parts:
+            self.close()
+            return
+        if parts.get("_transport") is not None:
+            parts["_transport"].close()
+        if "_store" in parts:
+            parts["_store"].close()
 
     def _show(self, address: str, insecure: bool) -> Dashboard:
-        try:
-            from mirrorq.dashboard import Dashboard
+        from mirrorq.dashboard import Dashboard
 
-            return Dashboard(self, address, insecure=insecure)
-        except BaseException:
-            self.close()
-            raise
+        return Dashboard(self, address, insecure=insecure)
 
     def _listen(self, whereabouts: Whereabouts) -> None:
         address = whereabouts.to_bind(recorded_endpoints(self._store.raft_image()))
@@ -277,35 +285,38 @@ class Node(Administration):
         return self._calls.is_closed or self._driver.failure is not None
 
     def close(self) -> None:
-        """Hand masters over, stop, and close the store. Ends within 5 s. May be repeated."""
+        """Hand masters over, stop, and close the store. Ends within 5 s. May be repeated.
+
+        Interrupted it goes on by itself: called again it waits for the rest.
+        """
         self._calls.check_process()
-        with self._close_lock:
-            if self._calls.is_closed:
-                return
-            if self._dashboard is not None:
-                self._dashboard.close()
-            self._hand_over()
-            self._calls.close()
-            self._driver.stop(CLOSE_S)
-            self._listeners.close(1.0)
-            if self._transport is not None:
-                self._transport.close()
-            self._store.close()
+        self._closing.run()
+        if not is_host_thread():
             termination.forget(self)
+
+    def _close(self) -> None:
+        if self._dashboard is not None:
+            self._dashboard.close()
+        self._hand_over()
+        self._calls.close()
+        self._driver.stop(CLOSE_S)
+        self._listeners.close(1.0, self._closing.callers)
+        if self._transport is not None:
+            self._transport.close()
+        self._store.close()
 
     def _hand_over(self) -> None:
         """Give the lease up, say that this end is a shutdown, and let the catalog's leader
         find other masters for a moment."""
-        if self._transport is None or not self._driver.thread.is_alive():
+        if self._transport is None or not self._driver.is_running:
             return
         self._driver.call(lambda: self._driver.post(Release()))
         engine = self._driver.engine
         deadline = clock.now_ms() + HAND_OVER_MS
-        others = threading.Event()
         while clock.now_ms() < deadline and not self._calls.run(
             lambda: engine.has_left, 1.0, True
         ):
-            others.wait(0.005)
+            time.sleep(HAND_OVER_LOOK_S)
 
     @property
     def unfounded(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +17,7 @@ from mirrorq.engine_events import Answer
 from mirrorq.errors import MirrorQError, NoQuorum, ShutDown
 from mirrorq.messages import CatalogCommand
 from mirrorq.named_errors import named_error
+from mirrorq.waiting import Latch
 
 if TYPE_CHECKING:
     from mirrorq.driver import Driver
@@ -49,7 +51,7 @@ class NodeCalls:
         self._driver = driver
         self._others_text = others_text
         self._pid = os.getpid()
-        self._closed = threading.Event()
+        self._closed = Latch()
 
     # --- Whether calls are taken ----------------------------------------------------------
 
@@ -89,7 +91,7 @@ class NodeCalls:
         """
         if threading.current_thread() is self._driver.thread:
             return function()
-        done = threading.Event()
+        done = Latch()
         result = [default]
 
         def run() -> None:
@@ -100,7 +102,7 @@ class NodeCalls:
         waited = 0.0
         while not done.wait(min(0.05, timeout)) and waited < timeout:
             waited += 0.05
-            if not self._driver.thread.is_alive():
+            if not self._driver.is_running:
                 break
         return result[0]
 
@@ -135,7 +137,6 @@ class NodeCalls:
             pause_s: between two looks.
             is_told: who waits for the cluster is told what it lacks, after a moment.
         """
-        pause = threading.Event()
         warn_ms = clock.now_ms() + int(SILENCE_S * 1000)
         deadline_ms = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         while True:
@@ -148,7 +149,7 @@ class NodeCalls:
             if is_told and clock.now_ms() >= warn_ms:
                 is_told = False
                 self._warn()
-            pause.wait(pause_s)
+            time.sleep(pause_s)
 
     def command(self, command: CatalogCommand, timeout: float | None) -> Answer:
         """Have a catalog command done.
@@ -157,7 +158,7 @@ class NodeCalls:
             NoQuorum: nothing came of it in time.
         """
         self.check_open()
-        done = threading.Event()
+        done = Latch()
         answers: list[Answer] = []
         tokens: list[int] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from mirrorq import clock
@@ -12,6 +11,7 @@ from mirrorq.engine_events import SessionClosed
 from mirrorq.errors import ConfigError, PreconditionFailed
 from mirrorq.host import Declared
 from mirrorq.messages import DeclareQueue, DeclareShards, DeleteQueue, SessionId
+from mirrorq.waiting import Latch
 
 if TYPE_CHECKING:
     from mirrorq.driver import Driver
@@ -97,7 +97,7 @@ class NodeQueues:
 
     def _wait_served(self, queue_id: int, timeout: float | None) -> None:
         """A new queue: until its master has reported that it serves."""
-        served = threading.Event()
+        served = Latch()
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
 
         def is_over() -> bool:

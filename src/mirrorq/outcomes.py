@@ -1,17 +1,33 @@
-"""One handle's waiting and calling back: a lock and a condition for all of its outcomes, and
-one thread for all of its callbacks, started when the first is due."""
+"""One handle's waiting and calling back: what all who wait for its outcomes are told by, and one
+thread for all of its callbacks, started when the first is due.
+
+*Threads*: outcomes are noted on the host's thread, which waits for nobody here; see `waiting`.
+"""
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Callable
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable, Collection
+from queue import SimpleQueue
 from typing import Any
 
-__all__ = ["Outcomes"]
+from mirrorq.waiting import Latch, Waiters, begin_thread
+
+__all__ = ["Outcomes", "call_user"]
 
 log = logging.getLogger("mirrorq")
+
+
+def call_user(callback: Callable[..., object], *arguments: Any) -> None:
+    """Call what a user gave. Whatever it raises is logged, and ends nothing: `sys.exit()` and a
+    cancellation of asyncio are no `Exception`, and would end the thread of all callbacks."""
+    try:
+        callback(*arguments)
+    except BaseException:
+        log.exception("a callback raised")
 
 
 class Outcomes:
@@ -20,63 +36,69 @@ class Outcomes:
     def __init__(self, shard: int | None = None) -> None:
         self.shard = shard
         """The shard to whose handle they belong; None where that is none."""
-        self.lock = threading.Lock()
-        self._condition = threading.Condition(self.lock)
-        self._waiters = 0
+        self._waiters = Waiters()
         self.listeners: list[Callable[[], None]] = []
-        """Called at each `notify`, with the lock held: who waits without a thread."""
-        self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None]
-        self._calls = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._thread_lock = threading.Lock()
+        """Called at each `notify`: who waits without a thread."""
+        self.callbacks: dict[object, deque[Callable[[Any], object]]] = {}
+        """By outcome, what is to be called when it has ended."""
+        self._calls: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None]
+        self._calls = SimpleQueue()
+        self._seat = deque([None])
+        """Whoever has taken what is in it runs the calls: one thread at most."""
+        self._thread = 0
+        """Which that is, while one does."""
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until the condition holds; it is looked at after each `notify`."""
-        with self.lock:
-            self._waiters += 1
-            try:
-                return self._condition.wait_for(condition, timeout)
-            finally:
-                self._waiters -= 1
+        return self._waiters.wait_for(condition, timeout)
+
+    @property
+    def waiters(self) -> int:
+        """How many threads wait."""
+        return self._waiters.count
 
     def notify(self) -> None:
-        """Outcomes have come: with the lock held."""
-        if self._waiters:
-            self._condition.notify_all()
+        """Outcomes have come."""
+        if self._waiters.count:
+            self._waiters.notify()
         for listener in self.listeners:
             listener()
 
     def call_back(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Have a function called on the callback thread, in order."""
-        with self._thread_lock:
-            self._calls.put((callback, arguments))
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="mirrorq-callbacks", daemon=True
-                )
-                self._thread.start()
+        self._calls.put((callback, arguments))
+        self._ensure_thread()
 
-    def close(self, timeout: float) -> None:
-        """Run what is due and end the thread; a later `call_back` starts another."""
-        with self._thread_lock:
-            thread = self._thread
-            if thread is None:
-                return
-            self._calls.put(None)
-        if thread is not threading.current_thread():
-            thread.join(timeout)
+    def _ensure_thread(self) -> None:
+        if self._seat:
+            begin_thread(threading.Thread(target=self._run, name="mirrorq-callbacks", daemon=True))
+
+    def close(self, timeout: float, callers: Collection[int] = ()) -> None:
+        """Run what is due and end the thread; a later `call_back` starts another.
+
+        Args:
+            callers: threads that wait for this: they are not waited for.
+        """
+        if self._seat and self._calls.empty():
+            return
+        done = Latch()
+        self._calls.put((done.set, ()))
+        self._calls.put(None)
+        self._ensure_thread()
+        if self._thread not in (get_ident(), *callers):
+            done.wait(timeout)
 
     def _run(self) -> None:
-        while True:
-            call = self._calls.get()
-            if call is None:
-                with self._thread_lock:
-                    if self._calls.empty():
-                        self._thread = None
-                        return
-                continue
+        try:
+            self._seat.pop()
+        except IndexError:
+            return  # another thread was quicker
+        self._thread = get_ident()
+        while (call := self._calls.get()) is not None:
             callback, arguments = call
-            try:
-                callback(*arguments)
-            except Exception:
-                log.exception("a callback raised")
+            call_user(callback, *arguments)
+        self._thread = 0
+        self._seat.append(None)
+        if not self._calls.empty():
+            # It was put before the seat was free, by somebody who saw that it was taken.
+            self._run()

@@ -1,20 +1,25 @@
 """The way of a `put` into the session, and the bound on what is unconfirmed.
 
-User threads count what they put and append it to the handle's inbox; the host's thread packs
-what has come together, and takes off the count what has ended.
+User threads append what they put to the handle's inbox, and count it; the host's thread packs
+what has come together, and counts what it has taken and what has ended.
+
+*Interrupts*: a put has happened when it is in the inbox, by one operation, and else it has not. The
+users' counts are raised just before it, without a call in between, so that no other thread and no
+signal handler comes between them; should one do so all the same (a tracer does), the host's thread
+corrects them with its own.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mirrorq.confirmation import Confirmation
 from mirrorq.errors import Full, MirrorQError, ShutDown
-from mirrorq.puts import PACK_BYTES, PACK_COUNT, ManyPut, PutRun, finish, frames_of
+from mirrorq.puts import PACK_BYTES, PACK_COUNT, ManyPut, OnePut, PutRun, finish, frames_of
 from mirrorq.session import Failed, PutCredit, Session, Stored
 from mirrorq.timeouts import deadline_of, left_until
+from mirrorq.waiting import Present, take_back
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
@@ -57,27 +62,34 @@ def _check_size(size: int, bytes_max: int) -> None:
         )
 
 
+class Waiting:
+    """A call that waits for room."""
+
+    __slots__ = ("__weakref__", "why")
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        """Why, if it is the queue that has none; else ""."""
+
+
 class Publisher:
     """Everything of one handle that has to do with publishing."""
 
     def __init__(self, handle: Handle) -> None:
-        self.count = 0
-        """Messages without an outcome; like `size`, changed with the outcomes' lock held."""
-        self.size = 0
-        """Their bytes."""
         self.credit = PutCredit()
-        """What the queue's limit leaves this handle; set with the lock held."""
-        self._run: PutRun | None = None
-        """The last in the inbox, while puts may be added to it; with the lock held."""
+        """What the queue's limit leaves this handle."""
         self.is_held = False
         """Single puts need not wake the host's thread: it comes by itself (a shard's)."""
-        self._put_count = 0
-        self._put_size = 0
-        """Messages, and bytes of bodies, that were ever accepted."""
+        self._put_count = self._put_size = self._put_bytes = 0
+        """Messages, bytes of bodies and properties, and of bodies alone, that were ever put."""
+        self._taken_count = self._taken_size = self._taken_bytes = 0
+        """The same, of what the host's thread has taken."""
+        self._over_count = self._over_size = 0
+        """The same, of what has an outcome; the host's thread counts it."""
         self.is_curious = True
         """Whether the first put waits for the master's first word."""
-        self._waiting: dict[int, str] = {}
-        """Calls that wait for the queue to become shorter, and why."""
+        self._waiting: Present[Waiting] = Present()
+        """Calls that wait for room."""
         self._handle = handle
         self._config = handle._config
         self._outcomes = handle._outcomes
@@ -111,13 +123,29 @@ class Publisher:
         """
         _check_size(size, self._config.message_bytes_max)
 
+    @property
+    def count(self) -> int:
+        """Messages without an outcome."""
+        return self._put_count - self._over_count
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything has an outcome."""
+        return self._put_count <= self._over_count
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return self._put_size - self._over_size
+
     def has_room(self, count: int, size: int) -> bool:
         """Whether this much more may be unconfirmed. A call larger than the bound goes alone."""
-        if not self.count:
+        unconfirmed = self._put_count - self._over_count
+        if unconfirmed <= 0:
             return True
         config = self._config
         return (
-            self.count + count <= config.unconfirmed_count_max
+            unconfirmed + count <= config.unconfirmed_count_max
             and self.size + size <= config.unconfirmed_bytes_max
         )
 
@@ -131,7 +159,7 @@ class Publisher:
         ahead = self._handle._receiver.buffered
         return (
             self._put_count + count + ahead <= credit.count
-            and self._put_size + body_bytes <= credit.size
+            and self._put_bytes + body_bytes <= credit.size
         )
 
     @property
@@ -142,13 +170,12 @@ class Publisher:
     @property
     def ended_count(self) -> int:
         """How many of them have an outcome."""
-        return self._put_count - self.count
+        return self._over_count
 
     def on_taken(self) -> None:
         """A call has taken a message: a put that waits for the queue's limit may go on."""
         if self.credit.is_bounded and self._waiting:
-            with self._outcomes.lock:
-                self._outcomes.notify()
+            self._outcomes.notify()
 
     def takes(self, count: int, size: int, body_bytes: int) -> bool:
         """Whether this much more may be put now, by the handle's bounds and the queue's limit."""
@@ -168,7 +195,7 @@ class Publisher:
     @property
     def waits_for(self) -> str:
         """Why calls wait for the queue itself, "" when none does."""
-        return next((why for why in list(self._waiting.values()) if why), "")
+        return next((call.why for call in self._waiting.all() if call.why), "")
 
     def accept_one(
         self,
@@ -184,62 +211,51 @@ class Publisher:
         Nearly always there is, nobody bounds the queue, and the put before it still waits for the
         host's thread: that is what this is quick at.
         """
-        size = len(body) + len(properties)
+        body_bytes = len(body)
+        size = body_bytes + len(properties)
+        one = OnePut(confirmation, body, properties, terms)
         handle = self._handle
         config = self._config
-        lock = self._outcomes.lock
-        lock.acquire()  # `with` costs twice as much
-        try:
-            is_accepted = not (
-                self.count >= config.unconfirmed_count_max
-                or self.size + size > config.unconfirmed_bytes_max
-                or self.credit.is_bounded
-                or self.is_curious
-                or handle._is_shut
-                or handle._is_closed
-                or timeout is not None
-            )
-            if is_accepted:
-                self.count += 1
-                self.size += size
-                self._put_count += 1
-                self._put_size += len(body)
-                run = self._run
-                if (
-                    run is not None
-                    and run.terms is terms
-                    and run.size + size <= PACK_BYTES
-                    and len(run.bodies) < PACK_COUNT
-                ):
-                    if run.properties is not None:
-                        run.properties.append(properties)
-                    elif properties:
-                        run.join_properties([properties], 1)
-                    run.confirmations.append(confirmation)
-                    run.bodies.append(body)
-                    run.size += size
-                else:
-                    if run is not None:
-                        self.is_held = False  # a whole batch waits
-                    self._run = run = PutRun.of(confirmation, body, properties, terms)
-                    handle._inbox.append(run)
-        finally:
-            lock.release()
-        if not is_accepted:
-            alone = PutRun.of(confirmation, body, properties, terms)
-            self.accept(alone, 1, size, len(body), block, timeout)
-        elif not (self.is_held or handle._is_woken):
+        if (
+            self._put_count - self._over_count >= config.unconfirmed_count_max
+            or self._put_size - self._over_size + size > config.unconfirmed_bytes_max
+            or self.credit.is_bounded
+            or self.is_curious
+            or handle._is_shut
+            or timeout is not None
+        ):
+            self.accept(one, 1, size, body_bytes, block, timeout)
+            return
+        self._put_count += 1
+        self._put_size += size
+        self._put_bytes += body_bytes
+        handle._inbox.append(one)
+        if handle._is_closed:
+            self._take_back(one)
+        if handle._woken_at != handle._step_count and not (self.is_held and self._is_small):
             handle._wake()
 
-    def take(self, run: PutRun) -> None:
-        """The host's thread has it now: nothing is added any more."""
-        with self._outcomes.lock:
-            if self._run is run:
-                self._run = None
+    @property
+    def _is_small(self) -> bool:
+        """What waits for the host's thread is no whole batch."""
+        return (
+            self._put_count - self._taken_count < PACK_COUNT
+            and self._put_size - self._taken_size < PACK_BYTES
+        )
+
+    def _take_back(self, item: object) -> None:
+        """The handle is closed: the host's thread looks no more, or for the last time just now.
+
+        Raises:
+            ShutDown: nothing was put. Else the host's thread has it, and it ends unknown.
+        """
+        handle = self._handle
+        if take_back(handle._inbox, item):
+            raise ShutDown(f"the handle on queue {handle.name!r} is closed")
 
     def accept(
         self,
-        item: PutRun | ManyPut | StepPut,
+        item: OnePut | ManyPut | StepPut,
         count: int,
         size: int,
         body_bytes: int,
@@ -263,19 +279,23 @@ class Publisher:
         while True:
             if not self.takes(count, size, body_bytes):
                 self.wait_for_room(count, size, body_bytes, block, left_until(deadline))
-            with self._outcomes.lock:
-                if handle._is_closed or handle._is_shut:
-                    what = "closed" if handle._is_closed else "shut down: it takes no puts"
-                    raise ShutDown(f"the handle on queue {handle.name!r} is {what}")
-                if not self.has_credit(count, body_bytes):
-                    continue  # another thread was quicker
-                self.count += count
-                self.size += size
-                self._put_count += count
-                self._put_size += body_bytes
-                self._run = None
-                handle._inbox.append(item)
-            break
+            if handle._is_closed or handle._is_shut:
+                what = "closed" if handle._is_closed else "shut down: it takes no puts"
+                raise ShutDown(f"the handle on queue {handle.name!r} is {what}")
+            if not self.has_credit(count, body_bytes):
+                continue  # another thread was quicker
+            self._append(item, count, size, body_bytes)
+            return
+
+    def _append(self, item: object, count: int, size: int, body_bytes: int) -> None:
+        """It is accepted when it is in the inbox."""
+        handle = self._handle
+        self._put_count += count
+        self._put_size += size
+        self._put_bytes += body_bytes
+        handle._inbox.append(item)
+        if handle._is_closed:
+            self._take_back(item)
         handle._wake()
 
     def accept_free(self, item: StepPut | StagedPut, block: bool = True) -> None:
@@ -289,15 +309,9 @@ class Publisher:
             if not self._outcomes.wait_for(may_go_on, None if block else 0):
                 raise self._full(item.count, item.size, 0)
             handle._check_open_for_puts(right="")
-            with self._outcomes.lock:
-                if handle._is_closed or not self.has_room(item.count, item.size):
-                    continue
-                self.count += item.count
-                self.size += item.size
-                self._put_count += item.count
-                self._run = None
-                handle._inbox.append(item)
-            handle._wake()
+            if handle._is_closed or not self.has_room(item.count, item.size):
+                continue
+            self._append(item, item.count, item.size, 0)
             return
 
     def wait_for_room(
@@ -305,17 +319,19 @@ class Publisher:
     ) -> None:
         """Wait until so much more may be put; arguments and errors as of `accept`."""
         handle = self._handle
-        key = threading.get_ident()
-        self._waiting[key] = self._queue_full_text(count, body_bytes)
+        call = Waiting(self._queue_full_text(count, body_bytes))
+        if block:
+            handle._wake()  # the host's thread corrects the counts
 
         def may_go_on() -> bool:
             has_room = self.takes(count, size, body_bytes)
             return has_room or handle._is_shut or handle._is_closed
 
         try:
+            self._waiting.add(call)
             in_time = self._outcomes.wait_for(may_go_on, timeout if block else 0)
         finally:
-            del self._waiting[key]
+            self._waiting.leave(call)
         if not in_time:
             full = self._full(count, size, body_bytes)
             raise handle._why_not(full) if block else full
@@ -348,7 +364,7 @@ class Publisher:
             NoQuorum, QueueDown, Full: not in time, and why.
         """
         handle = self._handle
-        if not self._outcomes.wait_for(lambda: not self.count or handle._is_closed, timeout):
+        if not self._outcomes.wait_for(lambda: self.is_over or handle._is_closed, timeout):
             raise handle._why_not(
                 Full(
                     f"queue {handle.name!r}: {self.count} messages are still unconfirmed after "
@@ -362,13 +378,39 @@ class Publisher:
 
     # --- The host's thread ----------------------------------------------------------------
 
+    def count_taken(self, item: PutRun | ManyPut | StepPut | StagedPut) -> None:
+        """It has left the inbox."""
+        self._taken_count += item.count
+        self._taken_size += item.size
+        self._taken_bytes += item.own_bytes
+
+    def correct(self) -> None:
+        """Where nothing waits, what users have counted is what was taken."""
+        inbox = self._handle._inbox
+        # No call from here on: no put of another thread comes between.
+        if not inbox and (
+            self._put_count != self._taken_count or self._put_size != self._taken_size
+        ):
+            self._put_count = self._taken_count
+            self._put_size = self._taken_size
+            self._put_bytes = self._taken_bytes
+
+    def note_over(self, count: int, size: int) -> None:
+        """So many messages have an outcome."""
+        self._over_count += count
+        self._over_size += size
+
+    def end_all(self) -> None:
+        """The handle is closed: everything has an outcome."""
+        self._over_count, self._over_size = self._put_count, self._put_size
+
     def offer(self, session: Session, items: Sequence[PutRun | ManyPut]) -> None:
         """Pack what was put since the last step."""
         for put in frames_of(items, self._config.frame_bytes_max):
             session.put(put)
 
     def end(self, outcomes: Sequence[Stored | Failed]) -> None:
-        """Note outcomes; with the outcomes' lock held."""
+        """Note outcomes."""
         ended: list[Confirmation] = []
         for outcome in outcomes:
             ended += finish(outcome)

@@ -7,10 +7,12 @@ one if it fits, so that it is stored whole or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import Protocol, runtime_checkable
 
 from attrs import define, field
+from msgspec import Struct
 
 from mirrorq.confirmation import Confirmation
 from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
@@ -28,13 +30,18 @@ MESSAGE_OVERHEAD = 8
 """Offsets of one message in both columns."""
 
 
+class OnePut(Struct, eq=False, gc=False):
+    """One `put`, in the inbox. The collector does not look at it: many wait, for a moment only."""
+
+    confirmation: Confirmation
+    body: bytes
+    properties: bytes
+    terms: Terms
+
+
 @define(eq=False)
 class PutRun:
-    """Single puts that wait together, in the inbox: what leaves as one frame.
-
-    Columns and no object for each put: they are made on users' threads, one after another, and
-    whoever drains the inbox takes them as they are.
-    """
+    """Single puts that waited together in the inbox, as columns: what leaves as one frame."""
 
     terms: Terms
     confirmations: list[Confirmation]
@@ -51,6 +58,16 @@ class PutRun:
         """A run that begins with this put."""
         size = len(body) + len(properties)
         return cls(terms, [confirmation], [body], size, [properties] if properties else None)
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self.bodies)
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of bodies."""
+        return self.size - sum(map(len, self.properties or ()))
 
     def has_place(self, count: int, size: int, terms: Terms) -> bool:
         """Whether so much more may leave with it."""
@@ -72,6 +89,27 @@ class PutRun:
             self.properties += later or [b""] * count
 
 
+def runs_of_puts(puts: list[OnePut]) -> list[PutRun]:
+    """Single puts in their order, as few runs as may be."""
+    bodies = [put.body for put in puts]
+    properties = [put.properties for put in puts]
+    terms = [put.terms for put in puts]
+    size = sum(map(len, bodies))
+    column = None
+    if any(properties):
+        size += sum(map(len, properties))
+        column = properties
+    if terms.count(terms[0]) != len(puts):
+        groups = [list(group) for _, group in groupby(puts, attrgetter("terms"))]
+    elif len(puts) == 1 or (len(puts) <= PACK_COUNT and size <= PACK_BYTES):
+        return [PutRun(terms[0], [put.confirmation for put in puts], bodies, size, column)]
+    else:
+        fitting = min(len(puts) * PACK_BYTES // max(size, 1), PACK_COUNT, (len(puts) + 1) // 2)
+        step = max(fitting, 1)
+        groups = [puts[start : start + step] for start in range(0, len(puts), step)]
+    return [run for group in groups for run in runs_of_puts(group)]
+
+
 @define(eq=False)
 class ManyPut:
     """One `put_many`, in the inbox; `parts` frames are still open."""
@@ -87,13 +125,23 @@ class ManyPut:
     reason: str = ""
     is_unknown: bool = False
 
+    @property
+    def count(self) -> int:
+        """How many messages."""
+        return len(self.bodies)
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of bodies."""
+        return self.size - len(self.properties) * len(self.bodies)
+
 
 @runtime_checkable
 class Ending(Protocol):
     """A token that knows by itself what its outcome ends (`steps`)."""
 
     def end(self, outcome: Stored | Failed) -> list[Confirmation]:
-        """With the handle's lock held."""
+        """On the host's thread."""
         ...
 
 
@@ -185,7 +233,7 @@ def _parts(item: ManyPut, frame_bytes_max: int) -> Iterator[tuple[int, int]]:
 
 
 def finish(outcome: Stored | Failed) -> list[Confirmation]:
-    """Note an outcome; return the confirmations that it ends. With the handle's lock held."""
+    """Note an outcome; return the confirmations that it ends."""
     token = outcome.token
     if not isinstance(token, PutToken):
         # Asked last: looking for a protocol's methods takes longer than all the rest.

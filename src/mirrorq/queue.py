@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
+from mirrorq import exit_flush
 from mirrorq.arguments import check_callable, check_count, check_sequence, not_a_message
 from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import (
@@ -124,21 +125,25 @@ class MirroredQueue(ReadingHandle):
         shards: int | None = None,
         timeout: float | None = 30,
     ) -> None:
-        from mirrorq.shared_node import acquire, release
+        from mirrorq.shared_node import NODES, acquire
+        from mirrorq.sharing import Use
 
-        shared = acquire(
-            node or "node",
-            path=path,
-            peers=peers,
-            config=config,
-            witness=witness,
-            security=security,
-            insecure=insecure,
-            listen=listen,
-            join=join,
-            dashboard=dashboard,
-        )
+        use = Use()
+        self._release = partial(NODES.end, use)
         try:
+            shared = acquire(
+                use,
+                node or "node",
+                path=path,
+                peers=peers,
+                config=config,
+                witness=witness,
+                security=security,
+                insecure=insecure,
+                listen=listen,
+                join=join,
+                dashboard=dashboard,
+            )
             declared = shared.declare(
                 name,
                 durable=durable,
@@ -154,17 +159,21 @@ class MirroredQueue(ReadingHandle):
                 self.__class__ = kind
             self._open(shared, declared, name)
         except BaseException:
-            release(shared)
+            self._abandon()
+            NODES.end(use)
             raise
-        self._release = partial(release, shared)
 
     @classmethod
     def _attach(cls, host: Host, declared: Declared, name: str) -> MirroredQueue:
         """A handle on a host that exists: what `Node.queue` and `Client.queue` return."""
         kind = _class_of(declared)
         handle = kind.__new__(kind)
-        handle._open(host, declared, name)
-        return handle
+        try:
+            handle._open(host, declared, name)
+            return handle
+        except BaseException:
+            handle._abandon()
+            raise
 
     @property
     def shards(self) -> int:
@@ -267,7 +276,7 @@ class MirroredQueue(ReadingHandle):
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
             check_callable("on_confirm", on_confirm)
-            confirmation._callbacks = [on_confirm]
+            confirmation._first = on_confirm
         self._publisher.accept_one(confirmation, body, properties, terms, block, timeout)
         return confirmation
 
@@ -299,10 +308,9 @@ class MirroredQueue(ReadingHandle):
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
             check_callable("on_confirm", on_confirm)
-            confirmation._callbacks = [on_confirm]
+            confirmation._first = on_confirm
         if not data:
-            with self._outcomes.lock:
-                confirmation._finish(range(0), None)
+            confirmation._finish(range(0), None)
             return confirmation
         body_bytes = sum(map(len, data))
         size = body_bytes + len(properties) * len(data)
@@ -355,16 +363,27 @@ class MirroredQueue(ReadingHandle):
         """
         if timeout is not None:
             check_timeout(timeout)
-        message = self._take_one()
-        found = [message] if message is not None else self._receiver.obtain(1, block, timeout)
+        found: list[Message] = []
+        try:
+            self._take_one(found)
+            if not found:
+                self._get_into(found, block, timeout)
+            if auto_ack:
+                found[0].ack()
+            return found[0]
+        except BaseException:
+            self._unsee(found)
+            raise
+
+    def _get_into(self, found: list[Message], block: bool, timeout: float | None) -> None:
+        """`get`, into a list that the caller still has when it is interrupted."""
+        self._check_open_for_gets()
+        self._receiver.obtain(found, 1, block, timeout)
         if not found:
             if self._is_shut:
                 raise ShutDown(f"the handle on queue {self.name!r} was shut down")
             within = f" within {timeout} s" if block else ""
             raise self._why_not(Empty(f"queue {self.name!r} had no message ready{within}"))
-        if auto_ack:
-            found[0].ack()
-        return found[0]
 
     def get_nowait(self) -> Message:
         """`get` that does not wait for a message to be published."""
@@ -379,14 +398,19 @@ class MirroredQueue(ReadingHandle):
         if type(count_max) is not int or count_max < 1:
             check_count("count_max", count_max)
         self._check_open_for_gets()
-        found = self._receiver.obtain(count_max, True, timeout)
-        if not found:
-            if self._is_shut:
-                raise ShutDown(f"the handle on queue {self.name!r} was shut down")
-            reason = self._why_not(Empty(""))
-            if not isinstance(reason, Empty):
-                raise reason
-        return found
+        found: list[Message] = []
+        try:
+            self._receiver.obtain(found, count_max, True, timeout)
+            if not found:
+                if self._is_shut:
+                    raise ShutDown(f"the handle on queue {self.name!r} was shut down")
+                reason = self._why_not(Empty(""))
+                if not isinstance(reason, Empty):
+                    raise reason
+            return found
+        except BaseException:
+            self._unsee(found)
+            raise
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of this handle together: one outcome for all."""
@@ -400,8 +424,7 @@ class MirroredQueue(ReadingHandle):
         if messages:
             return self._settle("ack", messages)
         settlement = Settlement(self._outcomes)
-        with self._outcomes.lock:
-            settlement._finish(None, None)
+        settlement._finish(None, None)
         return settlement
 
     def consume(
@@ -447,8 +470,12 @@ class MirroredQueue(ReadingHandle):
             on_cancel=on_cancel,
             cancel_on_failover=bool(cancel_on_failover),
         )
-        consumer._start()
-        return consumer
+        try:
+            consumer._start()
+            return consumer
+        except BaseException:
+            consumer._abandon()
+            raise
 
     def _consumer_class(self) -> type[Consumer]:
         from mirrorq.consumer import Consumer
@@ -628,8 +655,7 @@ class MirroredQueue(ReadingHandle):
         confirmation = Confirmation(self._outcomes) if outcome is None else outcome
         item = StepPut(confirmation, bodies, properties, terms, messages, target)
         if not bodies and not messages:
-            with self._outcomes.lock:
-                confirmation._finish(range(0), None)
+            confirmation._finish(range(0), None)
             return confirmation
         if item.frame_bytes > self._config.frame_bytes_max:
             raise ValueError(
@@ -638,9 +664,9 @@ class MirroredQueue(ReadingHandle):
             )
         if any(message._is_settled for message in messages):
             raise ValueError("a message is settled already, or was only browsed")
-        for message in messages:
-            message._is_settled = True
         try:
+            for message in messages:
+                message._is_settled = True
             if target or not bodies:
                 self._publisher.accept_free(item, block)
             else:
@@ -705,35 +731,37 @@ class MirroredQueue(ReadingHandle):
                 consumer.cancel()
             self._on_host(lambda: self._receiver.give_back(session, keep=0))
         self._receiver.notify()
-        with self._outcomes.lock:
-            self._outcomes.notify()
+        self._outcomes.notify()
 
     def close(self) -> None:
         """Wait up to 5 s for what is open, give back what is held, and close the handle.
 
         What has no outcome then ends with ConfirmUnknown. The node goes with its last handle
-        if it was made by `MirroredQueue(…)`. May be repeated.
+        if it was made by `MirroredQueue(…)`. May be repeated. Interrupted it goes on by itself:
+        called again it waits for the rest.
         """
-        if os.getpid() != self._pid or not self._begin_close():
+        if os.getpid() != self._pid:
             return
+        self._is_closing = True
+        self._closing.run()
+
+    def _close(self) -> None:
+        self._begin_close()
         if not self._is_closed and not self._host.closed():
             if not self._host.is_paused():
                 self._outcomes.wait_for(self._is_quiet, FLUSH_S)
             self._end_session()
-        self._outcomes.close(CLOSE_S - FLUSH_S)
+        self._outcomes.close(CLOSE_S - FLUSH_S, self._closing.callers)
+        exit_flush.forget(self)
         self._release()
 
-    def _begin_close(self) -> bool:
-        """Let nobody begin anything more; False when that is so already."""
-        with self._outcomes.lock:
-            if self._is_closing:
-                return False
-            self._is_closing = True
-            self._outcomes.notify()
+    def _begin_close(self) -> None:
+        """Let nobody begin anything more."""
+        self._is_closing = True
+        self._outcomes.notify()
         self._receiver.notify()
         for consumer in list(self._consumers.values()):
-            consumer.cancel()
-        return True
+            consumer._cancel(self._closing.callers)
 
     def __reduce__(self) -> tuple[object, ...]:
         """A handle on a client is pickled as its name: where it is loaded it connects anew.

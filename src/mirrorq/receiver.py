@@ -6,28 +6,32 @@ ready: it goes back when calls stop coming, when another consumer waits for it (
 the handle loses its master.
 
 What has come is a `Backlog`: users' threads take from its left end, the host's thread adds.
+
+*Interrupts*: a call takes messages into a list that its outermost function holds. When an exception
+ends it before it has returned them, they are the next ones again.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mirrorq.backlog import Backlog
 from mirrorq.errors import Empty, NoQuorum, PreconditionFailed, ProtocolError, QueueDown
-from mirrorq.message import Chunk, Message, names_of
+from mirrorq.message import Chunk, Message, names_of, runs_of
 from mirrorq.messages import HandOut, OpKind
 from mirrorq.session import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Session, Window
 from mirrorq.timeouts import check_timeout
+from mirrorq.waiting import Present, Waiters
 from mirrorq.wire import frames
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
 
-__all__ = ["NOWAIT_S", "RECALL_ASKS", "Receiver"]
+__all__ = ["NOWAIT_S", "RECALL_ASKS", "Demand", "Receiver"]
 
 log = logging.getLogger("mirrorq")
 
@@ -48,17 +52,28 @@ LOOK_S = 1.0
 """A waiting get() looks this often whether the handle or its host is closed."""
 
 
+class Demand:
+    """What one waiting call would take."""
+
+    __slots__ = ("__weakref__", "count", "parts")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.parts: list[Demand] = []
+        """Of a sharded queue, what it wants of each shard."""
+
+
 class Receiver:
     """Everything of one handle that has to do with get()."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._buffer = Backlog()
-        self._ready = threading.Condition()
+        self._ready = Waiters()
         self.listeners: list[Callable[[], None]] = []
         """Called at each `notify`: who waits without a thread."""
-        self._demand = 0
-        """Messages that waiting calls would take; changed with `_ready` held."""
+        self._calls: Present[Demand] = Present()
+        """What waiting calls would take."""
         self._low = 0
         """Who leaves so few in the buffer wakes the host, to have more fetched."""
         self._window = Window(WINDOW_MAX_FACTOR * handle._config.prefetch)
@@ -84,7 +99,7 @@ class Receiver:
     @property
     def buffered(self) -> int:
         """Messages here that no call has returned."""
-        return self._buffer.count
+        return self._buffer.count()
 
     @property
     def refused(self) -> str:
@@ -93,18 +108,25 @@ class Receiver:
 
     def notify(self) -> None:
         """Something has changed that waiting calls should look at."""
-        with self._ready:
-            self._ready.notify_all()
+        self._ready.notify()
         for listener in self.listeners:
             listener()
 
-    def want(self, count: int) -> None:
-        """So many messages more (less, when negative) are waited for; also from the loop."""
-        with self._ready:
-            self._demand += count
-            if count > 0:
-                self._refused = ""
-        if count > 0 or self._buffer.count:
+    @property
+    def _demand(self) -> int:
+        """Messages that waiting calls would take."""
+        return sum(call.count for call in self._calls.all()) if self._calls else 0
+
+    def want(self, demand: Demand) -> None:
+        """So many messages more are waited for, until `unwant`; also from the loop."""
+        self._refused = ""
+        self._calls.add(demand)
+        self._handle._wake()
+
+    def unwant(self, demand: Demand) -> None:
+        """The call is over."""
+        self._calls.leave(demand)
+        if self._buffer.count():
             self._handle._wake()
 
     @property
@@ -115,72 +137,79 @@ class Receiver:
     def hint(self, count: int) -> None:
         """Have some fetched, though nobody waits here: who takes from several handles in turn
         waits for none of them while another has messages. Until calls stop coming."""
-        if self._hint < count and not self._buffer.count:
+        if self._hint < count and not self._buffer.count():
             self._hint = count
             self._handle._wake()
 
-    def take_buffered(self, count: int) -> list[Message]:
+    def take_buffered(self, found: list[Message], count: int) -> None:
         """Take up to `count` messages that are here; asks for more when few are left."""
         self.asked = count
-        found = self._pop(count)
-        if found and self._buffer.count <= self._low:
+        self._pop(found, count)
+        if found and self._buffer.count() <= self._low:
             self._handle._wake()
-        return found
 
-    def take_one(self) -> Message | None:
-        """As `take_buffered(1)`, the quickest way."""
+    def take_one(self, found: list[Message]) -> None:
+        """As `take_buffered(found, 1)`, the quickest way."""
         self.asked = 1
-        message = self._buffer.take_one()
-        if message is not None:
-            handle = self._handle
-            publisher = handle._publisher
-            if publisher._waiting:
-                publisher.on_taken()
-            if self._buffer.count <= self._low and not handle._is_woken:
-                handle._wake()
-        return message
+        buffer = self._buffer
+        try:
+            found += islice(buffer.first, 1)
+        except IndexError:
+            return
+        handle = self._handle
+        publisher = handle._publisher
+        if publisher.credit.is_bounded:
+            publisher.on_taken()
+        if buffer.count() <= self._low and handle._woken_at != handle._step_count:
+            handle._wake()
 
-    def obtain(self, count: int, block: bool, timeout: float | None) -> list[Message]:
-        """Take 1 to `count` messages as soon as there is one; [] when there is none in time."""
+    def obtain(
+        self, found: list[Message], count: int, block: bool, timeout: float | None
+    ) -> None:
+        """Take 1 to `count` messages as soon as there is one; none when there is none in time."""
         if timeout is not None:
             check_timeout(timeout)
-        found = self.take_buffered(count)
+        self.take_buffered(found, count)
         if found:
-            return found
+            return
         deadline = None if timeout is None else time.monotonic() + timeout
-        self.want(count)
+        demand = Demand(count)
         try:
+            self.want(demand)
             if not block or timeout == 0:
-                return self._obtain_now(count)
-            return self._obtain_waiting(count, deadline)
+                self._obtain_now(found, count)
+            else:
+                self._obtain_waiting(found, count, deadline)
         finally:
-            self.want(-count)
+            self.unwant(demand)
 
-    def _obtain_waiting(self, count: int, deadline: float | None) -> list[Message]:
+    def _may_look(self) -> bool:
+        handle = self._handle
+        return bool(self.buffered or handle._is_shut or handle._is_closed or self.refused)
+
+    def _obtain_waiting(self, found: list[Message], count: int, deadline: float | None) -> None:
         handle = self._handle
         is_warned = False
         while True:
-            with self._ready:
-                if not self.buffered and not handle._is_shut and not self.refused:
-                    left = LOOK_S if deadline is None else deadline - time.monotonic()
-                    if left > 0:
-                        self._ready.wait(min(left, LOOK_S))
-            found = self._pop(count)
+            left = LOOK_S if deadline is None else min(deadline - time.monotonic(), LOOK_S)
+            self._ready.wait_for(self._may_look, left)
+            self._pop(found, count)
             if found:
-                return found
+                return
             handle._check_open_for_gets()
             self.check_refused()
             if handle._is_shut:
-                return self._obtain_now(count)
+                self._obtain_now(found, count)
+                return
             if deadline is not None and time.monotonic() >= deadline:
-                return []
+                return
             if not is_warned and deadline is None:
                 reason = handle._why_not(Empty(""))
                 if not isinstance(reason, Empty):
                     log.warning("get() waits: %s", reason)
                     is_warned = True
 
-    def _obtain_now(self, count: int) -> list[Message]:
+    def _obtain_now(self, found: list[Message], count: int) -> None:
         """Without waiting for a publish: until the master says that nothing is ready.
 
         What this handle has put before counts as published: it is waited for.
@@ -196,30 +225,32 @@ class Receiver:
                 counts = handle._counts(left)
             except (QueueDown, NoQuorum):
                 break
-            with self._ready:
-                if not self.buffered and counts.ready:
-                    self._ready.wait(min(left, 0.02))
-            found = self._pop(count)
+            if counts.ready:
+                self._ready.wait_for(lambda: bool(self.buffered), min(left, 0.02))
+            self._pop(found, count)
             if found:
-                return found
+                return
             self.check_refused()
             asks += is_published
             if not is_published or counts.ready:
                 continue
             if not counts.unacknowledged or asks >= RECALL_ASKS:
                 break
-        return self._pop(count)
+        self._pop(found, count)
 
     def check_refused(self) -> None:
         """Raise PreconditionFailed when the master did not take get() as a consumer."""
         if self.refused:
             raise PreconditionFailed(f"get() on queue {self._handle.name!r}: {self.refused}")
 
-    def _pop(self, count: int) -> list[Message]:
-        found = self._buffer.take(count)
+    def _pop(self, found: list[Message], count: int) -> None:
+        self._buffer.take_into(found, count)
         if found:
             self._handle._publisher.on_taken()
-        return found
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """A call was interrupted before it has returned these: they are the next ones again."""
+        self._buffer.put_back([one for one in messages if not one._is_settled])
 
     # --- The host's thread ----------------------------------------------------------------
 
@@ -248,10 +279,10 @@ class Receiver:
         room = max(self.ahead_bytes // max(self._message_bytes, 1), 1)
         wanted = min(self._demand + max(self._window.size, self._hint), room)
         self._low = self._window.size // 2
-        session.want(0, self._buffer.count, wanted)
+        session.want(0, self._buffer.count(), wanted)
 
     def _watch_idleness(self, session: Session, now_ms: int) -> None:
-        buffered = self._buffer.count
+        buffered = self._buffer.count()
         taken = self._arrived - buffered
         if taken != self._seen_taken:
             self._seen_taken = taken
@@ -260,9 +291,9 @@ class Receiver:
         if self._has_arrival:
             self._has_arrival = False
             self._window.on_arrival(now_ms)
-        if self._demand or not buffered:
+        if not buffered:
             self.idle_at_ms = None
-        elif self.idle_at_ms is None:
+        elif self.idle_at_ms is None or (now_ms >= self.idle_at_ms and self._demand):
             self.idle_at_ms = now_ms + IDLE_GIVEBACK_MS
         elif now_ms >= self.idle_at_ms:
             self.give_back(session)
@@ -275,6 +306,12 @@ class Receiver:
         unseen = self._empty(self._demand if keep is None else keep)
         if unseen:
             session.withdraw(0, tuple(unseen))
+
+    def drop_stale(self, session: Session) -> None:
+        """What calls have put back is void where another master serves since they took it."""
+        stale = self._buffer.take_all(lambda one: one._chunk.handout.epoch != session.epoch)
+        self._arrived -= len(stale)
+        session.drop(names_of(runs_of(stale)))
 
     def drop(self, session: Session) -> None:
         """What is buffered is void."""

@@ -17,6 +17,7 @@ from mirrorq import clock
 from mirrorq.errors import MirrorQError
 from mirrorq.histogram import Observed
 from mirrorq.tally import Tally
+from mirrorq.waiting import Latch
 
 if TYPE_CHECKING:
     from mirrorq.driver import Driver
@@ -104,7 +105,7 @@ class Sampler:
         self._driver = driver
         self._store = store
         self._transport = transport
-        self._waiting: list[threading.Event] = []
+        self._waiting: list[Latch] = []
         self._left: deque[int] = deque()
         self._copies: list[QueueSample] = []
         self._down = 0
@@ -116,15 +117,15 @@ class Sampler:
         latest = self.latest
         if latest is not None and latest.age_ms() <= FRESH_MS:
             return latest
-        if self._driver.thread.is_alive() and threading.current_thread() is not self._driver.thread:
-            done = threading.Event()
+        if self._driver.is_running and threading.current_thread() is not self._driver.thread:
+            done = Latch()
             self._driver.call(lambda: self._begin(done))
             done.wait(patience_s)
         return self.latest
 
     # --- On the node thread -------------------------------------------------------------
 
-    def _begin(self, done: threading.Event) -> None:
+    def _begin(self, done: Latch) -> None:
         self._waiting.append(done)
         if not self.is_busy:
             self.is_busy = True

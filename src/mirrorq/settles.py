@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mirrorq.confirmation import Settlement
 from mirrorq.errors import AckRefused
-from mirrorq.message import Message, Run, names_of, runs_of
+from mirrorq.message import Message, Run, messages_in, names_of, runs_of
 from mirrorq.messages import HandOut
 from mirrorq.ranges import RangeSet
 from mirrorq.session import Session, SettleCall, SettleDone
@@ -44,8 +44,19 @@ class Settle:
                 self.again = [message for message in messages if message._is_settled]
                 self.runs = runs_of([message for message in messages if not message._is_settled])
                 break
+
+    def mark(self) -> None:
+        """It is in the inbox: what it settles is settled, as its users know it."""
         for run in self.runs:
             run.chunk.settled[run.start : run.stop] = b"\1" * (run.stop - run.start)
+
+    def take(self) -> None:
+        """The host's thread has it: what was settled before, though no user knows, is left out."""
+        before = _take(self.runs)
+        if 1 in before:
+            pairs = list(zip(messages_in(self.runs), before, strict=True))
+            self.again += [message for message, was_taken in pairs if was_taken]
+            self.runs = runs_of([message for message, was_taken in pairs if not was_taken])
 
     @property
     def count(self) -> int:
@@ -61,15 +72,29 @@ class Acks:
     delay_ms = target = 0
 
     def __init__(self, acks: Sequence[tuple[Message, Settlement]]) -> None:
-        self.messages, self.settlements = zip(*acks, strict=True)
+        self._set(acks)
+        before = _take(self.runs)
+        if 1 in before:
+            for (message, settlement), was_taken in zip(acks, before, strict=True):
+                if was_taken:
+                    settlement._finish(None, _refusal(message, AGAIN))
+            pairs = zip(acks, before, strict=True)
+            self._set([pair for pair, was_taken in pairs if not was_taken])
+
+    def _set(self, acks: Sequence[tuple[Message, Settlement]]) -> None:
+        self.messages: tuple[Message, ...] = ()
+        self.settlements: tuple[Settlement, ...] = ()
+        if acks:
+            self.messages, self.settlements = zip(*acks, strict=True)
         self.runs = runs_of(self.messages)
 
     def end(self, done: SettleDone) -> None:
-        """Note the outcomes. With the outcomes' lock held."""
+        """Note the outcomes."""
         if not done.refused:
+            callbacks = self.settlements[0]._outcomes.callbacks
             for settlement in self.settlements:
                 settlement._is_done = True
-                if settlement._callbacks is not None:
+                if callbacks:
                     settlement._finish(None, None)
             return
         # The runs name the messages in their order, those of a new master's deliveries too.
@@ -78,18 +103,28 @@ class Acks:
             refused = set(_among(run, done))
             for sequence in range(run.chunk.first + run.start, run.chunk.first + run.stop):
                 message, settlement = next(left)
-                settlement._finish(None, _refusal(message, done) if sequence in refused else None)
+                settlement._finish(
+                    None, _refusal(message, done.why) if sequence in refused else None
+                )
 
     def refuse(self, why: str) -> None:
-        """The handle is closed. With the outcomes' lock held."""
+        """The handle is closed."""
         for settlement in self.settlements:
             settlement._finish(None, AckRefused(why))
 
 
-def _refusal(message: Message, done: SettleDone) -> AckRefused:
+def _take(runs: Sequence[Run]) -> bytes:
+    """For each message of these runs, in order: 1 when what settles it was taken before."""
+    return b"".join([run.chunk.take(run.start, run.stop) for run in runs])
+
+
+AGAIN = "it was settled before, or only browsed"
+
+
+def _refusal(message: Message, why: str) -> AckRefused:
     return AckRefused(
         f"the ack of 1 of 1 message(s), the first of them {message.sequence} of queue "
-        f"{message.queue!r}, was not taken: {done.why}"
+        f"{message.queue!r}, was not taken: {why}"
     )
 
 
@@ -104,7 +139,7 @@ class PieceSettle:
         self.why = ""
 
     def end(self, done: SettleDone) -> None:
-        """Note the outcome. With the outcomes' lock held."""
+        """Note the outcome."""
         self.refused, self.why = done.refused, done.why
         self.settlement._finish(None, None)
 
@@ -120,13 +155,13 @@ def offer(session: Session, items: Sequence[Settle | Acks]) -> None:
 
 
 def refuse(items: Sequence[Settle], why: str) -> None:
-    """The handle is closed. With the outcomes' lock held."""
+    """The handle is closed."""
     for item in items:
         item.settlement._finish(None, AckRefused(why))
 
 
 def finish(done: SettleDone) -> None:
-    """Note the outcome of what `offer` has sent. With the outcomes' lock held."""
+    """Note the outcome of what `offer` has sent."""
     items = done.token
     if isinstance(items, PieceSettle):
         items.end(done)
@@ -149,7 +184,7 @@ def error_of(item: Settle, done: SettleDone) -> AckRefused | None:
     why = done.why
     if item.again:
         refused += [(message.sequence, message.queue) for message in item.again]
-        why = why or "it was settled before, or only browsed"
+        why = why or AGAIN
     if not refused:
         return None
     return AckRefused(

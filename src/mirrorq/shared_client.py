@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
 from functools import partial
-
-from attrs import define
 
 from mirrorq.client import Client, connect
 from mirrorq.config import Config
 from mirrorq.queue import MirroredQueue
 from mirrorq.security import Security
+from mirrorq.sharing import Sharing, Use
 
 __all__ = ["reopen"]
 
-_Key = tuple[int, tuple[str, ...], Config, bool, Security | None]
-
-
-@define
-class _Shared:
-    client: Client
-    users: int = 0
-
-
-_LOCK = threading.Lock()
-_CLIENTS: dict[_Key, _Shared] = {}
+_CLIENTS: Sharing[Client] = Sharing()
 
 
 def reopen(
@@ -42,30 +30,19 @@ def reopen(
         NoQuorum: no node answered in time.
         QueueNotFound: the queue has been deleted meanwhile.
     """
-    key = (os.getpid(), endpoints, config, insecure, security)
-    with _LOCK:
-        shared = _CLIENTS.get(key)
-        if shared is None or shared.client.closed():
-            client = connect(
-                endpoints, config=config, insecure=insecure, security=security, timeout=timeout
-            )
-            shared = _CLIENTS[key] = _Shared(client)
-        shared.users += 1
+
+    def make() -> Client:
+        return connect(
+            endpoints, config=config, insecure=insecure, security=security, timeout=timeout
+        )
+
+    use = Use()
     try:
-        handle = shared.client.queue(name, passive=True, timeout=timeout)
+        key = (os.getpid(), endpoints, config, insecure, security)
+        client = _CLIENTS.begin(use, key, None, make, lambda known, _: not known.closed())
+        handle = client.queue(name, passive=True, timeout=timeout)
+        handle._release = partial(_CLIENTS.end, use)
+        return handle
     except BaseException:
-        _release(key, shared)
+        _CLIENTS.end(use)
         raise
-    handle._release = partial(_release, key, shared)
-    return handle
-
-
-def _release(key: _Key, shared: _Shared) -> None:
-    """A handle no longer needs it; the last one closes it."""
-    with _LOCK:
-        shared.users -= 1
-        is_last = shared.users == 0
-        if is_last and _CLIENTS.get(key) is shared:
-            del _CLIENTS[key]
-    if is_last:
-        shared.client.close()

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from attrs import define
 
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError
 from mirrorq.node import Node
 from mirrorq.security import Security
+from mirrorq.sharing import Sharing, Use
 
-__all__ = ["acquire", "release"]
+__all__ = ["NODES", "acquire"]
 
-
-@define
-class _Shared:
-    node: Node
-    arguments: dict[str, Any]
-    users: int
-
-
-_LOCK = threading.Lock()
-_NODES: dict[tuple[int, str], _Shared] = {}
+NODES: Sharing[Node] = Sharing()
 
 
 def acquire(
+    use: Use,
     name: str,
     *,
     path: str | os.PathLike[str],
@@ -49,7 +39,7 @@ def acquire(
     """
     arguments: dict[str, Any] = {
         "name": name,
-        "peers": dict(peers or {}),
+        "peers": dict(peers) if peers else None,
         "config": config or Config(),
         "witness": witness,
         "security": security,
@@ -58,40 +48,24 @@ def acquire(
         "join": join,
         "dashboard": dashboard,
     }
-    key = (os.getpid(), str(Path(path).resolve()))
-    with _LOCK:
-        shared = _NODES.get(key)
-        if shared is None:
-            node = Node(
-                name,
-                path=path,
-                peers=peers,
-                config=config,
-                witness=witness,
-                security=security,
-                insecure=insecure,
-                listen=listen,
-                join=join,
-                dashboard=dashboard,
-            )
-            shared = _NODES[key] = _Shared(node, arguments, 0)
-        elif shared.arguments != arguments:
-            differ = [n for n, value in arguments.items() if shared.arguments[n] != value]
+    where = str(Path(path).resolve())
+
+    def make() -> Node:
+        node = Node.__new__(Node)
+        try:
+            Node.__init__(node, path=path, **arguments)
+            return node
+        except BaseException:
+            node._give_up()
+            raise
+
+    def is_fit(node: Node, others: Any) -> bool:
+        differ = [one for one, value in arguments.items() if others[one] != value]
+        if differ:
             raise ConfigError(
-                f"the node on {key[1]} is open in this process with other values of "
+                f"the node on {where} is open in this process with other values of "
                 f"{', '.join(differ)}: give both handles equal arguments"
             )
-        shared.users += 1
-        return shared.node
+        return True
 
-
-def release(node: Node) -> None:
-    """A handle no longer needs it; the last one closes it."""
-    with _LOCK:
-        for key, shared in list(_NODES.items()):
-            if shared.node is node:
-                shared.users -= 1
-                if shared.users == 0:
-                    del _NODES[key]
-                    node.close()
-                return
+    return NODES.begin(use, (os.getpid(), where), arguments, make, is_fit)

@@ -32,6 +32,8 @@ import attrs
 
 from mirrorq import clock, errors
 from mirrorq.errors import MirrorQError, ShutDown, StoreLocked
+from mirrorq.exit_flush import flush_all
+from mirrorq.waiting import Latch, begin_thread
 
 if TYPE_CHECKING:
     from mirrorq.client import Client
@@ -144,15 +146,17 @@ class SpawnedNode:
         self._security = security
         self._python = python
         self._owner_pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._stopping = threading.Event()
-        self._first = threading.Event()
+        self._stopping = Latch()
+        self._ended = Latch()
+        """Its thread has ended."""
+        self._first = Latch()
         """The first try has come to something: an endpoint, or `_refusal`."""
         self._refusal: MirrorQError | None = None
         self._runs = False
         self._thread = threading.Thread(
-            target=self._keep, name=f"mirrorq-spawned-{name}", daemon=True
+            target=self._run_thread, name=f"mirrorq-spawned-{name}", daemon=True
         )
         _spawned.add(self)
 
@@ -203,9 +207,8 @@ class SpawnedNode:
         self._stopping.set()
         with self._lock:
             _end_input(self._process)
-        self._thread.join(timeout)
         process = self._process
-        if self._thread.is_alive() and process is not None:
+        if not self._ended.wait(timeout) and process is not None:
             log.warning(
                 "node %s (process %s) did not end within %s s: it is killed",
                 self.name,
@@ -213,12 +216,12 @@ class SpawnedNode:
                 timeout,
             )
             process.kill()
-            self._thread.join()
+            self._ended.wait()
 
     # --- The thread that keeps it -------------------------------------------------------
 
     def _start(self) -> None:
-        self._thread.start()
+        begin_thread(self._thread)
         if not self._first.wait(START_S):
             self._refusal = MirrorQError(
                 f"node {self.name} said nothing within {START_S} s: its standard error says why"
@@ -226,6 +229,12 @@ class SpawnedNode:
         if self._refusal is not None:
             self.stop(1.0)
             raise self._refusal
+
+    def _run_thread(self) -> None:
+        try:
+            self._keep()
+        finally:
+            self._ended.set()
 
     def _keep(self) -> None:
         """Run the process again and again."""
@@ -323,7 +332,7 @@ class SpawnedNode:
     def _forget_in_child(self) -> None:
         """A forked child: its copy of the pipe must not keep the node alive."""
         process, self._process = self._process, None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if process is not None:
             process.returncode = 0  # Not this process' child: nobody waits for it here.
             for stream in (process.stdin, process.stdout):
@@ -349,6 +358,8 @@ def _close_quietly(stream: IO[bytes] | None) -> None:
 
 
 def _stop_all() -> None:
+    # First: what clients of this process have put is on its way to them.
+    flush_all()
     for each in list(_spawned):
         each.stop()
 

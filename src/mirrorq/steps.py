@@ -73,14 +73,14 @@ class StepPut:
         return self.size + overhead
 
     def end(self, outcome: Stored | Failed) -> list[Confirmation]:
-        """Note the outcome. With the handle's lock held."""
+        """Note the outcome."""
         if isinstance(outcome, Stored):
             first = outcome.first_sequence - outcome.index + 1
             value = None if self.target else range(first, first + len(self.bodies))
             return self._finish(value, None)
         if not outcome.unknown:
             for message in self.messages:
-                message._is_settled = False  # It is still the user's to settle.
+                message._chunk.leave(message._index)
         return self._finish(None, _error_of(outcome, self.messages))
 
     def _finish(self, value: object, error: MirrorQError | None) -> list[Confirmation]:

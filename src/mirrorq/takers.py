@@ -21,7 +21,6 @@ host's.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -37,6 +36,7 @@ from mirrorq.ranges import RangeSet
 from mirrorq.session import Session, SettleCall, ack_range_request
 from mirrorq.settles import PieceSettle
 from mirrorq.timeouts import deadline_of, left_until
+from mirrorq.waiting import Latch
 
 if TYPE_CHECKING:
     from mirrorq.handle import Handle
@@ -156,10 +156,13 @@ class _Holding:
         self._label = label
         self._exclusive = exclusive
         self._taker = Taker(handle._next_consumer(), wanted)
+        self._is_seated = False
+        """It has asked for a seat, and not given it up since."""
 
     def _subscribe(self) -> None:
         """Take a seat at the queue, and hear whether it is refused."""
         handle, taker = self._handle, self._taker
+        self._is_seated = True
 
         def begin() -> None:
             session = handle._session
@@ -182,7 +185,7 @@ class _Holding:
 
     def _leave(self) -> None:
         handle = self._handle
-        left = threading.Event()
+        left = Latch()
 
         def leave() -> None:
             self._end()
@@ -190,6 +193,7 @@ class _Holding:
 
         if not handle._is_closed:
             handle._on_host(leave)
+            self._is_seated = False
             left.wait(1.0)
             with contextlib.suppress(MirrorQError):
                 # Who hears that it has ended may have the queue at once: the answer comes after.
@@ -228,8 +232,8 @@ class RangeLease(_Holding):
         while not taker.refused and taker.sequences.count < taker.wanted:
             if handle._counts().ready == 0 or time.monotonic() >= deadline:
                 break
-            threading.Event().wait(LOOK_S)
-        done = threading.Event()
+            time.sleep(LOOK_S)
+        done = Latch()
 
         def complete() -> None:
             taker.is_complete = True
@@ -270,10 +274,10 @@ class RangeLease(_Holding):
         handle._check()
         if self._is_over:
             raise ValueError(f"the lease on queue {handle.name!r} is over already")
-        self._is_over = True
         lost, why = RangeSet(), ""
         refused: tuple[HandOut, ...] | None = None
         try:
+            self._is_over = True
             while refused is None or refused:
                 settle = self._send(kind, refused)
                 settle.settlement.result(left_until(deadline))
@@ -305,10 +309,9 @@ class RangeLease(_Holding):
             if settle.pieces and not session.closed:
                 session.settle(SettleCall(settle, kind, settle.pieces))
                 return
-            with handle._outcomes.lock:
-                settle.refused, settle.why = settle.pieces, session.closed
-                settle.settlement._finish(None, None)
-                handle._outcomes.notify()
+            settle.refused, settle.why = settle.pieces, session.closed
+            settle.settlement._finish(None, None)
+            handle._outcomes.notify()
 
         handle._on_host(send)
         return settle
@@ -336,7 +339,7 @@ class Claim(_Holding):
             self.ensure(timeout)
         except BaseException:
             # The caller gets no claim: a seat that nobody knows of would be in the way of the next.
-            if self._taker.number in handle._takers:
+            if self._is_seated:
                 self._leave()
             raise
 
@@ -359,7 +362,7 @@ class Claim(_Holding):
                 raise PreconditionFailed(
                     f"queue {handle.name!r} cannot be had alone for {timeout:g} s: {why}"
                 )
-            threading.Event().wait(min(LOOK_S * 4, max(timeout, 0.01)))
+            time.sleep(min(LOOK_S * 4, max(timeout, 0.01)))
 
     def ack(self, first: int, last: int, timeout: float = 30.0) -> int:
         """Be done with all that lives from `first` to `last`; return how many those were.

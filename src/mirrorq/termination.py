@@ -20,12 +20,16 @@ from types import FrameType
 from typing import Protocol
 from weakref import WeakSet
 
+from mirrorq.exit_flush import flush_all
+from mirrorq.waiting import Latch
+
 __all__ = ["end_with", "forget"]
 
 log = logging.getLogger("mirrorq")
 
-EXIT_WAIT_S = 10.0
-"""The interpreter's end waits no longer for nodes that are being closed: each takes 5 s at most."""
+EXIT_WAIT_S = 15.0
+"""The interpreter's end waits no longer for nodes that are being closed: each takes 5 s at most,
+and what was put before gets as long as `Config.exit_flush_ms` says."""
 
 
 class Closable(Protocol):
@@ -37,7 +41,7 @@ class Closable(Protocol):
 _nodes: WeakSet[Closable] = WeakSet()
 _owner_pid = 0
 """The process that has the handler; a child forked from it has copies of nodes, not nodes."""
-_closed = threading.Event()
+_closed = Latch()
 _is_closing = False
 
 
@@ -78,10 +82,11 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
 
 
 def _close_all() -> None:
+    flush_all(is_stopping=True)
     for node in list(_nodes):
         try:
             node.close()
-        except Exception:
+        except BaseException:
             log.exception("at SIGTERM a node could not be closed")
     _closed.set()
     os.kill(os.getpid(), signal.SIGTERM)

@@ -29,9 +29,11 @@ from mirrorq.driver import Driver
 from mirrorq.engine_events import Ask
 from mirrorq.errors import MirrorQError, ProtocolError, StoreCorrupt
 from mirrorq.host import Declared
+from mirrorq.message import Message
 from mirrorq.node import Node
 from mirrorq.queue import MirroredQueue
 from mirrorq.raft.messages import AppendRequest, InstallSnapshot
+from mirrorq.receiver import Demand
 from mirrorq.transport import (
     DATA,
     ClientMessage,
@@ -234,6 +236,8 @@ class World:
             self.nodes = [self._node(name, directory / name) for name in NAMES]
             self.client = Client([self.peers["a"]], CONFIG, insecure=False, timeout=None)
         self.handles: list[MirroredQueue] = []
+        self.demands: list[Demand] = []
+        """What waiting calls would take; somebody has to hold them."""
 
     def _node(self, name: str, path: Path) -> Node:
         node = Node(name, path=path, peers=self.peers, config=CONFIG)
@@ -306,7 +310,8 @@ class World:
         self._until(lambda: all(node._driver.engine.replicas for node in self.nodes))
         for host in (self.nodes[0], self.nodes[1], self.client):
             handle = MirroredQueue._attach(host, Declared(1), QUEUE)
-            handle._receiver._demand = 4
+            self.demands.append(Demand(4))
+            handle._receiver.want(self.demands[-1])
             self.handles.append(handle)
         self._until(lambda: all(handle._session.epoch for handle in self.handles))  # type: ignore[union-attr]
 
@@ -327,7 +332,9 @@ class World:
         if publisher.count < 20:
             bodies = [chance.randbytes(chance.choice((1, 50, 2000)))] * chance.randint(1, 4)
             handle.put_many(bodies, block=False)
-        for message in handle._receiver._pop(chance.randint(0, 6)):
+        found: list[Message] = []
+        handle._receiver._pop(found, chance.randint(0, 6))
+        for message in found:
             settle = message.ack if chance.random() < 0.7 else message.nack
             settle()
         handle._wake()

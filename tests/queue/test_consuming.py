@@ -407,7 +407,7 @@ def test_shutdown_wakes_who_waits() -> None:
         host.hold_writes()
         queue.put(b"1")
         putter, put = in_thread(lambda: queue.put(b"2"))
-        wait_until(lambda: queue._outcomes._waiters == 1)
+        wait_until(lambda: queue._outcomes.waiters == 1)
         queue.shutdown(immediate=True)
         getter.join(10)
         putter.join(10)

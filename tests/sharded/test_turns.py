@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mirrorq.config import Config
-from mirrorq.receiver import CALLS_AHEAD
+from mirrorq.receiver import CALLS_AHEAD, Demand
 from mirrorq.sharded.publisher import FEW, TURN_PART, ShardedPublisher
 from mirrorq.sharded.receiver import MANY, ShardedReceiver
 
@@ -25,19 +25,26 @@ class FakeReceiver:
         self.ahead = 0
         self.asked = 1
         self.hinted = 0
-        self.wanted = 0
+        self.demands: list[Demand] = []
         self.listeners: list[Any] = []
 
-    def take_buffered(self, count: int) -> list[int]:
+    def take_buffered(self, found: list[int], count: int) -> None:
         taken = min(count, self.buffered)
         self.buffered -= taken
-        return [self.number] * taken
+        found += [self.number] * taken
 
     def hint(self, count: int) -> None:
         self.hinted = count
 
-    def want(self, count: int) -> None:
-        self.wanted += count
+    @property
+    def wanted(self) -> int:
+        return sum(demand.count for demand in self.demands)
+
+    def want(self, demand: Demand) -> None:
+        self.demands.append(demand)
+
+    def unwant(self, demand: Demand) -> None:
+        self.demands.remove(demand)
 
 
 class Turns:
@@ -51,7 +58,8 @@ class Turns:
 
     def call(self, count: int) -> list[int]:
         """From which shards it took, in order, each piece once."""
-        found: list[Any] = self.receiver.take_buffered(count)
+        found: list[Any] = []
+        self.receiver.take_buffered(found, count)
         return list(dict.fromkeys(found))
 
     def fill(self, count: int, *, but: int = -1) -> None:
@@ -125,9 +133,10 @@ def test_a_shard_that_was_empty_is_asked_for_as_much_as_the_others(turns: Turns)
 @pytest.mark.parametrize(("count", "each"), [(1, 1), (7, 2), (MANY, MANY), (1000, 1000)])
 def test_of_many_each_shard_is_asked_for_all(turns: Turns, count: int, each: int) -> None:
     """So the first calls take whole pieces too. When the call ends nothing of it is wanted."""
-    turns.receiver.want(count)
+    demand = Demand(count)
+    turns.receiver.want(demand)
     assert [shard.wanted for shard in turns.shards] == [each] * SHARDS
-    turns.receiver.want(-count)
+    turns.receiver.unwant(demand)
     assert [shard.wanted for shard in turns.shards] == [0] * SHARDS
 
 

@@ -31,8 +31,7 @@ class Exchange:
         self.handle = handle
         self._loop = asyncio.get_running_loop()
         self._ended = Bell(self._loop)
-        with handle._outcomes.lock:
-            handle._outcomes.listeners.append(self._ended.ring)
+        handle._outcomes.listeners.append(self._ended.ring)
         self._bells: dict[Handle, Bell] = {}
         """Of queues that had no room once."""
 
@@ -71,8 +70,7 @@ class Exchange:
         bell = self._bells.get(full)
         if bell is None:
             bell = self._bells[full] = Bell(self._loop)
-            with full._outcomes.lock:
-                full._outcomes.listeners.append(bell.ring)
+            full._outcomes.listeners.append(bell.ring)
         publisher = full._publisher
         before = (publisher.count, publisher.credit)
 
@@ -118,7 +116,7 @@ class Exchange:
     async def wait_for_confirms(self, timeout: float | None = None) -> bool:
         """Wait until everything published has an outcome; True."""
         handle = self.handle
-        await self._ended.until(lambda: not handle._open_count, deadline_of(timeout))
+        await self._ended.until(lambda: not handle._open, deadline_of(timeout))
         return handle.wait_for_confirms(0)
 
     async def close(self) -> None:

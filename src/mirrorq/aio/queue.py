@@ -21,7 +21,7 @@ from mirrorq.handle import ASK_S
 from mirrorq.message import Message
 from mirrorq.messages import Browsed, Counts, Purged
 from mirrorq.publisher import FIRST_S
-from mirrorq.receiver import NOWAIT_S, RECALL_ASKS
+from mirrorq.receiver import NOWAIT_S, RECALL_ASKS, Demand
 from mirrorq.session import PutCredit, browse_request, inquire_request, purge_request
 from mirrorq.timeouts import check_timeout, deadline_of
 
@@ -50,8 +50,7 @@ class MirroredQueue:
         self.handle = handle
         self._outcomes = Bell(loop)
         self._arrivals = Bell(loop)
-        with handle._outcomes.lock:
-            handle._outcomes.listeners.append(self._outcomes.ring)
+        handle._outcomes.listeners.append(self._outcomes.ring)
         handle._receiver.listeners.append(self._arrivals.ring)
 
     @classmethod
@@ -159,7 +158,7 @@ class MirroredQueue:
         handle = self.handle
         publisher = handle._publisher
         deadline = deadline_of(timeout)
-        await self._outcomes.until(lambda: not publisher.count or handle._is_closed, deadline)
+        await self._outcomes.until(lambda: publisher.is_over or handle._is_closed, deadline)
         return handle.wait_for_confirms(0)
 
     # --- Consuming ------------------------------------------------------------------------
@@ -170,20 +169,25 @@ class MirroredQueue:
         """Take the next message; it is held until it is acked or given back."""
         if timeout is not None:
             check_timeout(timeout)
-        message = self.handle._take_one()
-        if message is None:
-            message = await self._wait_for_one(block, timeout)
-        if auto_ack:
-            message.ack()
-        return message
+        found: list[Message] = []
+        try:
+            await self._get_into(found, block, timeout)
+            if auto_ack:
+                found[0].ack()
+            return found[0]
+        except BaseException:
+            self.handle._unsee(found)
+            raise
 
-    async def _wait_for_one(self, block: bool, timeout: float | None) -> Message:
-        found = await self._obtain(1, block, timeout)
+    async def _get_into(self, found: list[Message], block: bool, timeout: float | None) -> None:
+        """`get`, into a list that the caller still has when it is interrupted."""
+        self.handle._take_one(found)
+        if not found:
+            await self._obtain(found, 1, block, timeout)
         if not found:
             within = f" within {timeout} s" if block else ""
             empty = Empty(f"queue {self.name!r} had no message ready{within}")
             raise self.handle._why_not(empty)
-        return found[0]
 
     async def get_nowait(self) -> Message:
         """`get` that does not wait for a message to be published."""
@@ -192,42 +196,51 @@ class MirroredQueue:
     async def get_many(self, count_max: int, timeout: float | None = None) -> list[Message]:
         """Take 1 to `count_max` messages as soon as there is one; [] at the time-out."""
         check_count("count_max", count_max)
-        found = await self._obtain(count_max, True, timeout)
-        if not found:
-            reason = self.handle._why_not(Empty(""))
-            if not isinstance(reason, Empty):
-                raise reason
-        return found
+        found: list[Message] = []
+        try:
+            await self._obtain(found, count_max, True, timeout)
+            if not found:
+                reason = self.handle._why_not(Empty(""))
+                if not isinstance(reason, Empty):
+                    raise reason
+            return found
+        except BaseException:
+            self.handle._unsee(found)
+            raise
 
-    async def _obtain(self, count: int, block: bool, timeout: float | None) -> list[Message]:
+    async def _obtain(
+        self, found: list[Message], count: int, block: bool, timeout: float | None
+    ) -> None:
         handle, receiver = self.handle, self.handle._receiver
         deadline = deadline_of(timeout)
         handle._check_open_for_gets()
-        found = receiver.take_buffered(count)
+        receiver.take_buffered(found, count)
         if found:
-            return found
-        receiver.want(count)
+            return
+        demand = Demand(count)
         try:
+            receiver.want(demand)
             while True:
                 # From here to the return nothing is awaited: a cancelled call has no message.
-                found = receiver.take_buffered(count)
+                receiver.take_buffered(found, count)
                 if found:
-                    return found
+                    return
                 handle._check_open_for_gets()
                 receiver.check_refused()
                 if handle._is_shut or not block or timeout == 0:
-                    return await self._obtain_now(count)
+                    await self._obtain_now(found, count)
+                    return
                 if deadline is not None and time.monotonic() >= deadline:
-                    return []
+                    return
                 await self._arrivals.next(self._may_get, seconds_left(deadline))
         finally:
-            receiver.want(-count)
+            receiver.unwant(demand)
 
     def _may_get(self) -> bool:
         handle = self.handle
         return bool(handle._receiver.buffered) or handle._is_shut or handle._is_closed
 
-    async def _obtain_now(self, count: int) -> list[Message]:
+    async def _obtain_now(self, found: list[Message], count: int) -> None:
         """Until the master has said that nothing is ready; as `Receiver._obtain_now`."""
         handle, receiver = self.handle, self.handle._receiver
         publisher = handle._publisher
@@ -240,15 +253,14 @@ class MirroredQueue:
             counts = await self._counts()
             if counts.ready and not receiver.buffered:
                 await self._arrivals.next(lambda: bool(receiver.buffered), LOOK_S)
-            found = receiver.take_buffered(count)
+            receiver.take_buffered(found, count)
             if found:
-                return found
+                return
             receiver.check_refused()
             if not counts.ready and not counts.unacknowledged:
                 break
         if handle._is_shut:
             raise ShutDown(f"the handle on queue {self.name!r} was shut down")
-        return []
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of this handle together. Await the settlement for the outcome."""
@@ -258,13 +270,15 @@ class MirroredQueue:
         """Messages as they come, until the handle is closed; acking is the caller's."""
         handle = self.handle
         while True:
+            found: list[Message] = []
             try:
-                message = handle._take_one()
-                if message is None:
-                    message = await self._wait_for_one(True, None)
+                await self._get_into(found, True, None)
             except ShutDown:
                 return
-            yield message
+            except BaseException:
+                handle._unsee(found)
+                raise
+            yield found[0]
 
     async def ack_and_put(
         self, message: Message, queue: str | MirroredQueue, body: Body, **arguments: Any

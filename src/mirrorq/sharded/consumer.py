@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from mirrorq.consumer import Consumer
 from mirrorq.message import Chunk, Message
 from mirrorq.sharded.shard import share
+from mirrorq.waiting import Latch
 
 if TYPE_CHECKING:
     from mirrorq.sharded.queue import ShardedQueue
@@ -83,8 +84,8 @@ class ShardedConsumer(Consumer):
         self._queue = queue
         self._seats: list[_Seat] = []
         self._turn = 0
-        self._cancel_lock = threading.Lock()
-        self._is_cancelled = False
+        self._untold = deque([None])
+        """Who takes what is in it ends the consumer, and tells its user if that was not he."""
 
     def _ask_for_prefetch(self) -> None:
         for seat in self._seats:
@@ -98,17 +99,21 @@ class ShardedConsumer(Consumer):
     @property
     def is_running(self) -> bool:
         """Whether its thread has begun: a refusal before that is told by `consume`."""
-        return self._thread.is_alive()
+        return self._is_begun
 
-    def cancel(self) -> None:
-        """Stop. The message under way is finished; those not begun go back uncounted."""
+    def _cancel(self, callers: Collection[int]) -> None:
+        self._abandon()
+        for seat in self._seats:
+            seat._cancel(callers)
+        self._join(callers)
+
+    def _abandon(self) -> Latch:
+        self._untold.clear()
         self._queue._consumers.pop(self.number, None)
-        with self._cancel_lock:
-            self._is_cancelled = True
         self._end()
         for seat in self._seats:
-            seat.cancel()
-        super()._join()
+            seat._abandon()
+        return Latch()
 
     def _start(self) -> None:
         self._queue._consumers[self.number] = self
@@ -119,7 +124,7 @@ class ShardedConsumer(Consumer):
         except BaseException:
             self.cancel()
             raise
-        self._thread.start()
+        self._begin()
 
     def _take_seat(self, shard: Shard) -> None:
         bound = share(self._prefetch, self._queue.shards)
@@ -130,15 +135,14 @@ class ShardedConsumer(Consumer):
     # --- The host's thread ----------------------------------------------------------------
 
     def _on_arrival(self) -> None:
-        with self._arrival:
-            self._arrival.notify()
+        self._arrival.ring()
 
     def _on_seat_cancelled(self, why: str) -> None:
         """Some shard has ended it: it ends at the others too, and its user is told once."""
-        with self._cancel_lock:
-            if self._is_cancelled:
-                return
-            self._is_cancelled = True
+        try:
+            self._untold.pop()
+        except IndexError:
+            return
         self.refused = why
         self._queue._consumers.pop(self.number, None)
         for seat in self._seats:

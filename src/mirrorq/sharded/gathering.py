@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +31,15 @@ class _Part(Settlement):
 def settle_together(
     whole: Settlement, kind: str, messages: Mapping[Shard, Sequence[Message]]
 ) -> Settlement:
-    """Settle messages of several shards: done when it is everywhere, failed when it is somewhere.
-
-    All shards share the lock with which outcomes are noted.
-    """
+    """Settle messages of several shards: done when it is everywhere, failed where it is once."""
     errors: list[MirrorQError] = []
-    left = [len(messages)]
+    # Told on the host's thread and, of what was settled before, on this one.
+    ended = itertools.count(1)
 
     def tell(error: MirrorQError | None) -> None:
-        left[0] -= 1
         if error is not None:
             errors.append(error)
-        if not left[0]:
+        if next(ended) == len(messages):
             whole._finish(None, _joined(errors))
 
     for shard, held in messages.items():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrorq.errors import Full, ShutDown
-from mirrorq.publisher import FIRST_S, Listener, Publisher
+from mirrorq.publisher import FIRST_S, Listener, Publisher, Waiting
 from mirrorq.session import PutCredit
 from mirrorq.timeouts import deadline_of, left_until
+from mirrorq.waiting import Present
 
 if TYPE_CHECKING:
     from mirrorq.confirmation import Confirmation
@@ -42,7 +42,7 @@ class ShardedPublisher(Publisher):
         """The shard whose turn it is, in the middle of it."""
         self._left = 0
         """Puts that are left in its turn."""
-        self._waiting = {}
+        self._waiting = Present()
         self._handle = queue
         self._config = queue._config
         self._outcomes = queue._outcomes
@@ -54,12 +54,17 @@ class ShardedPublisher(Publisher):
     # --- Sums -----------------------------------------------------------------------------
 
     @property
-    def count(self) -> int:  # type: ignore[override]
+    def count(self) -> int:
         """Messages without an outcome."""
         return sum(part._publisher.count for part in self._parts)
 
     @property
-    def size(self) -> int:  # type: ignore[override]
+    def is_over(self) -> bool:
+        """Whether everything has an outcome."""
+        return all(part._publisher.is_over for part in self._parts)
+
+    @property
+    def size(self) -> int:
         """Their bytes."""
         return sum(part._publisher.size for part in self._parts)
 
@@ -189,21 +194,22 @@ class ShardedPublisher(Publisher):
             self._wait_for_any(count, size, block, left_until(deadline))
 
     def _wait_for_any(self, count: int, size: int, block: bool, timeout: float | None) -> None:
-        queue, key = self._sharded, threading.get_ident()
+        queue = self._sharded
         queue._check_open_for_puts()
         full = Full(
             f"queue {queue.name!r}: none of its {queue.shards} shards has room for {count} more "
             f"message(s) of {size} bytes: "
             + (self._parts[self._turn]._publisher._queue_full_text(count, size) or "wait")
         )
-        self._waiting[key] = str(full)
+        call = Waiting(str(full))
 
         def may_go_on() -> bool:
             return self.takes(count, size, size) or queue._is_shut or queue._is_closed
 
         try:
+            self._waiting.add(call)
             in_time = self._outcomes.wait_for(may_go_on, timeout if block else 0)
         finally:
-            del self._waiting[key]
+            self._waiting.leave(call)
         if not in_time:
             raise queue._why_not(full) if block else full

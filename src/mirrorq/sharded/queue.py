@@ -8,12 +8,14 @@ all of them in turn, and tells the outcomes of several as one.
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from mirrorq import exit_flush
 from mirrorq.arguments import not_a_message
 from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import (
@@ -38,6 +40,7 @@ from mirrorq.sharded.receiver import ShardedReceiver
 from mirrorq.sharded.shard import Shard
 from mirrorq.shards import shard_name, shard_of
 from mirrorq.terms import PLAIN, terms_of
+from mirrorq.waiting import Once
 
 if TYPE_CHECKING:
     from mirrorq.consumer import Consumer
@@ -68,8 +71,9 @@ class ShardedQueue(MirroredQueue):
         self._rings = declared.shards
         self._is_shut = self._is_shut_for_gets = self._is_closing = False
         self._consumers = {}
-        self._consumer_number = 0
+        self._consumer_numbers = itertools.count(1)
         self._session = None
+        self._closing = Once(self._close)
         self._begin()
 
     def _begin(self) -> None:
@@ -81,6 +85,7 @@ class ShardedQueue(MirroredQueue):
             self._parts.append(Shard.of(self, ring, number))
         self._publisher = ShardedPublisher(self)
         self._receiver = ShardedReceiver(self)
+        self._remember()
 
     # --- Shards ---------------------------------------------------------------------------
 
@@ -212,7 +217,7 @@ class ShardedQueue(MirroredQueue):
 
     # --- Consuming ------------------------------------------------------------------------
 
-    def _take_one(self) -> Message | None:
+    def _take_one(self, found: list[Message]) -> None:
         if (
             self._is_shut_for_gets
             or self._is_closing
@@ -221,7 +226,7 @@ class ShardedQueue(MirroredQueue):
             or os.getpid() != self._pid
         ):
             self._check_open_for_gets()
-        return self._receiver.take_one()
+        self._receiver.take_one(found)
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of this handle together: one outcome for all, an op for each shard."""
@@ -239,8 +244,7 @@ class ShardedQueue(MirroredQueue):
         settlement = settlement or Settlement(self._outcomes)
         if held:
             return settle_together(settlement, kind, held)
-        with self._outcomes.lock:
-            settlement._finish(None, None)
+        settlement._finish(None, None)
         return settlement
 
     def _by_shard(self, messages: Sequence[Message]) -> dict[Shard, list[Message]]:
@@ -386,11 +390,20 @@ class ShardedQueue(MirroredQueue):
                 part.shutdown(immediate)
         self._receiver.notify()
 
-    def _begin_close(self) -> bool:
-        is_first = super()._begin_close()
+    def _begin_close(self) -> None:
+        super()._begin_close()
         for part in self._parts:
             part._begin_close()
-        return is_first
+
+    def _abandon(self) -> None:
+        self._is_closing = True
+        exit_flush.forget(self)
+        for part in self.__dict__.get("_parts", ()):
+            part._abandon()
+
+    def _wake(self) -> None:
+        for part in self._parts:
+            part._wake()
 
     def _is_quiet(self) -> bool:
         return all(part._is_quiet() for part in self._parts)

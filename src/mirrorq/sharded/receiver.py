@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirrorq.message import Message
-from mirrorq.receiver import CALLS_AHEAD, Receiver
+from mirrorq.receiver import CALLS_AHEAD, Demand, Receiver
 from mirrorq.sharded.shard import share
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class ShardedReceiver(Receiver):
         super().__init__(queue)
         self._sharded = queue
         self._turn = 0
-        self._calls = 0
+        self._calls_served = 0
         """Whole calls that the shard of the turn has served in it."""
         for part in queue._parts:
             part._receiver.listeners.append(self.notify)
@@ -54,33 +54,38 @@ class ShardedReceiver(Receiver):
         """Why some master did not take get() as a consumer, "" when all did."""
         return next((why for p in self._parts if (why := p._receiver.refused)), "")
 
-    def want(self, count: int) -> None:
-        """So many messages more (less, when negative) are waited for, wherever they come from.
+    def want(self, demand: Demand) -> None:
+        """So many messages more are waited for, wherever they come from.
 
         Few are asked for in parts. Of many each shard is asked for all, as far as the handle's
         bound on what is ahead of calls goes: what comes in six pieces costs six times as much, and
         what this call leaves is the next one's, or goes back.
         """
-        each = abs(count)
+        each = demand.count
         if each < MANY:
             each = share(each, self._sharded.shards)
-        for part in self._parts:
-            part._receiver.want(each if count > 0 else -each)
+        demand.parts = [Demand(each) for _ in self._parts]
+        for part, wanted in zip(self._parts, demand.parts, strict=True):
+            part._receiver.want(wanted)
 
-    def take_buffered(self, count: int) -> list[Message]:
+    def unwant(self, demand: Demand) -> None:
+        """The call is over."""
+        for part, wanted in zip(self._parts, demand.parts, strict=False):
+            part._receiver.unwant(wanted)
+
+    def take_buffered(self, found: list[Message], count: int) -> None:
         """Take up to `count` messages that are here, from all shards in turn."""
         parts, turn = self._parts, self._turn
-        self._calls += 1
+        self._calls_served += 1
         is_whole = count >= MANY and parts[turn]._receiver.buffered >= count
-        if not is_whole or self._calls >= CALLS_AHEAD:
-            self._turn, self._calls = (turn + 1) % len(parts), 0
-        found: list[Message] = []
+        if not is_whole or self._calls_served >= CALLS_AHEAD:
+            self._turn, self._calls_served = (turn + 1) % len(parts), 0
         empty: list[Shard] = []
         for part in (*parts[turn:], *parts[:turn]):
-            taken = part._receiver.take_buffered(count - len(found))
+            before = len(found)
+            part._receiver.take_buffered(found, count - before)
             part._receiver.asked = count
-            found += taken
-            if not taken:
+            if len(found) == before:
                 empty.append(part)
             if len(found) == count:
                 break
@@ -89,21 +94,19 @@ class ShardedReceiver(Receiver):
             ahead = max(part._receiver.ahead for part in parts) if empty else 0
             for part in empty:
                 part._receiver.hint(max(ahead, 1))
-        return found
 
     @property
     def next_part(self) -> Shard:
         """Whose turn it is."""
         return self._parts[self._turn]
 
-    def take_one(self) -> Message | None:
+    def take_one(self, found: list[Message]) -> None:
         parts, turn = self._parts, self._turn
-        message = parts[turn]._receiver.take_one()
-        if message is None:
-            found = self.take_buffered(1)
-            return found[0] if found else None
-        self._turn, self._calls = (turn + 1) % len(parts), 0
-        return message
+        parts[turn]._receiver.take_one(found)
+        if found:
+            self._turn, self._calls_served = (turn + 1) % len(parts), 0
+        else:
+            self.take_buffered(found, 1)
 
-    def _pop(self, count: int) -> list[Message]:
-        return self.take_buffered(count)
+    def _pop(self, found: list[Message], count: int) -> None:
+        self.take_buffered(found, count)

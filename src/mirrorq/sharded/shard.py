@@ -1,12 +1,12 @@
 """`Shard`: the handle on one shard, as a part of the handle on the whole queue.
 
-It is a handle like any, with its own session at its shard's master. What its users wait on it
-shares with the others: one lock and one thread for callbacks, as a handle has.
+It is a handle like any, with its own session at its shard's master. What its users wait by it
+shares with the others, and one thread for callbacks, as a handle has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -45,8 +45,8 @@ class ShardOutcomes(Outcomes):
     def __init__(self, whole: Outcomes, shard: int) -> None:
         super().__init__(shard)
         self._whole = whole
-        self.lock = whole.lock
         self.listeners = whole.listeners
+        self.callbacks = whole.callbacks
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         return self._whole.wait_for(condition, timeout)
@@ -57,7 +57,7 @@ class ShardOutcomes(Outcomes):
     def call_back(self, callback: Callable[..., object], *arguments: Any) -> None:
         self._whole.call_back(callback, *arguments)
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, callers: Collection[int] = ()) -> None:
         """The thread is the whole's."""
 
 
@@ -120,6 +120,9 @@ class Shard(MirroredQueue):
         declared = Declared(ring, refusals=whole._refusals)
         self._open(whole._host, declared, shard_name(whole.name, self._number))
         self._receiver.ahead_bytes = max(AHEAD_BYTES // whole.shards, FIRST_BYTES)
+
+    def _remember(self) -> None:
+        """The whole is."""
 
     def _own_config(self, host: Host) -> Config:
         config, shards = host.config, self._whole.shards

@@ -22,7 +22,8 @@ CONTENT_BYTES = 32
 _open_paths: dict[tuple[int, int], int] = {}
 """(device, inode) of a store's directory -> pid that opened it; a forked child's parent counts
 for nothing here, the lock itself keeps the child out."""
-_guard = threading.Lock()
+_guard = threading.RLock()
+"""Taken again where a collection closes one store while another one is opened."""
 
 
 class PathLock:

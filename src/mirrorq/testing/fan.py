@@ -193,7 +193,7 @@ class Fan:
         publisher.count += 1
         body = b"%s/%d" % (publisher.name.encode(), publisher.count)
         confirmation = Confirmation(Outcomes())
-        gathering = Gathering(confirmation, False, lambda: None)
+        gathering = Gathering(confirmation, False, len(reached), lambda _: None)
         for load in reached:
             branch = self._branch(publisher, load)
             branch.publish(body, gathering.part(_Reached(load.name, confirmation._outcomes)))

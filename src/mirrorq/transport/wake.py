@@ -18,33 +18,37 @@ class Waker:
         self._receiver.setblocking(False)
         self._sender.setblocking(False)
         self._woken = False
-        self._asleep = False
+        self._sleep: list[bool] | None = None
+        """The poller's present sleep, which has something in it when a byte was sent for it."""
 
     @property
     def fd(self) -> int:
         return self._receiver.fileno()
 
     def wake(self) -> None:
-        """Thread-safe. Many wakes before the poller runs send one byte."""
+        """Thread-safe. Many wakes before the poller runs send one byte, as a rule."""
         self._woken = True
-        if self._asleep:
-            self._asleep = False
+        sleep = self._sleep
+        if sleep is not None and not sleep:
             try:
                 self._sender.send(b"\0")
             except OSError:
                 # Full: a byte is there already. Closed: nobody is left to wake.
                 return
+            # After it: who was interrupted has sent one, or the next one does. And of this sleep:
+            # the poller may be in another one already.
+            sleep.append(True)
 
     def fall_asleep(self) -> bool:
         """Called by the poller before it blocks. False: it was woken and must not block."""
-        self._asleep = True
+        self._sleep = []
         if self._woken:
-            self._asleep = False
+            self._sleep = None
         return not self._woken
 
     def awake(self, *, is_readable: bool) -> None:
         """Called by the poller after it has blocked, or found that it must not."""
-        self._asleep = False
+        self._sleep = None
         self._woken = False
         if is_readable:
             self._receiver.recv(64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def _first_outcome() -> Sequence[Patch]:
 
     def end_one(self: Gathering) -> None:
         if not self._confirmation.done():
-            self._open_count = 1
+            self._ended = itertools.count(self._count)
             real(self)
 
     return [(Gathering, "end_one", end_one)]

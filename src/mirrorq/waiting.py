@@ -1,0 +1,258 @@
+"""How threads wait for each other, without locks that an exception could leave taken.
+
+A signal handler runs on a user's thread between any two of its bytecodes, and may raise there, or
+call mirrorq again; a collection may run a `__del__` there that does. So no thread of a user ever
+holds a lock that a host's thread, or the same thread once more, would wait for. What they share
+are single operations of C: `append` and `popleft` of a deque, and the release of a lock that is
+its waiter's own and that nobody else ever takes.
+
+`threading.Condition` and `Event` are not like that: they are Python that runs with a lock held,
+and an exception in `wait` may leave it held for the thread that calls `set`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from _thread import LockType, allocate_lock, get_ident, start_new_thread
+from collections import deque
+from collections.abc import Callable
+from threading import TIMEOUT_MAX
+from typing import Any, Generic, TypeVar
+from weakref import ref
+
+__all__ = [
+    "Doorbell",
+    "Latch",
+    "Once",
+    "Present",
+    "Waiters",
+    "begin_thread",
+    "is_host_thread",
+    "run_host",
+    "take_back",
+]
+
+_hosts: set[int] = set()
+"""Threads on which nobody may wait: a collection there may run what a user's `__del__` calls."""
+
+
+def run_host(function: Callable[[], None]) -> None:
+    """Run what a host's thread does; until it returns no call of a user waits on this thread."""
+    _hosts.add(get_ident())
+    try:
+        function()
+    finally:
+        _hosts.discard(get_ident())
+
+
+def is_host_thread() -> bool:
+    """Whether the calling thread steps a node or a client."""
+    return get_ident() in _hosts
+
+
+def begin_thread(thread: threading.Thread) -> None:
+    """Start a thread, from one on which no signal handler runs.
+
+    `Thread.start` waits with a lock that the new thread takes: who is interrupted in it may leave
+    a thread that never begins. It may begin a moment after this returns.
+    """
+    start_new_thread(thread.start, ())
+
+
+class Waiters:
+    """Threads that wait for something to come true, which whoever makes it true tells them."""
+
+    def __init__(self) -> None:
+        self._bells: deque[LockType] = deque()
+        """One for each thread that waits: taken, until it is told."""
+
+    @property
+    def count(self) -> int:
+        """How many wait."""
+        return len(self._bells)
+
+    def notify(self) -> None:
+        """Have all who wait look. Never waits; from any thread."""
+        bells = self._bells
+        for _ in range(len(bells)):
+            try:
+                bell = bells.popleft()
+            except IndexError:
+                return
+            bell.release()
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until the condition holds; it is looked at after each `notify`.
+
+        Args:
+            timeout: in seconds; None waits for ever. On a host's thread nothing is waited for.
+        """
+        if condition():
+            return True
+        if (timeout is not None and timeout <= 0) or is_host_thread():
+            return False
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            bell = allocate_lock()
+            bell.acquire()
+            try:
+                self._bells.append(bell)
+                # Looked at again after being among them: what came true before told nobody.
+                if condition():
+                    return True
+                left = TIMEOUT_MAX if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                bell.acquire(True, min(left, TIMEOUT_MAX))
+            finally:
+                _discard(self._bells, bell)
+
+
+class Latch:
+    """Something that one thread says and others wait for: `threading.Event`, see above."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters = Waiters()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        self._waiters.notify()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most `timeout` seconds; say whether it is set."""
+        return self._waiters.wait_for(self.is_set, timeout)
+
+
+class Doorbell:
+    """Wakes one thread, and stays rung until that one has looked."""
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        """Free: it was rung. Only its thread takes it."""
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """From any thread; cheap when it was rung already."""
+        if self._lock.locked():
+            try:
+                self._lock.release()
+            except RuntimeError:
+                return  # another thread was quicker
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it is rung, at most `timeout` seconds; the next wait is for another ring."""
+        if timeout is None:
+            self._lock.acquire()
+        elif timeout > 0:
+            self._lock.acquire(True, min(timeout, TIMEOUT_MAX))
+        else:
+            self._lock.acquire(False)
+
+
+def _discard(items: deque[Any], item: object) -> None:
+    """Take it out, if nobody else has."""
+    try:
+        items.remove(item)
+    except ValueError:
+        return
+
+
+def take_back(items: deque[Any], item: object) -> bool:
+    """Take out what this thread has just put in; False: another one has it already."""
+    while True:
+        try:
+            items.remove(item)
+        except IndexError:  # another thread changed it meanwhile
+            continue
+        except ValueError:
+            return False
+        return True
+
+
+Call = TypeVar("Call")
+
+
+class Present(Generic[Call]):
+    """Users' calls that are under way. One that an exception has ended, at whatever place, is
+    gone with its frame: nobody has to take it out."""
+
+    def __init__(self) -> None:
+        self._refs: deque[ref[Call]] = deque()
+
+    def __bool__(self) -> bool:
+        """False: there is certainly none."""
+        return bool(self._refs)
+
+    def add(self, call: Call) -> None:
+        """It is there until nobody refers to it any more, or `leave` is called."""
+        self._refs.append(ref(call))
+
+    def leave(self, call: Call) -> None:
+        """It is over."""
+        _discard(self._refs, ref(call))
+
+    def all(self) -> list[Call]:
+        """Those that are there; forgets what is gone."""
+        found = []
+        for one in list(self._refs):
+            call = one()
+            if call is not None:
+                found.append(call)
+            else:
+                _discard(self._refs, one)
+        return found
+
+
+class Once:
+    """Something that is done once, on a thread of its own, while whoever wants it done waits.
+
+    An exception that ends the waiting does not end the doing: who calls again waits for the rest.
+    """
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._left = deque([function])
+        self._done = Latch()
+        self._error: BaseException | None = None
+        self.callers: set[int] = set()
+        """Threads that have asked for it: they are not waited for in it."""
+        self._thread = 0
+        """Which does it."""
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def run(self) -> None:
+        """Have it done, and wait for its end: but on a host's thread, which it may wait for."""
+        if self.is_done:
+            return
+        self.callers.add(get_ident())
+        try:
+            start_new_thread(self._run, ())
+        except RuntimeError:  # the interpreter is ending: it starts no threads any more
+            self._run()
+        if self._thread != get_ident():
+            self._done.wait()
+        if self._error is not None and self.is_done:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            function = self._left.popleft()
+        except IndexError:
+            return
+        self._thread = get_ident()
+        try:
+            function()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.set()

@@ -1,0 +1,276 @@
+"""Every public call, interrupted at its bytecodes one after another, as a signal handler may.
+
+After each interrupt another handle's put is confirmed, so the node thread waits for nobody; the
+handle itself goes on; nothing confirmed is lost and nothing comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.interrupts.opcodes import run_interrupted
+from tests.queue.fake_host import wait_until
+
+from mirrorq import AckRefused, Confirmation, Message, Node, Settlement
+
+PATIENCE_S = 20.0
+BYTECODES_MAX = 100_000
+"""A call has fewer, or does not end."""
+
+
+class Scene:
+    """A node with the queue that is used, and another one that watches."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.queue = node.queue("used")
+        self.watcher = node.queue("watched")
+        self.watcher.put(b"first").result(PATIENCE_S)
+        self.queue.put(b"first").result(PATIENCE_S)
+        self.queue.get(timeout=PATIENCE_S).ack().result(PATIENCE_S)
+
+    def check(self) -> None:
+        """The node works, for this handle and for others."""
+        self.watcher.put(b"works").result(PATIENCE_S)
+        assert self.queue.wait_for_confirms(PATIENCE_S)
+        counts = self.queue._counts()
+        assert (counts.unacknowledged, counts.ready) == (0, 0)
+
+    def take(self) -> Message:
+        return self.queue.get(timeout=PATIENCE_S)
+
+    def drain(self) -> list[bytes]:
+        """What is in the queue, which is empty then."""
+        found = []
+        while True:
+            messages = self.queue.get_many(100, 0)
+            if not messages:
+                return found
+            found += [message.body for message in messages]
+            self.queue.ack_many(messages).result(PATIENCE_S)
+
+
+Act = Callable[[Scene, int], bool]
+"""Does everything for one bytecode: prepares, calls, checks. Returns whether it was reached."""
+
+
+def put(scene: Scene, at: int) -> bool:
+    def call() -> None:
+        scene.queue.put(b"interrupted")
+
+    return _published(scene, at, call, [b"interrupted"])
+
+
+def put_many(scene: Scene, at: int) -> bool:
+    def call() -> None:
+        scene.queue.put_many([b"one", b"two", b"three"])
+
+    return _published(scene, at, call, [b"one", b"two", b"three"])
+
+
+def transaction(scene: Scene, at: int) -> bool:
+    def call() -> None:
+        with scene.queue.transaction() as step:
+            step.put(b"one")
+            step.put(b"two")
+
+    return _published(scene, at, call, [b"one", b"two"])
+
+
+def _published(scene: Scene, at: int, call: Callable[[], None], bodies: list[bytes]) -> bool:
+    """What was interrupted is there once or not at all; what comes after it is confirmed."""
+    was_raised = run_interrupted(call, at)
+    first = scene.queue.put(b"after").result(PATIENCE_S)
+    scene.watcher.put(b"works").result(PATIENCE_S)
+    found = scene.drain()
+    assert found in ([*bodies, b"after"], [b"after"])
+    assert was_raised or found == [*bodies, b"after"]
+    # No gap: the numbers of the next one follow.
+    assert scene.queue.put(b"next").result(PATIENCE_S) == first + 1
+    assert scene.drain() == [b"next"]
+    return was_raised
+
+
+def get_waiting(scene: Scene, at: int) -> bool:
+    scene.watcher.put(b"works").result(PATIENCE_S)
+    scene.queue.put(b"one").result(PATIENCE_S)
+    return _got(scene, at, [b"one"])
+
+
+def get_ahead(scene: Scene, at: int) -> bool:
+    bodies = [b"%d" % number for number in range(4)]
+    scene.queue.put_many(bodies).result(PATIENCE_S)
+    scene.take().ack().result(PATIENCE_S)
+    return _got(scene, at, bodies[1:])
+
+
+def _got(scene: Scene, at: int, expected: list[bytes]) -> bool:
+    got: list[Message] = []
+
+    def call() -> None:
+        got.append(scene.queue.get(timeout=PATIENCE_S))
+
+    was_raised = run_interrupted(call, at)
+    # What the call has not returned comes again, at its place, as if it had never been away.
+    while len(got) < len(expected):
+        got.append(scene.take())
+    assert [message.body for message in got] == expected
+    assert [message.delivery_count for message in got] == [1] * len(expected)
+    for message in got:
+        message.ack().result(PATIENCE_S)
+    scene.check()
+    return was_raised
+
+
+def get_many(scene: Scene, at: int) -> bool:
+    bodies = [b"%d" % number for number in range(5)]
+    scene.queue.put_many(bodies).result(PATIENCE_S)
+    got: list[Message] = []
+
+    def call() -> None:
+        got.extend(scene.queue.get_many(3, PATIENCE_S))
+
+    was_raised = run_interrupted(call, at)
+    while len(got) < len(bodies):
+        got += scene.queue.get_many(5, PATIENCE_S)
+    assert [message.body for message in got] == bodies
+    scene.queue.ack_many(got).result(PATIENCE_S)
+    scene.check()
+    return was_raised
+
+
+def _settled(
+    scene: Scene, at: int, settle: Callable[[list[Message]], Settlement], bodies: list[bytes]
+) -> bool:
+    """Interrupted and called again, it has taken effect once."""
+    scene.queue.put_many(bodies).result(PATIENCE_S)
+    messages: list[Message] = []
+    while len(messages) < len(bodies):
+        messages += scene.queue.get_many(len(bodies), PATIENCE_S)
+
+    def call() -> None:
+        settle(messages)
+
+    was_raised = run_interrupted(call, at)
+    error = settle(messages).exception(PATIENCE_S)
+    assert error is None or (isinstance(error, AckRefused) and "settled before" in str(error))
+    return was_raised
+
+
+def ack(scene: Scene, at: int) -> bool:
+    was_raised = _settled(scene, at, lambda messages: messages[0].ack(), [b"one"])
+    scene.check()
+    return was_raised
+
+
+def ack_many(scene: Scene, at: int) -> bool:
+    was_raised = _settled(scene, at, scene.queue.ack_many, [b"one", b"two", b"three"])
+    scene.check()
+    return was_raised
+
+
+def nack(scene: Scene, at: int) -> bool:
+    was_raised = _settled(scene, at, lambda messages: messages[0].nack(), [b"one"])
+    again = scene.take()
+    assert (again.body, again.delivery_count) == (b"one", 2)
+    again.ack().result(PATIENCE_S)
+    scene.check()
+    return was_raised
+
+
+def consume(scene: Scene, at: int) -> bool:
+    consumers = []
+
+    def call() -> None:
+        consumers.append(scene.queue.consume(lambda message: message.ack()))
+
+    was_raised = run_interrupted(call, at)
+    for consumer in consumers:
+        consumer.cancel()
+    return _left(scene, was_raised)
+
+
+def cancel(scene: Scene, at: int) -> bool:
+    consumer = scene.queue.consume(lambda message: message.ack())
+    was_raised = run_interrupted(consumer.cancel, at)
+    consumer.cancel()
+    assert not consumer.is_active
+    return _left(scene, was_raised)
+
+
+def _left(scene: Scene, was_raised: bool) -> bool:
+    """No consumer is left that would take what a get waits for."""
+    wait_until(lambda: scene.queue._counts().consumers == 0, "no consumer is left")
+    assert not scene.queue._consumers
+    scene.queue.put(b"mine").result(PATIENCE_S)
+    scene.take().ack().result(PATIENCE_S)
+    scene.check()
+    return was_raised
+
+
+def close(scene: Scene, at: int) -> bool:
+    handle = scene.node.queue("used")
+    confirmations: list[Confirmation] = [handle.put(b"before")]
+    was_raised = run_interrupted(handle.close, at)
+    handle.close()
+    assert confirmations[0].result(0) > 0
+    assert handle._is_closed
+    assert handle._session_id not in scene.node._driver._ports
+    assert scene.drain() == [b"before"]
+    scene.check()
+    return was_raised
+
+
+def browse(scene: Scene, at: int) -> bool:
+    was_raised = run_interrupted(scene.queue.browse, at)
+    assert scene.queue.browse() == []
+    scene.check()
+    return was_raised
+
+
+ACTS: dict[Act, int] = {
+    put: 1,
+    put_many: 1,
+    transaction: 5,
+    get_waiting: 1,
+    get_ahead: 1,
+    get_many: 1,
+    ack: 1,
+    ack_many: 1,
+    nack: 1,
+    consume: 7,
+    cancel: 3,
+    close: 1,
+    browse: 5,
+}
+"""Calls, and of how many bytecodes each one is tried by `make test`."""
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with Node("a", path=tmp_path) as node:
+        yield Scene(node)
+
+
+def _interrupt(scene: Scene, act: Act, step: int) -> int:
+    at = tried = 0
+    while act(scene, at):
+        at += step
+        tried += 1
+        assert at < BYTECODES_MAX, f"{act.__name__} does not end"
+    return tried
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_an_interrupted_call_leaves_nothing_behind(scene: Scene, act: Act) -> None:
+    """No lock, no gap in a producer's numbers, no message that nobody has, no consumer."""
+    assert _interrupt(scene, act, ACTS[act]) > 5
+
+
+@pytest.mark.scale
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_at_every_bytecode(scene: Scene, act: Act) -> None:
+    """The same, with none left out."""
+    assert _interrupt(scene, act, 1) > 50
