@@ -22,7 +22,9 @@ from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import (
     AuthenticationError,
     Empty,
+    NoQuorum,
     PreconditionFailed,
+    QueueDown,
     QueueNotFound,
     ShutDown,
 )
@@ -601,16 +603,50 @@ class MirroredQueue(ReadingHandle):
     def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:
         """Delete the queue with everything in it.
 
+        Args:
+            if_empty: only when it has no messages, as its master knows now.
+            if_unused: only when nobody uses it: it has no consumers, nobody holds a message of it,
+                no get() waits.
+
         Raises:
-            PreconditionFailed: it has messages or consumers, and that was asked.
+            PreconditionFailed: it has messages or is in use, and that was asked.
         """
         self._check()
+        if if_empty or if_unused:
+            self._check_left(if_empty=if_empty, if_unused=if_unused)
         self._host.delete(
             self._queue_id,
             if_empty=bool(if_empty),
             if_unused=bool(if_unused),
             timeout=DELETE_S,
         )
+
+    def _check_left(self, *, if_empty: bool, if_unused: bool) -> None:
+        """Raise PreconditionFailed when the queue must not be deleted on these conditions.
+
+        Its master is asked: what other nodes know of it is what they were told a while ago. Nobody
+        uses a queue without a master.
+        """
+        receiver = self._receiver
+        try:
+            found = self._counts()
+        except (NoQuorum, QueueDown):
+            return
+        messages = found.ready + found.unacknowledged + found.delayed
+        if if_empty and messages:
+            raise PreconditionFailed(f"queue {self.name!r} has {messages} messages: purge it first")
+        if not if_unused:
+            return
+        # What this handle has fetched ahead of calls is in nobody's hands.
+        held = max(found.unacknowledged - receiver.buffered, 0)
+        uses = [
+            f"{found.consumers} consumers: cancel them first" if found.consumers else "",
+            f"{held} messages that somebody holds: ack them or give them back" if held else "",
+            "a get() that waits" if found.waiting or receiver.has_waiting else "",
+        ]
+        why = "; ".join(filter(None, uses))
+        if why:
+            raise PreconditionFailed(f"queue {self.name!r} is in use, it has {why}")
 
     def redrive(self, count_max: int | None = None) -> int:
         """Move messages of a dead-letter queue back to the queues in which they ended.

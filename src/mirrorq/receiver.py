@@ -106,6 +106,11 @@ class Receiver:
         """Why the master did not take get() as a consumer, "" when it did."""
         return self._refused
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a call waits for a message."""
+        return self._demand > 0
+
     def notify(self) -> None:
         """Something has changed that waiting calls should look at."""
         self._ready.notify()

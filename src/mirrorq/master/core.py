@@ -277,7 +277,7 @@ class Master:
             case AckRange():
                 self.purging.on_ack_range(session, body)
             case Inquire():
-                self._reign.reply(session, counts(self._reign, body))
+                self._reign.reply(session, counts(self._reign, session, body))
             case Ping():
                 self._reign.reply(session, Pong())
             case _:

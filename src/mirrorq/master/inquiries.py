@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrorq.master.reign import Reign
-from mirrorq.messages import Browse, Browsed, Counts, Inquire
+from mirrorq.messages import Browse, Browsed, Counts, Inquire, SessionId
 from mirrorq.ranges import RangeSet
 
 __all__ = ["browsed", "counts"]
@@ -35,8 +35,8 @@ def browsed(reign: Reign, body: Browse) -> Browsed:
     return Browsed(body.request, tuple(found))
 
 
-def counts(reign: Reign, body: Inquire) -> Counts:
-    """How many messages and consumers there are."""
+def counts(reign: Reign, session: SessionId, body: Inquire) -> Counts:
+    """How many messages and consumers there are, as a session asks."""
     delivery, state = reign.delivery, reign.state
     return Counts(
         body.request,
@@ -47,4 +47,5 @@ def counts(reign: Reign, body: Inquire) -> Counts:
         0,
         reign.delays.count,
         state.applied,
+        delivery.is_hungry_beside((session, 0)),
     )

@@ -250,6 +250,8 @@ class Counts(Struct, frozen=True, gc=False):
     applied: int = 0
     """The lsn up to which the master has applied its ops: a copy that has come so far shows
     all this."""
+    waiting: bool = False
+    """Whether a consumer waits for a message, or another handle's get()."""
 
 
 class Flow(Struct, frozen=True, gc=False):

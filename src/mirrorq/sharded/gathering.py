@@ -78,4 +78,5 @@ def gathered_reply(replies: Sequence[object]) -> object:
         0,
         sum(one.store_bytes for one in counts),
         sum(one.delayed for one in counts),
+        waiting=any(one.waiting for one in counts),
     )

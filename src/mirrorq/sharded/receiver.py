@@ -50,6 +50,11 @@ class ShardedReceiver(Receiver):
         return sum(part._receiver.buffered for part in self._parts)
 
     @property
+    def has_waiting(self) -> bool:
+        """Whether a call waits for a message of any shard."""
+        return any(part._receiver.has_waiting for part in self._parts)
+
+    @property
     def refused(self) -> str:
         """Why some master did not take get() as a consumer, "" when all did."""
         return next((why for p in self._parts if (why := p._receiver.refused)), "")
