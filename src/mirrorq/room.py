@@ -31,7 +31,8 @@ class Room:
     node: str = ""
     """Whose it is."""
     wanted: int = 0
-    """The most that a frame needed for which there was no room, since the room was set."""
+    """The most that a frame needed for which there was no room, until one is taken: what made room
+    for it is not to be undone before it comes."""
     advice: str = ""
     """What gives more."""
 
@@ -40,7 +41,6 @@ class Room:
         self.bytes_left = bytes_left
         self.largest = largest
         self.advice = advice
-        self.wanted = 0
 
     @property
     def is_low(self) -> bool:
@@ -51,6 +51,7 @@ class Room:
         """Reserve room for a frame; False when there is none."""
         if not self.has(size):
             return False
+        self.wanted = 0
         self.hold(cost(size))
         return True
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -19,6 +22,7 @@ WAITING_BYTES = 33 * MIB
 """More than a handle may have unconfirmed: some wait in `put`."""
 WAITING_COUNT = 8000
 DEADLINE_S = 60
+DISK_MIB = 32
 
 
 class Producer:
@@ -61,6 +65,38 @@ def nodes(path: Path, names: str, **config: int) -> Iterator[list[Node]]:
             )
             for name in names
         ]
+
+
+@pytest.fixture
+def disk_of(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Small file systems in memory, one for a name."""
+    paths: list[Path] = []
+
+    def mount(name: str) -> Path:
+        path = tmp_path / name
+        path.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "mirrorq-test", str(path)]
+        if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+            pytest.skip("needs the right to mount a tmpfs")
+        paths.append(path)
+        return path
+
+    try:
+        yield mount
+    finally:
+        for path in paths:
+            subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def fill_up(disk: Path) -> None:
+    """Leave not one block to anybody."""
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 9):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    free = os.statvfs(disk)
+    assert free.f_bavail == 0
 
 
 def drain(queue: MirroredQueue, producer: Producer) -> int:
@@ -114,3 +150,67 @@ def test_what_no_store_ever_takes_is_refused(tmp_path: Path) -> None:
         assert isinstance(error, NotConfirmed)
         assert "raise store_bytes_max" in str(error)
         assert small.result(DEADLINE_S) == 1
+
+
+@pytest.mark.parametrize("is_taken", [False, True], ids=["by its messages", "by others"])
+@pytest.mark.parametrize(
+    ("names", "full", "size"),
+    [("a", "a", 2000), ("abc", "a", 2000), ("abc", "b", 100_000), ("abc", "abc", 30_000)],
+)
+def test_a_full_disk_is_drained_while_producers_go_on(
+    tmp_path: Path,
+    disk_of: Callable[[str], Path],
+    names: str,
+    full: str,
+    size: int,
+    is_taken: bool,
+) -> None:
+    """Of one node, a master or a mirror, or of all: gets and acks go on, every put is confirmed in
+    the end, and every copy is in sync again although nobody has given space back."""
+    disks = [disk_of(name) for name in full]
+    with nodes(tmp_path, names) as started:
+        handles = [node.queue("jobs", timeout=DEADLINE_S) for node in started]
+        until(lambda: len(handles[0].status().synchronised_mirrors) == len(names) - 1)
+        for confirmation in [handles[0].put(b"x" * size) for _ in range(20)]:
+            confirmation.result(DEADLINE_S)
+        if is_taken:
+            for disk in disks:
+                fill_up(disk)
+        count = min(DISK_MIB * MIB * 3 // 2 // (size + 88), 2 * WAITING_COUNT)
+        producer = Producer(handles[-1], size, count)
+        until(lambda: any("space on its disk" in one.status().blocked_by for one in handles))
+        assert drain(handles[0], producer) == 20 + count
+        assert producer.unconfirmed() == 0
+        until(lambda: len(handles[0].status().synchronised_mirrors) == len(names) - 1)
+        assert handles[0].put(b"more").result(DEADLINE_S)
+
+
+def test_a_node_starts_on_a_full_disk(tmp_path: Path, disk_of: Callable[[str], Path]) -> None:
+    """What it held is there, can be taken and acked, and the acks are there at the next start."""
+    disk = disk_of("a")
+    with nodes(tmp_path, "a") as (node,), node.queue("jobs") as queue:
+        for confirmation in [queue.put(b"x" * 1000) for _ in range(50)]:
+            confirmation.result(DEADLINE_S)
+        fill_up(disk)
+    with nodes(tmp_path, "a") as (node,), node.queue("jobs") as queue:
+        for _ in range(30):
+            queue.get(timeout=DEADLINE_S).ack().result(DEADLINE_S)
+    with nodes(tmp_path, "a") as (node,), node.queue("jobs") as queue:
+        assert queue.qsize() == 20
+
+
+def test_others_see_that_a_disk_is_full(tmp_path: Path, disk_of: Callable[[str], Path]) -> None:
+    """The alarm of the node with the full disk reaches all nodes."""
+    disk = disk_of("b")
+    with nodes(tmp_path, "abc") as started:
+        handles = [node.queue("jobs", timeout=DEADLINE_S) for node in started]
+        until(lambda: len(handles[0].status().synchronised_mirrors) == 2)
+        fill_up(disk)
+        until(lambda: alarms_of(started[0], "b") == ("disk_low",), started[0].nodes)
+        (disk / "ballast").unlink()
+        until(lambda: alarms_of(started[0], "b") == (), started[0].nodes)
+
+
+def alarms_of(node: Node, name: str) -> tuple[str, ...]:
+    (found,) = [one.alarms for one in node.nodes() if one.name == name]
+    return tuple(found)

@@ -20,6 +20,7 @@ from mirrorq.messages.ops import NOT_TAKEN
 from mirrorq.pace import Pace, has_same_pace, pace_of
 from mirrorq.policy import Definition
 from mirrorq.ranges import RangeSet
+from mirrorq.room import SMALL_BYTES
 
 __all__ = ["Intake"]
 
@@ -88,7 +89,9 @@ class Intake:
             attachment = self._reign.attachments.get(session)
             is_current = attachment is not None and attachment.number == number
             if is_current and not self._takes(session, body):
-                return
+                if not self._cut_first():
+                    return
+                continue
             held.popleft()
             if attachment is not None and is_current:
                 self._admit(item, attachment)
@@ -98,8 +101,27 @@ class Intake:
         reign = self._reign
         if self._is_impossible(session, body):
             return True  # It is refused.
-        is_bounded = reign.ring.unstable_bytes < reign.config.unstable_bytes_max
-        return is_bounded and reign.room.has(len(body.frame))
+        return not self._is_unstable_full and reign.room.has(len(body.frame))
+
+    @property
+    def _is_unstable_full(self) -> bool:
+        reign = self._reign
+        return reign.ring.unstable_bytes >= reign.config.unstable_bytes_max
+
+    def _cut_first(self) -> bool:
+        """Puts that were packed together need no place together: small pieces may find some."""
+        codec = self._reign.codec
+        session, number, body, header = self._held[0]
+        size, count = len(body.frame), header.count
+        if body.whole or count == 1 or size <= SMALL_BYTES or self._is_unstable_full:
+            return False
+        step = max(1, count * SMALL_BYTES // (2 * size))
+        self._held.popleft()
+        for start in reversed(range(0, count, step)):
+            frame = codec.cut(body.frame, start, min(start + step, count))
+            item = (session, number, Publish(frame, False), codec.header(frame))
+            self._held.appendleft(item)
+        return True
 
     def _is_impossible(self, session: SessionId, body: Publish) -> bool:
         """Whether it would wait for ever. Nobody would hear of the refusal of a courier's."""

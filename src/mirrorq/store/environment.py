@@ -51,6 +51,8 @@ SLACK_BYTES = 64 << 20
 although less is in use: two of the largest frames find places in it that lie together."""
 MAP_RESERVE_BYTES = 64 << 20
 """Beyond that, for what drains a store. Only what is used of it is ever on the disk."""
+RESERVE_TAIL_PART = 4
+"""Of the reserve so much always lies behind the last page, in one piece."""
 RUN_BYTES_SMALL = 64 << 10
 """Of runs of messages while free pages are counted: few of them have to lie together."""
 READERS_MAX = 64
@@ -458,8 +460,10 @@ class Environment:
         stretches = [count for _, count in self._usable()]
         whole, largest = self._placeable(stretches, free)
         if min(whole, largest) < wanted:
-            # Enough is free, in pieces: the file may grow beyond the bound.
-            tail = min(on_disk, self._file_bytes_max - used)
+            # Enough is free, in pieces: the file may grow beyond the bound, and a part of the
+            # reserve may lie in these pieces as well as behind the last page.
+            behind = self._extent.end - used - self._extent.reserve(used) // RESERVE_TAIL_PART
+            tail = min(max(on_disk, behind), self._file_bytes_max - used)
             whole, largest = self._placeable(stretches, tail)
         return Space(min(whole, below_max, of_disk), largest, advice)
 

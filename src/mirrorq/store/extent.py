@@ -59,6 +59,11 @@ class Extent:
         part = self._total // RESERVE_PART
         return min(RESERVE_BYTES, part, max(RESERVE_MIN, used))
 
+    @property
+    def end(self) -> int:
+        """So much of the file has blocks."""
+        return self._end
+
     def cover(self, used: int) -> None:
         """The file's pages end at `used` now: take the reserve behind it, and a step when they
         have come to the end of the last one. Never raises."""
