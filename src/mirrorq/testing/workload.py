@@ -17,7 +17,15 @@ from mirrorq.engine_events import (
     MasterChange,
     MasterLinkLost,
 )
-from mirrorq.messages import Attach, HandOut, Purged, SessionId, SessionReply
+from mirrorq.messages import (
+    Attach,
+    Detach,
+    HandOut,
+    Purged,
+    SessionId,
+    SessionReply,
+    SessionRequest,
+)
 from mirrorq.ranges import RangeSet
 from mirrorq.session import (
     Closed,
@@ -227,16 +235,29 @@ class SimulatedHandle:
     def _leave_entry(self, random: Random) -> None:
         """As `ClientDriver._on_left`: the loss is told first, then that nobody serves.
 
-        A node that runs on notices later that its client is gone; what that had sent it may still
-        be on its way to the master.
+        A node that runs on notices later that its client is gone, and says goodbye in its name; what
+        that had sent it may still be on its way to the master.
         """
+        session = self.session
+        goodbye = SessionRequest(
+            self.queue_id,
+            session.epoch,
+            self._session_id,
+            session._attachment,
+            session._request + 1,
+            Detach(),
+        )
+        self.cluster.after(random.choice(SILENCES_MS), self._on_missed, goodbye)
         self._turn += 1
         self._events.append(LinkLost())
         if self.session.epoch:
             self._events.append(MasterChanged(self.session.epoch, False))
         self.poke()
-        self.cluster.after(random.choice(SILENCES_MS), self.cluster.close_session, self._session_id)
         self.cluster.after(random.choice(AWAY_MS), self._enter, random)
+
+    def _on_missed(self, goodbye: SessionRequest) -> None:
+        self.cluster.request(goodbye)
+        self.cluster.close_session(goodbye.session)
 
     def _enter(self, random: Random) -> None:
         """Go on at another node, as another session."""
