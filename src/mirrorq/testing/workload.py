@@ -235,7 +235,7 @@ class SimulatedHandle:
     def _leave_entry(self, random: Random) -> None:
         """As `ClientDriver._on_left`: the loss is told first, then that nobody serves.
 
-        A node that runs on notices later that its client is gone, and says goodbye in its name; what
+        A node that runs on notices later that its client is gone, and says goodbye for it; what
         that had sent it may still be on its way to the master.
         """
         session = self.session
