@@ -161,7 +161,7 @@ class Leaser(SimulatedHandle):
             elif id(delivery) in refused:
                 delivery.acked = "refused"
             else:
-                delivery.acked = "ok"
+                delivery.acked, delivery.answered = "ok", self.session.epoch
                 resolved_ms = self._journal.resolved_ms
                 resolved_ms.setdefault(delivery.sequence, self.cluster.now_ms)
         if self.is_open:
@@ -444,7 +444,8 @@ def misheld(journal: Journal, acted: Iterable[Acted], passed: Iterable[Passed]) 
 
 def _acked_after_another(journal: Journal, passed: list[Passed]) -> Iterator[str]:
     """In one reign a message that is handed out was held by nobody. In a later one somebody may
-    have it who was not heard of; his ack ends it for those of earlier reigns, too."""
+    have it who was not heard of; his ack ends it for those of earlier reigns, too. Nor does a
+    later master know who has ended what lives no more: it takes an ack of an earlier reign."""
     newest: dict[tuple[int, int], int] = {}
     for piece in passed:
         for sequence in range(piece.first, piece.last + 1):
@@ -457,6 +458,7 @@ def _acked_after_another(journal: Journal, passed: list[Passed]) -> Iterator[str
         epoch, number = one.handout
         later = last[one.sequence]
         is_handed_on = newest.get((epoch, one.sequence), 0) > number
+        is_handed_on &= one.answered in (0, epoch)
         is_theirs = later.handout[0] > epoch and not later.acked
         if one.acked == "ok" and (is_handed_on or is_theirs):
             yield (

@@ -105,6 +105,8 @@ class Delivery:
     consumer: str
     acked: str = ""
     """"" not tried; open, ok, refused, lost (its handle ended first)."""
+    answered: int = 0
+    """The reign in which the ack was taken; 0: it was that of the hand-out."""
 
 
 @define
@@ -527,7 +529,7 @@ class Consumer(SimulatedHandle):
         elif done.refused:
             delivery.acked = "refused"
         else:
-            delivery.acked = "ok"
+            delivery.acked, delivery.answered = "ok", self.session.epoch
             self.journal.ack_order.append(delivery)
             self.journal.resolved_ms.setdefault(delivery.sequence, self.cluster.now_ms)
 
