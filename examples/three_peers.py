@@ -59,7 +59,7 @@ def work(jobs: mirrorq.MirroredQueue) -> None:
             print(f"again: {message.body.decode()}", flush=True)
         done.add(message.body)
         acked = message.ack()
-    acked.result(WAIT_S)  # the last: those before it have resolved too
+    acked.exception(WAIT_S)  # the last: those before it have resolved too
     print(f"done: {len(done)}", flush=True)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from mirrorq.errors import Full, NoQuorum, QueueDown
+from mirrorq.errors import AckRefused, Full, NoQuorum, QueueDown
 from mirrorq.waiting import take_back
 
 if TYPE_CHECKING:
@@ -112,16 +113,19 @@ class QueueAdapter:
     def task_done(self) -> None:
         """Ack the oldest message that this thread got and has not settled.
 
+        If it went back to the queue meanwhile it comes again, as whatever `get` returns may; who
+        wants to hear of that listens (`MirroredQueue.add_ack_listener`).
+
         Raises:
             ValueError: there is none.
-            AckRefused: it went back to the queue meanwhile.
         """
         if not self._taken:
             raise ValueError("task_done() called too many times")
         settlement = self._taken[0].ack()
         self._taken.popleft()
         take_back(self._open, None)
-        settlement.result()
+        with contextlib.suppress(AckRefused):
+            settlement.result()
 
     def join(self) -> None:
         """Wait until everything in the queue has been taken and acked.

@@ -146,13 +146,16 @@ class Confirmation(_Outcome):
 
 
 class Settlement(_Outcome):
-    """The outcome of an ack or nack: None, or `AckRefused`."""
+    """The outcome of an ack or nack: None, `AckRefused` or, of a handle that was closed before the
+    answer came, `ConfirmUnknown`."""
 
     def result(self, timeout: float | None = None) -> None:
         """Wait until the ack is stable: it is never undone then.
 
         Raises:
-            AckRefused: the delivery was no longer this handle's.
+            AckRefused: it did not take effect, the message comes again. A loop that is to survive
+                that asks for `exception()`, or listens (`MirroredQueue.add_ack_listener`).
+            ConfirmUnknown: the handle was closed before the answer came.
             TimeoutError: no outcome yet after `timeout` seconds.
         """
         self._result(timeout)

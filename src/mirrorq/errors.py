@@ -68,11 +68,13 @@ class NotConfirmed(MirrorQError):
 
 
 class ConfirmUnknown(MirrorQError):
-    """Whether the messages were stored is not known. Resending may make duplicates."""
+    """Whether the messages were stored, or acked, is not known: the handle was closed before the
+    answer came. Publishing them again may make duplicates; what was not acked comes again."""
 
 
 class AckRefused(MirrorQError):
-    """The delivery is no longer this handle's: the message went back or was settled."""
+    """The ack did not take effect: the message had gone back to the queue, and comes again, or
+    has come again already and somebody else has acked it."""
 
 
 class NoQuorum(MirrorQError):

@@ -106,6 +106,7 @@ COUNTERS: tuple[_OfCopy, ...] = (
     ("messages_delivered", "Messages handed out", lambda c: c.tally.delivered),
     ("messages_redelivered", "Of these, not for the first time", lambda c: c.tally.redelivered),
     ("messages_acked", "Messages acked", lambda c: c.tally.acked),
+    ("acks_refused", "Messages whose ack was refused", lambda c: c.tally.acks_refused),
     ("messages_returned", "Messages that went back", lambda c: c.tally.returned),
     ("messages_dead_lettered", "Messages that went on", lambda c: c.tally.dead_lettered),
     ("queue_failovers", "Times that this node took over", lambda c: c.tally.failovers),

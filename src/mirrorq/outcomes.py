@@ -12,9 +12,13 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Collection
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirrorq.waiting import Latch, Waiters, begin_thread
+
+if TYPE_CHECKING:
+    from mirrorq.errors import AckRefused
+    from mirrorq.message import Message
 
 __all__ = ["Outcomes", "call_user"]
 
@@ -39,6 +43,8 @@ class Outcomes:
         self._waiters = Waiters()
         self.listeners: list[Callable[[], None]] = []
         """Called at each `notify`: who waits without a thread."""
+        self.ack_listeners: list[Callable[[Message, AckRefused], object]] = []
+        """Called back with each message whose ack was refused."""
         self.callbacks: dict[object, deque[Callable[[Any], object]]] = {}
         """By outcome, what is to be called when it has ended."""
         self._calls: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None]

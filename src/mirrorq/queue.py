@@ -20,6 +20,7 @@ from mirrorq import exit_flush
 from mirrorq.arguments import check_callable, check_count, check_sequence, not_a_message
 from mirrorq.confirmation import Confirmation, Settlement
 from mirrorq.errors import (
+    AckRefused,
     AuthenticationError,
     Empty,
     NoQuorum,
@@ -428,6 +429,19 @@ class MirroredQueue(ReadingHandle):
         settlement = Settlement(self._outcomes)
         settlement._finish(None, None)
         return settlement
+
+    def add_ack_listener(self, on_refused: Callable[[Message, AckRefused], object]) -> None:
+        """Have `on_refused(message, error)` called with each message of this handle whose ack (or
+        `nack(requeue=False)`) was refused: it had gone back to the queue, and comes again.
+
+        A worker need not wait for the outcomes of its acks: this tells it what to undo, or to
+        expect a second time. Called on the handle's callback thread. What a transaction or an
+        `ack_and_put` acks is told by its own outcome.
+        """
+        if on_refused is None:
+            raise TypeError("on_refused is None: give a function of a Message and an AckRefused")
+        check_callable("on_refused", on_refused)
+        self._outcomes.ack_listeners.append(on_refused)
 
     def consume(
         self,

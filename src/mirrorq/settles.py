@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirrorq.confirmation import Settlement
-from mirrorq.errors import AckRefused
+from mirrorq.errors import AckRefused, ConfirmUnknown, MirrorQError
 from mirrorq.message import Message, Run, messages_in, names_of, runs_of
 from mirrorq.messages import HandOut
 from mirrorq.ranges import RangeSet
@@ -103,9 +103,10 @@ class Acks:
             refused = set(_among(run, done))
             for sequence in range(run.chunk.first + run.start, run.chunk.first + run.stop):
                 message, settlement = next(left)
-                settlement._finish(
-                    None, _refusal(message, done.why) if sequence in refused else None
-                )
+                error = _outcome_of(message, done) if sequence in refused else None
+                settlement._finish(None, error)
+                if isinstance(error, AckRefused):
+                    _tell(message, error)
 
     def refuse(self, why: str) -> None:
         """The handle is closed."""
@@ -119,6 +120,24 @@ def _take(runs: Sequence[Run]) -> bytes:
 
 
 AGAIN = "it was settled before, or only browsed"
+ENDS = ("ack", "reject")
+"""What is told to who listens for acks that are refused. A nack has nothing to undo."""
+
+
+def _tell(message: Message, error: AckRefused) -> None:
+    """Have listeners hear of a message whose ack was refused."""
+    outcomes = message._chunk.handle._outcomes
+    for listener in outcomes.ack_listeners:
+        outcomes.call_back(listener, message, error)
+
+
+def _outcome_of(message: Message, done: SettleDone) -> MirrorQError:
+    if done.is_unknown:
+        return ConfirmUnknown(
+            f"whether the ack of message {message.sequence} of queue {message.queue!r} was taken "
+            f"is not known: {done.why}"
+        )
+    return _refusal(message, done.why)
 
 
 def _refusal(message: Message, why: str) -> AckRefused:
@@ -140,6 +159,9 @@ class PieceSettle:
 
     def end(self, done: SettleDone) -> None:
         """Note the outcome."""
+        if done.is_unknown:
+            self.settlement._finish(None, ConfirmUnknown(f"the outcome is not known: {done.why}"))
+            return
         self.refused, self.why = done.refused, done.why
         self.settlement._finish(None, None)
 
@@ -172,10 +194,15 @@ def finish(done: SettleDone) -> None:
             item.end(done)
             continue
         assert isinstance(item, Settle)
-        item.settlement._finish(None, error_of(item, done) if done.refused or item.again else None)
+        error = error_of(item, done) if done.refused or item.again else None
+        item.settlement._finish(None, error)
+        if isinstance(error, AckRefused) and item.kind in ENDS:
+            for run in item.runs:
+                for sequence in _among(run, done):
+                    _tell(Message(run.chunk, sequence - run.chunk.first), error)
 
 
-def error_of(item: Settle, done: SettleDone) -> AckRefused | None:
+def error_of(item: Settle, done: SettleDone) -> MirrorQError | None:
     """What a user is told of the parts that were not taken; None when all were."""
     refused: list[tuple[int, str]] = []
     """Sequences, and of which queue."""
@@ -187,6 +214,11 @@ def error_of(item: Settle, done: SettleDone) -> AckRefused | None:
         why = why or AGAIN
     if not refused:
         return None
+    if done.is_unknown:
+        return ConfirmUnknown(
+            f"whether the {item.kind} of {item.count} message(s), first {refused[0][0]} "
+            f"of queue {refused[0][1]!r}, was taken is not known: {why}"
+        )
     return AckRefused(
         f"the {item.kind} of {len(refused)} of {item.count + len(item.again)} "
         f"message(s), the first of them {refused[0][0]} of queue {refused[0][1]!r}, "

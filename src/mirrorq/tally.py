@@ -26,6 +26,7 @@ from mirrorq.messages import (
     ReturnLaterOp,
     ReturnOp,
     SessionReply,
+    Settled,
     Step,
 )
 from mirrorq.messages.staged import CommitOp
@@ -51,6 +52,8 @@ class Tally:
     redelivered: int = 0
     """Of these, not for the first time."""
     acked: int = 0
+    acks_refused: int = 0
+    """Messages whose ack, nack or move came when they had gone back, as the master said."""
     returned: int = 0
     """Messages that went back to the queue."""
     dead_lettered: int = 0
@@ -118,6 +121,8 @@ class Tally:
             if type(body) is Confirmed:
                 for _, count, _ in body.runs:
                     self.confirmed += count
+            elif type(body) is Settled:
+                self.acks_refused += _count((one.first, one.last) for one in body.refused)
 
     def note_sent(self, deliver: Deliver) -> None:
         """A hand-out of the master has left."""

@@ -28,6 +28,7 @@ from mirrorq.messages import (
     ReturnOp,
     SessionId,
     SessionReply,
+    Settled,
     Step,
 )
 from mirrorq.messages.staged import CommitOp, Stage
@@ -100,7 +101,9 @@ def test_replies_and_hand_outs() -> None:
     tally = Tally()
     session = SessionId("a", 1, 1)
     told = SessionReply(1, 1, session, 1, 1, Confirmed(9, ((1, 3, 1), (4, 2, 9))))
-    tally.note_replies([told, replace(told, reply=Pong())])
+    refused = Settled(1, (HandOut(1, 1, 1, 3, 1), HandOut(1, 2, 9, 9, 1)), "went back")
+    tally.note_replies([told, replace(told, reply=Pong()), replace(told, reply=refused)])
+    assert tally.acks_refused == 4
     tally.note_sent(Deliver(0, (HandOut(1, 1, 1, 3, 1), HandOut(1, 2, 4, 5, 2))))
     assert (tally.confirmed, tally.delivered, tally.redelivered) == (5, 5, 2)
 

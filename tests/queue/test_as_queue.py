@@ -103,6 +103,21 @@ def test_join_outlives_a_failover() -> None:
         assert not joiner.is_alive()
 
 
+def test_a_task_that_came_again_is_done_for_its_first_worker_too() -> None:
+    """After a failover another worker has it: `task_done()` raises nothing, and ends nothing of
+    the other's."""
+    with FakeHost() as host, host.queue() as handle, host.queue() as other:
+        queue, again = handle.as_queue(), other.as_queue()
+        queue.put(b"1")
+        assert queue.get(timeout=10) == b"1"
+        host.fail_over()
+        assert again.get(timeout=10) == b"1"
+        queue.task_done()
+        assert host.live == 1
+        again.task_done()
+        again.join()
+
+
 def test_shutdown_ends_puts_then_gets() -> None:
     """As in 3.13; `immediate` ends both, and leaves the messages in the queue."""
     with FakeHost() as host, host.queue() as handle, host.queue() as rest:

@@ -164,6 +164,48 @@ def test_an_ack_is_refused_alone() -> None:
         assert isinstance(settlements[0].exception(), AckRefused)
 
 
+def test_refused_acks_are_told_and_the_loop_goes_on() -> None:
+    """A worker holds three messages over a failover, and another has two of them when it acks: its
+    loop goes on and it hears of those two, however they were acked. Of a nack it does not."""
+    told: list[tuple[int, type]] = []
+
+    def on_refused(message: mirrorq.Message, error: mirrorq.AckRefused) -> None:
+        told.append((message.sequence, type(error)))
+
+    with FakeHost() as host, host.queue() as queue, host.queue() as other:
+        queue.add_ack_listener(on_refused)
+        fill(queue, 5)
+        held: list[mirrorq.Message] = []
+        for message in queue:
+            held.append(message)
+            if len(held) < 4:
+                continue
+            if len(held) == 4:
+                host.fail_over()
+                theirs = [other.get(timeout=10) for _ in range(3)]
+                assert [one.sequence for one in theirs] == [1, 2, 3]
+                for one in held[:1]:
+                    with one:
+                        pass
+                queue.ack_many(held[1:2])
+                assert isinstance(held[2].nack().exception(10), AckRefused)
+            with message:
+                pass
+            if message.sequence == 5:
+                break
+        wait_until(lambda: len(told) == 2, "two refusals")
+        assert sorted(told) == [(1, AckRefused), (2, AckRefused)]
+        other.ack_many(theirs).result(10)
+        wait_until(lambda: host.live == 0)
+
+
+def test_a_listener_for_refused_acks_is_a_function() -> None:
+    with FakeHost() as host, host.queue() as queue:
+        for wrong in (None, "print"):
+            with pytest.raises(TypeError):
+                queue.add_ack_listener(wrong)  # type: ignore[arg-type]
+
+
 def test_a_refused_part_of_a_round_refuses_nobody_else() -> None:
     """After a failover one message is somebody else's: its ack is refused, the others' not."""
     with FakeHost() as host, host.queue() as queue, host.queue() as other:

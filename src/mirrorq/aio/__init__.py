@@ -8,7 +8,7 @@
         sequence = await confirmation                   # on disk on every member in sync
         async for message in orders:
             await work(message.body)
-            await message.ack()
+            message.ack()                               # awaited, it may raise AckRefused
 
 What is opened (`connect`, `Node.open`, `MirroredQueue.open`, `queue`, `exchange`) can be awaited,
 and is the caller's then, or entered: `async with client.queue("orders") as orders` closes it.

@@ -16,7 +16,7 @@ from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
 from mirrorq.arguments import check_callable, check_count
 from mirrorq.confirmation import Confirmation, Settlement
-from mirrorq.errors import Empty, Full, ShutDown
+from mirrorq.errors import AckRefused, Empty, Full, ShutDown
 from mirrorq.handle import ASK_S
 from mirrorq.message import Message
 from mirrorq.messages import Browsed, Counts, Purged
@@ -149,9 +149,16 @@ class MirroredQueue:
         check_callable("a listener", function)
         return None if function is None else partial(self._call_in_loop, function)
 
-    def _call_in_loop(self, function: Listener, confirmation: Confirmation) -> None:
+    def _call_in_loop(self, function: Callable[..., object], *told: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            self._outcomes.loop.call_soon_threadsafe(function, confirmation)
+            self._outcomes.loop.call_soon_threadsafe(function, *told)
+
+    def add_ack_listener(self, on_refused: Callable[[Message, AckRefused], object]) -> None:
+        """Have a function called in this loop with each message whose ack was refused."""
+        if on_refused is None:
+            raise TypeError("on_refused is None: give a function of a Message and an AckRefused")
+        check_callable("on_refused", on_refused)
+        self.handle.add_ack_listener(partial(self._call_in_loop, on_refused))
 
     async def wait_for_confirms(self, timeout: float | None = None) -> bool:
         """Wait until everything put has an outcome; True."""

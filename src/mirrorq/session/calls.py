@@ -110,6 +110,8 @@ class SettleDone(Struct, frozen=True, gc=False):
     token: object
     refused: tuple[HandOut, ...]
     why: str
+    is_unknown: bool = False
+    """What is said to be refused may have been settled: its answer is not waited for any more."""
 
 
 class QueryDone(Struct, frozen=True, gc=False):

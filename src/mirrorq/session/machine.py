@@ -93,6 +93,7 @@ class _ConsumerState:
 class _OpenSettle:
     call: SettleCall
     request: int
+    is_sent: bool = False
 
 
 def _request_of(settle: _OpenSettle) -> Settle:
@@ -176,7 +177,11 @@ class Session:
         settle = _OpenSettle(call, self._call_number)
         self._settles[self._call_number] = settle
         if self._attached:
-            self._send(_request_of(settle))
+            self._send_settle(settle)
+
+    def _send_settle(self, settle: _OpenSettle) -> None:
+        settle.is_sent = True
+        self._send(_request_of(settle))
 
     def give_back(self, handouts: tuple[HandOut, ...]) -> None:
         """Return what no call has taken."""
@@ -386,7 +391,7 @@ class Session:
             consumer.total = consumer.received = consumer.halted_until = 0
             self._send(consumer.asked)
         for settle in self._settles.values():
-            self._send(_request_of(settle))
+            self._send_settle(settle)
         for request, query in self._queries.items():
             self._send(query.request(request))
         self._opening = False
@@ -617,7 +622,7 @@ class Session:
     # --- The end ----------------------------------------------------------------------------
 
     def _close(self, reason: str) -> None:
-        """Everything open ends unknown."""
+        """Everything open ends unknown, but for settlements that were never sent."""
         if self.closed:
             return
         self.closed = reason
@@ -627,7 +632,8 @@ class Session:
             put = self._waiting.popleft()
             self._output.append(Failed(put.token, 0, put.count, reason, True))
         for settle in self._settles.values():
-            self._output.append(SettleDone(settle.call.token, settle.call.handouts, reason))
+            call = settle.call
+            self._output.append(SettleDone(call.token, call.handouts, reason, settle.is_sent))
         self._settles.clear()
         for query in self._queries.values():
             self._output.append(QueryDone(query.token, None))

@@ -47,6 +47,7 @@ class ShardOutcomes(Outcomes):
         self._whole = whole
         self.listeners = whole.listeners
         self.callbacks = whole.callbacks
+        self.ack_listeners = whole.ack_listeners
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         return self._whole.wait_for(condition, timeout)

@@ -126,8 +126,8 @@ def _is_ended(journal: Journal, attempt: Attempt) -> bool:
 def uncounted(journal: Journal, counted: int) -> list[str]:
     """What an unclean promotion has lost is counted: no more is missing than its masters said.
 
-    A new master counts by what the old one has reported. What was put after the last report that
-    it has heard, or just before, stands in none.
+    A new master counts by what the old one has reported. What was stored after the last report that
+    it has heard, or just before, stands in none; a client that is cut off stores late what it puts.
 
     Args:
         counted: how many messages they say are lost.
@@ -146,7 +146,10 @@ def uncounted(journal: Journal, counted: int) -> list[str]:
         for attempt in journal.attempts.values()
         if attempt.state == "acknowledged"
         and attempt.body not in seen
-        and not any(since_ms <= attempt.put_ms <= until_ms for since_ms, until_ms in unreported)
+        and not any(
+            since_ms <= max(attempt.put_ms, attempt.ended_ms) and attempt.put_ms <= until_ms
+            for since_ms, until_ms in unreported
+        )
         and ended.get(attempt.sequence, ("acked",))[0] == "acked"
         and (attempt.persistent or attempt.put_ms > journal.cold_ms)
     ]

@@ -78,7 +78,7 @@ class Visitor(Consumer):
         for output in outputs:
             if isinstance(output, Stored | Failed):
                 self.open_count -= output.count
-                end_attempts(self.journal, output)
+                end_attempts(self.journal, output, self.cluster.now_ms)
 
 
 @define

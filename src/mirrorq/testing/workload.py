@@ -72,6 +72,8 @@ class Attempt:
     (of a message that was acked with it), sent on (from another queue)."""
     sequence: int = 0
     put_ms: int = 0
+    ended_ms: int = 0
+    """When its outcome came: it may have been stored until then."""
     persistent: bool = True
     delay_ms: int = 0
 
@@ -408,16 +410,17 @@ class Producer(SimulatedHandle):
     def take(self, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, Stored | Failed):
-                end_attempts(self.journal, output)
+                end_attempts(self.journal, output, self.cluster.now_ms)
 
 
-def end_attempts(journal: Journal, output: Stored | Failed) -> None:
+def end_attempts(journal: Journal, output: Stored | Failed, now_ms: int) -> None:
     """Note the outcome of a batch whose token is the list of its bodies."""
     bodies = output.token
     assert isinstance(bodies, list)
     for offset in range(output.count):
         attempt = journal.attempts[bodies[output.index + offset]]
         assert attempt.state == "open", f"two outcomes for {attempt.body!r}"
+        attempt.ended_ms = now_ms
         if isinstance(output, Stored):
             attempt.state = "acknowledged"
             attempt.sequence = output.first_sequence + offset
