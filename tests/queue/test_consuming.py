@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,8 @@ import mirrorq
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, ConfigError, Empty, NoQuorum, QueueDown, ShutDown
 from mirrorq.receiver import CALLS_AHEAD
+
+PAGE = Path(__file__).parents[2] / "docs" / "three-hosts.md"
 
 
 def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -197,6 +202,41 @@ def test_refused_acks_are_told_and_the_loop_goes_on() -> None:
         assert sorted(told) == [(1, AckRefused), (2, AckRefused)]
         other.ack_many(theirs).result(10)
         wait_until(lambda: host.live == 0)
+
+
+def test_the_documented_loop_outlives_a_refused_ack() -> None:
+    """The loop of docs/three-hosts.md, as it stands there: while it works on a job its host is cut
+    off, and the job goes to another. Its ack is refused, and it goes on."""
+    text = PAGE.read_text("utf-8")
+    (code,) = re.findall(r"^    for message in jobs:\n(?:     .*\n)+", text, re.MULTILINE)
+    done: list[int] = []
+    is_working, may_go_on = threading.Event(), threading.Event()
+
+    def work(_: str, sequence: int, **options: bool) -> None:
+        is_working.set()
+        assert may_go_on.wait(10)
+        done.append(sequence)
+
+    with FakeHost() as host, host.queue() as jobs, host.queue() as other:
+        refused: list[int] = []
+        jobs.add_ack_listener(lambda message, _: refused.append(message.sequence))
+        loop = threading.Thread(
+            target=exec, args=(textwrap.dedent(code), {"jobs": jobs, "print": work})
+        )
+        loop.start()
+        fill(other, 1)
+        assert is_working.wait(10)
+        host.fail_over()
+        theirs = other.get(timeout=10)
+        may_go_on.set()
+        wait_until(lambda: refused == [1], "the refusal")
+        theirs.ack().result(10)
+        fill(other, 1)
+        wait_until(lambda: done == [1, 2], "the next job")
+        assert loop.is_alive()
+        jobs.close()
+        loop.join(10)
+        assert not loop.is_alive()
 
 
 def test_a_listener_for_refused_acks_is_a_function() -> None:
