@@ -361,6 +361,20 @@ class SimulatedCluster:
         self.note(f"pause {name} for {duration_ms} ms")
         self.at(node.paused_until_ms, self._schedule, node)
 
+    def freeze(self, name: str, duration_ms: int) -> None:
+        """A hypervisor stops the whole machine for a while, all its clocks too: its process finds
+        that no time has passed."""
+        node = self.nodes[name]
+
+        def thaw() -> None:
+            node.clock_offset_ms -= duration_ms * (1000 + node.clock_gain) // 1000
+            node.wall_ahead_ms -= duration_ms
+            self._set_timer(node, self.now_ms)
+
+        node.paused_until_ms = self.now_ms + duration_ms
+        self.note(f"freeze {name} for {duration_ms} ms")
+        self.at(node.paused_until_ms, thaw)
+
     def starve(self, least_ms: int = 0, most_ms: int = 0) -> None:
         """From now on every node steps late by so much each time; 0: in time again."""
         for node in self.nodes.values():
