@@ -30,6 +30,14 @@ def _int(default: int, least: int) -> int:
     return field(default=default, validator=check, kw_only=True)
 
 
+def _bool(*, default: bool) -> bool:
+    def check(_: object, setting: Attribute[Any], value: object) -> None:
+        if type(value) is not bool:
+            raise ConfigError(f"{setting.name} is {value!r}: it is True or False")
+
+    return field(default=default, validator=check, kw_only=True)
+
+
 @frozen
 class Config:
     """Limits and times of one node. All nodes of a cluster should have equal ones."""
@@ -59,6 +67,11 @@ class Config:
     """Each link carries a sign of life this often."""
     failure_ms: int = _int(1000, 1)
     """Silence after which a peer is taken for gone."""
+    trust_refused: bool = _bool(default=True)
+    """A node is known dead at once when its connections have ended, its port refuses new ones, and
+    most of the nodes find the same. False: only when it has started anew, or was silent until its
+    lease is over. For networks in which something else refuses in a node's name and ends its
+    connections (a firewall that resets, a proxy), everywhere at a time."""
     lease_ms: int = _int(300, 1)
     """A node hands messages out only under a lease not older than this."""
     election_ms: int = _int(1000, 1)

@@ -100,6 +100,7 @@ class _Peer:
     ended_ms: int | None = None
     """The open connection to it ended then, and nothing has been heard since."""
     dead_ms: int | None = None
+    """A probe was refused then, after that end: it is dead, as far as this node alone can tell."""
     first_probe: int = 0
     """Number of the first probe sent after that end; 0: none yet."""
     probe_due_ms: int = 0
@@ -108,8 +109,8 @@ class _Peer:
 
 def _is_calm(peer: _Peer) -> bool:
     """Whether only silence could change what is thought of it."""
-    is_well = peer.status is Status.ALIVE and peer.ended_ms is None and not peer.unheard
-    return is_well and not peer.calm.shaky and not peer.calm.breaks
+    is_well = peer.status is Status.ALIVE and peer.ended_ms is None and peer.dead_ms is None
+    return is_well and not peer.unheard and not peer.calm.shaky and not peer.calm.breaks
 
 
 class Liveness:
@@ -119,6 +120,7 @@ class Liveness:
         self._own = own
         self._failure_ms = config.failure_ms
         self._heartbeat_ms = config.heartbeat_ms
+        self._trusts_refused = config.trust_refused
         self._pace_ms = max(config.failure_ms // 4, 1)
         self._known_ms = now_ms + config.failure_ms
         """From then on who was never heard is silent, no longer unknown; 0: it is so."""
@@ -178,7 +180,7 @@ class Liveness:
         peer = self._peer_named(name)
         if peer is None:
             return self._last_ms >= self._known_ms
-        return peer.status is not Status.ALIVE
+        return peer.status is not Status.ALIVE or peer.dead_ms is not None
 
     def _peer_named(self, name: str) -> _Peer | None:
         store = self._named.get(name)
@@ -249,7 +251,9 @@ class Liveness:
             return True
         self._calm_until_ms = now_ms
         if peer.dead_ms is not None:
-            if now_ms < peer.dead_ms + self._failure_ms:
+            # Others who hear it doubt its death: then what it says now is no leftover.
+            wait_ms = self._failure_ms if peer.status is Status.DEAD else self._heartbeat_ms
+            if now_ms < peer.dead_ms + wait_ms:
                 return False
             # Still heard long after a connection ended and a probe was refused: it lives.
             peer.dead_ms = None
@@ -280,6 +284,8 @@ class Liveness:
 
     def on_probe_refused(self, node: str, number: int) -> None:
         """The node's endpoint refused the probe of this number."""
+        if not self._trusts_refused:
+            return
         self._calm_until_ms = self._last_ms
         for peer in self._peers.values():
             asked = peer.member.node == node and 0 < peer.first_probe <= number
@@ -329,7 +335,7 @@ class Liveness:
 
     def _judge(self, peer: _Peer) -> None:
         status = Status.ALIVE
-        if peer.dead_ms is not None:
+        if peer.dead_ms is not None and self._is_agreed(peer):
             status = Status.DEAD
         elif self._last_ms >= peer.heard_ms + self._failure_ms:
             status = Status.SILENT
@@ -344,6 +350,22 @@ class Liveness:
         self._changed = True
         if status is Status.DEAD:
             self._deaths.append(peer.member)
+
+    def _is_agreed(self, peer: _Peer) -> bool:
+        """Whether more than half of the nodes that are heard, this one among them, find it gone.
+
+        Something between two nodes that ends connections and refuses new ones looks like a death
+        to these two: those whom it does not stand between know better. Once judged it stays.
+        """
+        if peer.status is Status.DEAD:
+            return True
+        name = peer.member.node
+        others = [
+            other
+            for other in self._peers.values()
+            if other is not peer and other.status is Status.ALIVE and other.dead_ms is None
+        ]
+        return 2 * (1 + sum(name in other.unheard for other in others)) > 1 + len(others)
 
     def _judge_links(self) -> None:
         reported = self._reported()

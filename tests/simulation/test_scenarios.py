@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mirrorq.config import Config
 from mirrorq.messages import DeclareQueue, DeleteQueue
 from mirrorq.session import Query, purge_request
+from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World
 
@@ -267,3 +269,80 @@ def test_a_node_that_was_shut_down_is_not_told_as_dead() -> None:
     world.cluster.kill("b")
     world.cluster.run(3000)
     assert any("c: node b is silent or dead" in line for line in world.cluster.trace)
+
+
+# --- What resets connections and refuses new ones in a node's name --------------------------
+
+
+def first_without_lease(world: World, old: str) -> bool:
+    """Whether somebody else serves while the old master's lease still runs; at most 10 s on."""
+    cluster = world.cluster
+
+    def is_replaced() -> bool:
+        return any(
+            (replica := cluster.engine(name).replicas.get(world.queue_id)) is not None
+            and replica.is_serving
+            for name in cluster.running
+            if name != old
+        )
+
+    cluster.run_until(is_replaced, 10_000)
+    lease = cluster.engine(old).lease
+    return is_replaced() and cluster.clock_ms(cluster.nodes[old]) < lease.until_ms
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_firewall_between_two_nodes_makes_no_living_master_dead(seed: int) -> None:
+    """It ends the connections of master and leader, and refuses new ones: to these two it looks
+    like a death. The third node hears both, so nobody takes over before the lease is over."""
+    world = World(seed=seed)
+    cluster = world.cluster
+    master = world.master
+    assert master is not None
+    leader = cluster.engine("a").leader
+    assert leader is not None
+    wall = leader if leader != master else next(name for name in "abc" if name != master)
+    consumer = world.consumer(master)
+    producer = world.producer(wall, 200)
+    cluster.run(100)
+    cluster.cut(master, wall, refusing=True)
+    cluster.run(20)
+    for name in (wall, *(name for name in "abc" if name not in (master, wall))):
+        assert cluster.engine(name).is_alive(cluster.engine(master).me)
+    assert not first_without_lease(world, master)
+    cluster.heal_all()
+    world.until(lambda: producer.is_done)
+    assert consumer.is_alive
+    world.check()
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_firewall_around_a_master_is_what_trust_refused_is_about(*, trusted: bool) -> None:
+    """All that the others can see is the same as when its process has died. By default they take it
+    for that, so that a failover takes milliseconds; told that something in the network does this,
+    they wait until the lease is over."""
+    cluster = SimulatedCluster(seed=1, config=Config(trust_refused=trusted))
+    world = World(cluster=cluster)
+    world.consumer("a")
+    world.producer("a", 500)
+    cluster.run(500)
+    assert cluster.engine("a").lease.until_ms > cluster.clock_ms(cluster.nodes["a"])
+    for other in "bc":
+        cluster.cut("a", other, refusing=True)
+    assert first_without_lease(world, "a") is trusted
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_killed_master_is_replaced_before_its_lease_is_over(seed: int) -> None:
+    """Where the others agree nobody waits for it."""
+    world = World(seed=seed)
+    cluster = world.cluster
+    master = world.master
+    assert master is not None
+    world.consumer(master)
+    world.producer(master, 500)
+    cluster.run(500)
+    cluster.kill(master)
+    began_ms = cluster.now_ms
+    world.until(lambda: world.master not in (None, master))
+    assert cluster.now_ms - began_ms < cluster.config.lease_ms // 2

@@ -81,9 +81,78 @@ def test_an_ended_connection_and_a_refused_probe_are_death(ear: Ear) -> None:
     assert probe.node == "b"
     assert ear.status(B) is Status.ALIVE
     ear.liveness.on_probe_refused("b", probe.number)
+    ear.liveness.on_heard(C, ("b",))
     assert ear.status(B) is Status.DEAD
     assert ear.liveness.deaths() == (B,)
     assert ear.liveness.deaths() == ()
+
+
+def test_who_others_hear_is_not_dead(ear: Ear) -> None:
+    """Something between this node and that one ends connections and refuses new ones: its death is
+    this node's word alone, which it tells, and not believed. Not heard, it becomes silent."""
+    ear.liveness.on_link_down("b")
+    (probe,) = ear.liveness.probes()
+    ear.liveness.on_probe_refused("b", probe.number)
+    assert ear.status(B) is Status.ALIVE
+    assert ear.liveness.unheard(("a", "b", "c")) == ("b",)
+    del ear.hears[B]
+    ear.run(999)
+    assert ear.status(B) is Status.ALIVE
+    ear.run(1)
+    assert ear.status(B) is Status.SILENT
+    assert ear.liveness.deaths() == ()
+
+
+def test_who_goes_on_talking_is_not_dead(ear: Ear) -> None:
+    """Over connections of its own, as when its port alone is closed to others: what it says later
+    than anything that was on its way ends the doubt, though others have it too."""
+    ear.liveness.on_link_down("b")
+    (probe,) = ear.liveness.probes()
+    ear.liveness.on_probe_refused("b", probe.number)
+    ear.at(ear.now_ms + 250).on_heard(B, ())
+    assert ear.status(B) is Status.ALIVE
+    assert ear.liveness.unheard(("a", "b", "c")) == ()
+    ear.liveness.on_heard(C, ("b",))
+    assert ear.status(B) is Status.ALIVE
+    assert ear.liveness.deaths() == ()
+
+
+@pytest.mark.parametrize(("others", "needed"), [(1, 1), (2, 1), (3, 2), (4, 2)])
+def test_more_than_half_of_those_heard_must_find_it_gone(others: int, needed: int) -> None:
+    """This node among them. Who is silent has no say."""
+    rest = [MemberId(name, number, 1) for number, name in enumerate("cdefg"[: others + 1], 3)]
+    ear = Ear()
+    ear.hears = {B: (), **dict.fromkeys(rest, ())}
+    ear.run(1250)
+    del ear.hears[rest[-1]]
+    ear.run(1000)
+    ear.liveness.on_link_down("b")
+    (probe,) = ear.liveness.probes()
+    ear.liveness.on_probe_refused("b", probe.number)
+    for number, other in enumerate(rest[:-1], 1):
+        assert ear.status(B) is (Status.DEAD if number > needed else Status.ALIVE)
+        ear.liveness.on_heard(other, ("b",))
+    assert ear.status(B) is Status.DEAD
+
+
+def test_refused_probes_may_be_nothing() -> None:
+    """As configured where something else refuses in a node's name."""
+    liveness = Liveness(A, Config(failure_ms=1000, heartbeat_ms=250, trust_refused=False), 0)
+    liveness.advance(100)
+    liveness.on_heard(B, ())
+    liveness.refresh()
+    liveness.on_link_down("b")
+    (probe,) = liveness.probes()
+    liveness.on_probe_refused("b", probe.number)
+    liveness.refresh()
+    assert liveness.status(B) is Status.ALIVE
+    for now_ms in range(350, 1101, 250):
+        liveness.advance(now_ms)
+    liveness.refresh()
+    assert liveness.status(B) is Status.SILENT
+    liveness.on_heard(MemberId("b", B.store, 2), ())
+    liveness.refresh()
+    assert liveness.status(B) is Status.DEAD
 
 
 def test_a_refused_probe_alone_is_nothing(ear: Ear) -> None:
@@ -100,6 +169,7 @@ def test_a_refusal_of_an_older_probe_explains_no_newer_end(ear: Ear) -> None:
     ear.liveness.on_heard(again, ())
     ear.liveness.on_link_down("b")
     (new,) = ear.liveness.probes()
+    ear.liveness.on_heard(C, ("b",))
     ear.liveness.on_probe_refused("b", old.number)
     assert ear.status(again) is Status.ALIVE
     ear.liveness.on_probe_refused("b", new.number)
@@ -115,6 +185,7 @@ def test_probes_are_repeated_while_the_end_is_unexplained(ear: Ear) -> None:
         ear.at(now_ms)
         sent += [(now_ms - start_ms, probe) for probe in ear.liveness.probes()]
     assert [at for at, _ in sent] == [0, 10, 30, 70, 150]
+    ear.liveness.on_heard(C, ("b",))
     ear.liveness.on_probe_refused("b", sent[2][1].number)
     assert ear.status(B) is Status.DEAD
     assert ear.at(ear.now_ms + 5000).probes() == ()
@@ -126,7 +197,9 @@ def test_what_was_on_the_wire_revives_nobody(ear: Ear) -> None:
     ear.liveness.on_link_down("b")
     ear.liveness.on_heard(B, ())
     (probe,) = ear.liveness.probes()
+    ear.liveness.on_heard(C, ("b",))
     ear.liveness.on_probe_refused("b", probe.number)
+    assert ear.status(B) is Status.DEAD
     ear.at(ear.now_ms + 500).on_heard(B, ())
     assert ear.status(B) is Status.DEAD
     ear.at(ear.now_ms + 500).on_heard(B, ())

@@ -127,9 +127,11 @@ class Leader:
         self.commit(RegisterNode(node.node, node.store, node.incarnation, at, False))
 
     def kill(self, node: MemberId) -> None:
-        """SIGKILL: the connection ends, a probe is refused."""
+        """SIGKILL: the connection ends, a probe is refused, and the others find the same."""
         del self.up[node]
         (probe,) = self.step(LinkDown(node.node)).probe
+        for other, unheard in self.up.items():
+            self.step(Heard(other, (*unheard, node.node)))
         self.step(ProbeRefused(node.node, probe.number))
 
     def stop(self, node: MemberId) -> None:
@@ -286,7 +288,8 @@ def test_a_node_that_does_not_lead_judges_and_is_silent_about_it() -> None:
     leader.step(Tick())
     leader.stop(A)
     (probe,) = leader.step(LinkDown("a")).probe
-    assert leader.step(ProbeRefused("a", probe.number)).known_dead == (A,)
+    assert leader.step(ProbeRefused("a", probe.number)).known_dead == ()
+    assert leader.step(Heard(B, ("a",))).known_dead == (A,)
     leader.run(3000)
     assert leader.proposed == []
     assert not leader.ask_lease(B, 1)

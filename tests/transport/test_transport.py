@@ -304,6 +304,39 @@ def test_a_probe_of_what_is_no_node(net: Net) -> None:
     assert len(net.of(a)) <= 2
 
 
+def closed_to_a(net: Net) -> tuple[Transport, Transport]:
+    """A node whose port refuses who looks for it, though its own connections stand."""
+    a, b = net.transport("a"), net.transport("b", incarnation=2)
+    b.connect_peer("a", a.endpoint)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        a.connect_peer("b", f"tcp://127.0.0.1:{closed.getsockname()[1]}")
+    net.until_in(b, LinkUp("a"))
+    assert b.send("a", CONTROL, [b"hello"])
+    net.until_in(a, PeerMessage("b", 2, CONTROL, [b"hello"]))
+    return a, b
+
+
+def test_a_refusal_while_the_peers_own_connections_stand_is_none(net: Net) -> None:
+    """Something else has closed its port: a firewall, a proxy. At the end of the probe's time it is
+    no death."""
+    net.config = Config(failure_ms=300, lease_ms=100)
+    a, _ = closed_to_a(net)
+    a.probe("b")
+    net.until(lambda: any(isinstance(each, ProbeResult) for each in net.of(a)))
+    assert ProbeResult("b", refused=False) in net.of(a)
+
+
+def test_a_refusal_counts_when_the_peers_own_connections_end(net: Net) -> None:
+    """They may be seen to end a moment later: nothing is asked again for that."""
+    net.config = Config(failure_ms=600_000)
+    a, b = closed_to_a(net)
+    a.probe("b")
+    net.until(lambda: "b" in a._doubted)
+    assert not any(isinstance(each, ProbeResult) for each in net.of(a))
+    net.close(b)
+    net.until_in(a, ProbeResult("b", refused=True))
+
+
 def test_probe_by_name_and_by_path(net: Net, tmp_path: Path) -> None:
     """Host names are looked up beside the node's thread; an ipc path is probed too."""
     a = net.transport("a")

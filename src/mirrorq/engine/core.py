@@ -314,6 +314,9 @@ class Engine:
                     self._leadership.supervise(now_ms, SupervisorLinkDown(event.node))
             case Probed():
                 self._leadership.on_probed(now_ms, event.node, refused=event.refused)
+                if event.refused:
+                    # Others wait for this word to know it dead (`liveness`).
+                    self._greetings.say_to_all()
             case Ask():
                 self._petitions.begin(event.token, event.command)
             case Forget():

@@ -444,14 +444,24 @@ class SimulatedCluster:
 
     # --- Links --------------------------------------------------------------------------
 
-    def cut(self, one: str, other: str, *, silent: bool = False, one_way: bool = False) -> None:
+    def cut(
+        self,
+        one: str,
+        other: str,
+        *,
+        silent: bool = False,
+        one_way: bool = False,
+        refusing: bool = False,
+    ) -> None:
         """Cut the link between two nodes (or only from `one` to `other`)."""
-        self.note(f"cut {one} {'->' if one_way else '--'} {other}{' silently' if silent else ''}")
+        how = " silently" if silent else ", and refuse new connections" if refusing else ""
+        self.note(f"cut {one} {'->' if one_way else '--'} {other}{how}")
         pairs = [(one, other)] if one_way else [(one, other), (other, one)]
         was_connected = self.network.is_connected(one, other)
         for pair in pairs:
             link = self.network.link(*pair)
             link.generation += 1
+            link.refuses = refusing
             if silent:
                 link.silent = True
             else:
@@ -705,7 +715,8 @@ class SimulatedCluster:
         name = node.contacts.get(peer, peer)
         other = self.nodes.get(name)
         reachable = self.network.is_connected(node.name, name)
-        refused = reachable and (other is None or other.engine is None)
+        is_gone = other is None or other.engine is None
+        refused = (reachable and is_gone) or self.network.link(node.name, name).refuses
         self._tell(node, Probed(peer, refused), 1 if refused else self.config.failure_ms)
 
     # --- Sessions -----------------------------------------------------------------------

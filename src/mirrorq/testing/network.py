@@ -2,7 +2,8 @@
 
 A link is one direction and one channel. While it is cut nothing arrives; cutting it loses
 what is on the way and tells both ends, as a TCP connection that breaks would. A *silent*
-cut tells nobody: packets vanish.
+cut tells nobody: packets vanish. A *refusing* one answers new connections as a dead process's
+machine would, like a firewall that resets.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ class Link:
     cut: bool = False
     silent: bool = False
     """Cut without telling."""
+    refuses: bool = False
+    """Cut, and new connections are refused in the other end's name."""
     delay_ms: int = 0
     """Added to the normal delay."""
     gap_ms: int = 0
@@ -47,7 +50,7 @@ class Link:
 
     def mend(self) -> None:
         """Make it a good link; what is on its way is lost."""
-        self.cut = self.silent = False
+        self.cut = self.silent = self.refuses = False
         self.delay_ms = self.gap_ms = self.clogged_until_ms = self.free_ms = 0
         self.generation += 1
 

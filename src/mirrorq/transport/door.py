@@ -135,6 +135,10 @@ class Door:
         """Connections now."""
         return len(self._visitors)
 
+    def identities(self) -> list[bytes]:
+        """Routing ids of the connections that have given a message."""
+        return [visitor.identity for visitor in self._visitors.values() if visitor.identity]
+
     @property
     def is_pressed(self) -> bool:
         """Whether it is too much somewhere: `attend` is wanted every PRESSED_MS."""

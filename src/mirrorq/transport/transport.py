@@ -152,6 +152,10 @@ class Transport:
         self._dirty: dict[tuple[str, int], Link] = {}
         self._replies: dict[bytes, Outbox] = {}
         self._probes: dict[str, Probe] = {}
+        self._doubted: dict[str, int] = {}
+        """Peer that refused a probe while its own connections stand -> until when they may end."""
+        self._newest: dict[str, int] = {}
+        """Peer -> its newest incarnation that was heard."""
         self._lost: list[Inbound] = []
         self._look_at_ms = 0
         """When connections are looked at, even if none is known to have changed."""
@@ -273,6 +277,7 @@ class Transport:
         """Close the connections to the peer. Unknown: nothing happens."""
         self._check_open()
         self._end_probe(peer)
+        self._newest.pop(peer, None)
         known = self._peers.pop(peer, None)
         if known is not None:
             self._close_links(peer, known)
@@ -360,7 +365,7 @@ class Transport:
         """
         self._check_open()
         known = self._peers.get(peer)
-        if known is None or peer in self._probes:
+        if known is None or peer in self._probes or peer in self._doubted:
             return
         probe = Probe(known.endpoint, _now_ms() + self._config.failure_ms, self._waker.wake)
         self._probes[peer] = probe
@@ -387,7 +392,8 @@ class Transport:
         else:
             self._waker.awake(is_readable=False)
         now_ms = _now_ms()
-        if is_look_due or self._probes or now_ms >= self._look_at_ms:
+        is_probing = bool(self._probes or self._doubted)
+        if is_look_due or is_probing or now_ms >= self._look_at_ms:
             self._look_at_ms = now_ms + LOOK_MS
             if self._guard is not None and self._zap is not None:
                 self._ask_guard(self._guard, self._zap, inbound)
@@ -397,7 +403,7 @@ class Transport:
                 self._read_router(inbound)
             for why in self._door.attend():
                 inbound.append(Refused("a connection", why, by_key=False))
-            if self._probes:
+            if is_probing:
                 self._read_probes(inbound)
         elif is_ready:
             self._read_router(inbound)
@@ -414,8 +420,9 @@ class Transport:
             if probe.fd is not None:
                 fds.append(probe.fd)
                 self._poller.register(probe.fd, probe.events)
-        if self._probes:
-            first = min(probe.deadline_ms for probe in self._probes.values())
+        if self._probes or self._doubted:
+            deadlines = [probe.deadline_ms for probe in self._probes.values()]
+            first = min([*deadlines, *self._doubted.values()])
             timeout_ms = max(0, min(timeout_ms, first - _now_ms()))
         if self._door.is_pressed:
             timeout_ms = min(timeout_ms, PRESSED_MS)
@@ -574,6 +581,8 @@ class Transport:
             why = f"it calls itself node {peer}, and its key {key} is another's"
             inbound.append(Garbage(_source(identity), why))
             return
+        if self._newest.get(peer, 0) < incarnation and peer in self._peers:
+            self._newest[peer] = incarnation
         messages = unpack(parts)
         inbound.extend([PeerMessage(peer, incarnation, channel, message) for message in messages])
 
@@ -581,11 +590,33 @@ class Transport:
         now_ms = _now_ms()
         for peer, probe in list(self._probes.items()):
             refused = probe.result(now_ms)
-            if refused is not None:
-                self._end_probe(peer)
+            if refused is None:
+                continue
+            self._end_probe(peer)
+            if refused:
+                self._doubted[peer] = probe.deadline_ms
+            else:
                 inbound.append(ProbeResult(peer, refused))
+        for peer, deadline_ms in list(self._doubted.items()):
+            # With a process its own connections end, too: a port that refuses while they stand is
+            # closed by something else.
+            stand = self._is_connected_from(peer)
+            if not stand or now_ms >= deadline_ms:
+                del self._doubted[peer]
+                inbound.append(ProbeResult(peer, refused=not stand))
+
+    def _is_connected_from(self, peer: str) -> bool:
+        """Whether connections stand that the newest life of this peer has made."""
+        newest, name = self._newest.get(peer, 0), peer.encode()
+        return any(
+            identity[:1] == PEER_MARK
+            and identity[_ROUTING_ID.size :] == name
+            and _parse_routing_id(identity)[1] == newest
+            for identity in self._door.identities()
+        )
 
     def _end_probe(self, peer: str) -> None:
+        self._doubted.pop(peer, None)
         probe = self._probes.pop(peer, None)
         if probe is not None:
             probe.close()
