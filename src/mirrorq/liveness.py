@@ -5,13 +5,18 @@ It runs on every node, leader or not, so that a new catalog leader need not begi
 A process (node, store, incarnation) is
     alive    when it was heard within `failure_ms`;
     silent   when it was not: it may still run, so it keeps what its lease gives it;
-    dead     when that is certain: a higher incarnation of its store was heard, or the open
-             connection to it ended *and* a probe sent after that was refused;
+    dead     when that is certain: a higher incarnation of its store was heard; or the open
+             connection to it ended *and* a probe sent after that was refused, *and* more than half
+             of the nodes that are heard, this one among them, find the same;
     unknown  when it was never heard and this node has not listened for `failure_ms` yet.
 
 A refused probe alone says nothing (a node that has not yet opened its listener refuses too),
 nor does an ended connection alone (a cut cable ends it). The probe is repeated while the end
-is unexplained: a dying process may close its connections before its listener.
+is unexplained: a dying process may close its connections before its listener. Both together may
+be the doing of something between two nodes that ends connections and refuses new ones (a firewall
+that resets, a proxy): therefore the others are asked, in what each says whom it does not hear, and
+what the node itself says later ends the doubt. Around a whole node, or between a minority and the
+rest, such a thing cannot be told from death: `trust_refused` says that there is none.
 
 Links (R11). Each node says in its signs of life whom it does not hear. A link is broken when
 both ends say so, or one end does for twice `failure_ms`: loss in one direction. It counts as
