@@ -81,6 +81,9 @@ GENERATION_BITS = 40
 all that the lost past can have given out, and room for eight million of them."""
 UNTIMED_VERSION = 3
 """The first version with sizes and times; 4 has each message's ttl too."""
+HISTORY_COUNT = 1024
+"""Epochs that a history keeps: a node that comes back after so many views of a queue, in each of
+which something was written, takes the whole state."""
 MARKS_TRIM_COUNT = 8
 """Promotion marks are looked through for dead ones when there are more than this."""
 
@@ -259,7 +262,7 @@ class QueueState:
         """Why the last op about staged messages was refused. Not part of the state."""
         self.producers: dict[int, Producer] = {}
         self.history: list[tuple[int, int]] = []
-        """(epoch, last lsn) of all applied ops, oldest first."""
+        """(epoch, last lsn) of applied ops, the newest `HISTORY_COUNT` epochs, oldest first."""
         self.generation = 0
         """How many unclean promotions this past has, or knows to have been in others."""
         self.fence = 0
@@ -394,14 +397,19 @@ class QueueState:
         latest_us = max(max(stamps, default=0) * 1000, max(used, default=0))
         return min(latest_us, NUMBER_MAX)
 
-    def epoch_span(self, lsn: int) -> tuple[int, int, int]:
-        """The epoch in which the op at `lsn` was made, and the ops of it: (epoch, after,
-        upto); (0, 0, 0) when that is not known."""
+    def epoch_span(self, lsn: int) -> tuple[int, int, int, int]:
+        """The epochs, from the first to the last possible one, in which the op at `lsn` was made,
+        and the ops of which that is so: (first, last, after, upto); zeros when it is not known.
+
+        It is one epoch, but at the oldest end of a history of which older epochs are not kept.
+        """
         index = bisect_right(self.history, lsn - 1, key=lambda item: item[1])
         if index == len(self.history):
-            return 0, 0, 0
+            return 0, 0, 0, 0
         epoch, upto = self.history[index]
-        return epoch, self.history[index - 1][1] if index else 0, upto
+        if index:
+            return epoch, epoch, self.history[index - 1][1], upto
+        return epoch if len(self.history) < HISTORY_COUNT else 0, epoch, 0, upto
 
     # --- Applying -----------------------------------------------------------------------
 
@@ -413,7 +421,7 @@ class QueueState:
         header = entry.header
         self.applied = header.lsn
         self.time_us = max(self.time_us, header.timestamp_us)
-        extend_history(self.history, header.epoch, header.lsn)
+        extend_history(self.history, header.epoch, header.lsn, header.lsn)
         payload = entry.payload
         if payload is None:
             if isinstance(entry.step, Stage):
@@ -783,7 +791,7 @@ class QueueState:
                 raise ValueError(f"a queue's state holds {held.last} of {image.next_sequence - 1}")
         state.returned = image.returned
         state.marks = image.marks
-        state.history = image.history
+        state.history = image.history[-HISTORY_COUNT:]
         state.sizes = Sizes.from_bytes(image.sizes)
         state.stamps = Column.from_bytes(image.stamps)
         state.ttls = Column.from_bytes(image.ttls)
@@ -803,9 +811,19 @@ class QueueState:
         return state
 
 
-def extend_history(history: list[tuple[int, int]], epoch: int, lsn: int) -> None:
-    """Note that the op at `lsn`, the next one, was made in `epoch`."""
+def extend_history(history: list[tuple[int, int]], epoch: int, lsn: int, stable: int) -> None:
+    """Note that the op at `lsn`, the next one, was made in `epoch`.
+
+    Of epochs whose ops are all stable the newest are kept: two logs that share none of these share
+    nothing that is known, and one of them is made anew (R6).
+
+    Args:
+        stable: what is stable by now. The epoch of that op is always kept, and so are later ones:
+            every member in sync has it (Lemma 1).
+    """
     if history and history[-1][0] == epoch:
         history[-1] = (epoch, lsn)
-    else:
-        history.append((epoch, lsn))
+        return
+    history.append((epoch, lsn))
+    while len(history) > HISTORY_COUNT and history[0][1] < stable:
+        del history[0]

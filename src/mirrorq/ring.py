@@ -118,7 +118,7 @@ class Ring:
         """lsn before the first entry that is kept in memory."""
         self.received = 0
         self.history: list[tuple[int, int]] = []
-        """(epoch, last lsn) of everything up to received."""
+        """(epoch, last lsn) up to received, of the newest epochs (`extend_history`)."""
         self.durable = 0
         """What is on disk of it."""
         self.is_at_receipt = False
@@ -591,7 +591,7 @@ class Ring:
         if self.is_at_receipt:
             self.behind_bytes += size
         self.time.note(entry.header.timestamp_us)
-        extend_history(self.history, entry.epoch, entry.lsn)
+        extend_history(self.history, entry.epoch, entry.lsn, self.stable)
 
     def _accept(self, entry: Entry) -> None:
         self._keep(entry)

@@ -463,13 +463,13 @@ class Transfer:
     def _wanted(self, entries: Iterable[Entry], state: QueueState) -> Iterator[Entry]:
         """Those that hold something missing, and are of the history that the state knows."""
         # Neighbours mostly share an epoch and a missing range: looked up once for all of them.
-        epoch, after, upto = 0, 0, 0
+        first_epoch, last_epoch, after, upto = 0, 0, 0, 0
         first_missing, last_missing = 1, 0
         for entry in entries:
             header = entry.header
             if not after < header.lsn <= upto:
-                epoch, after, upto = state.epoch_span(header.lsn)
-            if entry.payload is not None or header.epoch != epoch:
+                first_epoch, last_epoch, after, upto = state.epoch_span(header.lsn)
+            if entry.payload is not None or not first_epoch <= header.epoch <= last_epoch:
                 continue
             first = header.first_sequence
             last = first + header.count - 1

@@ -18,7 +18,7 @@ from mirrorq.messages import (
     RefusalOp,
     ReturnOp,
 )
-from mirrorq.queue_state import LOST, REFUSED, Producer, QueueState, extend_history
+from mirrorq.queue_state import HISTORY_COUNT, LOST, REFUSED, Producer, QueueState, extend_history
 from mirrorq.ranges import RangeSet
 
 from .entries import PRODUCER, op, publish
@@ -140,15 +140,36 @@ def test_a_refusal_uses_its_numbers() -> None:
 
 
 def test_the_history_names_the_epoch_of_each_op() -> None:
-    """epoch_span gives the epoch in which an op was made and the ops of it, zeros when unknown."""
+    """epoch_span gives the first and the last epoch in which an op may have been made and the ops
+    of which that is so, zeros when unknown."""
     history: list[tuple[int, int]] = []
     for lsn, epoch in enumerate([1, 1, 3, 3, 4], 1):
-        extend_history(history, epoch, lsn)
+        extend_history(history, epoch, lsn, stable=0)
     assert history == [(1, 2), (3, 4), (4, 5)]
     state = QueueState()
     state.history = history
     spans = [state.epoch_span(lsn) for lsn in range(1, 7)]
-    assert spans == [(1, 0, 2), (1, 0, 2), (3, 2, 4), (3, 2, 4), (4, 4, 5), (0, 0, 0)]
+    ones, threes = (1, 1, 0, 2), (3, 3, 2, 4)
+    assert spans == [ones, ones, threes, threes, (4, 4, 4, 5), (0, 0, 0, 0)]
+
+
+def test_a_history_keeps_the_newest_epochs() -> None:
+    """A queue whose view has changed ten thousand times: what is older than the bound is told by
+    the oldest that is kept, in bytes too; what is not stable is never left out."""
+    state = QueueState()
+    for lsn in range(1, 10_001):
+        state.apply(op(lsn, HorizonOp(lsn), epoch=2 * lsn))
+    assert len(state.history) == HISTORY_COUNT
+    oldest = 10_001 - HISTORY_COUNT
+    assert state.history[0] == (2 * oldest, oldest)
+    assert state.epoch_span(5) == (0, 2 * oldest, 0, oldest)
+    assert state.epoch_span(9999) == (19_998, 19_998, 9998, 9999)
+    assert QueueState.decode(state.encode()).history == state.history
+    history: list[tuple[int, int]] = []
+    for lsn in range(1, 3001):
+        extend_history(history, lsn, lsn, stable=min(lsn - 1, 100))
+    assert history[0] == (100, 100)
+    assert len(history) == 2901
 
 
 OPS = st.lists(

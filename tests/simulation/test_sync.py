@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from mirrorq import queue_state
 from mirrorq.messages import FetchFrames, SetPolicy, Synchronise
 from mirrorq.policy import parse, to_text
+from mirrorq.queue_state import QueueState
 from mirrorq.status import QueueStatus
 
 from .world import World
@@ -343,3 +345,33 @@ def test_14_progress_is_seen_on_every_node() -> None:
     assert _in_sync(world) == "b"
     assert [seen(node).sync_progress for node in "abw"] == [None] * 3
     assert [seen(node).sync_messages_left for node in "abw"] == [0] * 3
+
+
+def test_a_node_below_the_oldest_epoch_of_the_history_takes_the_state_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R6: it shares no epoch with its master that anybody still knows, so its copy is made anew;
+    nothing is lost, and the histories stay as short as they may be."""
+    monkeypatch.setattr(queue_state, "HISTORY_COUNT", 2)
+    world = World("abcde", witnesses="de")
+    world.put("a", 10)
+    world.cluster.kill("c")
+    for turn in range(4):
+        world.cluster.kill("b")
+        world.until(lambda: world.cluster.in_sync(world.queue_id) == ("a",))
+        world.put("a", 2, f"x{turn}")
+        world.cluster.start("b")
+        world.until(lambda: set(world.cluster.in_sync(world.queue_id)) == {"a", "b"})
+        world.put("a", 2, f"y{turn}")
+    master = world.cluster.engine("a").replicas[world.queue_id]
+    (image,) = world.cluster.nodes["c"].disk.images()
+    own = QueueState.decode(image.state) if image.state else QueueState()
+    epochs = {entry.epoch for entry in image.entries} | {epoch for epoch, _ in own.history}
+    assert epochs.isdisjoint(epoch for epoch, _ in master.ring.history)
+    world.cluster.start("c")
+    world.until_in_sync("a", "b", "c")
+    for name in "abc":
+        replica = world.cluster.engine(name).replicas[world.queue_id]
+        assert len(replica.state.history) == 2
+        assert len(replica.ring.history) <= 3
+    world.check()
