@@ -152,7 +152,7 @@ soak: $(STAMP)  ## seeds that nobody has run before: make soak SOAK_SEEDS=9000
 	first=$$(date +%s); $(SWARM) --seeds $$first-$$((first + $(SOAK_SEEDS) - 1))
 
 more: $(STAMP)  ## more seeds of what `make test` runs a few of: minutes
-	$(PYTEST) $(SIMULATION) $(PROCESSES)/test_chaos.py -m scale
+	$(PYTEST) $(SIMULATION) $(PROCESSES)/test_chaos.py tests/interrupts -m scale
 
 explore: $(STAMP)  ## every interleaving of small rings over the real modules: minutes
 	$(BIN)/python -m mirrorq.testing.explore --long

@@ -69,6 +69,8 @@ class Consumer:
         self._on_cancel = on_cancel
         self._buffer: deque[Message] = deque()
         self._arrival = Doorbell()
+        self._message: Message | None = None
+        """The one that its thread is at."""
         self._is_ended = False
         self._is_begun = False
         self._finished = Latch()
@@ -237,6 +239,8 @@ class Consumer:
             )
             self._abandon()
             self._end()
+            if self._message is not None and not self._message._is_settled:
+                self._message.nack()
             if self._on_cancel is not None:
                 self._handle._outcomes.call_back(self._on_cancel, self)
         finally:
@@ -244,7 +248,7 @@ class Consumer:
 
     def _serve(self) -> None:
         while not self._is_ended:
-            message = self._next()
+            self._message = message = self._next()
             if message is not None:
                 self._handle_one(message)
             elif not self._has_message():

@@ -13,7 +13,8 @@ import pytest
 from tests.interrupts.opcodes import run_interrupted
 from tests.queue.fake_host import wait_until
 
-from mirrorq import AckRefused, Confirmation, Message, Node, Settlement
+from mirrorq import AckRefused, Confirmation, Message, Node, Settlement, connect
+from mirrorq.client import Client
 
 PATIENCE_S = 20.0
 BYTECODES_MAX = 100_000
@@ -21,11 +22,12 @@ BYTECODES_MAX = 100_000
 
 
 class Scene:
-    """A node with the queue that is used, and another one that watches."""
+    """A host with the queue that is used, and another one that watches."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node | Client, shards: int | None = None) -> None:
         self.node = node
-        self.queue = node.queue("used")
+        self.is_sharded = shards is not None
+        self.queue = node.queue("used", shards=shards)
         self.watcher = node.queue("watched")
         self.watcher.put(b"first").result(PATIENCE_S)
         self.queue.put(b"first").result(PATIENCE_S)
@@ -85,10 +87,13 @@ def _published(scene: Scene, at: int, call: Callable[[], None], bodies: list[byt
     first = scene.queue.put(b"after").result(PATIENCE_S)
     scene.watcher.put(b"works").result(PATIENCE_S)
     found = scene.drain()
+    if scene.is_sharded:
+        found.sort(key=[*bodies, b"after"].index)  # each shard has an order of its own
     assert found in ([*bodies, b"after"], [b"after"])
     assert was_raised or found == [*bodies, b"after"]
     # No gap: the numbers of the next one follow.
-    assert scene.queue.put(b"next").result(PATIENCE_S) == first + 1
+    following = scene.queue.put(b"next").result(PATIENCE_S)
+    assert scene.is_sharded or following == first + 1
     assert scene.drain() == [b"next"]
     return was_raised
 
@@ -211,13 +216,15 @@ def _left(scene: Scene, was_raised: bool) -> bool:
 
 
 def close(scene: Scene, at: int) -> bool:
+    count = len(scene.node._driver._ports)
     handle = scene.node.queue("used")
     confirmations: list[Confirmation] = [handle.put(b"before")]
     was_raised = run_interrupted(handle.close, at)
     handle.close()
     assert confirmations[0].result(0) > 0
     assert handle._is_closed
-    assert handle._session_id not in scene.node._driver._ports
+    ports = scene.node._driver._ports
+    wait_until(lambda: len(ports) == count, "the host knows no more of it")
     assert scene.drain() == [b"before"]
     scene.check()
     return was_raised
@@ -231,27 +238,38 @@ def browse(scene: Scene, at: int) -> bool:
 
 
 ACTS: dict[Act, int] = {
-    put: 1,
-    put_many: 1,
-    transaction: 5,
-    get_waiting: 1,
-    get_ahead: 1,
-    get_many: 1,
+    put: 2,
+    put_many: 7,
+    transaction: 17,
+    get_waiting: 3,
+    get_ahead: 3,
+    get_many: 5,
     ack: 1,
-    ack_many: 1,
-    nack: 1,
-    consume: 7,
-    cancel: 3,
-    close: 1,
-    browse: 5,
+    ack_many: 5,
+    nack: 5,
+    consume: 17,
+    cancel: 7,
+    close: 3,
+    browse: 11,
 }
 """Calls, and of how many bytecodes each one is tried by `make test`."""
+SHARDED = (put, put_many, get_waiting, ack, nack, consume, cancel, close)
+"""Those that mean the same where there are shards."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""What is raised in a weak reference's callback ends there."""
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     with Node("a", path=tmp_path) as node:
         yield Scene(node)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node("a", path=tmp_path, listen="tcp://127.0.0.1:0") as node:
+        yield node
 
 
 def _interrupt(scene: Scene, act: Act, step: int) -> int:
@@ -267,6 +285,19 @@ def _interrupt(scene: Scene, act: Act, step: int) -> int:
 def test_an_interrupted_call_leaves_nothing_behind(scene: Scene, act: Act) -> None:
     """No lock, no gap in a producer's numbers, no message that nobody has, no consumer."""
     assert _interrupt(scene, act, ACTS[act]) > 5
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_of_a_client(node: Node, act: Act) -> None:
+    """The same where the host is a client, some bytecodes of each call."""
+    with connect(node.endpoint) as client:
+        assert _interrupt(Scene(client), act, 7 * ACTS[act] + 2) > 1
+
+
+@pytest.mark.parametrize("act", SHARDED, ids=lambda act: act.__name__)
+def test_of_a_sharded_queue(node: Node, act: Act) -> None:
+    """The same on a queue with shards."""
+    assert _interrupt(Scene(node, 2), act, 7 * ACTS[act] + 2) > 1
 
 
 @pytest.mark.scale

@@ -1,0 +1,128 @@
+"""Callbacks that raise what is no Exception: sys.exit(), a cancellation, Ctrl-C's exception."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.queue.fake_host import wait_until
+
+from mirrorq import Confirmation, Consumer, Message, Node
+from mirrorq.notice import Notice
+
+PATIENCE_S = 20.0
+RAISED = [SystemExit, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node("a", path=tmp_path) as node:
+        yield node
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+@pytest.mark.parametrize("raised", RAISED)
+def test_a_consumer_goes_on(
+    node: Node, raised: type[BaseException], shards: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message comes again, those behind it are served, and `is_active` is true."""
+    queue = node.queue("q", shards=shards)
+    seen: list[tuple[bytes, int]] = []
+
+    def work(message: Message) -> None:
+        seen.append((message.body, message.delivery_count))
+        if message.body == b"bad" and message.delivery_count == 1:
+            raise raised
+        message.ack()
+
+    consumer = queue.consume(work)
+    queue.put(b"bad").result(PATIENCE_S)
+    wait_until(lambda: (b"bad", 1) in seen)
+    queue.put(b"good").result(PATIENCE_S)
+    wait_until(lambda: {(b"good", 1), (b"bad", 2)} <= set(seen), "both are served")
+    assert consumer.is_active
+    assert "a callback failed on message" in caplog.text
+    assert ("sys.exit() ends neither" in caplog.text) == (raised is SystemExit)
+    consumer.cancel()
+    assert not consumer.is_active
+
+
+@pytest.mark.parametrize("raised", RAISED)
+def test_callbacks_of_confirms_go_on(node: Node, raised: type[BaseException]) -> None:
+    """Of one handle one after another: those after one that raised are called."""
+    queue = node.queue("q")
+    called: list[str] = []
+
+    def bad(confirmation: Confirmation) -> None:
+        called.append("bad")
+        raise raised
+
+    queue.on_confirm(bad)
+    queue.on_confirm(lambda _: called.append("listener"))
+    confirmation = queue.put(b"one", on_confirm=bad)
+    confirmation.add_done_callback(bad)
+    confirmation.add_done_callback(lambda _: called.append("callback"))
+    wait_until(lambda: {"listener", "callback"} <= set(called), "those behind it are called")
+    assert called.count("bad") == 3
+
+
+def test_listeners_of_a_node_go_on(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """One that raises ends neither the others nor the node."""
+    told: list[str] = []
+
+    def bad(notice: Notice) -> None:
+        raise SystemExit
+
+    node.add_listener(bad)
+    node.add_listener(lambda notice: told.append(notice.kind))
+    node._driver.call(lambda: node._on_notice(Notice("loss", "made up by a test")))
+    wait_until(lambda: "loss" in told, "the second one is told")
+    assert "a callback raised" in caplog.text
+
+
+def test_on_cancel_may_raise(node: Node) -> None:
+    """What is called when the queue ends a consumer is a callback like others."""
+    queue, other = node.queue("q"), node.queue("q")
+    called: list[object] = []
+
+    def on_cancel(consumer: Consumer) -> None:
+        called.append(consumer)
+        raise SystemExit
+
+    consumers = [queue.consume(Message.ack, on_cancel=on_cancel) for _ in range(2)]
+    other.delete()
+    wait_until(lambda: len(called) == 2, "both are told")
+    assert not any(consumer.is_active for consumer in consumers)
+
+
+def test_a_consumer_that_fails_says_so(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """Its thread ends by something that is no callback: messages go back, and it is not active."""
+    queue = node.queue("q")
+    cancelled: list[Consumer] = []
+    consumer = queue.consume(Message.ack, on_cancel=cancelled.append)
+    caplog.set_level(logging.CRITICAL)
+
+    def fail(message: Message) -> None:
+        raise RuntimeError("made by a test")
+
+    consumer._handle_one = fail  # type: ignore[method-assign]
+    queue.put_many([b"one", b"two", b"three"]).result(PATIENCE_S)
+    wait_until(lambda: cancelled == [consumer], "its user is told")
+    assert not consumer.is_active
+    assert "has failed: its messages go back" in caplog.text
+    assert {queue.get(timeout=PATIENCE_S).body for _ in range(3)} == {b"one", b"two", b"three"}
+
+
+def test_a_log_handler_that_exits_ends_no_thread_unnoticed(node: Node) -> None:
+    """On the node thread what is no Exception ends the node as a failure: nobody waits for ever."""
+    queue = node.queue("q")
+
+    def leave() -> None:
+        raise SystemExit("made by a test")
+
+    node._driver.call(leave)
+    wait_until(lambda: node._driver.failure is not None)
+    wait_until(lambda: queue._is_closed, "its handles are told")

@@ -1,0 +1,61 @@
+"""Real signals, real collections, real ends of processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.interrupts.children import PUTS
+
+from mirrorq import MirroredQueue, Node
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 180.0
+"""A child that takes longer hangs."""
+
+
+def run(name: str, argument: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.interrupts.children", name, str(argument)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["alarms", "handlers", "collections"])
+def test_a_process_goes_on(tmp_path: Path, name: str) -> None:
+    """Alarms that raise in calls; handlers that call; `__del__` that closes. Nothing hangs, and
+    what was confirmed is there once."""
+    ended = run(name, tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+
+
+def test_what_was_put_is_flushed_at_exit(tmp_path: Path) -> None:
+    """A process that ends without close() has its puts confirmed, and has nothing to say."""
+    ended = run("leaves", tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with MirroredQueue("q", path=tmp_path) as queue:
+        found = [message.body for message in queue.browse(count_max=2 * PUTS)]
+    assert found == [b"%d" % number for number in range(PUTS)]
+
+
+def test_what_a_client_has_put_is_flushed_at_exit(tmp_path: Path) -> None:
+    """The same of a process that is no node."""
+    with Node("a", path=tmp_path, listen="tcp://127.0.0.1:0") as node:
+        queue = node.queue("q")
+        ended = run("leaves_client", node.endpoint)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        found = [message.body for message in queue.browse(count_max=2 * PUTS)]
+        assert found == [b"%d" % number for number in range(PUTS)]
+
+
+def test_what_cannot_be_flushed_is_told(tmp_path: Path) -> None:
+    """Within the bound the process ends all the same, and says how many have no outcome."""
+    ended = run("leaves_stuck", tmp_path)
+    assert ended.returncode == 0
+    assert f"ends with {PUTS} unconfirmed message(s) to queue q" in ended.stderr
