@@ -24,7 +24,7 @@ from mirrorq.alarms import ADVICE
 from mirrorq.errors import ConfigError
 from mirrorq.histogram import BOUNDS_S, Observed
 from mirrorq.sampling import NodeSample, QueueSample
-from mirrorq.web_address import split_address
+from mirrorq.web_address import split_address, why_not
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -160,7 +160,7 @@ def serve(address: str, *nodes: Node) -> Callable[[], None]:
     try:
         server, thread = start_http_server(port, host, registry)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot serve metrics at {address}: {error}") from error
+        raise ConfigError(f"cannot serve metrics at {address}: {why_not(error)}") from error
 
     def end() -> None:
         server.shutdown()

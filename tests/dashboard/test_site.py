@@ -242,6 +242,18 @@ def test_what_is_refused(node: Node, address: str, key: str | None, text: str) -
         Dashboard(node, address, admin_key=key)
 
 
+def test_where_somebody_listens_already(node: Node) -> None:
+    """Said as that, with what to do; so for an address of another machine."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"{port}: something listens there already: stop"):
+            Dashboard(node, f"127.0.0.1:{port}")
+    with pytest.raises(ConfigError, match=r"this machine has no such address: give one of its own"):
+        Dashboard(node, "192.0.2.1:0", insecure=True)
+
+
 def test_the_command(tmp_path: Path) -> None:
     """`mirrorq dashboard` says where the page is, shows a cluster through a client, ends well."""
     with Node("a", path=tmp_path / "a", listen="tcp://127.0.0.1:0") as node:

@@ -21,7 +21,7 @@ except ImportError as error:
 from mirrorq.administration import Administration
 from mirrorq.security import is_host_loopback
 from mirrorq.status import NodeStatus
-from mirrorq.web_address import split_address
+from mirrorq.web_address import split_address, why_not
 
 __all__ = ["Dashboard"]
 
@@ -127,5 +127,6 @@ def _listen(host: str, port: int) -> socket.socket:
         made.listen(BACKLOG)
     except OSError as error:
         made.close()
-        raise ConfigError(f"cannot serve a dashboard at {host}:{port}: {error}") from error
+        text = f"cannot serve a dashboard at {host}:{port}: {why_not(error)}"
+        raise ConfigError(text) from error
     return made
