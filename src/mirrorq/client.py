@@ -272,6 +272,11 @@ class Client(Administration):
         return not self._driver.welcomed.is_set() or self._driver.entry_paused
 
     @property
+    def stuck_text(self) -> str:
+        """Why its node is of no use, as that has said; "" when it is."""
+        return self._driver.unfounded
+
+    @property
     def unfounded(self) -> str:
         """Why there is no cluster yet, as its node has said; "" when there is one."""
         return self._driver.unfounded

@@ -73,7 +73,15 @@ class _Outcome(msgspec.Struct, eq=False):
 
     def _wait(self, timeout: float | None) -> None:
         if not self._is_done and not self._outcomes.wait_for(self.done, timeout):
-            raise TimeoutError(f"no outcome after {timeout} s: it stays open, wait again")
+            why = self._why_open() if timeout else ""
+            raise TimeoutError(
+                f"no outcome after {timeout} s: it stays open, wait again"
+                + (f". It waits because {why}" if why else "")
+            )
+
+    def _why_open(self) -> str:
+        ask = self._outcomes.why_open
+        return "" if ask is None else ask(isinstance(self, Confirmation))
 
     def _finish(self, value: Any, error: MirrorQError | None) -> None:
         """Called on the host's thread, or by the only one that knows of it."""

@@ -170,6 +170,7 @@ class Driver:
         """Why the node thread has ended, if not by `stop`."""
         self.blocked_by = ""
         """Why commits wait, "" when they do not."""
+        self._blocked_since_ms = 0
         self.entry: ClientSide | None = None
         """Takes messages of clients; called on the node thread."""
         self.complaints = Complaints(log)
@@ -576,6 +577,7 @@ class Driver:
         except StoreFull as error:
             if not self.blocked_by:
                 log.error("commits wait: %s", error)
+                self._blocked_since_ms = clock.now_ms()
             self.blocked_by = str(error)
             self._retry_at_ms = clock.now_ms() + RETRY_MS
             return False
@@ -584,6 +586,13 @@ class Driver:
             self.blocked_by = ""
             self._retry_at_ms = 0
         return True
+
+    @property
+    def stuck_text(self) -> str:
+        """Why nothing of this node's users moves, "" when it does or may do so in a moment."""
+        why = self.blocked_by
+        waited_ms = clock.now_ms() - self._blocked_since_ms
+        return f"cannot write: {why}" if why and waited_ms >= self.engine.config.failure_ms else ""
 
     def _carry_out(self, effects: EngineEffects) -> None:
         self._send(effects.send)

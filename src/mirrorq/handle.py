@@ -30,6 +30,7 @@ from mirrorq.errors import (
     AckRefused,
     AuthenticationError,
     ConfirmUnknown,
+    Empty,
     MirrorQError,
     NoQuorum,
     ProtocolError,
@@ -112,6 +113,7 @@ class Handle:
         self._config = self._own_config(host)
         self._pid = os.getpid()
         self._outcomes = self._own_outcomes()
+        self._outcomes.why_open = self._why_open
         self._inbox: deque[Any] = deque()
         """OnePut, ManyPut, Settle, or a function to be called on the host's thread."""
         self._acks: deque[tuple[Message, Settlement]] = deque()
@@ -487,11 +489,16 @@ class Handle:
 
     def _why_not(self, otherwise: MirrorQError) -> MirrorQError:
         """The reason for a time-out."""
+        stuck = self._host.stuck_text
         if self._host.is_paused():
             return NoQuorum(
-                f"queue {self.name!r}: node {self._host.name} has no contact with a majority "
+                f"queue {self.name!r}: {stuck}"
+                if stuck
+                else f"queue {self.name!r}: node {self._host.name} has no contact with a majority "
                 "of the cluster. Start more nodes, or mend the network"
             )
+        if stuck:
+            return QueueDown(f"queue {self.name!r}: {stuck}")
         session = self._session
         if session is not None and not session.available:
             status = self._host.status(self._queue_id)
@@ -501,6 +508,13 @@ class Handle:
                 + ("; ".join(why) or "no member in sync is running: start the nodes that held it")
             )
         return otherwise
+
+    def _why_open(self, is_put: bool) -> str:
+        """Why there is no outcome yet, "" when that is not known."""
+        why = str(self._why_not(Empty("")))
+        if why or not is_put:
+            return why
+        return self._host.status(self._queue_id).blocked_by or self._publisher.waits_for
 
     def _on_host(self, function: Callable[[], None]) -> None:
         self._inbox.append(function)

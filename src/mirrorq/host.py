@@ -59,6 +59,11 @@ class Host(Protocol):
         """Whether there is no contact with a majority."""
         ...
 
+    @property
+    def stuck_text(self) -> str:
+        """What keeps this node, or the client's, from being of any use, "" when nothing does."""
+        ...
+
     def closed(self) -> bool:
         """Whether it has been closed, or has failed."""
         ...

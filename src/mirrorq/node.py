@@ -479,6 +479,12 @@ class Node(Administration):
     def now_ms(self) -> int:
         return clock.now_ms()
 
+    @property
+    def stuck_text(self) -> str:
+        """Why this node cannot write, "" when it can."""
+        why = self._driver.stuck_text
+        return f"node {self.name} {why}" if why else ""
+
     def is_paused(self) -> bool:
         """No contact with a majority."""
         return self._driver.engine.lease.paused

@@ -37,6 +37,9 @@ def call_user(callback: Callable[..., object], *arguments: Any) -> None:
 class Outcomes:
     """Shared by all confirmations and settlements of a handle."""
 
+    why_open: Callable[[bool], str] | None = None
+    """Why a put (True), or an ack, has no outcome yet: asked when somebody has waited in vain."""
+
     def __init__(self, shard: int | None = None) -> None:
         self.shard = shard
         """The shard to whose handle they belong; None where that is none."""

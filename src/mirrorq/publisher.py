@@ -334,7 +334,11 @@ class Publisher:
             self._waiting.leave(call)
         if not in_time:
             full = self._full(count, size, body_bytes)
-            raise handle._why_not(full) if block else full
+            if not block:
+                raise full
+            why = handle._host.status(handle._queue_id).blocked_by
+            told = Full(f"{full}. They wait because {why}") if why not in str(full) else full
+            raise handle._why_not(told)
         handle._check_open_for_puts(right="")
 
     def _full(self, count: int, size: int, body_bytes: int) -> Full:

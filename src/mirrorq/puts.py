@@ -291,9 +291,24 @@ def _finish_many(many: ManyPut) -> None:
         failed = Failed(None, 0, 0, many.reason, True)
         confirmation._finish(None, error_of(failed))
     else:
-        refused = sum(len(piece) for piece in many.refused)
-        text = f"{refused} of {len(many.bodies)} messages were not stored: {many.reason}"
-        confirmation._finish(None, NotConfirmed(text, many.stored, many.refused))
+        refused = _runs(many.refused)
+        count = sum(map(len, refused))
+        text = f"{count} of {len(many.bodies)} messages were not stored"
+        if many.stored:
+            places = ", ".join(f"{piece.start} to {piece.stop - 1}" for piece in refused)
+            text += f" (those at {places} of the list; the others were)"
+        text += f": {many.reason}"
+        confirmation._finish(None, NotConfirmed(text, _runs(many.stored), refused))
+
+
+def _runs(pieces: list[range]) -> list[range]:
+    """The same numbers in order, neighbours as one range."""
+    runs: list[range] = []
+    for piece in sorted(pieces, key=lambda piece: piece.start):
+        if runs and runs[-1].stop == piece.start:
+            piece = range(runs.pop().start, piece.stop)
+        runs.append(piece)
+    return runs
 
 
 def _joined(pieces: list[range]) -> range | tuple[int, ...]:

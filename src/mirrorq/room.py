@@ -43,6 +43,11 @@ class Room:
         self.advice = advice
 
     @property
+    def is_short(self) -> bool:
+        """Whether a frame waits for more than there is."""
+        return self.wanted > self.bytes_left
+
+    @property
     def is_low(self) -> bool:
         """Whether it is time to give back what nobody needs."""
         return self.bytes_left < self.most // LOW_PART

@@ -110,8 +110,6 @@ class Transfer:
         self.lacking_changed = False
         """Since the last write."""
         self.fetched_count = 0
-        self.has_no_room = False
-        """There was no place on the disk for the last chunk."""
         self.meter = Meter()
         self._chunk_bytes = chunk_bytes
         if bytes_per_s:
@@ -260,7 +258,6 @@ class Transfer:
     def on_no_room(self, now_ms: int) -> None:
         """A chunk had no place on the disk: it is asked for again when there may be some."""
         self._has_taken = False
-        self.has_no_room = True
         self._wait_until_ms = now_ms + RETRY_MS
 
     def on_ended(self, ranges: tuple[Range, ...]) -> None:
@@ -450,7 +447,6 @@ class Transfer:
             for piece in self.missing.within(first, last):
                 self.lost.add(*piece)
         wanted = tuple(self._wanted(message.entries, state))
-        self.has_no_room = False
         if wanted:
             self._pass_took = self._has_taken = True
             self.fetched_count += len(wanted)

@@ -53,7 +53,9 @@ class Stage:
             waiting_text=lambda: "",
         )
         warn = SimpleNamespace(warn=lambda *_: None)
-        driver: Any = SimpleNamespace(engine=engine, complaints=warn, post=lambda _: None)
+        driver: Any = SimpleNamespace(
+            engine=engine, complaints=warn, post=lambda _: None, stuck_text=""
+        )
         transport: Any = self.transport
         overview: Any = None
         self.entry = Entry(driver, transport, CONFIG, overview)

@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq import Config, Confirmation, MirroredQueue, Node, NotConfirmed
+from mirrorq import (
+    Config,
+    Confirmation,
+    Full,
+    MirroredQueue,
+    Node,
+    NoQuorum,
+    NotConfirmed,
+    QueueDown,
+    StoreFull,
+    connect,
+)
 
 from .cluster import free_ports, until
 
@@ -214,3 +225,117 @@ def test_others_see_that_a_disk_is_full(tmp_path: Path, disk_of: Callable[[str],
 def alarms_of(node: Node, name: str) -> tuple[str, ...]:
     (found,) = [one.alarms for one in node.nodes() if one.name == name]
     return tuple(found)
+
+
+def take_all(queue: MirroredQueue) -> None:
+    """What the handle has fetched ahead, or may be handed out, still comes; then it raises."""
+    while True:
+        queue.get(timeout=0.2)
+
+
+def put_all(
+    queue: MirroredQueue, body: bytes, timeout: float, last: list[Confirmation] | None = None
+) -> None:
+    """Put until it raises; the last that was taken is in `last`."""
+    while True:
+        confirmation = queue.put(body, timeout=timeout)
+        if last is not None:
+            last[:] = [confirmation]
+
+
+class FullDisk:
+    """Commits of this node fail until `end`, as on a disk on which even the reserve is used up."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._driver = node._driver
+        self._patch = monkeypatch
+
+        def refuse(*_: object) -> None:
+            raise StoreFull("0 bytes free on the disk: make space on the disk")
+
+        monkeypatch.setattr(self._driver._store, "commit", refuse)
+
+    def end(self) -> None:
+        self._patch.undo()
+
+
+def test_a_full_disk_does_not_look_like_an_empty_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing can be written, get, put and what waits for an outcome say why; not `Empty`."""
+    config = {"unconfirmed_count_max": 3}
+    with nodes(tmp_path, "a", **config) as (node,), node.queue("jobs") as queue:
+        for confirmation in [queue.put(b"x") for _ in range(3)]:
+            confirmation.result(DEADLINE_S)
+        disk = FullDisk(node, monkeypatch)
+        late = queue.put(b"late")
+        until(lambda: node.stuck_text)
+        with pytest.raises(QueueDown, match=r"node a cannot write: 0 bytes free.* make space"):
+            take_all(queue)
+        with pytest.raises(TimeoutError, match=r"cannot write: 0 bytes free.* make space"):
+            late.result(0.1)
+        with pytest.raises(QueueDown, match="cannot write: 0 bytes free"):
+            put_all(queue, b"more", timeout=0.1)
+        assert "0 bytes free" in queue.status().blocked_by
+        disk.end()
+        assert late.result(DEADLINE_S) == 4
+
+
+def test_a_put_that_waits_for_room_says_so(tmp_path: Path) -> None:
+    """A store that is full, and can be drained: `Full` and the time-out name it, and what to do."""
+    config = {"store_bytes_max": MIB, "unconfirmed_count_max": 12}
+    with nodes(tmp_path, "a", **config) as (node,), node.queue("jobs") as queue:
+        why = "the store of node a is full: consume and ack, or raise store_bytes_max"
+        last: list[Confirmation] = []
+        with pytest.raises(Full, match=f"12 messages .*{why}"):
+            put_all(queue, b"x" * 50_000, timeout=2, last=last)
+        with pytest.raises(TimeoutError, match=why):
+            last[0].result(0.1)
+        assert queue.get(timeout=DEADLINE_S).body == b"x" * 50_000
+
+
+def test_clients_leave_a_node_that_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are told so in its signs of life, go on to a node that works, and what they had put is
+    confirmed there; one that has nowhere else to go is told why nothing moves."""
+    with nodes(tmp_path, "abc") as started:
+        handle = started[0].queue("jobs", timeout=DEADLINE_S)
+        until(lambda: len(handle.status().synchronised_mirrors) == 2)
+        b, others = started[1], [started[0].endpoint, started[2].endpoint]
+        with connect([b.endpoint]) as bound, connect([b.endpoint, *others]) as client:
+            queue, stuck = client.queue("jobs"), bound.queue("jobs")
+            queue.put(b"before").result(DEADLINE_S)
+            assert client._driver.entry_node == "b"
+            disk = FullDisk(b, monkeypatch)
+            confirmation = queue.put(b"after")
+            assert confirmation.result(DEADLINE_S)
+            until(lambda: client._driver.entry_node in ("a", "c"))
+            until(lambda: "node b cannot write: 0 bytes free" in bound.stuck_text)
+            with pytest.raises(NoQuorum, match="0 bytes free"):
+                take_all(stuck)
+            disk.end()
+            assert stuck.put(b"again").result(DEADLINE_S)
+
+
+def test_a_put_many_that_is_refused_in_the_middle_says_which(tmp_path: Path) -> None:
+    """Above one frame it may be stored in part: the error names what was stored and what not."""
+    config = {"message_bytes_max": 1000, "frame_bytes_max": 8 * 1024}
+    with nodes(tmp_path, "a", **config) as (node,), node.queue("jobs") as queue:
+        node.set_policy("p", "jobs", {"max-length-bytes": 9000, "overflow": "reject-publish"})
+        bodies = [b"%03d" % number + b"x" * 800 for number in range(20)]
+        error = queue.put_many(bodies).exception(DEADLINE_S)
+        assert isinstance(error, NotConfirmed)
+        stored = [sequence for piece in error.stored for sequence in piece]
+        refused = [index for piece in error.refused for index in piece]
+        assert 0 not in refused
+        assert 19 not in refused
+        assert len(refused) in range(1, 20)
+        (piece,) = error.refused
+        assert f"{len(refused)} of 20 messages were not stored" in str(error)
+        assert f"{piece.start} to {piece.stop - 1} of the list" in str(error)
+        there = queue.get_many(20, timeout=DEADLINE_S)
+        assert [one.sequence for one in there] == stored
+        assert [one.body for one in there] == [
+            body for index, body in enumerate(bodies) if index not in refused
+        ]

@@ -143,6 +143,8 @@ class FakeHost:
         self._ahead_ms += int(seconds * 1000)
         self._event.set()
 
+    stuck_text = ""
+
     def is_paused(self) -> bool:
         return self._lease.paused
 

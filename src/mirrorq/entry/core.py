@@ -165,7 +165,10 @@ class Entry:
         now_ms = clock.now_ms()
         patience = self._silence.promise(client.link.identity, now_ms)
         engine = self._engine
-        client.link.pong(engine.is_paused(now_ms), patience, engine.waiting_text()[:WAITS_CHARS])
+        # A node that cannot write is of no more use to a client than one that is cut off.
+        stuck = self._driver.stuck_text
+        waits = engine.waiting_text() or stuck
+        client.link.pong(engine.is_paused(now_ms) or bool(stuck), patience, waits[:WAITS_CHARS])
 
     def on_reply_lost(self, identity: bytes, gone: bool, size: int) -> None:
         """Replies were dropped."""

@@ -68,9 +68,9 @@ class Link:
         """Answer a sign of life, and say what has come.
 
         Args:
-            paused: whether the node has no contact with a majority.
+            paused: whether the node has no contact with a majority, or cannot write.
             patience: in percent, see `ClientPong`.
-            waits: what keeps the node from taking part in a cluster.
+            waits: what keeps the node from taking part in a cluster, or from writing.
         """
         lost, self._is_lossy = self._is_lossy, False
         pong = ClientPong(paused, lost, self.window.report(), patience, waits)

@@ -165,9 +165,7 @@ class Replica:
         """Why publishes wait here, "" when they do not."""
         if self.master is not None:
             return self.master.blocked_by
-        if self.ring.refused_bytes or self.transfer.has_no_room:
-            return self.room.full_text
-        return ""
+        return self.room.full_text if self.ring.is_member and self.room.is_short else ""
 
     @property
     def yielded_epoch(self) -> int | None:
