@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["LOOK_S", "Bell", "seconds_left"]
+__all__ = ["LOOK_S", "Bell", "Line", "seconds_left"]
 
 LOOK_S = 0.5
 """Who waits looks this often by himself, for what nobody tells (a lost majority)."""
@@ -57,6 +57,52 @@ class Bell:
         finally:
             timer.cancel()
             self._waiting.remove(future)
+
+
+class Line:
+    """Calls of one loop, one at a time, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody is in it: who comes now overtakes nobody."""
+        return not self._is_taken
+
+    async def enter(self, deadline: float | None = None) -> None:
+        """Wait until all who came before have left; `leave` is to follow.
+
+        Raises:
+            TimeoutError: that was not before the deadline.
+        """
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        try:
+            async with asyncio.timeout(left):
+                await future
+        except BaseException:
+            if future in self._waiting:
+                self._waiting.remove(future)
+            elif not future.cancelled():
+                self.leave()  # its turn had come in this moment
+            raise
+
+    def leave(self) -> None:
+        """It is the next one's turn."""
+        if self._waiting:
+            future = self._waiting.popleft()
+            if future.done():
+                self.leave()  # who waited has been cancelled, and does not know yet
+            else:
+                future.set_result(None)
+        else:
+            self._is_taken = False
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

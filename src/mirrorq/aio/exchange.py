@@ -8,13 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mirrorq import exchange as blocking
-from mirrorq.aio.bell import Bell, seconds_left
+from mirrorq.aio.bell import Bell, Line, seconds_left
 from mirrorq.aio.queue import Body, MirroredQueue
 from mirrorq.aio.threads import in_thread
 from mirrorq.confirmation import Confirmation
+from mirrorq.publisher import Waiting
 from mirrorq.timeouts import deadline_of
 
 if TYPE_CHECKING:
+    from mirrorq.exchange import Letter
     from mirrorq.queue import MirroredQueue as Handle
 
 __all__ = ["Exchange"]
@@ -32,6 +34,8 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._ended = Bell(self._loop)
         handle._outcomes.listeners.append(self._ended.ring)
+        self._gate = Line()
+        """Publishes that wait for the bindings."""
         self._bells: dict[Handle, Bell] = {}
         """Of queues that had no room once."""
 
@@ -49,12 +53,13 @@ class Exchange:
         **arguments: Any,
     ) -> Confirmation:
         """Publish to every queue that the message reaches; returns once it is accepted."""
-        deadline = deadline_of(timeout)
+        deadline, has_passed = deadline_of(timeout), False
         letter = self.handle._letter(routing_key, body, **arguments)
         while True:
-            while not self.handle._is_known():
+            while not self.handle._is_known() or not (has_passed or self._gate.is_free):
                 # The first publish, or after a change of bindings.
-                await in_thread(self.handle._learn)
+                await self._learn()
+                has_passed = True
             full = self.handle._accept(letter)
             if full is None:
                 return letter.confirmation
@@ -63,21 +68,35 @@ class Exchange:
                 raise why
             if deadline is not None and seconds_left(deadline) <= 0:
                 raise full._why_not(why)
-            await self._room(full, deadline)
+            await self._room(full, letter, deadline)
 
-    async def _room(self, full: Handle, deadline: float | None) -> None:
+    async def _learn(self) -> None:
+        """One after the other: who came first publishes first."""
+        await self._gate.enter()
+        try:
+            if not self.handle._is_known():
+                await in_thread(self.handle._learn)
+        finally:
+            self._gate.leave()
+
+    async def _room(self, full: Handle, letter: Letter, deadline: float | None) -> None:
         """Wait until something has changed for a queue that had no room."""
         bell = self._bells.get(full)
         if bell is None:
             bell = self._bells[full] = Bell(self._loop)
             full._outcomes.listeners.append(bell.ring)
         publisher = full._publisher
-        before = (publisher.count, publisher.credit)
 
-        def has_changed() -> bool:
-            return (publisher.count, publisher.credit) != before or full._is_closed
+        def may_go_on() -> bool:
+            takes = publisher.takes(1, letter.size, len(letter.body))
+            return takes or full._is_closed
 
-        await bell.next(has_changed, seconds_left(deadline))
+        call = Waiting("")
+        publisher._waiting.add(call)
+        try:
+            await bell.next(may_go_on, seconds_left(deadline))
+        finally:
+            publisher._waiting.leave(call)
         if full._is_closed:
             self._bells.pop(full, None)
 

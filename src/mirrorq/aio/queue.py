@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrorq import queue as blocking
-from mirrorq.aio.bell import LOOK_S, Bell, seconds_left
+from mirrorq.aio.bell import LOOK_S, Bell, Line, seconds_left
 from mirrorq.aio.opening import opening
 from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
@@ -20,9 +20,10 @@ from mirrorq.errors import AckRefused, Empty, Full, ShutDown
 from mirrorq.handle import ASK_S
 from mirrorq.message import Message
 from mirrorq.messages import Browsed, Counts, Purged
-from mirrorq.publisher import FIRST_S
+from mirrorq.publisher import FIRST_S, Publisher, Waiting
 from mirrorq.receiver import NOWAIT_S, RECALL_ASKS, Demand
-from mirrorq.session import PutCredit, browse_request, inquire_request, purge_request
+from mirrorq.session import browse_request, inquire_request, purge_request
+from mirrorq.sharded.queue import ShardedQueue
 from mirrorq.timeouts import check_timeout, deadline_of
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class MirroredQueue:
         self.handle = handle
         self._outcomes = Bell(loop)
         self._arrivals = Bell(loop)
+        self._gate = Line()
+        """Puts that wait for the master's first word."""
+        self._lines: dict[int, Line] = {}
+        """Puts that wait for room: in each shard, whose keys hold up no others, and in any (-1)."""
         handle._outcomes.listeners.append(self._outcomes.ring)
         handle._receiver.listeners.append(self._arrivals.ring)
 
@@ -86,7 +91,8 @@ class MirroredQueue:
         self, body: Body, *, block: bool = True, timeout: float | None = None, **arguments: Any
     ) -> Confirmation:
         """Publish a message; returns once it is accepted. Await the confirmation as well."""
-        return await self._accepted(partial(self.handle.put, body, **arguments), block, timeout)
+        put = partial(self.handle.put, body, **arguments)
+        return await self._accepted(put, block, timeout, arguments.get("key"))
 
     async def put_many(
         self,
@@ -98,37 +104,100 @@ class MirroredQueue:
     ) -> Confirmation:
         """Publish messages together: up to `frame_bytes_max` all or none."""
         put = partial(self.handle.put_many, bodies, **arguments)
-        return await self._accepted(put, block, timeout)
+        return await self._accepted(put, block, timeout, arguments.get("key"))
 
     def put_nowait(self, body: Body) -> Confirmation:
         """`put` that raises Full at once."""
+        if not self._gate.is_free or not self._line_of(None).is_free:
+            raise self._overtaking()
         return self.handle.put_nowait(body)
 
     async def _accepted(
-        self, put: Callable[..., Accepted], block: bool, timeout: float | None
+        self,
+        put: Callable[..., Accepted],
+        block: bool,
+        timeout: float | None,
+        key: str | bytes | None = None,
     ) -> Accepted:
-        """What `put` returns as soon as it raises no Full."""
+        """What `put` returns as soon as it raises no Full; no call overtakes an earlier one."""
         deadline = deadline_of(timeout)
-        publisher = self.handle._publisher
-        if publisher.is_curious:
-            # What a blocking put does by itself.
-            publisher.is_curious = False
-            await self._outcomes.until(publisher.knows, time.monotonic() + FIRST_S)
-        while True:
-            try:
+        try:
+            if self.handle._publisher.is_curious or not self._gate.is_free:
+                await self._learn(deadline)
+            line = self._line_of(key)
+            if not block:
+                if not line.is_free:
+                    raise self._overtaking()
                 return put(block=False)
-            except Full as full:
-                if not block:
-                    raise
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise self.handle._why_not(full) from None
-                before = (publisher.count, publisher.credit)
+            if line.is_free:
+                with contextlib.suppress(Full):
+                    return put(block=False)
+            await line.enter(deadline)
+        except TimeoutError:
+            raise self.handle._why_not(self._overtaking()) from None
+        try:
+            return await self._accepted_first(put, deadline)
+        finally:
+            line.leave()
+
+    async def _learn(self, deadline: float | None) -> None:
+        """Wait, once in a handle's life, for the master's first word, as a blocking put does."""
+        publisher = self.handle._publisher
+        await self._gate.enter(deadline)
+        try:
+            if publisher.is_curious:
+                publisher.is_curious = False
+                await self._outcomes.until(publisher.knows, time.monotonic() + FIRST_S)
+        finally:
+            self._gate.leave()
+
+    async def _accepted_first(
+        self, put: Callable[..., Accepted], deadline: float | None
+    ) -> Accepted:
+        """The same of the first in its line."""
+        call = Waiting("")
+        parts = self._publishers
+        for publisher in parts:
+            # Who takes a message tells it: that makes room where a handle has fetched ahead.
+            publisher._waiting.add(call)
+        try:
+            while True:
+                before = self._room()
+                try:
+                    return put(block=False)
+                except Full as full:
+                    if deadline is not None and time.monotonic() >= deadline:
+                        raise self.handle._why_not(full) from None
                 changed = partial(self._has_changed, before)
                 await self._outcomes.next(changed, seconds_left(deadline))
+        finally:
+            for publisher in parts:
+                publisher._waiting.leave(call)
 
-    def _has_changed(self, before: tuple[int, PutCredit]) -> bool:
+    @property
+    def _publishers(self) -> list[Publisher]:
+        """The handle's, and those of its shards."""
+        handle = self.handle
+        parts = handle._parts if isinstance(handle, ShardedQueue) else ()
+        return [handle._publisher, *(part._publisher for part in parts)]
+
+    def _line_of(self, key: str | bytes | None) -> Line:
+        handle = self.handle
+        number = -1
+        if isinstance(handle, ShardedQueue) and isinstance(key, str | bytes):
+            number = handle.shard_of(key)
+        return self._lines.setdefault(number, Line())
+
+    def _overtaking(self) -> Full:
+        return Full(f"queue {self.name!r}: calls that came before wait for room")
+
+    def _room(self) -> tuple[object, ...]:
+        """It changes when a put that found no room may find some."""
         publisher = self.handle._publisher
-        return (publisher.count, publisher.credit) != before
+        return publisher.count, publisher.credit, self.handle._receiver.buffered
+
+    def _has_changed(self, before: tuple[object, ...]) -> bool:
+        return self._room() != before
 
     def add_confirm_listener(
         self,
