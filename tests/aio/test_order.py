@@ -43,7 +43,7 @@ def test_no_put_overtakes_another(tmp_path: Path, shards: int | None) -> None:
 
 
 def test_a_put_that_is_blocked_goes_on_when_there_is_room(tmp_path: Path, no_looks: None) -> None:
-    """Room by what this very handle takes, and by another handle: nobody looks by himself, and those
+    """Room by what this very handle takes, and by another: nobody looks by himself, and those
     that wait go in their order."""
 
     async def main() -> None:
