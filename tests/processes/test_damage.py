@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
+from click.testing import CliRunner
 
+from mirrorq.cli import main
 from mirrorq.cli.stores import verified
 from mirrorq.testing.chaos.flips import flip, places_of
 
@@ -126,3 +129,32 @@ def damage_checkpoint(store: Path) -> None:
             assert found
             for key, value in found:
                 txn.put(key, value[:-1] + bytes([value[-1] ^ 1]), db=queues)
+
+
+def repaired(cluster: Cluster, *options: str) -> tuple[int, dict[str, Any]]:
+    """What `mirrorq repair` comes to: its exit status, and what it says."""
+    endpoints = ",".join(cluster.endpoints.values())
+    done = CliRunner().invoke(main, ["repair", "--connect", endpoints, "--json", *options])
+    return done.exit_code, json.loads(done.stdout)
+
+
+def test_repair_finds_what_nobody_has_read(cluster: Cluster, tmp_path: Path) -> None:
+    """Bytes changed on two disks, and nobody reads there: `mirrorq repair` does, on every node,
+    and all is whole then. What nobody has whole it names, and drops when it is told to."""
+    filled(cluster)
+    assert flip(tmp_path / "b", BODIES[5].encode())
+    assert flip(tmp_path / "c", BODIES[20].encode())
+    status, found = repaired(cluster)
+    assert (status, found["ok"]) == (0, True), found
+    assert [one["messages"] for one in found["copies"]] == 3 * [len(BODIES)]
+    until(lambda: places_of(tmp_path / "b", BODIES[5].encode()))
+    until(lambda: places_of(tmp_path / "c", BODIES[20].encode()))
+    for name in "abc":
+        assert flip(tmp_path / name, BODIES[9].encode())
+    status, found = repaired(cluster)
+    assert (status, found["ok"]) == (1, False)
+    assert [one["damaged"] for one in found["copies"]] == 3 * [[[10, 10]]]
+    status, found = repaired(cluster, "--discard")
+    assert (status, found["discarded"]) == (0, {"jobs": 1}), found
+    rest = [body for body in BODIES if body != BODIES[9]]
+    assert [one["body"] for one in taken(cluster, "a", len(rest))] == rest

@@ -31,6 +31,7 @@ from mirrorq.cli.queues import (
     redrive,
     status,
 )
+from mirrorq.cli.repair import repair
 from mirrorq.cli.stores import verify
 from mirrorq.cli.synchronise import cancel_sync_queue, sync_queue
 from mirrorq.cli.top import top
@@ -71,6 +72,7 @@ for command in (
     backup,
     restore,
     verify,
+    repair,
     force_boot,
     keygen,
     bench,

@@ -18,6 +18,7 @@ from mirrorq.demo.ports import free_ports
 from mirrorq.testing.chaos.checks import Findings, check
 from mirrorq.testing.chaos.disks import Disks, unmount_left
 from mirrorq.testing.chaos.faults import Fault, draw
+from mirrorq.testing.chaos.flips import DATA_FILE, Flip, flip_back, flip_some
 from mirrorq.testing.chaos.history import History
 from mirrorq.testing.chaos.namespaces import Namespaces
 from mirrorq.testing.chaos.processes import Process, uninterrupted
@@ -36,6 +37,8 @@ STALL_S = 0.4
 CALM_S = 30.0
 """A wipe waits so long for all to be well."""
 ACTIVE_MAX = 2
+FLIPS = 6
+"""Frames that are changed on one disk at a time: the newest, some of which are still to be read."""
 SPACES_S = (0.1, 0.5, 1.0, 2.0)
 
 
@@ -94,6 +97,7 @@ class Course:
         self._workers: list[Process] = []
         self._lives: Counter[str] = Counter()
         self._full: set[str] = set()
+        self._flips: dict[str, list[Flip]] = {}
         self._began_s = time.monotonic()
         self.wires: Proxies | Namespaces = _wires(plan, self.names)
         self._disks = Disks(place, self.names)
@@ -333,6 +337,14 @@ class Course:
             self._full.discard(name)
             process = self._nodes.get(name)
             self._disks.drain(name, process.pid if process is not None else 0)
+
+    def flip(self, name: str) -> None:
+        store = self._disks.path(name)
+        if (store / DATA_FILE).exists():
+            self._flips[name] = flip_some(store, self._chance, FLIPS)
+
+    def flip_back(self, name: str) -> None:
+        flip_back(self._disks.path(name), self._flips.pop(name, []))
 
     def replace_store(self, name: str) -> None:
         until_s = time.monotonic() + CALM_S

@@ -47,6 +47,14 @@ class Cluster(Protocol):
     def go_on(self, name: str) -> None: ...
     def fill(self, name: str) -> None: ...
     def drain(self, name: str) -> None: ...
+    def flip(self, name: str) -> None:
+        """Change bits in messages on the node's disk."""
+        ...
+
+    def flip_back(self, name: str) -> None:
+        """Undo what nobody has mended."""
+        ...
+
     def replace_store(self, name: str) -> None:
         """Wait until all is well, end the node, lose its store, start it again."""
         ...
@@ -199,6 +207,13 @@ def _wipe(cluster: Cluster, chance: Random) -> Fault:
     return Fault("wipe", f"wipe {name}", begin, lambda: None, 0.0, is_alone=True)
 
 
+def _flip(cluster: Cluster, chance: Random) -> Fault:
+    """Soon undone: when others fail one after the other, this copy may come to be the last."""
+    name = _one(cluster, chance)
+    begin, end = _each((name,), cluster.flip), _each((name,), cluster.flip_back)
+    return Fault("flip", f"flip bits {name}", begin, end, 0.7, is_alone=True)
+
+
 _KINDS: dict[str, tuple[Callable[[Cluster, Random], Fault], int]] = {
     "kill": (_kill, 5),
     "kill-many": (_kill_many, 2),
@@ -213,6 +228,7 @@ _KINDS: dict[str, tuple[Callable[[Cluster, Random], Fault], int]] = {
     "delay": (_delay, 2),
     "full-disk": (_full, 2),
     "wipe": (_wipe, 1),
+    "flip": (_flip, 2),
 }
 """What makes a fault of each kind, and how often it is drawn."""
 KINDS = tuple(_KINDS)

@@ -1,0 +1,154 @@
+"""`mirrorq repair`: read all that nodes hold, so that what is damaged is found and mended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from mirrorq.cli.connecting import Failed, as_json, cluster_options, connected, failing
+from mirrorq.cli.progress import progress_bar
+from mirrorq.errors import PreconditionFailed, QueueDown, QueueNotFound
+from mirrorq.ranges import RangeSet
+
+if TYPE_CHECKING:
+    from mirrorq.client import Client
+    from mirrorq.queue import MirroredQueue
+
+__all__ = ["repair"]
+
+SEQUENCE_MAX = (1 << 63) - 2
+SPAN = 100_000
+"""Messages that are looked at between two steps of the progress bar."""
+
+
+@attrs.define
+class Copy:
+    """What was read of one copy."""
+
+    node: str
+    queue: str
+    messages: int = 0
+    damaged: list[tuple[int, int]] = attrs.field(factory=list)
+    """Sequences that no member has whole."""
+    skipped: str = ""
+    """Why it was not read, "" when it was."""
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[QUEUE]...")
+@click.option(
+    "--discard",
+    is_flag=True,
+    help="End the messages that no member has whole. Nobody else may consume the queue meanwhile.",
+)
+@cluster_options(required=True)
+@as_json
+def repair(
+    names: tuple[str, ...],
+    discard: bool,
+    endpoints: str,
+    insecure: bool,
+    wait: float,
+    keys: Path | None,
+    is_json: bool,
+) -> None:
+    """Read every message of QUEUE (of all queues) on the disk of every node.
+
+    A node that meets damaged bytes fetches them from another one by itself: here it is made to
+    look at all. Takes nothing, and the queues go on. Exit status 0 when all is whole then (or was
+    discarded); else 1, with what no member has whole.
+    """
+
+    def at(where: str) -> AbstractContextManager[Client]:
+        return connected(where, insecure=insecure, wait=wait, keys=keys, looks=False)
+
+    copies: list[Copy] = []
+    discarded: dict[str, int] = {}
+    with failing():
+        with at(endpoints) as client:
+            nodes = [one for one in client.nodes() if one.alive and not one.witness]
+            known = [one.name for one in client.queues(shards=True) if not one.shards]
+        for node in nodes:
+            with at(node.endpoint) as client, progress_bar(node.name) as on_progress:
+                for done, name in enumerate(names or known):
+                    if on_progress is not None:
+                        on_progress(done, len(names or known), f"{node.name}: {name}")
+                    copies.append(_read(client, node.name, name))
+        if discard:
+            with at(endpoints) as client:
+                discarded = dict(_discarded(client, copies))
+    left = [one for one in copies if one.damaged and one.queue not in discarded]
+    if is_json:
+        found = {"ok": not left, "copies": [attrs.asdict(one) for one in copies]}
+        click.echo(json.dumps({**found, "discarded": discarded}, indent=2))
+    else:
+        for one in copies:
+            click.echo("\t".join(_shown(one)))
+        for name, count in discarded.items():
+            click.echo(f"discarded\t{name}\t{count}")
+    if left:
+        queues = ", ".join(sorted({one.queue for one in left}))
+        raise Failed(
+            f"not all messages of {queues} are whole: start nodes that may have them, or drop what "
+            "no member has with --discard"
+        )
+
+
+def _shown(copy: Copy) -> tuple[str, ...]:
+    if copy.skipped:
+        return "skipped", copy.node, copy.queue, copy.skipped
+    spans = ", ".join(f"{first} to {last}" for first, last in copy.damaged)
+    state = "damaged" if spans else "whole"
+    return (state, copy.node, copy.queue, f"{copy.messages} messages", *([spans] if spans else []))
+
+
+def _read(client: Client, node: str, name: str) -> Copy:
+    """Everything of one copy, by the node that has it."""
+    copy = Copy(node, name)
+    try:
+        with client.queue(name, passive=True) as queue:
+            for first, last in queue.live_ranges(1, SEQUENCE_MAX):
+                for low in range(first, last + 1, SPAN):
+                    _read_span(queue, low, min(low + SPAN - 1, last), copy)
+    except (QueueDown, QueueNotFound, PreconditionFailed) as error:
+        copy.skipped = str(error)
+    return copy
+
+
+def _read_span(queue: MirroredQueue, first: int, last: int, copy: Copy) -> None:
+    """Read a span; where something in it cannot be read, its halves, down to that."""
+    reached, count = first, 0
+    try:
+        for batch in queue.read(first, last):
+            count += batch.count
+            reached = batch.first + batch.count
+        copy.messages += count
+    except QueueDown:
+        copy.messages += count
+        if reached < last:
+            middle = (reached + last) // 2
+            _read_span(queue, reached, middle, copy)
+            _read_span(queue, middle + 1, last, copy)
+        elif queue.live_ranges(reached, last):
+            if copy.damaged and copy.damaged[-1][1] == reached - 1:
+                copy.damaged[-1] = (copy.damaged[-1][0], last)
+            else:
+                copy.damaged.append((reached, last))
+
+
+def _discarded(client: Client, copies: list[Copy]) -> Iterator[tuple[str, int]]:
+    """End what is whole in none of the copies that were read."""
+    for name in dict.fromkeys(copy.queue for copy in copies if copy.damaged):
+        read = [RangeSet(one.damaged) for one in copies if one.queue == name and not one.skipped]
+        spans = list(read[0])
+        for damaged in read[1:]:
+            spans = [piece for span in spans for piece in damaged.within(*span)]
+        if spans:
+            with client.queue(name, passive=True) as queue, queue.claim("mirrorq repair") as claim:
+                yield name, sum(claim.ack(*span) for span in spans)
