@@ -216,7 +216,7 @@ class Replica:
                 self.ring.on_persisted(event.number)
                 for first, last in self.transfer.on_written(event.number):
                     named = _messages_text(first, last)
-                    text = f"{named} were damaged here, were fetched and are whole again"
+                    text = f"fetched, and whole again on this disk: {named}"
                     self.ring.out.notices.append((MENDED, text))
             case FrameDamaged():
                 self._on_damage(now_ms, event)
@@ -503,7 +503,7 @@ class Replica:
             return
         needed = self.state.needed(found.first, found.last)
         for first, last in self.transfer.on_damage(now_ms, needed):
-            text = f"{_messages_text(first, last)} are damaged on this disk: {found.text}"
+            text = f"damaged on this disk: {_messages_text(first, last)}: {found.text}"
             self.ring.out.notices.append((DAMAGE, text))
 
     def _tell_of_lost(self) -> None:
@@ -511,8 +511,8 @@ class Replica:
         count = self.transfer.lost.count
         more = "" if count == last - first + 1 else f", {count} messages in all"
         text = (
-            f"{_messages_text(first, last)}{more}: no member that could be asked has them whole. "
-            "They are set aside until one comes that has; the others are delivered"
+            f"set aside: {_messages_text(first, last)}{more}: no member that could be asked has "
+            "them whole. They wait until one comes that has; the others are delivered"
         )
         self.ring.out.notices.append((SET_ASIDE, text))
 
