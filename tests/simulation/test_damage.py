@@ -10,6 +10,7 @@ from mirrorq.policy import parse, to_text
 from mirrorq.session import Query, purge_request
 from mirrorq.testing.swarm import Swarm
 
+from .test_staged import Scene
 from .world import Taker, World
 
 
@@ -242,3 +243,23 @@ def test_nothing_damaged_is_delivered_whatever_breaks() -> None:
         mended += sum("whole again" in line for line in report.trace)
     assert changed > 20
     assert mended > 2
+
+
+def test_damaged_bodies_that_were_staged_are_fetched() -> None:
+    """What is staged lies under sequences of its own: a frame that is damaged before the commit,
+    and one behind it, are fetched and delivered at the places that the commit gave them."""
+    scene = Scene()
+    run = scene.run("r1")
+    records = [scene.stage(run, partition) for partition in range(2)]
+    staged = sorted(scene.bodies("a"))
+    assert len(staged) >= 2
+    damaged(scene.world, "a", first=staged[0])
+    driver = scene.driver(run, *records)
+    driver.commit()
+    scene.world.until(lambda: driver.is_done)
+    damaged(scene.world, "a", first=staged[-1])
+    taker = scene.world.taker("b")
+    rows = [row for record in records for row in record.rows]
+    scene.world.until(lambda: len(taker.seen) == len(rows))
+    assert sorted(bodies(taker)) == sorted(rows)
+    scene.world.until(lambda: is_whole(scene.world, "a"))
