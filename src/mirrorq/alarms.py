@@ -20,6 +20,8 @@ ADVICE = {
     "last_copy": "start the other nodes, or let a copy synchronise: see status().warnings",
     "damaged": "look at the disk, and run `mirrorq verify` on this store or a backup of it; what "
     "other nodes have is fetched from them by itself: see status().warnings and docs/operations.md",
+    "unsendable": "it is said again and again and never arrives: drain the queue, or raise "
+    "frame_bytes_max on all nodes",
     "slow_disk": "look at the disk: each confirm waits for it",
     "clock_jump": "look at time synchronisation: times of messages follow this clock, slowly",
     "starved": "give the process more CPU, or keep the host application's C code from holding the "
@@ -72,6 +74,8 @@ class Measures:
     """Queues of which something on this disk is not as it was written."""
     damage_count: int
     """Frames that were found to be so since the last look, mended ones too."""
+    unsendable: tuple[str, ...]
+    """Messages that were too large to be sent lately, each in words."""
     commit_ms: int
     """The longest commit."""
     late_ms: int
@@ -195,6 +199,12 @@ def _damaged(measures: Measures, jump_ms: int, is_up: bool) -> str:
     return ""
 
 
+def _unsendable(measures: Measures, jump_ms: int, is_up: bool) -> str:
+    found = measures.unsendable
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"too large to be sent: {found[0]}{more}" if found else ""
+
+
 def _slow_disk(measures: Measures, jump_ms: int, is_up: bool) -> str:
     if measures.commit_ms < (COMMIT_WELL_MS if is_up else COMMIT_MS):
         return ""
@@ -221,6 +231,7 @@ _RULES = (
     _Rule("no_quorum", _no_quorum, bad_ms=QUORUM_MS),
     _Rule("last_copy", _last_copy, bad_ms=COPY_MS),
     _Rule("damaged", _damaged, well_ms=DAMAGE_WELL_MS),
+    _Rule("unsendable", _unsendable),
     _Rule("slow_disk", _slow_disk, well_ms=QUIET_MS),
     _Rule("clock_jump", _clock_jump, well_ms=QUIET_MS),
     _Rule("starved", _starved, well_ms=QUIET_MS),

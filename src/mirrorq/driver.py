@@ -67,6 +67,7 @@ from mirrorq.messages import (
 )
 from mirrorq.notice import Notice
 from mirrorq.outgoing import packed
+from mirrorq.oversize import Oversize
 from mirrorq.ranges import RangeSet
 from mirrorq.roll_call import RollCall
 from mirrorq.sampling import Sampler
@@ -85,6 +86,7 @@ from mirrorq.transport.inbound import (
     Refused,
     ReplyLost,
     SendLost,
+    TooLarge,
 )
 from mirrorq.transport.inbound import LinkDown as PeerLinkDown
 from mirrorq.transport.inbound import LinkUp as PeerLinkUp
@@ -175,10 +177,11 @@ class Driver:
         """Takes messages of clients; called on the node thread."""
         self.complaints = Complaints(log)
         """Where what others cause is written; the node thread's."""
+        self.oversize = Oversize(log)
         self.roll_call = RollCall(self)
         self.timings = Timings()
         self.sampler = Sampler(self, store, transport)
-        self.watch = Watch(engine, store, self.timings, on_notice)
+        self.watch = Watch(engine, store, self.timings, self.oversize, on_notice)
         self._store = store
         self._steady = SteadyClock(store)
         self._shelf = Shelf(store, engine.replicas)
@@ -490,6 +493,10 @@ class Driver:
             case ReplyLost():
                 if self.entry is not None:
                     self.entry.on_reply_lost(inbound.identity, inbound.gone, inbound.size)
+            case TooLarge():
+                assert self._transport is not None
+                limit = self._transport.part_bytes_max
+                self.oversize.note("a client", "a reply", (0, ""), inbound.size, limit)
             case Refused():
                 self.complaints.warn("refused %s: %s", inbound.who, inbound.why)
             case Garbage():
@@ -641,7 +648,20 @@ class Driver:
             parts = encoded.get(id(message))
             if parts is None:
                 parts = encoded[id(message)] = encode(message)  # type: ignore[arg-type]
-            self._transport.send(node, _channel(message), parts)
+            if not self._transport.send(node, _channel(message), parts):
+                self._note_unsent(self._transport, node, message, parts)
+
+    def _note_unsent(
+        self, transport: Transport, node: str, message: object, parts: Sequence[Part]
+    ) -> None:
+        """A node that is not connected is told again what matters; what is too large never is."""
+        if transport.takes(parts):
+            return
+        queue_id: int = getattr(message, "queue_id", 0)
+        queue = (queue_id, self.engine.catalog.name_of(queue_id) if queue_id else "")
+        size = max(map(len, parts))
+        kind = f"message {type(message).__name__}"
+        self.oversize.note(f"node {node}", kind, queue, size, transport.part_bytes_max)
 
     def _reply(self, reply: SessionReply) -> None:
         is_here = reply.session.node == self.engine.me.node

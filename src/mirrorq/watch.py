@@ -19,6 +19,7 @@ from mirrorq.view import in_sync_ids
 
 if TYPE_CHECKING:
     from mirrorq.engine import Engine
+    from mirrorq.oversize import Oversize
     from mirrorq.store import Store
     from mirrorq.timings import Timings
 
@@ -44,11 +45,13 @@ class Watch:
         engine: Engine,
         store: Store,
         timings: Timings,
+        oversize: Oversize,
         on_notice: Callable[[Notice], None],
     ) -> None:
         self._engine = engine
         self._store = store
         self._timings = timings
+        self._oversize = oversize
         self._on_notice = on_notice
         self._alarms = Alarms()
         self._looked_ms = self._waits_since_ms = clock.now_ms()
@@ -73,6 +76,7 @@ class Watch:
                 found.append(f"node {self._engine.me.node}: {alarm.text}")
             elif alarm.name == "last_copy" and queue_id in self._last_copies:
                 found.append(f"only node {self._engine.me.node} has a copy in sync")
+        found += [f"cannot send: {text}" for text in self._oversize.of_queue(queue_id)]
         return tuple(found)
 
     def note_wait(self, waited_ms: int, timeout_ms: int) -> None:
@@ -118,6 +122,7 @@ class Watch:
             disk_total=total,
             is_paused=self._has_lost_majority(now_ms),
             last_copies=tuple(self._find_last_copies(now_ms).values()),
+            unsendable=self._oversize.recent(),
             damaged=tuple(self._find_damaged()),
             damage_count=self._damage_since_last_look(),
             commit_ms=int(self._timings.take_longest() * 1000),

@@ -21,14 +21,19 @@ from prometheus_client import CollectorRegistry
 from mirrorq import Node, connect
 from mirrorq.alarms import ADVICE, COPY_MS, DAMAGE_WELL_MS, GIB, QUIET_MS, Alarms, Measures
 from mirrorq.cli import main
+from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
+from mirrorq.effects import RaftSnapshot
+from mirrorq.messages import TransferState
 from mirrorq.metrics import Collector
+from mirrorq.raft.messages import InstallSnapshot
 from mirrorq.watch import Watch
 
 DEADLINE_S = 60.0
 WELL = Measures(
     damaged=(),
     damage_count=0,
+    unsendable=(),
     now_ms=0,
     wall_ms=1_000_000,
     store_used=0,
@@ -155,6 +160,7 @@ def test_texts_have_values_and_what_to_do() -> None:
             is_paused=True,
             last_copies=("a", "b", "c", "d", "e"),
             damaged=("orders",),
+            unsendable=("a State for node b", "another"),
             commit_ms=700,
             late_ms=800,
         )
@@ -164,6 +170,7 @@ def test_texts_have_values_and_what_to_do() -> None:
     assert "7 bytes free, fewer than 50" in texts["disk_low"]
     assert "of 'a', 'b', 'c' and 2 more" in texts["last_copy"]
     assert "held of queue 'orders'" in texts["damaged"]
+    assert "too large to be sent: a State for node b and 1 more" in texts["unsendable"]
     assert "took 700 ms" in texts["slow_disk"]
     assert "800 ms late" in texts["starved"]
     for name, text in texts.items():
@@ -224,6 +231,41 @@ def test_a_disk_that_fills_up(
     assert "is over after" in lines[1][1]
 
 
+def test_what_is_too_large_to_be_sent_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A queue's state and the catalog's snapshot that no node would take: an error in the log with
+    the sizes, once for each though they are tried on and on; an alarm; the queue's warnings."""
+    (port,) = free_ports(1)
+    config = Config(message_bytes_max=4096, frame_bytes_max=64 * 1024)
+    own = f"tcp://127.0.0.1:{port}"
+    given = {"path": tmp_path / "a", "listen": own, "config": config}
+    with caplog.at_level(logging.INFO, "mirrorq"), Node("a", **given) as node:  # type: ignore[arg-type]
+        orders = node.queue("orders")
+        driver = node._driver
+        queue_id = orders._queue_id
+        state = bytes(5_000_000)
+        snapshot = InstallSnapshot(1, RaftSnapshot(1, 1, (), state), 0)
+
+        def send() -> None:
+            driver._send([("b", TransferState(queue_id, 1, 1, 1, state)), ("b", snapshot)])
+
+        def is_told() -> bool:
+            driver.call(send)
+            return "unsendable" in node.nodes()[0].alarms
+
+        until(is_told)
+        (alarm,) = (alarm for alarm in node.alarms() if alarm.name == "unsendable")
+        assert "message TransferState of queue 'orders' for node b has 5000000 bytes" in alarm.text
+        told = "cannot send: message TransferState of queue 'orders'"
+        assert any(told in text for text in orders.status().warnings)
+        assert driver.oversize.count > 2
+        orders.close()
+    errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert len([text for text in errors if "message TransferState of queue 'orders'" in text]) == 1
+    assert len([text for text in errors if "message InstallSnapshot for node b" in text]) == 1
+
+
 def test_who_votes_alone_has_not_lost_the_majority() -> None:
     """A queue in one process on a slow disk is told of the disk, not to start more nodes."""
     watch = Watch.__new__(Watch)
@@ -250,6 +292,7 @@ def test_each_of_them_is_told_everywhere(
             is_paused=True,
             last_copies=("orders",),
             damaged=("orders",),
+            unsendable=("a State for node b", "another"),
             commit_ms=700,
             late_ms=900,
         )

@@ -34,6 +34,7 @@ from mirrorq.transport import (
     SendLost,
     Transport,
 )
+from mirrorq.transport.inbound import TooLarge
 from mirrorq.transport.link import QUEUE_COUNT_MAX
 
 CHILD = """
@@ -184,12 +185,29 @@ def test_a_full_queue_drops_and_tells(net: Net) -> None:
     net.until(lambda: len(net.messages(b, PeerMessage)) == sent - 1)
 
 
+def test_a_large_message_that_a_full_queue_drops_is_told(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that leaves by itself, at once: its sender hears of it as of any other."""
+    monkeypatch.setattr("mirrorq.transport.packing.INDEX_BYTES_MAX", 50_000)
+    a, b = net.pair()
+    net.sockets.remove(b)
+    sent = 0
+    while a.dropped_count == 0:
+        assert sent < 10 * QUEUE_COUNT_MAX
+        a.send("b", DATA, [bytes(50_000)])
+        sent += 1
+    assert a.poll(0) == [SendLost("b", DATA, 1)]
+    net.sockets.append(b)
+
+
 def test_too_large_a_part_is_not_sent(net: Net) -> None:
     """A part that the peer would refuse by closing the connection never leaves."""
     net.config = Config(message_bytes_max=1, frame_bytes_max=8192)
     a, b = net.pair()
     assert not a.send("b", DATA, [bytes(8192 + 5 * 1024 * 1024)])
     assert not a.reply(b"anybody", [bytes(8192 + 5 * 1024 * 1024)])
+    net.until_in(a, TooLarge(b"anybody", 8192 + 5 * 1024 * 1024))
     assert a.send("b", DATA, [bytes(8192)])
     net.until_in(b, PeerMessage("a", 1, DATA, [bytes(8192)]))
 

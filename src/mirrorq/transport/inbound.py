@@ -80,6 +80,13 @@ class ReplyLost(Struct, frozen=True, gc=False):
     """Bytes of their parts."""
 
 
+class TooLarge(Struct, frozen=True, gc=False):
+    """A reply to a client was not sent: its largest part has more bytes than a client takes."""
+
+    identity: bytes
+    size: int
+
+
 class ProbeResult(Struct, frozen=True, gc=False):
     """`refused`: nothing listens at the peer's endpoint, though its host answers."""
 
@@ -110,6 +117,7 @@ Inbound = (
     | LinkDown
     | SendLost
     | ReplyLost
+    | TooLarge
     | ProbeResult
     | Refused
     | Garbage

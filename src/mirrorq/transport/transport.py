@@ -45,6 +45,7 @@ from mirrorq.transport.inbound import (
     Refused,
     ReplyLost,
     SendLost,
+    TooLarge,
 )
 from mirrorq.transport.link import (
     DOWN,
@@ -286,12 +287,12 @@ class Transport:
         """Give one message to the channel; it leaves at the next `flush` or `poll`.
 
         Returns:
-            False: dropped, because there is no connection or its queue is full. When the
-            queue proves full only later, `poll` returns `SendLost`.
+            False: dropped, because there is no connection or a part is too large (`takes`). When
+            its queue is full, now or later, `poll` returns `SendLost`.
         """
         known = self._peers.get(peer)
         links = () if known is None else known.links
-        if not links or not links[channel].is_up or not self._fits(parts):
+        if not links or not links[channel].is_up or not self.takes(parts):
             self.dropped_count += 1
             return False
         link = links[channel]
@@ -300,9 +301,9 @@ class Transport:
             self._dirty.pop((peer, channel), None)
             lost = link.flush()
             self.dropped_count += lost
-            if lost > 1:
-                self._lost.append(SendLost(peer, channel, lost - 1))
-            return lost == 0
+            if lost:
+                self._lost.append(SendLost(peer, channel, lost))
+            return True
         self._dirty[peer, channel] = link
         return True
 
@@ -310,11 +311,12 @@ class Transport:
         """Give one message to a client; it leaves at the next `flush` or `poll`.
 
         Returns:
-            False: too large, dropped. A client that is gone or does not read shows as
-            `ReplyLost` in `poll`.
+            False: too large, dropped; `poll` returns `TooLarge`. A client that is gone or does
+            not read shows as `ReplyLost`.
         """
-        if not self._fits(parts):
+        if not self.takes(parts):
             self.dropped_count += 1
+            self._lost.append(TooLarge(identity, max(map(len, parts))))
             return False
         if channel == CONTROL:
             identity = CLIENT_CONTROL_MARK + identity[len(CLIENT_MARK) :]
@@ -353,8 +355,13 @@ class Transport:
                 identity, size = CLIENT_MARK + identity[1:], 0
             self._lost.append(ReplyLost(identity, count, gone, size))
 
-    def _fits(self, parts: Sequence[Part]) -> bool:
-        """A larger part would make the receiver end the connection."""
+    @property
+    def part_bytes_max(self) -> int:
+        """The largest part that a receiver takes, if its configuration is like this node's."""
+        return self._part_bytes_max
+
+    def takes(self, parts: Sequence[Part]) -> bool:
+        """Whether they can be sent: a larger part would make the receiver end the connection."""
         limit = self._part_bytes_max
         return all(len(part) <= limit for part in parts)
 
