@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import mirrorq
 from mirrorq import Empty, MirroredQueue, Node
@@ -125,15 +126,19 @@ def collections(path: str) -> None:
     def collect() -> None:
         gc.collect()
 
+    real = Node.__init__
+
+    def made(self: Node, *arguments: Any, **named: Any) -> None:
+        # In the middle of opening it, where the next queue's use of a node is noted.
+        gc.collect()
+        real(self, *arguments, **named)
+
     gc.disable()
+    Node.__init__ = made  # type: ignore[method-assign]
     for number in range(6):
         Owner(f"q{number}")
-        gc.set_threshold(1)
-        gc.enable()
         with MirroredQueue("next", path=f"{path}/next") as following:
             following.put(b"one").result(20)
-        gc.disable()
-        gc.collect()
     with MirroredQueue("last", path=f"{path}/last") as last:
         Owner("q-last")
         last.node._driver.call(collect)

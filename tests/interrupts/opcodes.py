@@ -17,8 +17,17 @@ class Interrupt(BaseException):
     """What a signal handler raises."""
 
 
-def run_interrupted(call: Callable[[], object], at: int) -> bool:
+def _raise() -> None:
+    raise Interrupt
+
+
+def run_interrupted(
+    call: Callable[[], object], at: int, handler: Callable[[], object] = _raise
+) -> bool:
     """Call it, and raise before its bytecode number `at`, from 0, of all its frames in Python.
+
+    Args:
+        handler: what is called there instead.
 
     The return of the outermost frame is left out: CPython runs no handler between it and the
     caller's next bytecode, and who has a message then is the caller.
@@ -43,7 +52,7 @@ def run_interrupted(call: Callable[[], object], at: int) -> bool:
                 count += 1
                 if count == at + 1:
                     was_raised = True
-                    raise Interrupt
+                    handler()
         return trace
 
     before = sys.gettrace()

@@ -6,6 +6,7 @@ handle itself goes on; nothing confirmed is lost and nothing comes twice.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,15 @@ import pytest
 from tests.interrupts.opcodes import run_interrupted
 from tests.queue.fake_host import wait_until
 
-from mirrorq import AckRefused, Confirmation, Message, Node, Settlement, connect
+from mirrorq import (
+    AckRefused,
+    Confirmation,
+    Message,
+    MirroredQueue,
+    Node,
+    Settlement,
+    connect,
+)
 from mirrorq.client import Client
 
 PATIENCE_S = 20.0
@@ -298,6 +307,68 @@ def test_of_a_client(node: Node, act: Act) -> None:
 def test_of_a_sharded_queue(node: Node, act: Act) -> None:
     """The same on a queue with shards."""
     assert _interrupt(Scene(node, 2), act, 7 * ACTS[act] + 2) > 1
+
+
+OUTER: dict[str, Callable[[MirroredQueue, list[Message]], object]] = {
+    "put": lambda queue, _: queue.put(b"outer"),
+    "put_many": lambda queue, _: queue.put_many([b"outer"]),
+    "get": lambda queue, held: held.append(queue.get(timeout=PATIENCE_S)),
+    "ack": lambda _, held: held[0].ack(),
+    "nack": lambda _, held: held[0].nack(),
+    "add_done_callback": lambda queue, _: queue.put(b"one").add_done_callback(print_nothing),
+    "result": lambda queue, _: queue.put(b"one").result(PATIENCE_S),
+}
+
+
+def print_nothing(confirmation: Confirmation) -> None:
+    """A callback."""
+
+
+def _handled(scene: Scene, name: str, at: int) -> bool:
+    """One call, with a handler that puts and acks at one of its bytecodes."""
+    queue = scene.queue
+    queue.put_many([b"held"] * 3).result(PATIENCE_S)
+    held: list[Message] = []
+    while len(held) < 2:
+        held += queue.get_many(2 - len(held), PATIENCE_S)
+    acked = held.pop()
+    inner: list[Confirmation | Settlement] = []
+
+    def handle() -> None:
+        inner.extend((queue.put(b"inner"), acked.ack()))
+
+    def call() -> None:
+        OUTER[name](queue, held)
+
+    is_inside = run_interrupted(call, at, handle)
+    assert bool(inner) == is_inside
+    for each in inner:
+        each.result(PATIENCE_S)
+    assert queue.wait_for_confirms(PATIENCE_S)
+    for message in held:
+        message.ack().exception(PATIENCE_S)
+    scene.drain()
+    return is_inside
+
+
+@pytest.mark.parametrize("name", OUTER)
+def test_a_handler_may_call(scene: Scene, name: str) -> None:
+    """At bytecodes all over a call a handler puts and acks at the same handle, and goes on."""
+    reached: list[int] = []
+
+    def use() -> None:
+        at = 0
+        while _handled(scene, name, at):
+            at += 3
+        reached.append(at)
+
+    # On a thread of its own: what hangs is seen, and ends with the process.
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(6 * PATIENCE_S)
+    assert not thread.is_alive(), "it hangs"
+    assert reached
+    assert reached[0] > 15
 
 
 @pytest.mark.scale
