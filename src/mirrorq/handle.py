@@ -251,6 +251,9 @@ class Handle:
             self._offer_settles(session, settled)
         for function in functions:
             function()
+        if functions and self._outcomes.waiters:
+            # Who waits until nothing is open any more, close() and the process' end, may go on.
+            self._outcomes.notify()
 
     def _take_inbox(self) -> list[Any]:
         """What is in it now; a user may take out again what he has just put in."""

@@ -12,6 +12,7 @@ and an exception in `wait` may leave it held for the thread that calls `set`.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from _thread import LockType, allocate_lock, get_ident, start_new_thread
@@ -35,6 +36,9 @@ __all__ = [
 
 _hosts: set[int] = set()
 """Threads on which nobody may wait: a collection there may run what a user's `__del__` calls."""
+
+os.register_at_fork(after_in_child=_hosts.clear)
+"""A child has none of them, and may have a thread of its own under the same number."""
 
 
 def run_host(function: Callable[[], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import random
 import signal
 import sys
@@ -170,6 +171,16 @@ def leaves_client(endpoint: str) -> None:
         queue.put(b"%d" % number)
 
 
+def leaves_children(endpoint: str) -> None:
+    """The same of children of multiprocessing, one forked and one fresh."""
+    forked = multiprocessing.get_context("fork").Process(target=leaves_client, args=(endpoint,))
+    fresh = multiprocessing.get_context("spawn").Process(target=leaves_client, args=(endpoint,))
+    for child in (forked, fresh):
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+
+
 def leaves_stuck(path: str) -> None:
     """The same where nothing is confirmed any more."""
     logging.basicConfig(level=logging.WARNING)
@@ -185,7 +196,15 @@ def leaves_stuck(path: str) -> None:
 
 CHILDREN: dict[str, Callable[[str], None]] = {
     each.__name__: each
-    for each in (alarms, handlers, collections, leaves, leaves_client, leaves_stuck)
+    for each in (
+        alarms,
+        handlers,
+        collections,
+        leaves,
+        leaves_client,
+        leaves_children,
+        leaves_stuck,
+    )
 }
 
 if __name__ == "__main__":

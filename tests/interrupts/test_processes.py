@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.interrupts.children import PUTS
 
-from mirrorq import MirroredQueue, Node
+from mirrorq import MirroredQueue, Node, waiting
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 180.0
@@ -33,6 +34,26 @@ def test_a_process_goes_on(tmp_path: Path, name: str) -> None:
     what was confirmed is there once."""
     ended = run(name, tmp_path)
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+
+
+def test_a_child_of_multiprocessing_flushes_too(tmp_path: Path) -> None:
+    """It ends without what `atexit` has; forked, with a handle of its parent, or fresh."""
+    with Node("a", path=tmp_path, listen="tcp://127.0.0.1:0") as node:
+        ended = run("leaves_children", node.endpoint)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        found = [message.body for message in node.queue("q").browse(count_max=4 * PUTS)]
+    assert found == [b"%d" % number for number in range(PUTS)] * 2
+
+
+def test_a_forked_child_has_no_host_threads(tmp_path: Path) -> None:
+    """A thread of the child may have the number that a host's thread has in the parent."""
+    with Node("a", path=tmp_path) as node:
+        node.wait_ready(PATIENCE_S)
+        assert waiting._hosts
+        child = os.fork()
+        if child == 0:
+            os._exit(len(waiting._hosts))
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_what_was_put_is_flushed_at_exit(tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ class ShardOutcomes(Outcomes):
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         return self._whole.wait_for(condition, timeout)
 
+    @property
+    def waiters(self) -> int:
+        return self._whole.waiters
+
     def notify(self) -> None:
         self._whole.notify()
 
