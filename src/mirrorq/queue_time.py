@@ -84,15 +84,16 @@ class QueueTime:
         """A step begins."""
         is_first = not self._steady_us
         self._steady_us = max(self._steady_us, steady_us)
-        if is_first:
+        if is_first and self._steady_us:
             self._raise(self._stamp_us)
+            self._faded_us = self._steady_us
         if self._is_leading:
             self._fade()
 
     def install(self, *, is_master: bool) -> None:
         """An epoch begins."""
         self._heard_us = 0
-        if is_master and not self._is_leading:
+        if is_master and not self._is_leading and self._steady_us:
             self.ahead_us = self.now_us - self._steady_us
             self._faded_us = self._steady_us
         self._is_leading = is_master

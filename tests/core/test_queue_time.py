@@ -47,6 +47,17 @@ def test_a_master_goes_on_from_the_greatest_stamp_and_does_not_stand_still() -> 
     assert time.now_us == START + DAY + HOUR - HOUR // FADE
 
 
+def test_a_master_that_was_not_told_the_time_yet_goes_on_when_it_is() -> None:
+    """Promoted before its node has read a clock: the first reading counts from then."""
+    time = QueueTime()
+    time.note(START)
+    time.begin(0)
+    assert promoted(time).now_us == START
+    for steady_us in (START + S, START + 2 * S):
+        time.begin(steady_us)
+        assert time.now_us == steady_us
+
+
 @pytest.mark.parametrize("ahead_us", [HOUR, -HOUR])
 def test_a_masters_lead_fades_slowly_and_time_never_goes_back(ahead_us: int) -> None:
     """Stamps come near what clocks on walls show; a duration is off by 1 in 2000 meanwhile."""
