@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mirrorq.errors import MirrorQError
+from mirrorq.errors import MirrorQError, NoQuorum
 
 if TYPE_CHECKING:
     from mirrorq.client import Client
@@ -38,6 +38,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 ENDPOINTS = "MIRRORQ_ENDPOINTS"
 KEYS = "MIRRORQ_KEYS"
+PAUSE_S = 1.0
+"""Who only looks waits so long for a majority."""
 
 
 class Failed(click.ClickException):
@@ -167,7 +169,10 @@ def connected(
     with connect(endpoints, insecure=insecure, security=security, timeout=wait) as client:
         if looks:
             client.wait_founded(wait)
-            if client.is_paused():
+            try:
+                # A moment's pause, as on a busy machine, is not worth a word.
+                client.wait_ready(min(wait, PAUSE_S))
+            except NoQuorum:
                 name = client.entry_node
                 text = f"node {name} has no contact with a majority: this is what it knew last"
                 click.echo(f"mirrorq: {text}", err=True)
