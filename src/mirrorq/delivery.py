@@ -113,8 +113,8 @@ class Delivery:
         self._keys_of: dict[SessionId, dict[ConsumerKey, None]] = {}
         """Consumers by session: a crowd attaches at once, and each looks for its own."""
         self._exclusive: dict[ConsumerKey, None] = {}
-        self._prefetch_max: int | None = 0
-        """None: to be looked for."""
+        self._prefetches: dict[int, int] = {}
+        """Prefetch -> how many consumers have it."""
         self._number = 0
 
     # --- Consumers ----------------------------------------------------------------------
@@ -136,15 +136,16 @@ class Delivery:
         if known is None:
             self.seat(seat)
         else:
+            self._count_prefetch(known.prefetch, -1)
             known.prefetch = seat.prefetch
-            self._prefetch_max = None
+            self._count_prefetch(known.prefetch, 1)
         return ""
 
     def seat(self, seat: ConsumerSeat) -> None:
         """It is one of the consumers from now on."""
         self.consumers[seat.key] = seat
         self.consumer_count += seat.key[1] != 0
-        self._prefetch_max = None
+        self._count_prefetch(seat.prefetch, 1)
         self._note_wants(seat)
         self._keys_of.setdefault(seat.key[0], {})[seat.key] = None
         if seat.exclusive:
@@ -169,10 +170,11 @@ class Delivery:
         return next((seat for seat in exclusive if seat.is_claim), None)
 
     def unsubscribe(self, key: ConsumerKey) -> None:
-        if self.consumers.pop(key, None) is None:
+        seat = self.consumers.pop(key, None)
+        if seat is None:
             return
         self.consumer_count -= key[1] != 0
-        self._prefetch_max = None
+        self._count_prefetch(seat.prefetch, -1)
         self._wanted -= self._waiting.pop(key, 0)
         self._exclusive.pop(key, None)
         keys = self._keys_of[key[0]]
@@ -235,9 +237,14 @@ class Delivery:
 
     def prefetch_max(self) -> int:
         """The largest prefetch of a consumer."""
-        if self._prefetch_max is None:
-            self._prefetch_max = max((one.prefetch for one in self.consumers.values()), default=0)
-        return self._prefetch_max
+        return max(self._prefetches, default=0)
+
+    def _count_prefetch(self, prefetch: int, change: int) -> None:
+        count = self._prefetches.get(prefetch, 0) + change
+        if count:
+            self._prefetches[prefetch] = count
+        else:
+            del self._prefetches[prefetch]
 
     def fetchers(self) -> list[ConsumerKey]:
         """Handles that hold what their get() has fetched."""
