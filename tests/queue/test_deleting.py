@@ -99,3 +99,15 @@ def test_who_has_drained_a_queue_may_delete_it(declare: Declare) -> None:
     with pytest.raises(MirrorQError, match="no message"):
         queue.get(timeout=0.01)
     queue.delete(if_empty=True, if_unused=True)
+
+
+def test_a_lease_and_a_claim_keep_the_queue(node: Node) -> None:
+    """Messages that are held without their bodies, and a queue that somebody has for itself."""
+    queue, other = (node.queue("orders", timeout=WAIT_S) for _ in range(2))
+    queue.put(b"x").result(WAIT_S)
+    with other.lease() as lease:
+        assert "messages that somebody holds" in refusal(queue)
+        lease.ack(WAIT_S)
+    with other.claim():
+        assert "1 consumers" in refusal(queue)
+    queue.delete(if_unused=True)
