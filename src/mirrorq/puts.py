@@ -249,7 +249,14 @@ def _finish_singles(singles: list[Confirmation], outcome: Stored | Failed) -> li
     ended = singles[outcome.index : outcome.index + outcome.count]
     if isinstance(outcome, Stored):
         for sequence, confirmation in enumerate(ended, outcome.first_sequence):
-            confirmation._finish(sequence, None)
+            if type(confirmation) is not Confirmation or confirmation._first is not None:
+                confirmation._finish(sequence, None)
+                continue
+            # What `_finish` does, without the call: there is one for each put.
+            confirmation._value = sequence
+            confirmation._is_done = True
+            if confirmation._outcomes.callbacks:
+                confirmation._finish(sequence, None)
     else:
         for confirmation in ended:
             confirmation._finish(None, error_of(outcome))
