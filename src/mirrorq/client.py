@@ -209,7 +209,9 @@ class Client(Administration):
     ) -> None:
         self._listeners = Listeners()
         self.config = config
+        """Its limits and times."""
         self.endpoints = tuple(endpoints)
+        """The nodes that it was given to begin with."""
         self._insecure = insecure
         self._security = security
         self._timeout = timeout

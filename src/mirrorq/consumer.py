@@ -56,7 +56,9 @@ class Consumer:
     ) -> None:
         _check_prefetch(prefetch)
         self.number = number
+        """Its number in its handle."""
         self.cancel_on_failover = cancel_on_failover
+        """Whether it ends when another master takes over."""
         self.refused = ""
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
         self._unsettled = 0

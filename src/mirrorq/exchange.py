@@ -70,6 +70,7 @@ class Exchange:
 
     def __init__(self, host: ExchangeHost, name: str) -> None:
         self.name = name
+        """The exchange's name."""
         self._host = host
         self._is_closed = False
         self._begin()

@@ -237,6 +237,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def body(self) -> bytes:
+        """What was put."""
         return self._chunk.bodies[self._index]
 
     @property
@@ -273,14 +274,17 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def headers(self) -> dict[str, HeaderValue]:
+        """As they were put; empty when there were none."""
         return self._properties.headers
 
     @property
     def message_id(self) -> str | None:
+        """As it was put. The queue carries it, and does not look for duplicates by it."""
         return self._properties.message_id
 
     @property
     def key(self) -> str | bytes | None:
+        """As it was put. In a sharded queue it chose the shard."""
         key: str | bytes | None = self._properties.key
         return key
 

@@ -152,9 +152,13 @@ class Node(Administration):
             name, peers, listen, join, insecure=insecure, security=security
         )
         self.name = name
+        """Its name in the cluster."""
         self.config = config or Config()
+        """Its limits and times."""
         self.path = Path(path)
+        """Directory of its store."""
         self.peers = whereabouts.peers
+        """Endpoints by node, as they were given."""
         self._endpoint = ""
         self._listeners = Listeners()
         self._transport: Transport | None = None
@@ -282,6 +286,7 @@ class Node(Administration):
         self.close()
 
     def closed(self) -> bool:
+        """Whether it was closed, or has failed."""
         return self._calls.is_closed or self._driver.failure is not None
 
     def close(self) -> None:

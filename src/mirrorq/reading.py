@@ -42,13 +42,17 @@ class Extent:
     next_sequence: int
     """All that was confirmed before has a lesser sequence."""
     ready: int
+    """Messages that wait for a consumer."""
     unacknowledged: int
+    """Messages that consumers hold."""
     delayed: int
+    """Messages whose delay has not ended."""
     applied: int
     """A copy that has come so far shows all of this; an older one is waited for."""
 
     @property
     def messages(self) -> int:
+        """All of these together."""
         return self.ready + self.unacknowledged + self.delayed
 
 
@@ -61,6 +65,7 @@ class Batch:
     first: int
     """Sequence of its first message; the others follow without a gap."""
     count: int
+    """Messages in it."""
     delivery_count: int
     """Of the next delivery of each: 1, unless it came back before."""
     timestamp_us: int
@@ -68,6 +73,7 @@ class Batch:
 
     @property
     def last(self) -> int:
+        """Sequence of its last message."""
         return self.first + self.count - 1
 
     @cached_property
@@ -95,6 +101,7 @@ class Reader:
 
     def __init__(self, host: Host, queue_id: int, name: str) -> None:
         self.name = name
+        """The queue's name."""
         self._host = host
         self._queue_id = queue_id
 

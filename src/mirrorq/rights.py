@@ -92,6 +92,7 @@ class Key:
     public_key: str
     """40 characters, as `mirrorq keygen` writes them."""
     role: Role = field(converter=_role)
+    """peer, admin or client."""
     write: tuple[str, ...] = field(default=(), converter=_patterns, kw_only=True)
     """Queues that a client may publish to."""
     read: tuple[str, ...] = field(default=(), converter=_patterns, kw_only=True)

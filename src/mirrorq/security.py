@@ -64,7 +64,9 @@ class Security:
     """
 
     secret_key: str = field(repr=False)
+    """This node's or client's own, 40 characters."""
     keys: tuple[Key, ...] = field(converter=_keys)
+    """Public keys that it goes by."""
     path: str = field(default="", kw_only=True)
     """File of the secret key, "" when it came from elsewhere; `keys.toml` is beside it."""
 

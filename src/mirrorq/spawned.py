@@ -139,9 +139,13 @@ class SpawnedNode:
         self, name: str, given: dict[str, Any], security: Security | None, python: str
     ) -> None:
         self.name = name
+        """Its name in the cluster."""
         self.endpoint = ""
+        """Where clients reach it."""
         self.restarts = 0
+        """How often it has died and was started again."""
         self.error = ""
+        """Why it ended last; "" while it runs."""
         self._given = given
         self._security = security
         self._python = python

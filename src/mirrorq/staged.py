@@ -168,10 +168,13 @@ class Staged:
     ) -> None:
         """See `Client.staged`."""
         self.transaction = _name("transaction", transaction)
+        """Name of what writes."""
         self.version = version
+        """Number of the write within the transaction."""
         self.queue = queue
         """Name of the queue that decides."""
         self.run = _name("run", uuid.uuid4().hex if run is None else run)
+        """Name of this try of the version."""
         if not isinstance(version, int) or not 0 <= version < 2**63:
             raise ConfigError(f"a version is a whole number, 0 or more, not {version!r}")
         self._opener = opener

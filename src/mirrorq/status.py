@@ -32,21 +32,29 @@ class QueueStatus:
     """One queue as one node knows it."""
 
     name: str
+    """The queue's name."""
     state: str
     """running, syncing (a member is joining), down (no master runs), paused (this node has
     no contact with a majority)."""
     master: str | None = None
+    """Name of the node that leads the queue; None while none runs. Of a sharded queue: of all
+    that lead a shard."""
     mirrors: tuple[str, ...] = ()
     """In ring order, without the master."""
     synchronised_mirrors: tuple[str, ...] = ()
+    """Those of the mirrors that are in sync: each confirm waits for them."""
     epoch: int = 0
+    """Number of the view. It grows whenever the master, the members or who is in sync change."""
     messages: int = 0
     """Ready, unacknowledged and delayed."""
     messages_ready: int = 0
+    """Waiting for a consumer."""
     messages_unacknowledged: int = 0
+    """Held by consumers, those that a get() has fetched ahead included."""
     counts_age_ms: int = 0
     """How old the counts are: 0 on the master's node."""
     consumers: int = 0
+    """How many are served: callbacks, and handles that get() or iterate."""
     policy: str | None = None
     """Name of the policy in force; None: no policy matches, the defaults hold."""
     sync_progress: float | None = None
@@ -80,6 +88,7 @@ class QueueStatus:
     messages_delivered: int = 0
     """Handed out, those that a get() fetches ahead included."""
     messages_acknowledged: int = 0
+    """Acked, since the same moment."""
     shards: int = 0
     """Of a sharded queue: all counts are sums over its shards, `master` names all nodes that lead
     one, `state` is the worst of them. 0: it is not sharded."""
@@ -301,10 +310,15 @@ class NodeStatus:
     """One node as another sees it."""
 
     name: str
+    """The node's name."""
     endpoint: str
+    """Where others reach it."""
     incarnation: int
+    """Which start of this node it is: it grows at each one."""
     witness: bool
+    """Votes, and has no copy of any queue."""
     alive: bool
+    """Runs, as the node that was asked sees it."""
     leader: bool
     """Leads the catalog."""
     alarms: tuple[str, ...] = ()
@@ -312,6 +326,7 @@ class NodeStatus:
 
     @classmethod
     def all_of(cls, engine: Engine) -> list[NodeStatus]:
+        """What the engine of this node knows."""
         return [
             cls(
                 node.name,
@@ -331,13 +346,19 @@ class PolicyStatus:
     """One policy, as it was given."""
 
     name: str
+    """The policy's name."""
     pattern: str
+    """Regular expression for names of queues."""
     definition: dict[str, Any]
+    """What it says: keys and values."""
     priority: int = 0
+    """Of several that match a queue, the one with the highest is in force."""
     apply_to: str = "queues"
+    """What it is for: queues."""
 
     @classmethod
     def of(cls, policy: Policy) -> PolicyStatus:
+        """What the catalog has."""
         return cls(policy.name, policy.pattern, policy.given(), policy.priority, policy.apply_to)
 
     @classmethod

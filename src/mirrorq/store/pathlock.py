@@ -73,8 +73,11 @@ class PathLock:
                 ) from error
             pid = holder[1] if len(holder) > 1 else "unknown"
             raise StoreLocked(
-                f"store {self._path} is open in another process (pid {pid}): "
-                "stop that process, or give this node a path of its own"
+                f"store {self._path} is open in another process (pid {pid}): one store is one "
+                "node, in one process. Where several processes are to use its queues (workers of "
+                "uvicorn, gunicorn or Celery), let one of them, or none, have the node: start it "
+                "with Node.spawn before they are made, or with `mirrorq node`, and connect() in "
+                "each. Another node of the cluster needs a path of its own"
             ) from error
         return descriptor
 

@@ -159,17 +159,23 @@ class SimulatedCluster:
         self.is_jittery = is_jittery
         """Each message takes 0 or 1 ms by chance; else always 1 ms."""
         self.random = Random(seed)
+        """What decides all that happens by chance."""
         self.config = config or Config()
+        """Of all nodes."""
         self.now_ms = 0
+        """Virtual time."""
         self.network = Network()
+        """What is between the nodes: cuts, delays, losses."""
         self.trace: list[str] = []
         """What happened, a line each; equal for equal seeds."""
         self.handed_ms: dict[tuple[int, int, int], int] = {}
         """(queue, epoch, hand-out number) -> when the master's node sent it."""
         self.onlooker = Onlooker()
+        """Compares what the nodes do with the rules: its `wrong` says which were broken."""
         self.entries_sent: dict[str, int] = {}
         """Node -> ops and frames of messages that were sent to it by others."""
         self.nodes: dict[str, SimulatedNode] = {}
+        """Those that run and those that are stopped."""
         self._codec = FrameCodec()
         self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = 0
@@ -188,6 +194,7 @@ class SimulatedCluster:
         heappush(self._events, (when_ms, self._order, action, arguments))
 
     def after(self, delay_ms: int, action: Callable[..., None], *arguments: object) -> None:
+        """Have the action called in so many milliseconds."""
         self.at(self.now_ms + delay_ms, action, *arguments)
 
     def run(self, duration_ms: int) -> None:
@@ -214,6 +221,7 @@ class SimulatedCluster:
         action(*arguments)
 
     def note(self, text: str) -> None:
+        """Add a line to the trace."""
         self.trace.append(f"{self.now_ms:>8} {text}")
 
     # --- Nodes --------------------------------------------------------------------------
@@ -382,12 +390,14 @@ class SimulatedCluster:
         self.note(f"steps are late by {least_ms} to {most_ms} ms")
 
     def engine(self, name: str) -> Engine:
+        """The core of a node that runs."""
         engine = self.nodes[name].engine
         assert engine is not None, f"node {name} does not run"
         return engine
 
     @property
     def running(self) -> tuple[str, ...]:
+        """Names of the nodes that run."""
         return tuple(name for name, node in self.nodes.items() if node.engine is not None)
 
     def _reported_ms(self, node: SimulatedNode, queue_id: int) -> int:
@@ -482,6 +492,7 @@ class SimulatedCluster:
             self._connect(first, second)
 
     def heal_all(self) -> None:
+        """Mend every cut between two nodes."""
         for one in self.nodes:
             for other in self.nodes:
                 if one < other:
