@@ -111,7 +111,7 @@ def test_a_copy_that_cannot_be_read_is_taken_from_another(
         assert flip(tmp_path / "b", BODIES[-1].encode())
     else:
         damage_checkpoint(tmp_path / "b")
-    cluster.launch("b").wait_started()
+    cluster.start("b")
     assert "its copy of queue 1 is damaged and is not used" in cluster.log_text("b")
     cluster.open("jobs", "b")
     cluster.wait_in_sync(2, "a")
