@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,11 +27,10 @@ from mirrorq.demo.ports import free_ports
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DEADLINE_S = 60
-RUN_HERE = {"README.md", "start.md", "asyncio.md", "coming-from.md", "policies.md", "security.md"}
-SCRIPTS = {"two-processes.md", "three-hosts.md", "deployment.md"}
+RUN_HERE = {"README.md", "start.md", "clients.md", "coming-from.md", "policies.md", "security.md"}
+SCRIPTS = {"two-processes.md", "three-hosts.md", "deployment.md", "asyncio.md", "worker.md"}
 """Run here too, as processes."""
 RUN_ELSEWHERE = {
-    "clients.md": "client/test_page.py",
     "shards.md": "sharded/test_page.py",
     "monitoring.md": "metrics/test_monitoring_page.py",
     "spark.md": "spark/test_page.py",
@@ -81,7 +83,7 @@ def test_every_page_with_python_is_run_somewhere() -> None:
         assert (ROOT / "tests" / test).is_file()
 
 
-@pytest.mark.parametrize("page", ["start.md", "asyncio.md", "coming-from.md"])
+@pytest.mark.parametrize("page", ["start.md", "coming-from.md"])
 def test_a_page_that_needs_nothing(page: str) -> None:
     """In order, as one program."""
     run(page, text_of(page), {"__name__": page})
@@ -96,6 +98,15 @@ def test_the_readme() -> None:
         for name in "bc":
             ending.enter_context(mirrorq.Node(name, path=name, peers=peers))
         run("README.md", text, {})
+
+
+def test_clients() -> None:
+    """Against a node at the endpoint that the page names."""
+    text = text_of("clients.md")
+    found = re.search(r'endpoint = "(tcp://.*?)"', text)
+    assert found
+    with mirrorq.Node("a", path="a", listen=found[1]):
+        run("clients.md", text, {})
 
 
 def test_policies() -> None:
@@ -234,6 +245,74 @@ def test_deployment() -> None:
         prefork = start(ending, "prefork.py")
         assert {line_of(prefork) for _ in range(3)} == {"ONE", "TWO", "THREE"}
         assert prefork.wait(DEADLINE_S) == 0
+
+
+def test_a_worker() -> None:
+    """Jobs are made, one ends as a dead letter, and SIGTERM ends the worker in good order."""
+    scripts_of("worker.md")
+    found = re.search(r"tcp://[\d.:]+", Path("worker.py").read_text("utf-8"))
+    assert found
+    with ExitStack() as ending:
+        refused = start(ending, "refused.py")
+        node = ending.enter_context(mirrorq.Node("a", path="data", listen=found[0]))
+        assert start(ending, "produce.py").wait(DEADLINE_S) == 0
+        worker = start(ending, "worker.py")
+        assert [line_of(worker) for _ in range(2)] == ["made espresso", "made tea"]
+        failed = start(ending, "failed.py")
+        assert line_of(failed) == "broken delivery_limit"
+        assert failed.wait(DEADLINE_S) == 0
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(DEADLINE_S) == 0
+        assert node.queue("jobs").status().messages == 0
+        assert line_of(refused) == "AckRefused"
+        assert refused.wait(DEADLINE_S) == 0
+
+
+def serve(ending: ExitStack, application: str, *options: str) -> Callable[..., Any]:
+    """Run uvicorn; return what asks it and reads its JSON."""
+    port = free_ports(1)[0]
+    server = start(ending, "-m", "uvicorn", application, "--port", str(port), *options)
+    ending.callback(server.wait, DEADLINE_S)
+    ending.callback(server.terminate)  # its workers end with it
+
+    def ask(path: str, body: bytes | None = None) -> Any:
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            assert server.poll() is None, "uvicorn has ended"
+            try:
+                url = f"http://127.0.0.1:{port}{path}"
+                with urllib.request.urlopen(url, body, timeout=DEADLINE_S) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError:
+                raise
+            except OSError:
+                assert time.monotonic() < end, "uvicorn does not answer"
+                time.sleep(0.05)
+
+    return ask
+
+
+@pytest.mark.parametrize("module", ["service", "fastapi_service"])
+def test_a_node_in_a_web_service(module: str) -> None:
+    """The job is confirmed, and a worker of the same process does it."""
+    if module == "fastapi_service":
+        pytest.importorskip("fastapi")
+    scripts_of("asyncio.md")
+    with ExitStack() as ending:
+        ask = serve(ending, f"{module}:app")
+        assert ask("/jobs", b"tea") == {"sequence": 1}
+        until(lambda: ask("/results") == ["TEA"])
+
+
+def test_a_web_service_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a client of one node."""
+    scripts_of("asyncio.md")
+    with mirrorq.Node("a", path="a", listen="tcp://127.0.0.1:0") as node, ExitStack() as ending:
+        monkeypatch.setenv("MIRRORQ_ENDPOINTS", node.listening)
+        ask = serve(ending, "web:app", "--workers", "2")
+        answers = [ask("/jobs", b"tea") for _ in range(4)]
+        assert [answer["sequence"] for answer in answers] == [1, 2, 3, 4]
+        assert all(answer["pid"] != os.getpid() for answer in answers)
 
 
 def test_gunicorn() -> None:
