@@ -177,8 +177,9 @@ class ThreeHosts:
 
     def __init__(self, ending: ExitStack) -> None:
         scripts_of("three-hosts.md")
-        for name in "abc":
-            keygen(name, "--role", "peer")
+        text = text_of("three-hosts.md")
+        for line in re.findall("^mirrorq keygen (.*) --keys keys$", text, re.MULTILINE):
+            keygen(*line.split())
         keygen("load", "--write", "jobs")
         self.done: list[tuple[str, str]] = []
         """(host, what it has printed of a job)."""
@@ -189,10 +190,12 @@ class ThreeHosts:
             listener.start()
             ending.callback(listener.join, DEADLINE_S)
             ending.callback(self.processes[name].kill)
-        endpoints = re.findall(r"tcp://[\d.:]+", Path("service.py").read_text("utf-8"))
+        self.endpoints = re.findall(r"tcp://[\d.:]+", Path("service.py").read_text("utf-8"))
         self.client = ending.enter_context(
             mirrorq.connect(
-                endpoints[-1], security=mirrorq.Security.load("keys", "load"), timeout=DEADLINE_S
+                self.endpoints[-1],
+                security=mirrorq.Security.load("keys", "load"),
+                timeout=DEADLINE_S,
             )
         )
         self._jobs = self.client.queue("jobs", passive=True)
@@ -203,6 +206,16 @@ class ThreeHosts:
 
     def put(self, count: int) -> list[mirrorq.Confirmation]:
         return [self._jobs.put(b"more") for _ in range(count)]
+
+    def check(self) -> bool:
+        """The page's last command, at the nodes that run here."""
+        found = re.search("^mirrorq (check .*) --connect", text_of("three-hosts.md"), re.MULTILINE)
+        assert found
+        line = [*found[1].split(), "--connect", ",".join(self.endpoints)]
+        done = CliRunner().invoke(main, line)
+        assert done.exit_code in (0, 1), done.output
+        assert done.stderr == ""  # it was let in, and answered
+        return done.exit_code == 0
 
     def until_done(self, puts: list[mirrorq.Confirmation]) -> set[str]:
         """All of these have been worked on: by whom."""
@@ -216,6 +229,7 @@ def test_three_hosts() -> None:
     with ExitStack() as ending:
         hosts = ThreeHosts(ending)
         until(lambda: hosts.done)
+        until(hosts.check)
         hosts.processes["a"].kill()
         assert hosts.until_done(hosts.put(100)) <= {"b", "c"}
 

@@ -27,7 +27,7 @@ def test_every_code_block_runs(spark: SparkSession, client: Client, tmp_path: Pa
         "endpoints": ",".join(client.endpoints),
         "out": str(tmp_path / "out"),
         "checkpoint": str(tmp_path / "checkpoint"),
-        "df": spark.createDataFrame([("1", "espresso"), ("2", "tea")], "id string, drink string"),
+        "df": spark.createDataFrame([(1, "espresso"), (2, "tea")], "id int, drink string"),
         "jobs": spark.createDataFrame(
             [("now", True), ("later", False)], "value string, urgent boolean"
         ),
