@@ -105,6 +105,11 @@ def resent(seed: int) -> str:
 
 def stray(seed: int) -> str:
     """Both members in sync go, and one remains that has taken no bodies, as nobody told it to."""
+
+    def members() -> list[str]:
+        queue = world.cluster.engine("d").catalog.queue(world.queue_id)
+        return [member.id.node for member in queue.view.members] if queue else []
+
     world = World("abcde", witnesses="de", seed=seed)
     policy = parse("all", "orders", {"ha-mode": "all", "ha-sync-mode": "manual"})
     world.cluster.ask("a", SetPolicy(policy.name, to_text(policy)))
@@ -112,7 +117,9 @@ def stray(seed: int) -> str:
     world.cluster.run(3000)
     world.put("b", 5)
     world.cluster.start("c")
-    world.cluster.run(3000)
+    # It joins when it has been up for a while.
+    world.until(lambda: "c" in members())
+    world.cluster.run(500)
     for name in "ab":
         world.cluster.kill(name)
     world.cluster.run(5000)

@@ -138,6 +138,11 @@ def unclean(seed: int) -> str:
     return _of_swarm(Swarm(seed, chain=False, fan=False, unclean=True))
 
 
+def clients(seed: int) -> str:
+    """Whole clusters whose clients' entry nodes die, or are left."""
+    return _of_swarm(Swarm(seed, chain=False, fan=False, clients=True, is_short=True))
+
+
 def dead_letters(seed: int) -> str:
     """Whole clusters with dead letters, and consumers of them."""
     return _of_swarm(Swarm(seed, chain=False, fan=False, dead_letters=True, is_short=True))

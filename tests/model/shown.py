@@ -40,6 +40,7 @@ SHOWN: dict[str, Shown] = {
     "duplicated": Shown("dedupe against the applied table only", "duplicated", runs.brief),
     "undercounted": Shown("promotion not counted", "undercounted", runs.brief, 3),
     "undone acks": Shown("claim got beside others", "acked at"),
+    "misrefused": Shown("ack refused when it comes again", "misrefused"),
     "unresolved": Shown("known number not answered", "open"),
     "two orders": Shown("half the voters keep a leader", "two orders", moments.halves),
     "two masters": Shown("half the voters keep a leader", "two masters"),

@@ -10,6 +10,7 @@ from mirrorq.master import Master
 from mirrorq.master.settling import Settling
 from mirrorq.messages import HandOut, PromotedOp, Range
 from mirrorq.queue_state import QueueState
+from mirrorq.ranges import RangeSet
 from mirrorq.testing.mutations.registry import Patch, named
 
 
@@ -69,6 +70,16 @@ def _ack_by_sequence() -> Sequence[Patch]:
         return found
 
     return [(Delivery, "take", take)]
+
+
+@named("ack refused when it comes again")
+def _refused_again() -> Sequence[Patch]:
+    """What is open no more is refused, though this very ack may have ended it."""
+
+    def unsettled(self: Delivery, piece: HandOut) -> RangeSet:
+        return RangeSet(((piece.first, piece.last),))
+
+    return [(Delivery, "unsettled", unsettled)]
 
 
 @named("give-back without hand-out number")
