@@ -170,7 +170,7 @@ SEEDS: dict[str, Seeds] = {
     "step's message forgotten": Seeds(runs.chains, "unpaired", 0, 2),
     "first queue's outcome told for all": Seeds(runs.fans, "uneven", 2, 6),
     "outbox forgets one more than has arrived": Seeds(runs.dead_letters, "unsent", 51, 60),
-    "unclean promotion loses in silence": Seeds(runs.unclean, "uncounted", 13, 14),
+    "unclean promotion loses in silence": Seeds(runs.unclean, "uncounted", 41, 42),
     "delay of a put forgotten": Seeds(runs.delays, "early", 0, 2),
     "durations by the wall clock": Seeds(runs.clocks, "time: ", 3, 4),
     "steps of the wall clock taken for time": Seeds(runs.clocks, "time: ", 3, 4),

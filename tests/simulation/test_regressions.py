@@ -261,3 +261,18 @@ def test_a_copy_without_room_comes_back_when_the_queue_is_empty(full: str) -> No
     world.until(lambda: world.live("a") == 0)
     world.cluster.run(3000)
     assert checkers.all_of(world.journal, world.cluster, world.queue_id) == []
+
+
+def test_what_is_told_once_is_told_again_over_a_new_connection() -> None:
+    """A node that had begun again was told of an idle queue's counts before there was a way back to
+    it, and never again: `node.queue()` waited there for its whole time-out."""
+    world = World("abc")
+    world.put("b", 3)
+    engine = world.cluster.engine("c")
+    world.until(lambda: world.queue_id in engine.hosting.reports)
+    engine.hosting.reports.drop(world.queue_id)
+    world.cluster.run(3000)
+    assert world.queue_id not in engine.hosting.reports  # of what is idle nobody says more
+    world.cluster.cut("a", "c")
+    world.cluster.heal("a", "c")
+    world.until(lambda: world.queue_id in engine.hosting.reports, 5000)

@@ -306,7 +306,7 @@ class Engine:
                 self.hosting.close_session(event.session, event.queue_id)
             case LinkUp():
                 self.hosting.on_link(event.node)
-                self._greetings.say(event.node)
+                self._greetings.say_all(event.node)
                 self._doorkeeper.say_unwelcome(event.node)
             case LinkDown():
                 self.hosting.on_link(event.node)

@@ -96,10 +96,19 @@ class Greetings:
         self._life.notice("came", f"node {member.node} has come, incarnation {member.incarnation}")
         hosting.post_masters(NodeGone(member.node, member.incarnation))
         hosting.on_link(member.node)
+        self.say_all(member.node)
+
+    def say_all(self, node: str) -> None:
+        """Say hello to who may have heard nothing yet, and what else is said only once.
+
+        Its hello may come before there is a way back to it: what is said then is gone, so all of
+        it is said again when the connection to it is up.
+        """
+        hosting = self._life.hosting
         hosting.reports.tell_again()
         hosting.sync_reports.tell_again()
-        self.say(member.node)
-        self._remind(member.node)
+        self.say(node)
+        self._remind(node)
 
     def _remind(self, node: str) -> None:
         """Tell a life that has just begun what the masters of queues that are down had said: it

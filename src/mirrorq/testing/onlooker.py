@@ -229,7 +229,8 @@ class Onlooker:
             return
         passed_ms = (new.stamp_us - known.stamp_us) / 1000
         gap_ms = now_ms - known.true_ms
-        most_ms = least_ms = gap_ms * DRIFT / 1000 + 1
+        # Both stamps and both looks are whole milliseconds.
+        most_ms = least_ms = gap_ms * DRIFT / 1000 + 2
         if known.reign < new.reign:
             # What the last one said may have been on its way, or before a node that stood still.
             most_ms, least_ms = most_ms + KEPT_MS, gap_ms + LATE_MS

@@ -67,4 +67,7 @@ def _dead_on_refusal() -> Sequence[Patch]:
             if peer.member.node == node:
                 peer.dead_ms = self._last_ms
 
-    return [(Liveness, "on_probe_refused", refused)]
+    def is_agreed(self: Liveness, peer: Any) -> bool:
+        return True
+
+    return [(Liveness, "on_probe_refused", refused), (Liveness, "_is_agreed", is_agreed)]
