@@ -42,6 +42,7 @@ from mirrorq.node_queues import NodeQueues
 from mirrorq.notice import Notice
 from mirrorq.overview import Overview
 from mirrorq.proposals import recorded_endpoints
+from mirrorq.queue_state import next_sequence_of
 from mirrorq.replica import DAMAGE, SET_ASIDE
 from mirrorq.routing import ExchangeRecord
 from mirrorq.sampling import NodeSample
@@ -236,7 +237,7 @@ class Node(Administration):
             StoreCorrupt: nothing can, and there is no other node that may have one.
         """
         try:
-            image = self._store.load(queue_id)
+            image = self._store.load(queue_id, next_sequence_of)
         except StoreCorrupt as error:
             known = {*self.peers, *recorded_endpoints(self._store.raft_image())}
             if known <= {self.name}:

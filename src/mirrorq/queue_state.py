@@ -827,3 +827,11 @@ def extend_history(history: list[tuple[int, int]], epoch: int, lsn: int, stable:
     history.append((epoch, lsn))
     while len(history) > HISTORY_COUNT and history[0][1] < stable:
         del history[0]
+
+
+def next_sequence_of(image: bytes | None) -> int:
+    """What the first message after this encoded state has at least; 0: it cannot be read."""
+    try:
+        return QueueState.decode(image).next_sequence if image is not None else 0
+    except ValueError:
+        return 0

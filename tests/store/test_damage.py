@@ -15,7 +15,7 @@ import pytest
 from mirrorq.effects import QueueWrite, RaftEntry, RaftSnapshot, RaftState, RaftWrite
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.messages import StoreId
-from mirrorq.queue_state import QueueState
+from mirrorq.queue_state import QueueState, next_sequence_of
 from mirrorq.store import Store, queue_log
 from mirrorq.store.environment import DATA_FILE, READERS_MAX
 from mirrorq.store.extent import Extent
@@ -333,13 +333,13 @@ def test_damage_before_the_checkpoint_costs_no_start(path: Path) -> None:
     table, key, value = next(item for item in stored(store) if item[0] == "messages")
     size = len(entries[0].frame)
     put(store, table, key, flipped(value, size + 120))
-    image = store.load(QUEUE)
+    image = store.load(QUEUE, next_sequence_of)
     assert frames_of(image.entries) == frames_of(entries[2:])
     assert (image.lacking, image.damaged) == (((2, 2),), ((2, 2),))
     for place in (2 * size + 120, 3 * size + 120, 2 * size + 30, 3 * size + 25):
         put(store, table, key, flipped(value, place))
         with pytest.raises(StoreCorrupt, match="database 'messages'"):
-            store.load(QUEUE)
+            store.load(QUEUE, next_sequence_of)
     put(store, table, key, value)
     store.close()
 

@@ -16,7 +16,7 @@ from mirrorq.effects import QueueImage, QueueWrite, RaftImage, RaftWrite
 from mirrorq.errors import StoreError, StoreFull
 from mirrorq.messages import first_incarnation
 from mirrorq.store.environment import Environment, Space
-from mirrorq.store.queue_log import QueueLog, Record
+from mirrorq.store.queue_log import NextSequence, QueueLog, Record, none_may
 from mirrorq.store.raft_log import RaftLog
 from mirrorq.store.records import Damaged, decoded, pack_u64, seal, unpack_u64
 from mirrorq.store.run_table import Hint
@@ -135,13 +135,17 @@ class Store:
         """Every queue that has anything in this store, in order."""
         return self._environment.read(lambda txn: self._log(txn).queue_ids())
 
-    def load(self, queue_id: int) -> QueueImage:
+    def load(self, queue_id: int, next_sequence: NextSequence = none_may) -> QueueImage:
         """What is held of a queue: checkpoint and all ops after it; empty when unknown.
+
+        Args:
+            next_sequence: tells of a checkpoint which sequence comes next, so that messages which
+                it covers may be damaged; without it none may.
 
         Raises:
             StoreCorrupt: One of them is not as it was written, or an op is missing.
         """
-        return self._environment.read(lambda txn: self._log(txn).image(queue_id))
+        return self._environment.read(lambda txn: self._log(txn).image(queue_id, next_sequence))
 
     def raft_image(self) -> RaftImage:
         """What is held of the catalog.

@@ -9,6 +9,7 @@ and hold every other queue up. The table `garbage` lists what is left to be dele
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from copy import copy
 
 import lmdb
@@ -17,7 +18,6 @@ from msgspec.structs import astuple, replace
 
 from mirrorq.effects import QueueImage, QueueWrite
 from mirrorq.messages import Entry, OpKind, Range
-from mirrorq.queue_state import QueueState
 from mirrorq.ranges import RangeSet
 from mirrorq.store.environment import Tables
 from mirrorq.store.records import (
@@ -47,6 +47,15 @@ _STATE_HEAD = struct.Struct("<Q")
 _GARBAGE_KEY = struct.Struct(">cQQQ")
 _GENERATION_KEY = b"generation"
 _TABLE_OF_CODE = {b"m": "messages", b"o": "ops"}
+
+
+NextSequence = Callable[[bytes | None], int]
+"""Tells of a checkpoint what the first message after it has at least."""
+
+
+def none_may(state: bytes | None) -> int:
+    """Without more knowledge no message that is on the disk may be damaged."""
+    return 0
 
 
 class Record(Struct):
@@ -106,8 +115,13 @@ class QueueLog:
         value = self._txn.get(key, db=self._tables.queues)
         return None if value is None else decoded("queues", key, value, _decode_record)
 
-    def image(self, queue_id: int) -> QueueImage:
-        """The checkpoint and every entry after it."""
+    def image(self, queue_id: int, next_sequence: NextSequence = none_may) -> QueueImage:
+        """The checkpoint and every entry after it.
+
+        Args:
+            next_sequence: what the first message after a checkpoint has at least: what is damaged
+                below that is of no op that is to be applied.
+        """
         record = self.record(queue_id)
         if record is None:
             return QueueImage(queue_id)
@@ -124,7 +138,7 @@ class QueueLog:
             if last > state_lsn:
                 raise error
         for (_, last), error in damaged:
-            if last >= _next_sequence(state):
+            if last >= next_sequence(state):
                 raise error
         for expected, entry in enumerate(entries, state_lsn + 1):
             if entry.lsn != expected:
@@ -289,15 +303,6 @@ class QueueLog:
         sealed = seal(_GENERATION_KEY, pack_u64(last + 1))
         self._txn.put(_GENERATION_KEY, sealed, db=self._tables.meta)
         return last + 1
-
-
-def _next_sequence(state: bytes | None) -> int:
-    """What the first message after a checkpoint has at least: what is damaged below it is of no
-    op that is to be applied."""
-    try:
-        return QueueState.decode(state).next_sequence if state is not None else 0
-    except ValueError:
-        return 0
 
 
 def _has_content(write: QueueWrite) -> bool:

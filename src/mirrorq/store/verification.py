@@ -29,7 +29,7 @@ from mirrorq.effects import RaftImage
 from mirrorq.errors import ProtocolError
 from mirrorq.messages import Entry, OpKind, UnknownOp
 from mirrorq.proposals import unpack
-from mirrorq.queue_state import NUMBER_MAX, QueueState
+from mirrorq.queue_state import NUMBER_MAX, QueueState, next_sequence_of
 from mirrorq.raft import KIND_COMMAND, KIND_NOTHING, KIND_VOTERS
 from mirrorq.raft.messages import decode_voters
 from mirrorq.ranges import RangeSet
@@ -265,7 +265,7 @@ class _Walk:
 
     def _look_at_copy(self, queue_id: int, copy: _Copy) -> None:
         self._report.queues += 1
-        image = self._log.image(queue_id)
+        image = self._log.image(queue_id, next_sequence_of)
         key = place_key(queue_id, copy.record.generation, 0)
         try:
             state = QueueState() if image.state is None else QueueState.decode(image.state)
