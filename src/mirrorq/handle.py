@@ -100,6 +100,8 @@ class Answer:
 class Handle:
     """One handle, as its host and its own parts see it."""
 
+    name: str
+    """The queue's name."""
     _session_id: SessionId | None = None
 
     def _open(self, host: Host, declared: Declared, name: str) -> None:

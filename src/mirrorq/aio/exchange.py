@@ -31,6 +31,7 @@ class Exchange:
     def __init__(self, handle: blocking.Exchange) -> None:
         """Wrap a blocking handle; in a coroutine, since it belongs to the running loop."""
         self.handle = handle
+        """The handle that this one wraps."""
         self._loop = asyncio.get_running_loop()
         self._ended = Bell(self._loop)
         handle._outcomes.listeners.append(self._ended.ring)
@@ -41,6 +42,7 @@ class Exchange:
 
     @property
     def name(self) -> str:
+        """The exchange's name."""
         return self.handle.name
 
     async def publish(

@@ -23,6 +23,7 @@ class Host:
 
     def __init__(self, host: BlockingNode | BlockingClient) -> None:
         self.host = host
+        """The `mirrorq.Node` or `mirrorq.Client` that this one wraps."""
 
     @opening
     async def queue(self, name: str, **arguments: Any) -> MirroredQueue:
@@ -35,6 +36,7 @@ class Host:
         return Exchange(await opened(partial(self.host.exchange, name, kind, **arguments)))
 
     async def close(self) -> None:
+        """As the host's `close`."""
         await in_thread(self.host.close)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:

@@ -49,6 +49,7 @@ class MirroredQueue:
         """Wrap a blocking handle; in a coroutine, since it belongs to the running loop."""
         loop = asyncio.get_running_loop()
         self.handle = handle
+        """The handle that this one wraps."""
         self._outcomes = Bell(loop)
         self._arrivals = Bell(loop)
         self._gate = Line()
@@ -66,6 +67,7 @@ class MirroredQueue:
 
     @property
     def name(self) -> str:
+        """The queue's name."""
         return self.handle.name
 
     @property
