@@ -47,14 +47,14 @@ SPARK := tests/spark
 BROWSER := tests/browser
 # They wait more than they compute, so CI runs them in two rows beside the rest.
 PROCESSES := tests/processes
-PROGRAMS := $(wildcard $(addprefix tests/,client cli test_demo.py test_examples.py test_pages.py))
+PROGRAMS := $(wildcard $(addprefix tests/,client cli contrib test_demo.py test_examples.py test_pages.py))
 PYTEST := $(BIN)/python -m pytest
 PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/java)" SPARK_LOCAL_IP=127.0.0.1 \
 	$(BIN)/python examples/flights_pipeline.py
 SWARM := $(BIN)/python -m mirrorq.testing
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster test-browser pipeline soak-spark compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare scale sanitize clean
 
 help:  ## this list
@@ -95,7 +95,7 @@ simulation: $(STAMP)  ## whole clusters on virtual time under random faults: a f
 processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts in any order
 	$(PYTEST) $(PROCESSES)
 
-programs: $(STAMP)  ## clients, the command line, the demo and the examples, as processes
+programs: $(STAMP)  ## clients, the command line, Celery, the demo and the examples, as processes
 	$(PYTEST) $(PROGRAMS)
 
 spark-tests: $(STAMP)  ## the Spark connector, in one session on this machine
@@ -103,6 +103,16 @@ spark-tests: $(STAMP)  ## the Spark connector, in one session on this machine
 
 spark-cluster: $(STAMP)  ## the connector on executors that are processes, and what takes long: minutes
 	$(PYTEST) $(SPARK) -m scale --durations=0
+
+build/kombu: $(STAMP)
+	rm -rf $@ && mkdir -p $@
+	version=$$($(BIN)/python -c 'import kombu; print(kombu.__version__)') && \
+		$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary kombu \
+			--dest build "kombu==$$version" && \
+		tar -x --strip-components=1 -C $@ -f build/kombu-$$version.tar.gz
+
+kombu-suite: build/kombu  ## kombu's own integration suite over mirrorq; its sdist is downloaded
+	cd tests/contrib && KOMBU_SUITE=$(CURDIR)/build/kombu $(CURDIR)/$(PYTEST) --noconftest kombu_suite.py
 
 test-browser: $(STAMP)  ## the dashboard in a real browser: apt-get install chromium chromium-driver
 	@{ command -v chromium && command -v chromedriver; } >/dev/null || { echo 'apt-get install chromium chromium-driver'; exit 1; }

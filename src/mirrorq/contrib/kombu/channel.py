@@ -1,0 +1,568 @@
+"""`Channel`: the methods of an AMQP channel, on mirrorq's queues and exchanges.
+
+A channel has a handle of its own on each queue that it takes from: what it holds goes back when it
+closes. Acks are not waited for, as in AMQP; one that comes too late is told in the log, and its
+message comes again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from amqp import exceptions as amqp
+from amqp.protocol import queue_declare_ok_t
+from attrs import frozen
+from kombu.transport import base
+
+import mirrorq
+from mirrorq.contrib.kombu.connection import Connection, translated
+from mirrorq.contrib.kombu.envelope import Letter, delay_of, opened, sealed
+
+__all__ = ["Channel", "Delivery"]
+
+log = logging.getLogger("mirrorq")
+
+UNBOUNDED = 65_535
+"""What a consumer without a prefetch count holds at most."""
+BOUND_S = 0.2
+"""A binding that another connection has just made is known here a moment later. Who answers to a
+direct exchange looks again for so long whether its asker's queue is bound."""
+UNKNOWN_ARGUMENTS = (
+    "x-message-ttl",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-expires",
+)
+"""Of a queue's declaration: policies say these."""
+
+_warned: set[str] = set()
+
+
+@frozen
+class Delivery:
+    """A message as a consumer or `basic_get` is given it."""
+
+    message: mirrorq.Message
+    tag: int
+    consumer_tag: str = ""
+
+
+@frozen
+class Taker:
+    """One consumer of a channel."""
+
+    queue: str
+    callback: Callable[[Delivery], object]
+    no_ack: bool
+    consumer: mirrorq.Consumer
+    on_cancel: Callable[[str], object] | None
+
+
+class Channel(base.StdChannel):  # type: ignore[misc]
+    """One channel. Made by `Connection.channel`."""
+
+    def __init__(self, connection: Connection, channel_id: int) -> None:
+        self.connection: Connection | None = connection
+        self.channel_id = channel_id
+        self.is_open = True
+        self.no_ack_consumers: set[str] = set()
+        self.events: defaultdict[str, set[Callable[..., object]]] = defaultdict(set)
+        """kombu adds who is told of what comes back as `basic_return`."""
+        self._tags = itertools.count(1)
+        self._consumer_numbers = itertools.count(1)
+        self._unacked: dict[int, mirrorq.Message] = {}
+        self._handles: dict[str, mirrorq.MirroredQueue] = {}
+        self._takers: dict[str, Taker] = {}
+        self._prefetch = UNBOUNDED
+        self._returning: list[mirrorq.Settlement] = []
+        """Messages on their way back to their queues."""
+        self._is_flowing = True
+        self._held: list[tuple[str, mirrorq.Message | None]] = []
+
+    def _host(self) -> Connection:
+        connection = self.connection
+        if connection is None or not self.is_open:
+            raise amqp.RecoverableConnectionError("the channel is closed")
+        connection.check_open()
+        return connection
+
+    def close(self) -> None:
+        """Stop consuming and give back what is not acked. Acks on their way are waited for."""
+        connection, self.connection = self.connection, None
+        if not self.is_open or connection is None:
+            return
+        self.is_open = False
+        self._takers.clear()
+        self._unacked.clear()
+        self._held.clear()
+        handles, self._handles = list(self._handles.values()), {}
+        for handle in handles:
+            handle.close()
+        connection.channels.pop(self.channel_id, None)
+
+    def collect(self) -> None:
+        """As `close`: nothing of a channel is anywhere else."""
+        self.close()
+
+    # --- Exchanges ----------------------------------------------------------------------
+
+    def exchange_declare(
+        self,
+        exchange: str = "",
+        type: str = "direct",  # noqa: A002  (its name in AMQP)
+        passive: bool = False,
+        durable: bool = True,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        nowait: bool = False,
+        **_: Any,
+    ) -> None:
+        """Make an exchange, or find it. All are durable."""
+        if not exchange:
+            return  # the one that every queue is bound to by its name
+        connection = self._host()
+        with translated():
+            alternate = (arguments or {}).get("alternate-exchange")
+            handle = connection.mirrorq.exchange(
+                exchange,
+                type,
+                alternate=alternate,
+                passive=passive,
+                timeout=connection.confirm_timeout,
+            )
+            connection.exchanges.put(exchange, handle)
+            if not passive:
+                connection.kinds[exchange] = type
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, **_: Any) -> None:
+        """Delete an exchange; one that is not there is no error."""
+        connection = self._host()
+        with translated():
+            try:
+                connection.exchange(exchange).delete(if_unused)
+            except mirrorq.QueueNotFound:
+                pass
+            finally:
+                connection.exchanges.drop(exchange)
+
+    def exchange_bind(self, destination: str, source: str = "", *_: Any, **__: Any) -> None:
+        """mirrorq binds queues only."""
+        raise NotImplementedError(
+            f"exchange {destination!r} cannot be bound to {source!r}: bind its queues to that one"
+        )
+
+    exchange_unbind = exchange_bind
+
+    # --- Queues -------------------------------------------------------------------------
+
+    def queue_declare(
+        self,
+        queue: str = "",
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = True,
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> Any:
+        """Make a queue, or find it; returns its name, ready messages and consumers."""
+        connection = self._host()
+        name = queue or f"amq.gen-{uuid.uuid4().hex}"
+        self._warn_of(name, arguments or {})
+        with translated():
+            # AMQP's exclusive queue may be published to by others, mirrorq's may not.
+            handle = connection.mirrorq.queue(
+                name,
+                durable=bool(durable) and not exclusive,
+                auto_delete=bool(auto_delete) and not exclusive,
+                passive=passive,
+                timeout=connection.confirm_timeout,
+            )
+            if exclusive and not passive:
+                connection.exclusive.add(name)
+            connection.queues.put(name, handle)
+            return queue_declare_ok_t(name, handle.qsize(), handle.status().consumers)
+
+    def _warn_of(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Say once a process what a declaration asks for that only policies can say."""
+        for argument in UNKNOWN_ARGUMENTS:
+            if arguments.get(argument) is not None and argument not in _warned:
+                _warned.add(argument)
+                log.info(
+                    "queue %r is declared with %s, which mirrorq takes from policies: set one "
+                    "(said once)",
+                    name,
+                    argument,
+                )
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str = "",
+        routing_key: str = "",
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Have what is published to an exchange reach a queue."""
+        if not exchange:
+            return
+        connection = self._host()
+        with translated():
+            connection.exchange(exchange).bind(queue, routing_key or "", arguments=arguments)
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str = "",
+        routing_key: str = "",
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Take a binding away."""
+        connection = self._host()
+        with translated():
+            connection.exchange(exchange).unbind(queue, routing_key or "", arguments=arguments)
+
+    def queue_purge(self, queue: str = "", nowait: bool = False, **_: Any) -> int:
+        """End what is ready or delayed; returns how many."""
+        with translated():
+            return self._fresh(queue).purge()
+
+    def queue_delete(
+        self, queue: str = "", if_unused: bool = False, if_empty: bool = False, **_: Any
+    ) -> int:
+        """Delete a queue; one that is not there is no error. Returns how many messages it had."""
+        connection = self._host()
+        with translated():
+            try:
+                handle = self._fresh(queue)
+                count = handle.qsize()
+                handle.delete(if_empty=if_empty, if_unused=if_unused)
+            except mirrorq.QueueNotFound:
+                count = 0
+        connection.forget_queue(queue)
+        return count
+
+    def _fresh(self, name: str) -> mirrorq.MirroredQueue:
+        """A handle on the queue that has this name now."""
+        connection = self._host()
+        connection.queues.drop(name)
+        return connection.queue(name)
+
+    def forget_queue(self, name: str) -> None:
+        """It was deleted, and its consumers ended."""
+        for tag in [tag for tag, taker in self._takers.items() if taker.queue == name]:
+            del self._takers[tag]
+        handle = self._handles.pop(name, None)
+        if handle is not None:
+            handle.close()
+
+    def after_reply_message_received(self, queue: str) -> None:
+        """A pidbox has its reply: its queue is of no more use."""
+        self.queue_delete(queue)
+
+    # --- Publishing ---------------------------------------------------------------------
+
+    def prepare_message(
+        self,
+        body: bytes | str,
+        priority: int | None = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> Letter:
+        """What `basic_publish` takes."""
+        known = {
+            "priority": priority,
+            "content_type": content_type,
+            "content_encoding": content_encoding,
+            **(properties or {}),
+        }
+        return Letter(
+            body.encode() if isinstance(body, str) else bytes(body),
+            {name: value for name, value in known.items() if value is not None},
+            dict(headers or {}),
+        )
+
+    def prepare_queue_arguments(self, arguments: Any, **options: Any) -> Any:
+        """A queue's options under AMQP's names."""
+        return base.to_rabbitmq_queue_arguments(arguments, **options)
+
+    def basic_publish(
+        self,
+        message: Letter,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        immediate: bool = False,
+        timeout: float | None = None,
+        confirm_timeout: float | None = None,
+        **_: Any,
+    ) -> None:
+        """Publish, and wait until the message is on disk wherever it goes.
+
+        Raises:
+            NotConfirmed: it is certainly not stored.
+            NotFound: there is no such exchange.
+            RecoverableConnectionError, NoQuorum, …: nobody has said so within `confirm_timeout`
+                seconds; it may be stored. kombu connects anew, and publishes again when told to.
+        """
+        connection = self._host()
+        wait_s = confirm_timeout or timeout or connection.confirm_timeout
+        terms = message.terms
+        delay = delay_of(message.headers) if connection.eta == "queue" else None
+        if delay is not None:
+            terms["delay"] = delay
+        headers = sealed(message, exchange or "", routing_key or "")
+        with translated():
+            try:
+                is_routed = self._publish(exchange, routing_key, message, headers, terms, wait_s)
+            except mirrorq.ShutDown:
+                # Its queue, not the client, has ended: there may be another of its name.
+                connection.check_open()
+                connection.queues.drop(routing_key)
+                connection.exchanges.drop(exchange)
+                is_routed = self._publish(exchange, routing_key, message, headers, terms, wait_s)
+        if not is_routed and mandatory:
+            error = amqp.NoConsumers("the message reached no queue", reply_code=312)
+            for returned in list(self.events["basic_return"]):
+                returned(error, exchange, routing_key, message)
+
+    def _publish(
+        self,
+        exchange: str,
+        routing_key: str,
+        message: Letter,
+        headers: dict[str, Any],
+        terms: dict[str, Any],
+        wait_s: float,
+    ) -> bool:
+        """Publish, wait, and tell whether it reached a queue."""
+        connection = self._host()
+        if exchange:
+            end = time.monotonic() + BOUND_S
+            while True:
+                confirmation = connection.exchange(exchange).publish(
+                    routing_key or "", message.body, headers=headers, timeout=wait_s, **terms
+                )
+                if confirmation.result(wait_s):
+                    return True
+                if connection.kinds.get(exchange) != "direct" or time.monotonic() >= end:
+                    return False
+                time.sleep(BOUND_S / 10)
+        try:
+            queue = connection.queue(routing_key)
+        except mirrorq.QueueNotFound:
+            return False
+        queue.put(message.body, headers=headers, timeout=wait_s, **terms).result(wait_s)
+        return True
+
+    # --- Taking -------------------------------------------------------------------------
+
+    def _handle(self, name: str) -> mirrorq.MirroredQueue:
+        """This channel's handle on a queue."""
+        handle = self._handles.get(name)
+        if handle is None:
+            connection = self._host()
+            handle = connection.mirrorq.queue(
+                name, passive=True, timeout=connection.confirm_timeout
+            )
+            handle.add_ack_listener(_on_refused)
+            self._handles[name] = handle
+        return handle
+
+    def basic_consume(
+        self,
+        queue: str = "",
+        consumer_tag: str = "",
+        no_local: bool = False,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        nowait: bool = False,
+        callback: Callable[[Delivery], object] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        on_cancel: Callable[[str], object] | None = None,
+        **_: Any,
+    ) -> str:
+        """Have a queue's messages delivered to `callback`, in `drain_events`."""
+        tag = consumer_tag or f"{self.channel_id}.{next(self._consumer_numbers)}"
+        if callback is None:
+            raise TypeError("basic_consume needs a callback")
+        with translated():
+            try:
+                consumer = self._consume(queue, tag, exclusive)
+            except mirrorq.ShutDown:
+                self._host()
+                self.forget_queue(queue)
+                consumer = self._consume(queue, tag, exclusive)
+        self._takers[tag] = Taker(queue, callback, no_ack, consumer, on_cancel)
+        if no_ack:
+            self.no_ack_consumers.add(tag)
+        return tag
+
+    def _consume(self, queue: str, tag: str, exclusive: bool) -> mirrorq.Consumer:
+        connection = self._host()
+        return self._handle(queue).consume(
+            lambda message: connection.arrive((self, tag, message)),
+            prefetch=self._prefetch,
+            exclusive=exclusive,
+            on_cancel=lambda _consumer: connection.arrive((self, tag, None)),
+        )
+
+    def basic_cancel(self, consumer_tag: str, **_: Any) -> None:
+        """Stop a consumer. What it was given stays with the channel until it is acked."""
+        self.no_ack_consumers.discard(consumer_tag)
+        taker = self._takers.pop(consumer_tag, None)
+        if taker is not None:
+            taker.consumer.cancel()
+
+    def dispatch(self, tag: str, message: mirrorq.Message | None) -> None:
+        """Give a consumer what has arrived for it."""
+        if not self.is_open:
+            return  # it went back when the channel closed
+        if not self._is_flowing:
+            self._held.append((tag, message))
+            return
+        taker = self._takers.get(tag)
+        if taker is None:
+            if message is not None:
+                message.nack()  # cancelled meanwhile
+        elif message is None:
+            self._on_cancelled(tag, taker)
+        else:
+            taker.callback(self._deliver(message, tag, taker.no_ack))
+
+    def _deliver(self, message: mirrorq.Message, consumer_tag: str, no_ack: bool) -> Delivery:
+        tag = next(self._tags)
+        if no_ack:
+            message.ack()
+        else:
+            self._unacked[tag] = message
+        return Delivery(message, tag, consumer_tag)
+
+    def _on_cancelled(self, tag: str, taker: Taker) -> None:
+        """The queue has ended a consumer: it was deleted, or the consumer hung."""
+        self._takers.pop(tag, None)
+        self.no_ack_consumers.discard(tag)
+        if taker.on_cancel is not None:
+            taker.on_cancel(tag)
+            return
+        raise amqp.ConsumerCancelled(f"queue {taker.queue!r} has ended consumer {tag}")
+
+    def basic_get(self, queue: str = "", no_ack: bool = False, **_: Any) -> Delivery | None:
+        """Take one message, if there is one; what this channel has given back is there again."""
+        returning, self._returning = self._returning, []
+        for settlement in returning:
+            settlement.exception(self._host().confirm_timeout)
+        with translated():
+            try:
+                try:
+                    message = self._handle(queue).get_nowait()
+                except mirrorq.ShutDown:
+                    self._host()
+                    self.forget_queue(queue)
+                    message = self._handle(queue).get_nowait()
+            except mirrorq.Empty:
+                return None
+        return self._deliver(message, "", no_ack)
+
+    def message_to_python(self, delivery: Delivery) -> Any:
+        """A delivery as kombu's message."""
+        message = delivery.message
+        found = opened(message)
+        properties = dict(found["properties"])
+        # What was a message's own tag elsewhere means nothing here.
+        properties["delivery_tag"] = delivery.tag
+        info = {
+            "consumer_tag": delivery.consumer_tag,
+            "delivery_tag": delivery.tag,
+            "redelivered": message.redelivered,
+            "exchange": found.get("exchange", ""),
+            "routing_key": found.get("routing_key", ""),
+            "priority": properties.get("priority"),
+        }
+        properties["delivery_info"] = info
+        return base.Message(
+            body=message.body,
+            channel=self,
+            delivery_tag=delivery.tag,
+            content_type=properties.get("content_type"),
+            content_encoding=properties.get("content_encoding"),
+            delivery_info=info,
+            properties=properties,
+            headers=dict(found.get("headers") or {}),
+        )
+
+    # --- Settling -----------------------------------------------------------------------
+
+    def _settled(self, delivery_tag: int, multiple: bool) -> list[mirrorq.Message]:
+        """Take out what a tag stands for."""
+        if multiple:
+            tags = [tag for tag in list(self._unacked) if tag <= delivery_tag or not delivery_tag]
+        else:
+            tags = [delivery_tag]
+        found = [self._unacked.pop(tag, None) for tag in tags]
+        if None in found:
+            log.warning("a message with tag %r is not held, or is settled already", delivery_tag)
+        return [message for message in found if message is not None]
+
+    def basic_ack(self, delivery_tag: int, multiple: bool = False, **_: Any) -> None:
+        """Tell the queue that a message, with `multiple` all up to it, is done with."""
+        self._host()
+        for message in self._settled(delivery_tag, multiple):
+            message.ack()
+
+    def basic_reject(self, delivery_tag: int, requeue: bool = False, **_: Any) -> None:
+        """End a message; with `requeue` give it back to its place."""
+        self.basic_nack(delivery_tag, requeue=requeue)
+
+    def basic_nack(
+        self, delivery_tag: int, multiple: bool = False, requeue: bool = True, **_: Any
+    ) -> None:
+        """As `basic_reject`, of several too."""
+        self._host()
+        self._returning = [settlement for settlement in self._returning if not settlement.done()]
+        for message in self._settled(delivery_tag, multiple):
+            self._returning.append(message.nack(requeue=bool(requeue)))
+
+    def basic_recover(self, requeue: bool = False, **_: Any) -> None:
+        """Give back all that is held: it is delivered again, to whoever is next."""
+        self.basic_nack(0, multiple=True)
+
+    def basic_qos(
+        self,
+        prefetch_size: int = 0,
+        prefetch_count: int = 0,
+        a_global: bool = False,
+        **_: Any,
+    ) -> None:
+        """Bound what each consumer of this channel holds unacked; 0 takes the bound away."""
+        self._host()
+        self._prefetch = prefetch_count or UNBOUNDED
+        for taker in list(self._takers.values()):
+            taker.consumer.prefetch = self._prefetch
+
+    def flow(self, active: bool = True) -> None:
+        """Have deliveries wait here, or go on."""
+        connection = self._host()
+        self._is_flowing = active
+        if active:
+            held, self._held = self._held, []
+            for tag, message in held:
+                connection.arrive((self, tag, message))
+
+
+def _on_refused(message: mirrorq.Message, error: mirrorq.AckRefused) -> None:
+    log.warning("%r was acked too late and comes again: %s", message, error)

@@ -1,0 +1,268 @@
+"""`Connection`: one client of mirrorq, and what its channels share.
+
+A consumer's thread puts what is delivered into the inbox of the connection; nothing is dispatched
+but in `drain_events`, on the thread that calls it. An event loop waits for a pipe that has a byte
+in it while the inbox is not empty.
+
+*Threads*: `arrive` is called by consumers' threads, all else by the users of the connection. A
+forked child finds it closed, and closes nothing of its parent's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from amqp import exceptions as amqp
+
+import mirrorq
+
+if TYPE_CHECKING:
+    from mirrorq.contrib.kombu.channel import Channel
+
+__all__ = ["Arrival", "Connection", "translated"]
+
+log = logging.getLogger("mirrorq")
+
+LOOK_S = 1.0
+"""A wait without end looks this often whether the client is still there."""
+DRAIN_MAX = 256
+"""Deliveries that one `drain_events` dispatches, however many come meanwhile."""
+TARGETS_MAX = 512
+"""Handles for publishing that a connection keeps: of reply queues there is one a producer."""
+
+Arrival = tuple["Channel", str, mirrorq.Message | None]
+"""Channel, consumer's tag, message; None: the queue has ended the consumer."""
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise what AMQP calls it, where it has a name for it."""
+    try:
+        yield
+    except mirrorq.QueueNotFound as error:
+        raise amqp.NotFound(str(error)) from error
+    except mirrorq.PreconditionFailed as error:
+        raise amqp.PreconditionFailed(str(error)) from error
+    except mirrorq.AuthenticationError as error:
+        raise amqp.AccessRefused(str(error)) from error
+    except TimeoutError as error:
+        raise amqp.RecoverableConnectionError(str(error)) from error
+
+
+class Targets:
+    """Handles to publish with, by name, the least used closed when there are many."""
+
+    def __init__(self) -> None:
+        self._handles: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> Any:
+        """The handle of this name, None when there is none."""
+        with self._lock:
+            if name in self._handles:
+                self._handles.move_to_end(name)
+            return self._handles.get(name)
+
+    def put(self, name: str, handle: Any) -> None:
+        """Keep a handle."""
+        surplus: list[Any] = []
+        with self._lock:
+            surplus += [old for old in (self._handles.pop(name, None),) if old is not None]
+            self._handles[name] = handle
+            while len(self._handles) > TARGETS_MAX:
+                surplus.append(self._handles.popitem(last=False)[1])
+        for old in surplus:
+            old.close()
+
+    def drop(self, name: str) -> None:
+        """Close a handle, if there is one."""
+        with self._lock:
+            handle = self._handles.pop(name, None)
+        if handle is not None:
+            handle.close()
+
+    def close(self) -> None:
+        """Close them all."""
+        with self._lock:
+            handles = list(self._handles.values())
+            self._handles.clear()
+        for handle in handles:
+            handle.close()
+
+
+class Connection:
+    """A connection to a cluster, as kombu sees it. Made by `Transport.establish_connection`."""
+
+    def __init__(
+        self,
+        client: Any,
+        node: mirrorq.Client,
+        *,
+        confirm_timeout: float = 30.0,
+        eta: str = "queue",
+    ) -> None:
+        self.client = client
+        """kombu's own connection, which looks for itself here."""
+        self.mirrorq = node
+        self.confirm_timeout = confirm_timeout
+        self.eta = eta
+        self.channels: dict[int, Channel] = {}
+        self.queues = Targets()
+        self.exchanges = Targets()
+        self.kinds: dict[str, str] = {}
+        """Of the exchanges that were declared here."""
+        self.exclusive: set[str] = set()
+        """Queues that end with this connection."""
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._channel_number = 0
+        self._inbox: deque[Arrival] = deque()
+        self._changed = threading.Condition()
+        self._pipe: tuple[int, int] | None = None
+        self._is_rung = False
+        node.add_listener(lambda _notice: self._ring())
+
+    # --- Life ---------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether it may be used here: its client reconnects by itself."""
+        return not self._is_closed and self._pid == os.getpid() and not self.mirrorq.closed()
+
+    def channel(self, channel_id: int | None = None) -> Channel:
+        """Open a channel, or find the one of this number."""
+        from mirrorq.contrib.kombu.channel import Channel
+
+        self.check_open()
+        if channel_id is not None and channel_id in self.channels:
+            return self.channels[channel_id]
+        if channel_id is None:
+            self._channel_number += 1
+            channel_id = self._channel_number
+        channel = self.channels[channel_id] = Channel(self, channel_id)
+        return channel
+
+    def close(self) -> None:
+        """Close its channels, which give back what they hold, and its client."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._pid != os.getpid():
+            return
+        for channel in list(self.channels.values()):
+            channel.close()
+        for name in sorted(self.exclusive):
+            with contextlib.suppress(mirrorq.MirrorQError, TimeoutError):
+                self.mirrorq.queue(name, passive=True, timeout=LOOK_S).delete()
+        self.queues.close()
+        self.exchanges.close()
+        self.mirrorq.close()
+        with self._changed:
+            self._inbox.clear()
+            self._changed.notify_all()
+            pipe, self._pipe = self._pipe, None
+        for end in pipe or ():
+            os.close(end)
+
+    def check_open(self) -> None:
+        """Raise what has kombu connect anew when this is closed, or of before a fork."""
+        if not self.connected:
+            raise amqp.RecoverableConnectionError("the connection to mirrorq is closed")
+
+    # --- Handles to publish with --------------------------------------------------------
+
+    def queue(self, name: str) -> mirrorq.MirroredQueue:
+        """A handle on a queue that exists. Raises QueueNotFound when it does not."""
+        handle: mirrorq.MirroredQueue | None = self.queues.get(name)
+        if handle is None:
+            handle = self.mirrorq.queue(name, passive=True, timeout=self.confirm_timeout)
+            self.queues.put(name, handle)
+        return handle
+
+    def exchange(self, name: str) -> mirrorq.Exchange:
+        """A handle on an exchange that exists. Raises QueueNotFound when it does not."""
+        handle: mirrorq.Exchange | None = self.exchanges.get(name)
+        if handle is None:
+            handle = self.mirrorq.exchange(name, passive=True, timeout=self.confirm_timeout)
+            self.exchanges.put(name, handle)
+        return handle
+
+    def forget_queue(self, name: str) -> None:
+        """It was deleted: whoever makes one of its name makes another queue."""
+        self.exclusive.discard(name)
+        self.queues.drop(name)
+        for channel in list(self.channels.values()):
+            channel.forget_queue(name)
+
+    # --- Deliveries ---------------------------------------------------------------------
+
+    def arrive(self, arrival: Arrival) -> None:
+        """Take what a consumer was given. Called on the consumer's thread."""
+        with self._changed:
+            self._inbox.append(arrival)
+            self._changed.notify()
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wake the event loop."""
+        with self._changed:
+            if self._pipe is None or self._is_rung:
+                return
+            self._is_rung = True
+            os.write(self._pipe[1], b"\0")
+
+    def _unring(self) -> None:
+        """The inbox is empty. With the lock held."""
+        if self._pipe is not None and self._is_rung:
+            os.read(self._pipe[0], 16)
+            self._is_rung = False
+
+    def fileno(self) -> int:
+        """What an event loop waits for: readable while there is something to drain."""
+        with self._changed:
+            if self._pipe is None:
+                self._pipe = os.pipe()
+                for end in self._pipe:
+                    os.set_blocking(end, False)
+            number = self._pipe[0]
+        self._ring()  # what has arrived before it was asked for
+        return number
+
+    def drain_events(self, timeout: float | None = None, **_: Any) -> None:
+        """Dispatch what has arrived; wait for it, up to `timeout` seconds, None without end.
+
+        Raises:
+            socket.timeout: nothing came.
+            RecoverableConnectionError: the connection is closed; a ConsumerCancelled: a queue was
+                deleted, or has ended a consumer that hung.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for count in range(DRAIN_MAX):
+            arrival = self._next(deadline, may_wait=count == 0)
+            if arrival is None and count == 0:
+                raise socket.timeout(f"nothing was delivered within {timeout} s")  # noqa: UP041
+            if arrival is None:
+                return
+            channel, tag, message = arrival
+            channel.dispatch(tag, message)
+
+    def _next(self, deadline: float | None, *, may_wait: bool) -> Arrival | None:
+        with self._changed:
+            while not self._inbox:
+                self._unring()
+                self.check_open()
+                if not may_wait:
+                    return None
+                left = LOOK_S if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self._changed.wait(min(left, LOOK_S))
+            return self._inbox.popleft()

@@ -1,0 +1,138 @@
+"""Celery over mirrorq: workers that are processes, results by rpc://."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import celery
+import pytest
+
+import mirrorq
+
+HERE = Path(__file__).parent
+DEADLINE_S = 60.0
+"""After this something is taken never to come. No test waits for it when all is well."""
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Look again and again until the condition holds."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "never came"
+        time.sleep(0.02)
+
+
+class Workers:
+    """Workers of the app, each a process group of its own."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        self.path = path
+        self.log = path / "done.log"
+        self.environment = {**os.environ, "SHOP_BROKER": url, "SHOP_LOG": str(self.log)}
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start a worker. What is published meanwhile waits for it."""
+        name = f"w{len(self._processes)}"
+        with (self.path / f"{name}.log").open("wb") as out:
+            command = [
+                *(sys.executable, "-m", "celery", "-A", "shop_tasks", "worker"),
+                *("-l", "INFO", "-n", f"{name}@here", *options),
+            ]
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    cwd=HERE,
+                    env=self.environment,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            )
+        return self._processes[-1]
+
+    def kill(self, worker: subprocess.Popen[bytes]) -> None:
+        """SIGKILL, its children too."""
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for worker in self._processes:
+            if worker.poll() is None:
+                self.kill(worker)
+
+
+@pytest.fixture
+def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
+    made = Workers(url, tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[Any]:
+    """An app that publishes and waits for results; what its tasks do, workers know."""
+    made = celery.Celery("shop", broker=url, backend="rpc://", set_as_current=False)
+    yield made
+    made.close()
+
+
+def call(app: Any, name: str, *arguments: Any) -> Any:
+    """A task of the app with its arguments, not yet published."""
+    return app.signature(f"shop_tasks.{name}", args=arguments)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_tasks_retries_groups_and_chords(app: Any, workers: Workers, pool: str) -> None:
+    """A worker runs tasks and its results come by rpc://; what retries comes again; a group is
+    joined."""
+    workers.start("-P", pool, "-c", "2")
+    assert call(app, "add", 2, 3).delay().get(timeout=DEADLINE_S) == 5
+    assert call(app, "third_time").delay().get(timeout=DEADLINE_S) == 2
+    numbers = celery.group([call(app, "add", number, 1) for number in range(20)])
+    assert numbers.delay().get(timeout=DEADLINE_S) == list(range(1, 21))
+
+
+def test_a_worker_is_killed(app: Any, workers: Workers) -> None:
+    """Of a worker that is killed with all its children, the task comes again, once, and says so."""
+    flag = str(workers.path / "flag")
+    first = workers.start("-P", "prefork", "-c", "1")
+    result = call(app, "hang_once", flag).delay()
+    until(lambda: Path(flag).exists())
+    workers.kill(first)
+    workers.start("-P", "prefork", "-c", "1")
+    assert result.get(timeout=DEADLINE_S) is True
+    lines = workers.log.read_text(encoding="utf-8").splitlines()
+    assert lines == [f"{flag} begun", f"{flag} begun", f"{flag} done"]
+
+
+def test_an_eta_waits_in_the_queue(app: Any, workers: Workers, node: mirrorq.Node) -> None:
+    """A task that is due later is held by no worker, so that a worker's end means nothing to it,
+    and does not begin before its time."""
+    due = datetime.now(UTC) + timedelta(seconds=6)
+    workers.start("-P", "threads", "-c", "1")
+    result = call(app, "when").apply_async(eta=due)
+    assert call(app, "add", 1, 1).delay().get(timeout=DEADLINE_S) == 2  # the worker takes others
+    if datetime.now(UTC) < due - timedelta(seconds=1):
+        status = node.queue("celery", passive=True).status()
+        assert (status.messages_unacknowledged, status.messages) == (0, 1)
+    assert result.get(timeout=DEADLINE_S) >= due.timestamp()
+
+
+def test_inspect_and_control(app: Any, workers: Workers) -> None:
+    """Broadcasts reach every worker, and their answers come back."""
+    for _ in range(2):
+        workers.start("-P", "threads", "-c", "1")
+    until(lambda: len(app.control.ping(timeout=1.0)) == 2)
+    registered = app.control.inspect(timeout=2.0).registered()
+    assert sorted(registered) == ["w0@here", "w1@here"]
+    assert "shop_tasks.add" in registered["w0@here"]

@@ -1,0 +1,412 @@
+"""The transport itself: what AMQP's methods do on mirrorq's queues and exchanges."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+from amqp import exceptions as amqp
+
+import mirrorq
+from mirrorq.contrib.kombu.transport import endpoints_of
+
+Connecting = Callable[..., Any]
+DEADLINE_S = 30.0
+"""After this something is taken never to come. No test waits for it when all is well."""
+NEVER_S = 0.3
+"""So long it is waited for what must not come."""
+
+
+@pytest.fixture
+def channel(connecting: Connecting) -> Any:
+    return connecting().channel()
+
+
+def put(channel: Any, key: str, *bodies: str, exchange: str = "", **options: Any) -> None:
+    """Publish texts, one after the other."""
+    headers = options.pop("headers", None)
+    for body in bodies:
+        message = channel.prepare_message(
+            body.encode(), content_type="text/plain", headers=headers, properties=options
+        )
+        channel.basic_publish(message, exchange, key)
+
+
+class Sink:
+    """A consumer that keeps what it is given."""
+
+    def __init__(self, channel: Any, queue: str, **options: Any) -> None:
+        self.channel = channel
+        self.messages: list[Any] = []
+        self.tag = channel.basic_consume(queue, callback=self._take, **options)
+
+    def _take(self, delivery: Any) -> None:
+        self.messages.append(self.channel.message_to_python(delivery))
+
+    @property
+    def bodies(self) -> list[str]:
+        return [message.body.decode() for message in self.messages]
+
+    def wait(self, count: int) -> list[str]:
+        """Drain until so many have come; their texts."""
+        while len(self.messages) < count:
+            self.channel.connection.drain_events(timeout=DEADLINE_S)
+        return self.bodies
+
+
+def nothing_comes(channel: Any) -> bool:
+    """Whether nothing is delivered for a moment."""
+    try:
+        channel.connection.drain_events(timeout=NEVER_S)
+    except socket.timeout:  # noqa: UP041
+        return True
+    return False
+
+
+def held_and_ready(node: mirrorq.Node, queue: str) -> tuple[int, int]:
+    """Messages unacknowledged and ready, as the queue's master knows."""
+    with node.queue(queue, passive=True) as handle:
+        handle.qsize()
+        status = handle.status()
+    return status.messages_unacknowledged, status.messages_ready
+
+
+def settles_to(node: mirrorq.Node, queue: str, held: int, ready: int) -> None:
+    """Wait until a queue has so many messages."""
+    end = time.monotonic() + DEADLINE_S
+    while held_and_ready(node, queue) != (held, ready):
+        assert time.monotonic() < end, held_and_ready(node, queue)
+        time.sleep(0.01)
+
+
+def test_properties_and_headers_travel(channel: Any) -> None:
+    """What a producer says of a message reaches its consumer, nested headers and None too."""
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    headers = {"lang": "py", "argsrepr": None, "stamps": {"a": [1, 2]}, "retries": 0}
+    put(channel, "q", "hello", headers=headers, correlation_id="c", reply_to="r", message_id="m")
+    message = channel.message_to_python(channel.basic_get("q"))
+    assert (message.body, message.content_type) == (b"hello", "text/plain")
+    assert message.headers == headers
+    assert message.properties["correlation_id"] == "c"
+    assert message.properties["reply_to"] == "r"
+    assert message.delivery_info["routing_key"] == "q"
+    assert message.delivery_info["redelivered"] is False
+
+
+def test_a_message_of_mirrorq_itself(node: mirrorq.Node, channel: Any) -> None:
+    """What was put without the transport is delivered with its body and its headers."""
+    node.queue("q").put(b"\xff", headers={"a": 1}).result(DEADLINE_S)
+    message = channel.message_to_python(channel.basic_get("q"))
+    assert (message.body, message.headers) == (b"\xff", {"a": 1})
+    assert message.content_type == "application/data"
+
+
+def test_acks_and_rejections(node: mirrorq.Node, channel: Any) -> None:
+    """ack and reject end a message, requeue brings it back marked, multiple means all before."""
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    put(channel, "q", "a", "b", "c", "d")
+    sink = Sink(channel, "q")
+    assert sink.wait(4) == ["a", "b", "c", "d"]
+    settles_to(node, "q", 4, 0)
+    sink.messages[0].ack()
+    sink.messages[1].reject()
+    settles_to(node, "q", 2, 0)
+    sink.messages[2].requeue()
+    assert sink.wait(5)[4] == "c"
+    assert sink.messages[4].delivery_info["redelivered"] is True
+    channel.basic_ack(sink.messages[4].delivery_tag, multiple=True)
+    settles_to(node, "q", 0, 0)
+
+
+def test_a_closed_channel_gives_back(node: mirrorq.Node, connecting: Connecting) -> None:
+    """What a channel holds comes again, to another one; so does what basic_recover gives back."""
+    connection = connecting()
+    first, second = connection.channel(), connection.channel()
+    first.queue_declare("q", durable=True, auto_delete=False)
+    put(first, "q", "a", "b")
+    sink = Sink(first, "q")
+    sink.wait(2)
+    first.basic_recover()
+    assert sorted(sink.wait(4)[2:]) == ["a", "b"]
+    first.close()
+    other = Sink(second, "q")
+    assert other.wait(2) == ["a", "b"]
+    assert all(message.delivery_info["redelivered"] for message in other.messages)
+
+
+def test_a_cancelled_consumer(node: mirrorq.Node, channel: Any) -> None:
+    """It gets nothing more; what it holds can still be acked."""
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    put(channel, "q", "a")
+    sink = Sink(channel, "q")
+    sink.wait(1)
+    channel.basic_cancel(sink.tag)
+    put(channel, "q", "b")
+    assert nothing_comes(channel)
+    sink.messages[0].ack()
+    settles_to(node, "q", 0, 1)
+
+
+def test_prefetch(node: mirrorq.Node, channel: Any) -> None:
+    """No more than the prefetch count is held; it may be raised while a consumer runs."""
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    put(channel, "q", *"abcde")
+    channel.basic_qos(0, 2, False)
+    sink = Sink(channel, "q")
+    assert sink.wait(2) == ["a", "b"]
+    assert nothing_comes(channel)
+    assert held_and_ready(node, "q") == (2, 3)
+    sink.messages[0].ack()
+    assert sink.wait(3) == ["a", "b", "c"]
+    assert nothing_comes(channel)
+    channel.basic_qos(0, 3, False)
+    assert sink.wait(4) == ["a", "b", "c", "d"]
+    channel.basic_qos(0, 0, False)
+    assert sink.wait(5) == ["a", "b", "c", "d", "e"]
+
+
+def test_no_ack(node: mirrorq.Node, channel: Any) -> None:
+    """A consumer without acks ends each message as it is dispatched, and none before."""
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    put(channel, "q", "a", "b")
+    sink = Sink(channel, "q", no_ack=True)
+    sink.wait(2)
+    settles_to(node, "q", 0, 0)
+    channel.basic_cancel(sink.tag)
+    put(channel, "q", "c")
+    assert channel.basic_get("q", no_ack=True).message.body == b"c"
+    settles_to(node, "q", 0, 0)
+    assert channel.basic_get("q") is None
+
+
+def test_priorities_and_time_to_live(channel: Any) -> None:
+    """The higher comes first; what has expired does not come."""
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    put(channel, "q", "low", priority=1)
+    put(channel, "q", "gone", expiration="0")
+    put(channel, "q", "high", priority=9)
+    put(channel, "q", "above all", priority=255)
+    got = [channel.basic_get("q").message.body for _ in range(3)]
+    assert got == [b"above all", b"high", b"low"]
+    assert channel.basic_get("q") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "bindings", "key", "reached"),
+    [
+        ("direct", {"a": "x", "b": "y", "c": "x"}, "x", "ac"),
+        ("topic", {"a": "*.red", "b": "#", "c": "dog.*"}, "cat.red", "ab"),
+        ("fanout", {"a": "", "b": "", "c": ""}, "whatever", "abc"),
+    ],
+)
+def test_exchanges(
+    connecting: Connecting, kind: str, bindings: dict[str, str], key: str, reached: str
+) -> None:
+    """What one connection has bound, another one's message reaches, each queue once."""
+    here, there = connecting().channel(), connecting().channel()
+    here.exchange_declare("ex", kind)
+    for queue, pattern in bindings.items():
+        here.queue_declare(queue, durable=True, auto_delete=False)
+        here.queue_bind(queue, "ex", pattern)
+    put(there, key, "m", exchange="ex")
+    for queue in bindings:
+        got = here.basic_get(queue, no_ack=True)
+        assert (got is not None) == (queue in reached)
+        assert here.basic_get(queue) is None
+    here.queue_unbind("a", "ex", bindings["a"])
+    put(here, key, "m", exchange="ex")
+    assert here.basic_get("a") is None
+    here.exchange_delete("ex")
+    with pytest.raises(amqp.NotFound, match="no exchange is named"):
+        put(connecting().channel(), key, "m", exchange="ex")
+
+
+def test_a_binding_that_another_has_just_made(connecting: Connecting) -> None:
+    """Who answers to a direct exchange reaches the queue that its asker has bound before it asked,
+    though the exchange was known here before that."""
+    asker, worker = connecting().channel(), connecting().channel()
+    worker.exchange_declare("replies")
+    put(worker, "nobody", "m", exchange="replies")
+    for number in range(20):
+        name = f"reply {number}"
+        asker.queue_declare(name)
+        asker.queue_bind(name, "replies", name)
+        put(worker, name, "m", exchange="replies")
+        assert asker.basic_get(name, no_ack=True) is not None
+
+
+def test_headers_exchange(channel: Any) -> None:
+    """A binding's arguments are compared with the message's headers."""
+    channel.exchange_declare("ex", "headers")
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    channel.queue_bind("q", "ex", arguments={"x-match": "all", "colour": "red", "size": 3})
+    put(channel, "", "no", exchange="ex", headers={"colour": "red", "size": 4})
+    put(channel, "", "yes", exchange="ex", headers={"colour": "red", "size": 3, "more": None})
+    assert channel.basic_get("q", no_ack=True).message.body == b"yes"
+    assert channel.basic_get("q") is None
+
+
+def test_what_reaches_no_queue(connecting: Connecting) -> None:
+    """It is dropped, as AMQP says; with mandatory it is returned to its producer."""
+    returned: list[tuple[Any, ...]] = []
+    producer = kombu.Producer(connecting(), on_return=lambda *what: returned.append(what))
+    producer.publish("a", routing_key="nobody")
+    assert returned == []
+    producer.publish("b", routing_key="nobody", mandatory=True)
+    [(error, exchange, key, message)] = returned
+    assert isinstance(error, amqp.NoConsumers)
+    assert (exchange, key, message.body) == ("", "nobody", b"b")
+
+
+def test_queues(node: mirrorq.Node, channel: Any) -> None:
+    """Declaring tells what is in it; purge, delete and their conditions; errors as AMQP's."""
+    name = channel.queue_declare(auto_delete=False).queue
+    assert name.startswith("amq.gen-")
+    put(channel, name, "a", "b")
+    assert channel.queue_declare(name, passive=True)[1:] == (2, 0)
+    assert channel.queue_purge(name) == 2
+    put(channel, name, "c")
+    with pytest.raises(amqp.PreconditionFailed, match="has 1 messages"):
+        channel.queue_delete(name, if_empty=True)
+    with pytest.raises(amqp.PreconditionFailed, match="durable"):
+        channel.queue_declare(name, durable=True, auto_delete=False)
+    assert channel.queue_delete(name) == 1
+    assert channel.queue_delete(name) == 0
+    with pytest.raises(amqp.NotFound):
+        channel.queue_declare(name, passive=True)
+    with pytest.raises(amqp.NotFound):
+        channel.basic_get(name)
+
+
+def test_a_queue_that_is_made_anew(node: mirrorq.Node, channel: Any) -> None:
+    """Who has published to a queue and taken from it finds the next one of its name."""
+    for body in ("first", "second"):
+        channel.queue_declare("q", durable=True, auto_delete=False)
+        put(channel, "q", body)
+        assert channel.basic_get("q", no_ack=True).message.body == body.encode()
+        with node.queue("q") as other:
+            other.delete()
+
+
+def test_auto_delete_and_exclusive(node: mirrorq.Node, connecting: Connecting) -> None:
+    """An auto-deleted queue goes with its last consumer, an exclusive one with its connection."""
+    connection = connecting()
+    channel = connection.channel()
+    channel.queue_declare("auto", auto_delete=True)
+    channel.queue_declare("mine", exclusive=True)
+    put(connecting().channel(), "mine", "others may publish")
+    assert channel.basic_get("mine", no_ack=True) is not None
+    channel.basic_cancel(Sink(channel, "auto").tag)
+    connection.close()
+    end = time.monotonic() + DEADLINE_S
+    while node.queues():
+        assert time.monotonic() < end, node.queues()
+        time.sleep(0.01)
+
+
+def test_a_queue_ends_its_consumer(node: mirrorq.Node, channel: Any) -> None:
+    """A consumer whose queue somebody deletes is told by what has kombu declare anew."""
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    Sink(channel, "q")
+    node.queue("q").delete()
+    with pytest.raises(amqp.ConsumerCancelled, match="'q' has ended"):
+        channel.connection.drain_events(timeout=DEADLINE_S)
+
+
+def test_flow(channel: Any) -> None:
+    """Deliveries wait while the flow is stopped, and go on in their order."""
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    sink = Sink(channel, "q")
+    channel.flow(False)
+    put(channel, "q", "a", "b")
+    end = time.monotonic() + NEVER_S
+    while time.monotonic() < end:
+        assert nothing_comes(channel) or sink.bodies == []
+    assert sink.bodies == []
+    channel.flow(True)
+    assert sink.wait(2) == ["a", "b"]
+
+
+def test_drain_times_out_and_callbacks_run_in_it(channel: Any) -> None:
+    """Nothing is dispatched but in drain_events, on the thread that calls it."""
+    with pytest.raises(socket.timeout):
+        channel.connection.drain_events(timeout=0)
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    threads: list[threading.Thread] = []
+    channel.basic_consume("q", callback=lambda _: threads.append(threading.current_thread()))
+    put(channel, "q", "a")
+    channel.connection.drain_events(timeout=DEADLINE_S)
+    assert threads == [threading.current_thread()]
+
+
+def test_an_eta(connecting: Connecting, node: mirrorq.Node) -> None:
+    """A task that is due later waits in its queue, or where told so in the worker."""
+    waits, comes = connecting().channel(), connecting(eta="worker").channel()
+    waits.queue_declare("q", durable=True, auto_delete=False)
+    headers = {"task": "add", "eta": "2999-01-01T00:00:00+00:00"}
+    put(waits, "q", "later", headers=headers)
+    put(waits, "q", "past", headers={**headers, "eta": "1999-01-01T00:00:00+00:00"})
+    put(comes, "q", "at the worker", headers=headers)
+    put(comes, "q", "no task", headers={"eta": headers["eta"]})
+    got = [waits.basic_get("q", no_ack=True).message.body for _ in range(3)]
+    assert got == [b"past", b"at the worker", b"no task"]
+    assert waits.basic_get("q") is None
+    assert node.queue("q").status().messages == 1
+
+
+def test_nobody_listens() -> None:
+    """A connection to where nobody listens fails at once, with an error that kombu retries."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        url = f"mirrorq://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(kombu.exceptions.OperationalError, match="no node listens"):
+            kombu.Connection(url).ensure_connection(max_retries=1, interval_start=0)
+
+
+def test_endpoints_of_a_url(tmp_path: Path) -> None:
+    """Several hosts, default ports, a folder; a user is refused."""
+    assert endpoints_of("mirrorq://a:1,b:2//") == ["tcp://a:1", "tcp://b:2"]
+    assert endpoints_of("mirrorq://a,localhost") == ["tcp://a:7400", "tcp://127.0.0.1:7400"]
+    assert endpoints_of("mirrorq://[::1]:1/") == ["tcp://[::1]:1"]
+    assert endpoints_of("mirrorq:///var/node") == ["ipc:///var/node/node.sock"]
+    with pytest.raises(mirrorq.ConfigError, match="security"):
+        endpoints_of("mirrorq://guest:guest@a//")
+
+
+def test_the_node_in_a_folder(tmp_path: Path) -> None:
+    """mirrorq:///folder reaches the node that was spawned there, from anywhere on the machine."""
+    spawned = mirrorq.Node.spawn("a", path=tmp_path / "a")
+    try:
+        with kombu.Connection(f"mirrorq://{tmp_path / 'a'}") as connection:
+            channel = connection.channel()
+            channel.queue_declare("q", durable=True, auto_delete=False)
+            put(channel, "q", "a")
+            assert channel.basic_get("q").message.body == b"a"
+    finally:
+        spawned.stop()
+
+
+def test_a_forked_child_connects_anew(connecting: Connecting) -> None:
+    """A connection of before a fork is closed for the child, which leaves the parent's alone."""
+    connection = connecting()
+    channel = connection.channel()
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            if not connection.connected:
+                put(kombu.Connection(connection.as_uri()).channel(), "q", "from the child")
+                connection.release()
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert channel.basic_get("q").message.body == b"from the child"
