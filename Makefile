@@ -114,7 +114,7 @@ build/kombu: $(STAMP)
 kombu-suite: build/kombu  ## kombu's own integration suite over mirrorq; its sdist is downloaded
 	cd tests/contrib && KOMBU_SUITE=$(CURDIR)/build/kombu $(CURDIR)/$(PYTEST) --noconftest kombu_suite.py
 
-test-browser: $(STAMP)  ## the dashboard in a real browser: apt-get install chromium chromium-driver
+test-browser: $(STAMP)  ## the dashboard, and the search of the docs, in a real browser: apt-get install chromium chromium-driver
 	@{ command -v chromium && command -v chromedriver; } >/dev/null || { echo 'apt-get install chromium chromium-driver'; exit 1; }
 	$(PYTEST) $(BROWSER)
 

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+FROM_DISK = "scripts/worker-from-disk.js"
 log = logging.getLogger("mkdocs.hooks.site_links")
 
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)\s]*\)")
@@ -35,3 +36,19 @@ def on_post_build(config: Any, **_: object) -> None:
         found = REQUEST.search(page.read_text(encoding="utf-8"))
         if found:
             log.warning("%s asks another server: %s", page.name, found[0][:200])
+
+
+def on_post_page(output: str, page: Any, **_: object) -> str:
+    """Called by mkdocs with each page's HTML."""
+    return _own_script(output, "../" * page.url.count("/"))
+
+
+def on_post_template(output_content: str, **_: object) -> str:
+    """The same with what is no page: 404.html."""
+    return _own_script(output_content, "")
+
+
+def _own_script(html: str, up: str) -> str:
+    """The plugin `offline` takes from another server what lets search run from the disk; the site
+    has its own."""
+    return html.replace("https://unpkg.com/iframe-worker/shim", up + FROM_DISK)
