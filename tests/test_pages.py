@@ -32,7 +32,6 @@ SCRIPTS = {"two-processes.md", "three-hosts.md", "deployment.md", "asyncio.md", 
 """Run here too, as processes."""
 RUN_ELSEWHERE = {
     "celery.md": "contrib/test_celery_page.py",
-    "clients.md": "client/test_page.py",
     "shards.md": "sharded/test_page.py",
     "monitoring.md": "metrics/test_monitoring_page.py",
     "spark.md": "spark/test_page.py",
