@@ -60,3 +60,10 @@ def hang_once(self: Task, flag: str) -> bool:
 @app.task
 def when() -> float:
     return time.time()
+
+
+@app.task(bind=True)
+def mark(self: Task, number: int) -> None:
+    """Note that it was here, and whether it may have been before."""
+    info = self.request.delivery_info
+    note(f"{number} {'again' if info['redelivered'] else 'first'}")

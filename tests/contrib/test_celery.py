@@ -22,9 +22,9 @@ DEADLINE_S = 60.0
 """After this something is taken never to come. No test waits for it when all is well."""
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(condition: Callable[[], object], seconds: float = DEADLINE_S) -> None:
     """Look again and again until the condition holds."""
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "never came"
         time.sleep(0.02)
