@@ -51,7 +51,8 @@ PROGRAMS := $(wildcard $(addprefix tests/,client cli contrib test_demo.py test_e
 PYTEST := $(BIN)/python -m pytest
 PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/java)" SPARK_LOCAL_IP=127.0.0.1 \
 	$(BIN)/python examples/flights_pipeline.py
-SWARM := $(BIN)/python -m mirrorq.testing
+# What the harness does, it does from the folder of the tests.
+HARNESS := cd tests && ../$(BIN)/python -m harness
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
@@ -156,16 +157,16 @@ scale: $(VENV)/.compare  ## curves over nodes, queues, producers, sizes, depth, 
 	cd benches && ../$(BIN)/python -m scale $(SCALE)
 
 sim: $(STAMP)  ## many seeds of the simulation: make sim SEEDS=1000
-	$(SWARM) --seeds $(SEEDS) $(if $(RESULTS),--results $(RESULTS))
+	$(HARNESS) --seeds $(SEEDS) $(if $(RESULTS),--results $(abspath $(RESULTS)))
 
 soak: $(STAMP)  ## seeds that nobody has run before: make soak SOAK_SEEDS=9000
-	first=$$(date +%s); $(SWARM) --seeds $$first-$$((first + $(SOAK_SEEDS) - 1))
+	first=$$(date +%s); $(HARNESS) --seeds $$first-$$((first + $(SOAK_SEEDS) - 1))
 
 more: $(STAMP)  ## more seeds of what `make test` runs a few of: minutes
 	$(PYTEST) $(SIMULATION) $(PROCESSES)/test_chaos.py tests/interrupts -m scale
 
 explore: $(STAMP)  ## every interleaving of small rings over the real modules: minutes
-	$(BIN)/python -m mirrorq.testing.explore --long
+	$(HARNESS).explore --long
 
 mutants: $(STAMP)  ## every deliberate bug against the checker that should notice it: the table
 	cd tests && ../$(BIN)/python -m model
@@ -177,8 +178,8 @@ fuzz: $(STAMP)  ## spoiled bytes for all that reads bytes: make fuzz COUNT=10000
 	cd tests && ../$(BIN)/python -m fuzz --count $(COUNT) --seed $(FUZZ_SEED)
 
 chaos: $(STAMP)  ## real processes, real faults: make chaos CHAOS_SEEDS=100 CHAOS_NODES=3,5
-	$(BIN)/python -m mirrorq.testing.chaos --seeds $(CHAOS_SEEDS) --nodes $(CHAOS_NODES) \
-		--wires $(CHAOS_WIRES) --results $(CHAOS_RESULTS)
+	$(HARNESS).chaos --seeds $(CHAOS_SEEDS) --nodes $(CHAOS_NODES) \
+		--wires $(CHAOS_WIRES) --results $(abspath $(CHAOS_RESULTS))
 
 bench: $(STAMP)  ## figures of the parts, then of the whole
 	$(PYTEST) benches --benchmark-enable -o python_files='bench_*.py'

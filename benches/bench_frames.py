@@ -11,7 +11,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from mirrorq._native import lib
-from mirrorq.messages import AckOp
+from mirrorq.protocol.ops import AckOp
 from mirrorq.wire import frames, ops
 
 STAMP = {"queue_id": 1, "epoch": 2, "lsn": 3, "first_sequence": 4, "timestamp_us": 5}

@@ -7,34 +7,48 @@ from __future__ import annotations
 
 import timeit
 
-from mirrorq import messages as m
+from mirrorq.protocol.control import Hello
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ring import Data, Watermark
+from mirrorq.protocol.sessions import (
+    Confirmed,
+    Credit,
+    Deliver,
+    HandOut,
+    Publish,
+    Reply,
+    Request,
+    SessionReply,
+    SessionRequest,
+    Settle,
+)
 from mirrorq.wire.frames import pack_publish
 from mirrorq.wire.messages import WireMessage, decode, encode
 from mirrorq.wire.ops import make_entry
 
 COUNT = 20_000
-SESSION = m.SessionId("node-a", 3, 17)
+SESSION = SessionId("node-a", 3, 17)
 FRAME = pack_publish([b"x" * 100] * 10, producer=1, first_number=1)
-HANDOUT = m.HandOut(4, 77, 1001, 1100, 1)
+HANDOUT = HandOut(4, 77, 1001, 1100, 1)
 
 
-def _request(request: m.Request) -> m.SessionRequest:
-    return m.SessionRequest(1, 4, SESSION, 2, 1000, request)
+def _request(request: Request) -> SessionRequest:
+    return SessionRequest(1, 4, SESSION, 2, 1000, request)
 
 
-def _reply(reply: m.Reply) -> m.SessionReply:
-    return m.SessionReply(1, 4, SESSION, 2, 1000, reply)
+def _reply(reply: Reply) -> SessionReply:
+    return SessionReply(1, 4, SESSION, 2, 1000, reply)
 
 
 MESSAGES: dict[str, WireMessage] = {
-    "Data, one entry": m.Data(1, 4, 1000, (make_entry(FRAME),)),
-    "Watermark": m.Watermark(1, 4, 1000),
-    "Publish": _request(m.Publish(FRAME, False)),
-    "Credit": _request(m.Credit(1, 5000)),
-    "Settle": _request(m.Settle(9, "ack", (HANDOUT,))),
-    "Deliver, one frame": _reply(m.Deliver(1, (HANDOUT,), (FRAME,))),
-    "Confirmed": _reply(m.Confirmed(5, ((1, 1000, 5001),))),
-    "Hello": m.Hello("node-a", 2**62, 3, True),
+    "Data, one entry": Data(1, 4, 1000, (make_entry(FRAME),)),
+    "Watermark": Watermark(1, 4, 1000),
+    "Publish": _request(Publish(FRAME, False)),
+    "Credit": _request(Credit(1, 5000)),
+    "Settle": _request(Settle(9, "ack", (HANDOUT,))),
+    "Deliver, one frame": _reply(Deliver(1, (HANDOUT,), (FRAME,))),
+    "Confirmed": _reply(Confirmed(5, ((1, 1000, 5001),))),
+    "Hello": Hello("node-a", 2**62, 3, True),
 }
 
 

@@ -15,9 +15,9 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from mirrorq.config import Config
-from mirrorq.effects import QueueWrite
-from mirrorq.messages import AckOp, Entry
-from mirrorq.store import Store
+from mirrorq.protocol.effects import QueueWrite
+from mirrorq.protocol.ops import AckOp, Entry
+from mirrorq.store.node_store import Store
 from mirrorq.wire import frames
 from mirrorq.wire.ops import FrameCodec
 

@@ -15,7 +15,8 @@ import threading
 import time
 
 from mirrorq.config import Config
-from mirrorq.transport import DATA, LinkDown, LinkUp, PeerMessage, ProbeResult, Transport
+from mirrorq.transport.inbound import DATA, LinkDown, LinkUp, PeerMessage, ProbeResult
+from mirrorq.transport.transport import Transport
 
 ROUND_COUNT = 100
 """Messages that are sent before the network gets them."""

@@ -37,7 +37,7 @@ from typing import Any
 import ceiling
 from kernel import Instructions, cpu_s
 from mirrorq import AckRefused, MirroredQueue, MirrorQError, aio, connect
-from mirrorq.client import Client
+from mirrorq.client.client import Client
 from mirrorq.demo.children import Child
 from mirrorq.demo.ports import free_ports
 

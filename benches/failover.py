@@ -37,7 +37,10 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from mirrorq import Message, MirroredQueue, MirrorQError, Node
-from mirrorq.testing.chaos.proxy import Proxies
+
+# The harness is beside the tests.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from harness.chaos.proxy import Proxies
 
 SYNC_S = 60.0
 OUTCOME_S = 60.0

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from mirrorq import MirroredQueue, Security, connect
 from mirrorq.demo.ports import free_ports
-from mirrorq.key_files import add_key, secret_path, write_secret
-from mirrorq.rights import KEYS_NAME, Key, Role
-from mirrorq.transport import new_key_pair
+from mirrorq.security.key_files import add_key, secret_path, write_secret
+from mirrorq.security.roles import KEYS_NAME, Key, Role
+from mirrorq.transport.curve import new_key_pair
 
 BATCH = 1_000
 OUTCOME_S = 120.0

@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from random import Random
 
 from mirrorq.testing import SimulatedCluster
-from mirrorq.testing.workload import Consumer, Journal, Producer
+
+# The harness is beside the tests.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from harness.workload import Consumer, Journal, Producer
 
 PUBLISH_MS = 400
 WARM_UP_MS = 5000

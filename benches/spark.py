@@ -39,8 +39,8 @@ import mirrorq
 import spark_streaming
 from bare_spark import BATCH, PROCESSES, SIZE, Bare
 from cpu_by_kind import KINDS, Stopwatch, nodes
-from mirrorq.client import Client
-from mirrorq.staged import StagedPart
+from mirrorq.api.staged import StagedPart
+from mirrorq.client.client import Client
 
 
 def put(endpoints: str, queue: str, count: int, barrier: Barrier) -> None:

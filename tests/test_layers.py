@@ -15,93 +15,50 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "mirrorq"
 
+ROOMS = {
+    "containers": "",
+    "protocol": "containers",
+    "wire": "protocol containers _native",
+    "session": "protocol containers",
+    "transport": "protocol wire",
+    "security": "transport",
+    "monitoring": "protocol containers",
+    "cluster": "protocol containers",
+    "replication": "protocol containers session",
+    "store": "protocol wire containers",
+    "engine": "cluster replication monitoring session protocol containers",
+    "api": "session protocol wire containers monitoring security transport",
+    "client": "api session protocol wire containers monitoring security transport",
+    "dashboard": "api client monitoring security transport",
+    "node": "engine store cluster replication api client session protocol wire containers "
+    "monitoring security transport dashboard",
+    "aio": "api client node session protocol wire containers monitoring security transport",
+    "demo": "api client node session protocol wire containers monitoring security transport",
+    "testing": "node engine cluster replication api session protocol wire containers monitoring",
+    "contrib": "aio",
+    "cli": "*",
+    "_native": "",
+}
+"""What each room may import beside itself and `ROOT_FILES`: no import goes back up."""
+ROOT_FILES = frozenset({"errors", "config", "clock", "waiting"})
+"""Modules beside the rooms, known to all of them."""
+
 PURE = (
-    "alarms",
-    "purges",
-    "attachments",
-    "attendance",
-    "expulsions",
-    "rounds",
-    "queue_reports",
-    "local_sessions",
-    "hosting",
-    "doorkeeper",
-    "asks",
-    "admission",
-    "askers",
-    "catalog",
-    "census",
-    "codec",
-    "columns",
-    "contacts",
-    "copy_page",
-    "deadlines",
-    "declaration",
-    "claims",
-    "checkpoints",
-    "courier",
-    "delays",
-    "delivery",
-    "disuse",
-    "effects",
-    "engine",
-    "engine_events",
-    "errors",
-    "expiry",
-    "flow",
-    "founding",
-    "lanes",
-    "handover",
-    "health",
-    "lease",
-    "leftovers",
-    "limits",
-    "liveness",
-    "master",
-    "messages",
-    "pattern_cost",
-    "peers",
-    "permits",
-    "placement",
-    "outbox",
-    "pace",
-    "policy",
-    "proposals",
-    "queue_state",
-    "queue_time",
-    "raft",
-    "ranges",
-    "replica",
-    "rights",
-    "ring",
-    "room",
-    "routing",
+    "containers",
+    "protocol",
     "session",
-    "sharding",
-    "shards",
-    "shortfall",
-    "spans",
-    "spread",
-    "staging",
-    "steady_time",
-    "supervisor",
-    "supervisor_events",
-    "survivor",
-    "timetable",
-    "transfer",
-    "vacancy",
-    "histogram",
-    "meter",
-    "tally",
-    "moves",
-    "notice",
-    "outlook",
-    "sync_reports",
-    "joins",
-    "kept_places",
-    "view",
+    "monitoring",
+    "cluster",
+    "replication",
+    "engine",
+    "errors",
+    "security/roles",
+    "node/bans",
+    "node/permissions",
+    "node/shortfall",
+    "node/steady_time",
 )
-"""Modules and packages that are state machines or data."""
+"""Rooms and modules that are state machines or data."""
 
 IMPURE = frozenset(
     {
@@ -187,9 +144,167 @@ def test_a_pure_module_sees_no_clock_no_chance_and_no_network(path: Path) -> Non
 @pytest.mark.parametrize("path", PURE_FILES, ids=label)
 def test_a_pure_module_imports_only_pure_ones(path: Path) -> None:
     """Pure modules know each other and the limits, and nothing of who drives them."""
-    parts = [name.split(".") for name in imported(path)]
-    mine = {names[1] for names in parts if names[0] == "mirrorq" and len(names) > 1}
-    assert sorted(mine - {*PURE, "config"}) == []
+    names = {module_of(name) for name in imported(path) if is_ours(name)}
+    mine = {module.partition(".")[2].replace(".", "/") for module in names} - {"", "config"}
+    assert sorted(name for name in mine if not is_pure(name)) == []
+
+
+def is_pure(module: str) -> bool:
+    """Tell whether a module of mirrorq, by its path without ending, is one of `PURE`."""
+    return any(module == pure or module.startswith(f"{pure}/") for pure in PURE)
+
+
+def is_ours(name: str) -> bool:
+    """Tell whether an imported name is one of mirrorq."""
+    return name.partition(".")[0] == "mirrorq"
+
+
+def module_of(name: str) -> str:
+    """Return the module that an imported name is, or stands in."""
+    while name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def dotted(path: Path) -> str:
+    """Return a file's name as a module."""
+    parts = ["mirrorq", *path.relative_to(ROOT).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {dotted(path): path for path in all_files()}
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module, "" for one beside the rooms."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (ROOT / parts[1]).is_dir() else ""
+
+
+def known_to(module: str) -> set[str]:
+    """Return all modules that one imports: for types, and inside functions, too."""
+    names = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {module_of(name) for name in names if is_ours(name)} - {module, "mirrorq"}
+
+
+KNOWN = {module: known_to(module) for module in MODULES}
+
+
+def test_the_root_has_few_modules() -> None:
+    """What is not in a room is what all rooms use, or what stands before all of them."""
+    assert len(list(ROOT.glob("*.py"))) <= 8
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_is_below_it(room: str) -> None:
+    """No import goes back up: not for a type, not inside a function."""
+    if ROOMS[room] == "*":
+        return
+    may = {room, *ROOMS[room].split()}
+    back_up = [
+        f"{module} -> {other}"
+        for module, others in KNOWN.items()
+        for other in others
+        if room_of(module) == room and not is_below(other, may)
+    ]
+    assert sorted(back_up) == []
+
+
+def is_below(module: str, rooms: set[str]) -> bool:
+    """Tell whether a module is in one of these rooms, or beside all of them."""
+    return room_of(module) in rooms or module.partition(".")[2] in ROOT_FILES
+
+
+def test_every_room_has_its_place() -> None:
+    """A folder that the table above does not name may import what it likes, unseen."""
+    assert sorted({room_of(module) for module in MODULES} - {"", *ROOMS}) == []
+
+
+CIRCLES = {
+    "aio": (
+        "aio.exchange",
+        "aio.hosts",
+        "aio.queue",
+    ),
+    "api": (
+        "api.acks",
+        "api.batching",
+        "api.completion",
+        "api.confirmation",
+        "api.consumer",
+        "api.exit_flush",
+        "api.handle",
+        "api.leases",
+        "api.message",
+        "api.prefetch_buffer",
+        "api.publisher",
+        "api.queue",
+        "api.reader",
+        "api.receiver",
+        "api.redrive",
+        "api.sharded.consumer",
+        "api.sharded.gathering",
+        "api.sharded.publisher",
+        "api.sharded.queue",
+        "api.sharded.receiver",
+        "api.sharded.shard",
+        "api.staged",
+        "api.staged_chunk",
+        "api.stdlib_queue",
+        "api.transactions",
+    ),
+    "client": (
+        "client.client",
+        "client.pickling",
+    ),
+    "contrib": (
+        "contrib.kombu.channel",
+        "contrib.kombu.connection",
+    ),
+    "engine": (
+        "engine.consensus",
+        "engine.follower",
+        "engine.leadership",
+        "engine.petitions",
+    ),
+    "node": (
+        "node.driver",
+        "node.node_queries",
+        "node.sampling",
+    ),
+}
+"""Modules that still know each other both ways, room by room: the list may only shrink."""
+
+
+def test_there_are_no_more_circles_than_are_known() -> None:
+    """Nobody imports in a circle, types and functions counted, but for those that are listed."""
+    assert {room: tuple(sorted(modules)) for room, modules in circles().items()} == CIRCLES
+
+
+def circles() -> dict[str, list[str]]:
+    """Return modules that reach themselves by imports, by the room that they are in."""
+    reach = {module: reached(module) for module in KNOWN}
+    found: dict[str, list[str]] = {}
+    for module, others in reach.items():
+        if any(other != module and module in reach[other] for other in others):
+            found.setdefault(room_of(module), []).append(module.partition(".")[2])
+    return found
+
+
+def reached(module: str) -> set[str]:
+    """Return what a module imports, and what that imports, and so on."""
+    found: set[str] = set()
+    todo = [module]
+    while todo:
+        new = KNOWN[todo.pop()] - found
+        found |= new
+        todo += new
+    return found
 
 
 @pytest.mark.parametrize(("library", "package"), ONLY_IN.items())
@@ -205,7 +320,19 @@ def test_an_outside_library_is_known_to_one_package(library: str, package: str) 
 
 CONNECTOR = ROOT.parents[1] / "spark_integration" / "pyspark_mirrorq"
 PUBLIC = frozenset(
-    {"", "client", "config", "errors", "message", "queue", "reading", "shards", "staged", "takers"}
+    {
+        "",
+        "api.leases",
+        "api.message",
+        "api.queue",
+        "api.reader",
+        "api.staged",
+        "client.client",
+        "config",
+        "errors",
+        "protocol.shard_names",
+        "wire.properties",
+    }
 )
 """Modules of mirrorq in which public names are at home."""
 
@@ -215,8 +342,7 @@ def test_the_spark_connector_uses_public_names_only(path: Path) -> None:
     """The connector is a user: a client, no node, and nothing of how either works."""
     names = imported(path)
     assert sorted({name.partition(".")[0] for name in names} & {"zmq", "lmdb", "cffi"}) == []
-    parts = [[*name.split("."), ""] for name in names]
-    used = {names[1] for names in parts if names[0] == "mirrorq"}
+    used = {module_of(name).removeprefix("mirrorq").strip(".") for name in names if is_ours(name)}
     assert sorted(used - PUBLIC) == []
     assert not [name for name in names if name.rpartition(".")[2].startswith("_") and "._" in name]
 

@@ -18,7 +18,7 @@ import kernel
 from compare.mirrorq_peers import ready
 from compare.peer import START_S
 from mirrorq import MirroredQueue, Node, connect
-from mirrorq.client import Client
+from mirrorq.client.client import Client
 from mirrorq.demo.ports import free_ports
 from scale.part import Settings
 

@@ -19,7 +19,7 @@ from compare.mirrorq_peers import Batches, Singly, ready
 from compare.peer import START_S, in_flight_of
 from mirrorq import MirroredQueue, Node, connect
 from mirrorq.cli.bench import measure
-from mirrorq.client import Client
+from mirrorq.client.client import Client
 from scale.cluster import QUEUE, Remote, Spent, addresses, cluster, spent, started
 from scale.part import Column, Part, Sample, Settings, found, tell
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from compare.peer import OUTCOME_S, START_S
 from mirrorq import Confirmation, connect
-from mirrorq.client import Client
+from mirrorq.client.client import Client
 from scale.cluster import QUEUE, Cluster, Remote, cluster
 from scale.nodes import costs
 from scale.part import Column, Part, Sample, Settings, each, found

@@ -2,7 +2,7 @@
 
 One queue that an option names takes every row, as Kafka's option topic does. Else the column
 `queue` says for each row. Several queues of one write show it together or not at all: one of them
-decides (`mirrorq.staged`), the same one whenever the write is repeated. The shards of a sharded
+decides (`mirrorq.api.staged`), the same one whenever the write is repeated. The shards of a sharded
 queue are several queues here: a row goes to that of its key.
 
 The client and PyArrow are imported where they are used: the process that makes a stream's writer
@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mirrorq.errors import ConfigError, QueueNotFound
-from mirrorq.shards import logical_name, shard_of
+from mirrorq.protocol.shard_names import logical_name, shard_of
 from pyspark_mirrorq.options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mirrorq.client import Client
-    from mirrorq.staged import StagedPart
+    from mirrorq.api.staged import StagedPart
+    from mirrorq.client.client import Client
 
 __all__ = ["Addresses", "by_queue", "by_shard", "deciding_queue", "is_addressed"]
 

@@ -13,10 +13,10 @@ import threading
 from collections.abc import Sequence
 
 import mirrorq
-from mirrorq.client import Client
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from mirrorq.config import Config
 from mirrorq.errors import AuthenticationError, ConfigError, NoQuorum, QueueNotFound
-from mirrorq.queue import MirroredQueue
 from pyspark_mirrorq.options import Options
 
 __all__ = [

@@ -12,9 +12,9 @@ from types import TracebackType
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorq.client import Client
+from mirrorq.api.leases import RangeLease
+from mirrorq.client.client import Client
 from mirrorq.errors import AckRefused, ConfigError, ShutDown
-from mirrorq.takers import RangeLease
 from pyspark_mirrorq.cluster import connected, label, master_first
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.shards import parts_of

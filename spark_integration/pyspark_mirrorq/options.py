@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 from mirrorq.errors import ConfigError
-from mirrorq.shards import shard_name
+from mirrorq.protocol.shard_names import shard_name
 
 __all__ = ["EARLIEST", "LATEST", "Options", "Position", "check_batch", "check_stream", "parse"]
 

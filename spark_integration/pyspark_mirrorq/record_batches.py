@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from mirrorq.reading import Batch
+from mirrorq.api.reader import Batch
 from pyspark_mirrorq.shards import name_and_shard
 
 __all__ = ["record_batches"]

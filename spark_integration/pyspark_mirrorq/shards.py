@@ -1,8 +1,8 @@
 """Sharded queues: what of a queue is read by itself, and how it is named.
 
 Each shard of a queue is a queue like any other, with sequences of its own and a name made of the
-queue's (`mirrorq.shards`): by that name it is read, leased, claimed, staged into, and stands in
-offsets. A queue that is not sharded is the one part that it has.
+queue's (`mirrorq.protocol.shard_names`): by that name it is read, leased, claimed, staged into,
+and stands in offsets. A queue that is not sharded is the one part that it has.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from mirrorq.client import Client
-from mirrorq.queue import MirroredQueue
-from mirrorq.shards import logical_name, split_name
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
+from mirrorq.protocol.shard_names import logical_name, split_name
 from pyspark_mirrorq.cluster import handle_on
 
 __all__ = ["given_for", "name_and_shard", "parts_of"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from mirrorq.client import Client
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.api.reader import Extent
+from mirrorq.client.client import Client
 from mirrorq.errors import ConfigError
-from mirrorq.queue import MirroredQueue
-from mirrorq.reading import Extent
 from pyspark_mirrorq.cluster import connected, queue_names, reading_order
 from pyspark_mirrorq.losses import missing_from, on_missing
 from pyspark_mirrorq.options import EARLIEST, LATEST, Options, Position

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mirrorq.staged import Staged, StagedPart
+from mirrorq.api.staged import Staged, StagedPart
 from pyspark_mirrorq.addresses import deciding_queue
 from pyspark_mirrorq.cluster import connected
 from pyspark_mirrorq.options import Options

@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, DataType, MapType, StructType
 
+from mirrorq.api.staged import StagedAttempt, StagedPart
 from mirrorq.errors import ConfigError
-from mirrorq.message import pack_properties
-from mirrorq.staged import StagedAttempt, StagedPart
+from mirrorq.wire.properties import pack_properties
 from pyspark_mirrorq.addresses import Addresses
 from pyspark_mirrorq.cluster import client_of
 from pyspark_mirrorq.options import Options

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from mirrorq.client import Client
+from mirrorq.api.leases import Claim
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.api.reader import Extent
+from mirrorq.client.client import Client
 from mirrorq.errors import PreconditionFailed
-from mirrorq.queue import MirroredQueue
-from mirrorq.reading import Extent
-from mirrorq.takers import Claim
 from pyspark_mirrorq.cluster import connected, label, master_first, queue_names, reading_order
 from pyspark_mirrorq.options import Options
 from pyspark_mirrorq.shards import parts_of

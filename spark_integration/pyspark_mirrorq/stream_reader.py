@@ -22,9 +22,9 @@ from typing import Any, ParamSpec, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from mirrorq.api.queue import MirroredQueue
 from mirrorq.errors import NoQuorum, QueueDown, ShutDown
-from mirrorq.queue import MirroredQueue
-from mirrorq.shards import logical_name
+from mirrorq.protocol.shard_names import logical_name
 from pyspark_mirrorq.cluster import handle_on
 from pyspark_mirrorq.losses import on_fewer, on_missing
 from pyspark_mirrorq.options import EARLIEST, LATEST, Options, check_stream

@@ -18,8 +18,8 @@ from typing import TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from mirrorq.api.reader import Batch, Extent
 from mirrorq.errors import MirrorQError, NoQuorum, ProtocolError, QueueDown, ShutDown
-from mirrorq.reading import Batch, Extent
 from pyspark_mirrorq.cluster import client_of
 from pyspark_mirrorq.losses import missing_from, on_missing
 from pyspark_mirrorq.options import Options

@@ -27,7 +27,7 @@ from pyspark_mirrorq.options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mirrorq.staged import StagedPart
+    from mirrorq.api.staged import StagedPart
 
 __all__ = ["BatchWriter", "Part", "StreamWriter", "check_columns"]
 

@@ -30,10 +30,10 @@ What it promises:
     P5  Two masters never confirm different histories.
     P6  Nothing stops the world: not a joining mirror, nor a synchronisation, nor a slow one.
 
-Where what is: `queue` handles, messages, confirmations; `node` this process's part in a
-cluster; `client` a process that is no node; `aio` all of it for asyncio; `config` limits and
-times; `errors` exceptions; `status` what `status()` tells; `testing` a whole cluster under
-virtual time. The other modules are its inside; docs/architecture.md shows them.
+Where what is: `api` queues, messages, confirmations; `node` this process's part in a cluster;
+`client` a process that is no node; `aio` all of it for asyncio; `config` limits and times;
+`errors` exceptions; `monitoring` what `status()` tells; `testing` a whole cluster under virtual
+time. The other rooms are its inside; docs/architecture.md shows them.
 
 Importing mirrorq imports none of this but the exceptions: a name is loaded when it is first
 used, so a client never loads LMDB.
@@ -43,8 +43,10 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from typing import TYPE_CHECKING
 
+from mirrorq.api.opening import Embedding, embed_with
 from mirrorq.errors import (
     AckRefused,
     AuthenticationError,
@@ -68,20 +70,20 @@ from mirrorq.errors import (
 )
 
 if TYPE_CHECKING:
-    from mirrorq.client import Client, connect
+    from mirrorq.api.confirmation import Confirmation, Settlement, wait
+    from mirrorq.api.consumer import Consumer
+    from mirrorq.api.exchange import Exchange
+    from mirrorq.api.leases import Claim, RangeLease
+    from mirrorq.api.message import Message
+    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.api.reader import Batch, Extent, Reader
+    from mirrorq.client.client import Client, connect
     from mirrorq.config import Config
-    from mirrorq.confirmation import Confirmation, Settlement, wait
-    from mirrorq.consumer import Consumer
-    from mirrorq.exchange import Exchange
-    from mirrorq.message import Message
-    from mirrorq.node import Node
-    from mirrorq.queue import MirroredQueue
-    from mirrorq.reading import Batch, Extent, Reader
-    from mirrorq.rights import Key
-    from mirrorq.security import Security
-    from mirrorq.spawned import SpawnedNode
-    from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
-    from mirrorq.takers import Claim, RangeLease
+    from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+    from mirrorq.node.node import Node
+    from mirrorq.node.spawned import SpawnedNode
+    from mirrorq.security.roles import Key
+    from mirrorq.security.settings import Security
 
 __all__ = [  # noqa: RUF022  (grouped by what they are for)
     # ways to a queue
@@ -135,29 +137,39 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
 logging.getLogger("mirrorq").addHandler(logging.NullHandler())
 
 _HOMES = {
-    "Batch": "mirrorq.reading",
-    "Extent": "mirrorq.reading",
-    "Reader": "mirrorq.reading",
-    "RangeLease": "mirrorq.takers",
-    "Claim": "mirrorq.takers",
-    "Client": "mirrorq.client",
+    "Batch": "mirrorq.api.reader",
+    "Extent": "mirrorq.api.reader",
+    "Reader": "mirrorq.api.reader",
+    "RangeLease": "mirrorq.api.leases",
+    "Claim": "mirrorq.api.leases",
+    "Client": "mirrorq.client.client",
     "Config": "mirrorq.config",
-    "Confirmation": "mirrorq.confirmation",
-    "Consumer": "mirrorq.consumer",
-    "Exchange": "mirrorq.exchange",
-    "Message": "mirrorq.message",
-    "Key": "mirrorq.rights",
-    "MirroredQueue": "mirrorq.queue",
-    "Node": "mirrorq.node",
-    "NodeStatus": "mirrorq.status",
-    "PolicyStatus": "mirrorq.status",
-    "QueueStatus": "mirrorq.status",
-    "Security": "mirrorq.security",
-    "Settlement": "mirrorq.confirmation",
-    "SpawnedNode": "mirrorq.spawned",
-    "connect": "mirrorq.client",
-    "wait": "mirrorq.confirmation",
+    "Confirmation": "mirrorq.api.confirmation",
+    "Consumer": "mirrorq.api.consumer",
+    "Exchange": "mirrorq.api.exchange",
+    "Message": "mirrorq.api.message",
+    "Key": "mirrorq.security.roles",
+    "MirroredQueue": "mirrorq.api.queue",
+    "Node": "mirrorq.node.node",
+    "NodeStatus": "mirrorq.monitoring.status",
+    "PolicyStatus": "mirrorq.monitoring.status",
+    "QueueStatus": "mirrorq.monitoring.status",
+    "Security": "mirrorq.security.settings",
+    "Settlement": "mirrorq.api.confirmation",
+    "SpawnedNode": "mirrorq.node.spawned",
+    "connect": "mirrorq.client.client",
+    "wait": "mirrorq.api.confirmation",
 }
+
+
+def _embedding() -> Embedding:
+    """Return how `MirroredQueue(path=…)` has its node."""
+    from mirrorq.node.embedded import NODES, acquire
+
+    return acquire, NODES.end
+
+
+embed_with(_embedding)
 
 
 def __getattr__(name: str) -> object:
@@ -168,6 +180,24 @@ def __getattr__(name: str) -> object:
     value: object = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
+
+
+class _Missing:
+    """Looked at last: who names a module that is not there may have an old pickle."""
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
+        """Raise for a module of mirrorq; others are not ours to judge."""
+        if name.startswith("mirrorq."):
+            raise ModuleNotFoundError(
+                f"mirrorq has no module {name!r}. If a pickled handle, client or staged part names "
+                "it, another version of mirrorq has made that: pickle it with this one",
+                name=name,
+            )
+
+
+if _Missing not in sys.meta_path:
+    sys.meta_path.append(_Missing)
 
 
 def __dir__() -> list[str]:

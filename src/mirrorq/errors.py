@@ -25,7 +25,9 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreLocked",
+
 ]
+
 
 MALFORMED = (ValueError, RecursionError, MemoryError)
 """What decoders (msgspec) raise on bytes that are not what they should be: text that is no UTF-8
@@ -128,3 +130,12 @@ class StoreCorrupt(StoreError):
 
 class StoreLocked(StoreError):
     """Another process has this store open."""
+
+
+def named_error(name: str, text: str) -> MirrorQError:
+    """Make an exception that somebody else has named: a node that answers, the catalog's leader.
+
+    By the name of its class; of what is no class of this module one of `MirrorQError` is made.
+    """
+    kind: type[MirrorQError] = globals()[name] if name in __all__ else MirrorQError
+    return kind(text)

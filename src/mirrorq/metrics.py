@@ -3,6 +3,7 @@
     from prometheus_client import REGISTRY
     from mirrorq.metrics import Collector
 
+
     REGISTRY.register(Collector(node))
 
 A queue's counts come from its master's node only, so that a sum over all nodes is right. Names are
@@ -20,11 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
-from mirrorq.alarms import ADVICE
+from mirrorq.containers.histogram import BOUNDS_S, Observed
 from mirrorq.errors import ConfigError
-from mirrorq.histogram import BOUNDS_S, Observed
-from mirrorq.sampling import NodeSample, QueueSample
-from mirrorq.web_address import split_address, why_not
+from mirrorq.monitoring.alarms import ADVICE
+from mirrorq.node.sampling import NodeSample, QueueSample
+from mirrorq.transport.endpoint import split_address, why_not
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -41,7 +42,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from mirrorq.node import Node
+    from mirrorq.node.node import Node
 
 __all__ = ["Collector", "serve"]
 

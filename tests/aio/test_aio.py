@@ -12,17 +12,7 @@ from typing import Any
 
 import pytest
 
-from mirrorq import (
-    Config,
-    Confirmation,
-    Empty,
-    Full,
-    Message,
-    Node,
-    ShutDown,
-    StoreError,
-    aio,
-)
+from mirrorq import Config, Confirmation, Empty, Full, Message, Node, ShutDown, StoreError, aio
 
 DEADLINE_S = 60
 

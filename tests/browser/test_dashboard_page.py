@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mirrorq import Config, Node
-from mirrorq.alarms import ADVICE
 from mirrorq.dashboard import Dashboard
 from mirrorq.demo.ports import free_ports
+from mirrorq.monitoring.alarms import ADVICE
 
 from .chromium import BROWSER, DRIVER, Chromium
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mirrorq.askers import OUTCOMES_MAX, Askers, Request
-from mirrorq.catalog import Catalog, CatalogResult
-from mirrorq.messages import (
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.deduplication import OUTCOMES_MAX, Askers, Request
+from mirrorq.cluster.catalog.records import CatalogResult
+from mirrorq.protocol.commands import (
     Bind,
     CatalogCommand,
     ChangeView,
@@ -23,17 +24,16 @@ from mirrorq.messages import (
     DeleteExchange,
     DeleteQueue,
     DropCopy,
-    Member,
-    MemberId,
     NodeStopped,
     RegisterNode,
     RemoveNode,
     SetPolicy,
-    StoreId,
     Synchronise,
     Unbind,
 )
-from mirrorq.policy import parse, to_text
+from mirrorq.protocol.identities import MemberId, StoreId
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.views import Member
 
 A, B = MemberId("a", 1, 1), MemberId("b", 2, 1)
 A2, OTHER_A = replace(A, incarnation=2), MemberId("a", 9, 1)

@@ -8,29 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mirrorq.catalog import Catalog, CatalogResult, decode_command, encode_command
-from mirrorq.census import Census
+from mirrorq.cluster.catalog.commands import decode_command, encode_command
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.load_counts import Census
+from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.errors import ProtocolError
-from mirrorq.messages import (
+from mirrorq.protocol.commands import (
     CatalogCommand,
     ChangeView,
     DeclareQueue,
     DeleteQueue,
     DropCopy,
-    Member,
-    MemberId,
     NameCluster,
     NodeStopped,
     NoteConsumers,
     RegisterNode,
     RemoveNode,
-    SessionId,
     SetPolicy,
-    StoreId,
-    View,
 )
-from mirrorq.policy import parse, to_text
-from mirrorq.view import make_view, order_error
+from mirrorq.protocol.identities import MemberId, SessionId, StoreId
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.views import Member, View, make_view, order_error
 
 A, B, C = (MemberId(name, number, 1) for number, name in enumerate("abc", 1))
 

@@ -10,12 +10,13 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.catalog import QueueRecord
-from mirrorq.messages import DeclareQueue, MemberId
-from mirrorq.placement import Loads, Seat, levelled, wanted_members
-from mirrorq.policy import DEFAULT, Definition
-from mirrorq.shortfall import missing
-from mirrorq.view import make_view
+from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.cluster.controller.placement import Loads, Seat, levelled, wanted_members
+from mirrorq.node.shortfall import missing
+from mirrorq.protocol.commands import DeclareQueue
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.policy import DEFAULT, Definition
+from mirrorq.protocol.views import make_view
 
 A, B, C, D = (MemberId(name, number, 1) for number, name in enumerate("abcd", 1))
 IDLE = Loads({}, {})

@@ -8,27 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.catalog import Catalog, CatalogResult, decode_command, encode_command
-from mirrorq.declaration import declaration_error
-from mirrorq.messages import (
+from mirrorq.cluster.catalog.commands import decode_command, encode_command
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.records import CatalogResult
+from mirrorq.cluster.controller.placement import Loads, Spread
+from mirrorq.protocol.commands import (
     CatalogCommand,
     ChangeView,
     DeclareExchange,
     DeclareQueue,
     DeclareShards,
     DeleteQueue,
-    Member,
-    MemberId,
     RegisterNode,
     RemoveNode,
     SetPolicy,
-    StoreId,
     Synchronise,
 )
-from mirrorq.placement import Loads
-from mirrorq.policy import DEFAULT, Definition, parse, to_text
-from mirrorq.shards import logical_name, shard_name, shard_of, split_name
-from mirrorq.spread import Spread
+from mirrorq.protocol.identities import MemberId, StoreId
+from mirrorq.protocol.policy import DEFAULT, Definition, parse, to_text
+from mirrorq.protocol.shard_names import logical_name, shard_name, shard_of, split_name
+from mirrorq.protocol.validation import declaration_error
+from mirrorq.protocol.views import Member
 
 A, B, C, D = (MemberId(name, number, 1) for number, name in enumerate("abcd", 1))
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.catalog import Catalog
-from mirrorq.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState
-from mirrorq.messages import (
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.proposals import pack
+from mirrorq.cluster.force_boot import EPOCH_STEP, Estate, estate_of
+from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_VOTERS, encode_voters
+from mirrorq.protocol.commands import (
     Bind,
     CatalogCommand,
     DeclareExchange,
     DeclareQueue,
-    MemberId,
     NameCluster,
     RegisterNode,
-    SessionId,
-    StoreId,
-    first_incarnation,
 )
-from mirrorq.proposals import pack
-from mirrorq.raft import KIND_COMMAND, KIND_VOTERS, encode_voters
-from mirrorq.survivor import EPOCH_STEP, Estate, estate_of
+from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState
+from mirrorq.protocol.identities import MemberId, SessionId, StoreId, first_incarnation
 
 A, B, C = (MemberId(name, number, 7) for number, name in enumerate("abc", 1))
 VOTERS = tuple(StoreId(one.node, one.store) for one in (A, B, C))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from mirrorq.catalog import Catalog, decode_command, encode_command
-from mirrorq.messages import (
+from mirrorq.cluster.catalog.commands import decode_command, encode_command
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.protocol.commands import (
     CatalogCommand,
     ChangeView,
     DeclareQueue,
-    Member,
-    MemberId,
     SetPolicy,
     Synchronise,
 )
-from mirrorq.policy import parse, to_text
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.views import Member
 
 A, B, C = (MemberId(name, number, 1) for number, name in enumerate("abc", 1))
 DECLARE = DeclareQueue("orders", True, False, False, "a", None, (A, B, C))

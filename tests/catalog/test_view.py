@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mirrorq.messages import Member, MemberId, View
-from mirrorq.view import (
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.views import (
+    Member,
+    View,
     arrange,
     find,
     find_store,

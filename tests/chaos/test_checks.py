@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq.testing.chaos.checks import STALE_MS, check
-from mirrorq.testing.chaos.history import History, Recorder, body_of, value_of
+from harness.chaos.checks import STALE_MS, check
+from harness.chaos.history import History, Recorder, body_of, value_of
 
 GOOD = """
 a 1 p.1

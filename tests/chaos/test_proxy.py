@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirrorq.testing.chaos.proxy import Proxies
+from harness.chaos.proxy import Proxies
 
 WAIT_S = 60.0
 

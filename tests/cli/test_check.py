@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 import mirrorq
 from mirrorq.cli import main
 from mirrorq.demo.ports import free_ports
-from mirrorq.health import judge
-from mirrorq.status import NodeStatus, QueueStatus
+from mirrorq.monitoring.health import judge
+from mirrorq.monitoring.status import NodeStatus, QueueStatus
 
 from .running import COMMAND_S
 

@@ -12,8 +12,8 @@ import pytest
 from click.shell_completion import BashComplete
 
 import mirrorq
-from mirrorq.attendance import ConsumerStatus
 from mirrorq.cli import main
+from mirrorq.monitoring.presence import ConsumerStatus
 
 from .running import COMMAND_S, Run, run_alone
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mirrorq import Node, NoQuorum, connect, node_calls, watch
+from mirrorq import Node, NoQuorum, connect
 from mirrorq.cli import main
 from mirrorq.dashboard.observer import Observer
 from mirrorq.demo.ports import free_ports
+from mirrorq.node import calls as node_calls
+from mirrorq.node import watch
 
 WAIT_S = 60.0
 LOOKS = (

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from running import NodeProcesses
 
-from mirrorq.client import Client, connect
+from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
-from mirrorq.node import Node
+from mirrorq.node.node import Node
 
 
 @pytest.fixture

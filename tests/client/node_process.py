@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from mirrorq.node import Node
+from mirrorq.node.node import Node
 
 
 def main() -> None:

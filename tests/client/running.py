@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mirrorq.client import Client
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from mirrorq.demo.ports import free_ports
-from mirrorq.queue import MirroredQueue
-from mirrorq.status import QueueStatus
+from mirrorq.monitoring.status import QueueStatus
 
 DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""

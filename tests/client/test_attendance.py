@@ -10,8 +10,8 @@ from running import is_empty, until
 
 from conftest import Connecting
 from mirrorq import Client, Consumer
-from mirrorq.attendance import Attendance, Roll, Seat, Served, join, seat_of, tag_of
-from mirrorq.client_driver import ClientDriver
+from mirrorq.api.message import Message
+from mirrorq.client.driver import ClientDriver
 from mirrorq.errors import (
     ConfigError,
     ConfirmUnknown,
@@ -20,10 +20,10 @@ from mirrorq.errors import (
     ProtocolError,
     ShutDown,
 )
-from mirrorq.expulsions import NAMES_MAX, Expulsions, outcome_of
-from mirrorq.message import Message
-from mirrorq.node import Node
-from mirrorq.notice import Notice
+from mirrorq.monitoring.presence import Attendance, Roll, Seat, Served, join, seat_of, tag_of
+from mirrorq.node.bans import NAMES_MAX, Expulsions, outcome_of
+from mirrorq.node.node import Node
+from mirrorq.protocol.effects import Notice
 
 WAIT_S = 60.0
 

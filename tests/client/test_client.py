@@ -15,7 +15,7 @@ from running import is_empty, until
 
 import mirrorq
 from conftest import Connecting
-from mirrorq.client import Client
+from mirrorq.client.client import Client
 from mirrorq.config import Config
 from mirrorq.errors import (
     AckRefused,
@@ -25,8 +25,8 @@ from mirrorq.errors import (
     QueueNotFound,
     ShutDown,
 )
-from mirrorq.node import Node
-from mirrorq.transport import Transport
+from mirrorq.node.node import Node
+from mirrorq.transport.transport import Transport
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_it_loads_no_store() -> None:
     """A client is light: neither LMDB nor a node's logic is imported for it."""
     nodes = "store node engine driver replica master queue_state courier catalog founding"
     code = (
-        "import sys, mirrorq, mirrorq.client, mirrorq.queue, mirrorq.exchange\n"
+        "import sys, mirrorq, mirrorq.client.client, mirrorq.api.queue, mirrorq.api.exchange\n"
         f"wrong = {{'lmdb', *('mirrorq.' + name for name in {nodes.split()})}}\n"
         "sys.exit(str(sorted(wrong & set(sys.modules))) if wrong & set(sys.modules) else 0)\n"
     )
@@ -275,8 +275,8 @@ def test_the_reason_why_nobody_answers_is_not_waited_for(monkeypatch: pytest.Mon
     """A timeout is what it takes: why an endpoint serves nobody is asked beside the wait, and what
     is not known at its end is left out."""
     slow = Slow()
-    monkeypatch.setattr("mirrorq.client.silence_of", slow)
-    monkeypatch.setattr("mirrorq.refusals.mechanism_of", slow)
+    monkeypatch.setattr("mirrorq.client.client.silence_of", slow)
+    monkeypatch.setattr("mirrorq.client.connect_errors.mechanism_of", slow)
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         endpoint = f"tcp://127.0.0.1:{foreign.getsockname()[1]}"
         with pytest.raises(NoQuorum, match=r"within 0\.3 s.*no answer within 0\.\d s"):

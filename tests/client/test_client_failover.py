@@ -9,9 +9,9 @@ import pytest
 from running import NodeProcesses, Script, in_sync, is_empty, until
 
 from conftest import Connecting
+from mirrorq.api.message import Message
+from mirrorq.api.queue import MirroredQueue
 from mirrorq.errors import AckRefused, NoQuorum
-from mirrorq.message import Message
-from mirrorq.queue import MirroredQueue
 
 COUNT = 20_000
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.client_flow import LOST_WINDOWS, Outflow, Parts, Seat, Window
-from mirrorq.messages import Deliver
+from mirrorq.node.gateway.credit import Seat
+from mirrorq.protocol.sessions import Deliver
+from mirrorq.transport.flow_control import LOST_WINDOWS, Outflow, Parts, Window
 
 
 def test_a_window_opens_as_the_other_side_reads() -> None:

@@ -9,11 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from mirrorq import client_driver, clock
-from mirrorq.client_driver import Call, ClientDriver
-from mirrorq.client_pulse import Pulse
+from mirrorq import clock
+from mirrorq.client import driver as client_driver
+from mirrorq.client.driver import Call, ClientDriver
+from mirrorq.client.keepalive import Pulse
 from mirrorq.config import Config
-from mirrorq.messages import (
+from mirrorq.protocol.clients import (
     ClientAnswer,
     ClientCall,
     ClientHello,
@@ -22,8 +23,8 @@ from mirrorq.messages import (
     ClientPong,
     ClientWelcome,
 )
-from mirrorq.patience import Patience
-from mirrorq.transport import CONTROL, DATA, ClientInbound, LinkUp, ServerMessage
+from mirrorq.transport.inbound import CONTROL, DATA, ClientInbound, LinkUp, ServerMessage
+from mirrorq.transport.patience import Patience
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 CONFIG = Config()

@@ -10,9 +10,9 @@ import pytest
 
 from mirrorq import clock
 from mirrorq.config import Config
-from mirrorq.entry import Entry
-from mirrorq.messages import ClientHello, ClientPing
-from mirrorq.transport import CONTROL, DATA, ClientMessage
+from mirrorq.node.gateway.core import Entry
+from mirrorq.protocol.clients import ClientHello, ClientPing
+from mirrorq.transport.inbound import CONTROL, DATA, ClientMessage
 from mirrorq.wire.messages import WireMessage, encode
 
 CONFIG = Config()

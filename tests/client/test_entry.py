@@ -12,13 +12,10 @@ import pytest
 from running import until
 
 from conftest import Connecting
-from mirrorq import entry, patience
-from mirrorq.client_flow import LOST_WINDOWS
 from mirrorq.config import Config
-from mirrorq.messages import (
-    Attach,
-    Attached,
-    Browse,
+from mirrorq.node.gateway.core import Entry
+from mirrorq.node.node import Node
+from mirrorq.protocol.clients import (
     ClientAnswer,
     ClientBye,
     ClientCall,
@@ -34,24 +31,31 @@ from mirrorq.messages import (
     ClientRefused,
     ClientUnknown,
     ClientWelcome,
+)
+from mirrorq.protocol.control import Hello
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.sessions import (
+    Attach,
+    Attached,
+    Browse,
     Counts,
     Credit,
     Deliver,
     Detached,
-    Hello,
     Inquire,
     OpenProducer,
     Ping,
     Pong,
     ProducerOpened,
     Publish,
-    SessionId,
     SessionReply,
     SessionRequest,
     Subscribe,
 )
-from mirrorq.node import Node
-from mirrorq.transport import CONTROL, ClientSocket, ServerMessage
+from mirrorq.transport import patience
+from mirrorq.transport.client import ClientSocket
+from mirrorq.transport.flow_control import LOST_WINDOWS
+from mirrorq.transport.inbound import CONTROL, ServerMessage
 from mirrorq.wire import frames
 from mirrorq.wire.messages import WireMessage, decode, encode
 
@@ -134,7 +138,7 @@ def raw(node: Node) -> Iterator[RawClient]:
 
 def clients_of(node: Node) -> int:
     side = node._driver.entry
-    assert isinstance(side, entry.Entry)
+    assert isinstance(side, Entry)
     return side.client_count
 
 
@@ -179,7 +183,7 @@ def test_signs_of_life(usual: Node, connecting: Connecting) -> None:
     client = connecting(node.listening, config=config)
     orders = client.queue("orders")
     side = node._driver.entry
-    assert isinstance(side, entry.Entry)
+    assert isinstance(side, Entry)
     node._driver.call(lambda: [side._end(each, "test") for each in list(side._clients.values())])
     until(lambda: clients_of(node) == 1 and client.entry_node)
     assert orders.put(b"one").result(10) == 1
@@ -195,7 +199,7 @@ def test_a_node_with_many_clients_hears_less_of_each(
     clients = [connecting(node.listening) for _ in range(3)]
     until(lambda: all(client._driver._pulse.patience >= 300 for client in clients))
     side = node._driver.entry
-    assert isinstance(side, entry.Entry)
+    assert isinstance(side, Entry)
     assert all(side._silence.patience_of(each) >= 300 for each in list(side._clients))
     pulse = clients[0]._driver._pulse
     assert pulse.pause_ms >= 3 * pulse._ping_ms
@@ -290,7 +294,7 @@ def test_more_clients_than_there_is_room_for(
     node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One more client is refused by name; the others go on."""
-    monkeypatch.setattr("mirrorq.entry.core.CLIENTS_MAX", 1)
+    monkeypatch.setattr("mirrorq.node.gateway.core.CLIENTS_MAX", 1)
     raw.hello()
     other = RawClient(node.listening)
     other.say(ClientHello(1, "other"))
@@ -303,8 +307,8 @@ def test_more_sessions_and_calls_than_there_is_room_for(
     node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session or call too many is answered as such."""
-    monkeypatch.setattr("mirrorq.entry.sessions.SESSIONS_MAX", 1)
-    monkeypatch.setattr("mirrorq.entry.calls.CALLS_MAX", 0)
+    monkeypatch.setattr("mirrorq.node.gateway.sessions.SESSIONS_MAX", 1)
+    monkeypatch.setattr("mirrorq.node.gateway.calls.CALLS_MAX", 0)
     raw.hello().say(ClientOpen(1, 1))
     raw.say(ClientOpen(2, 1))
     closed = raw.hear(ClientClosed)
@@ -450,7 +454,7 @@ def test_signs_of_life_have_a_connection_of_their_own(node: Node, raw: RawClient
     sent = sum(sum(map(len, encode(message))) for message in (ClientOpen(7, 1), ClientPing()))
     assert found[0].received == sent
     side = node._driver.entry
-    assert isinstance(side, entry.Entry)
+    assert isinstance(side, Entry)
     assert [[one.number for one in client.sessions] for client in side._clients.values()] == [[7]]
 
 
@@ -458,7 +462,7 @@ def test_credit_of_no_consumer_and_of_too_many(
     node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither costs the entry node anything."""
-    monkeypatch.setattr("mirrorq.entry.sessions.SEATS_MAX", 2)
+    monkeypatch.setattr("mirrorq.node.gateway.sessions.SEATS_MAX", 2)
     node.queue("orders")
     raw.hello().say(ClientOpen(7, 1))
     raw.hear(ClientMaster)
@@ -469,7 +473,7 @@ def test_credit_of_no_consumer_and_of_too_many(
         raw.say(request(Credit(number * 1000, 5), number=number))
     raw.ping()
     side = node._driver.entry
-    assert isinstance(side, entry.Entry)
+    assert isinstance(side, Entry)
     (client,) = side._clients.values()
     (session,) = client.sessions
     assert list(session.seats) == [2, 3]

@@ -9,11 +9,11 @@ import pytest
 from running import NodeProcesses, in_sync, until
 
 from conftest import Connecting
-from mirrorq.client import Client
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from mirrorq.errors import QueueDown, ShutDown
-from mirrorq.node import Node
-from mirrorq.queue import MirroredQueue
-from mirrorq.status import QueueStatus
+from mirrorq.monitoring.status import QueueStatus
+from mirrorq.node.node import Node
 
 
 @pytest.fixture(params=["node", "client"])
@@ -95,7 +95,7 @@ def test_more_holes_than_one_answer_names(
     orders: MirroredQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer is bounded in ranges, what is read is not."""
-    monkeypatch.setattr("mirrorq.copy_reader.RANGES_MAX", 3)
+    monkeypatch.setattr("mirrorq.node.copy_reader.RANGES_MAX", 3)
     orders.put_many([b"%d" % number for number in range(20)]).result(60)
     taken: list[int] = []
     while len(taken) < 20:

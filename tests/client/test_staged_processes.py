@@ -13,7 +13,7 @@ from running import NodeProcesses, Script, in_sync, is_empty, until
 
 from conftest import Connecting
 from mirrorq import AckRefused
-from mirrorq.staged import Committed, StagedPart
+from mirrorq.api.staged import Committed, StagedPart
 
 COUNT = 30_000
 """Rows of a task: three chunks and more."""

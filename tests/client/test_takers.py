@@ -9,13 +9,13 @@ import pytest
 from running import NodeProcesses, in_sync, until
 
 from conftest import Connecting
-from mirrorq.client import Client
+from mirrorq.api.leases import Taker
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, Empty, NoQuorum, PreconditionFailed
-from mirrorq.messages import HandOut
-from mirrorq.node import Node
-from mirrorq.queue import MirroredQueue
-from mirrorq.takers import Taker
+from mirrorq.node.node import Node
+from mirrorq.protocol.sessions import HandOut
 
 
 @pytest.fixture(params=["node", "client"])

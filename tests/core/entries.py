@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirrorq.messages import Entry, MemberId, Payload, RingMessage, View
-from mirrorq.ring import Ring
-from mirrorq.testing.explore_codec import ModelCodec
-from mirrorq.view import make_view
+from harness.explore_codec import ModelCodec
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.ops import Entry, Payload
+from mirrorq.protocol.ring import RingMessage
+from mirrorq.protocol.views import View, make_view
+from mirrorq.replication.ring import Ring
 
 QUEUE = 1
 PRODUCER = 9

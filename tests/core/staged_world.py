@@ -7,20 +7,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from mirrorq.messages import FLAG_STAGED, FLAG_STEP, AckOp, Entry, PromotedOp, Range
-from mirrorq.messages.staged import (
-    DONE,
-    AbortOp,
-    AskOp,
-    CommitOp,
-    Errand,
-    SealOp,
-    Stage,
-    Winner,
-)
-from mirrorq.queue_state import QueueState
-from mirrorq.ranges import RangeSet
-from mirrorq.staging import Staging
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP, AckOp, Entry, PromotedOp
+from mirrorq.protocol.staged import DONE, AbortOp, AskOp, CommitOp, Errand, SealOp, Stage, Winner
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.state.staging import Staging
 from mirrorq.wire import frames
 from mirrorq.wire.ops import FrameCodec, encode_staged
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from mirrorq.asks import ASK_AGAIN_MS, RETRY_MS, Asks
-from mirrorq.messages import ChangeView, DeleteQueue, Member, MemberId, NoteOutbox
+from mirrorq.engine.catalog_requests import ASK_AGAIN_MS, RETRY_MS, Asks
+from mirrorq.protocol.commands import ChangeView, DeleteQueue, NoteOutbox
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.views import Member
 
 A, B = (Member(MemberId(name, 1, 1), True) for name in "ab")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.claims import Claims
+from mirrorq.replication.master.attachments import Claims
 
 
 def test_an_id_is_its_openers() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.columns import Column, Sizes, equal_size, sizes_of
-from mirrorq.ranges import RangeSet
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.run_length import Column, Sizes, equal_size, sizes_of
 
 ACTIONS = st.lists(
     st.one_of(

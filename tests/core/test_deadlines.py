@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.deadlines import FOREVER_MS, Deadlines
+from mirrorq.containers.timers import FOREVER_MS, Deadlines
 
 CHANGES = st.lists(
     st.tuples(st.integers(0, 5), st.none() | st.integers(0, 50), st.integers(0, 3)), max_size=60

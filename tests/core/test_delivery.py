@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mirrorq.columns import Sizes
-from mirrorq.delivery import BACK_COUNT, ConsumerSeat, Delivery
-from mirrorq.messages import AckOp, HandOut, HorizonOp, PromotedOp, ReturnOp, SessionId
-from mirrorq.queue_state import QueueState
+from mirrorq.containers.run_length import Sizes
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import AckOp, HorizonOp, PromotedOp, ReturnOp
+from mirrorq.protocol.sessions import HandOut
+from mirrorq.replication.master.delivery import BACK_COUNT, ConsumerSeat, Delivery
+from mirrorq.replication.state.queue_state import QueueState
 
 from .entries import op, publish
 

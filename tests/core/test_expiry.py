@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorq.expiry import Expiry
-from mirrorq.messages import (
+from mirrorq.protocol.sessions import (
     Credit,
     Deliver,
     HandOut,
@@ -19,7 +18,8 @@ from mirrorq.messages import (
     Subscribe,
     Unsubscribe,
 )
-from mirrorq.queue_state import QueueState
+from mirrorq.replication.master.expiry import Expiry
+from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.wire import frames
 from mirrorq.wire.ops import FrameCodec

@@ -9,27 +9,14 @@ from attrs import define
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorq.delivery import ConsumerSeat, Delivery
-from mirrorq.lanes import Horizons, Lane, ReadyLanes
-from mirrorq.messages import (
-    AckOp,
-    Credit,
-    HandOut,
-    HorizonOp,
-    HorizonsOp,
-    LaneOp,
-    PromotedOp,
-    Purge,
-    Purged,
-    Recalled,
-    ReturnOp,
-    SessionId,
-    Settle,
-    Subscribe,
-)
-from mirrorq.queue_state import QueueState, Run
-from mirrorq.ranges import RangeSet
-from mirrorq.replica import Tick
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import AckOp, HorizonOp, HorizonsOp, LaneOp, PromotedOp, ReturnOp
+from mirrorq.protocol.sessions import Credit, HandOut, Purge, Purged, Recalled, Settle, Subscribe
+from mirrorq.replication.events import Tick
+from mirrorq.replication.master.delivery import ConsumerSeat, Delivery
+from mirrorq.replication.state.priorities import Horizons, Lane, ReadyLanes
+from mirrorq.replication.state.queue_state import QueueState, Run
 
 from .entries import op, publish
 from .test_master import ONE, Queue

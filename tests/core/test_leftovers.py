@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.leftovers import AT_ONCE, Leftovers
+from mirrorq.engine.orphaned_copies import AT_ONCE, Leftovers
 
 WAIT_MS = 5000
 

@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorq.limits import NO_LIMIT, Depth, InLog, Limit, judge, limit_of
-from mirrorq.messages import (
-    Confirmed,
-    Flow,
-    HandOut,
-    Publish,
-    Refused,
-    Settle,
-)
-from mirrorq.policy import Definition
-from mirrorq.replica import Defined
+from mirrorq.protocol.policy import Definition
+from mirrorq.protocol.sessions import Confirmed, Flow, HandOut, Publish, Refused, Settle
+from mirrorq.replication.events import Defined
+from mirrorq.replication.master.limits import NO_LIMIT, Depth, InLog, Limit, judge, limit_of
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.wire import frames
 from mirrorq.wire.ops import FrameCodec

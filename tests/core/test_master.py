@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mirrorq.codec import OpCodec
 from mirrorq.config import Config
-from mirrorq.courier import OutboxLoad, Targets
-from mirrorq.effects import Persisted, QueueImage
-from mirrorq.master import Lease
-from mirrorq.messages import (
-    AckOp,
+from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.effects import OutboxLoad, Persisted, QueueImage
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import AckOp, RefusalOp
+from mirrorq.protocol.sessions import (
     Attach,
     Attached,
     Confirmed,
@@ -33,25 +32,19 @@ from mirrorq.messages import (
     Purged,
     Recall,
     Recalled,
-    RefusalOp,
     Refused,
     Reply,
     Request,
     ResendNumber,
-    SessionId,
     SessionRequest,
     Settle,
     Settled,
     Subscribe,
 )
-from mirrorq.replica import (
-    LeaseChanged,
-    Replica,
-    Requested,
-    SessionGone,
-    Tick,
-    ViewInstalled,
-)
+from mirrorq.replication.events import LeaseChanged, Requested, SessionGone, Tick, ViewInstalled
+from mirrorq.replication.master.courier import Targets
+from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.replica import Replica
 from mirrorq.testing.disk import QueueFiles
 
 from .entries import CODEC, QUEUE, A, view

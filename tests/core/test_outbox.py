@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mirrorq.outbox import Outbox, Parcel, producer_of
-from mirrorq.queue_state import QueueState
+from mirrorq.protocol.effects import Parcel
+from mirrorq.replication.state.outbox import Outbox, producer_of
+from mirrorq.replication.state.queue_state import QueueState
 
 
 def full() -> Outbox:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.messages import ConsumerRefused, Settle, Subscribe, Unsubscribe
-from mirrorq.pace import pace_of
-from mirrorq.policy import Definition
+from mirrorq.protocol.policy import Definition
+from mirrorq.protocol.sessions import ConsumerRefused, Settle, Subscribe, Unsubscribe
+from mirrorq.replication.master.rate_limit import pace_of
 
 from .test_expiry import Timed
 from .test_master import TWO

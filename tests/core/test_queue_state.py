@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mirrorq.messages import (
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.protocol.ops import (
     FLAG_TRANSIENT,
     AckOp,
     Entry,
@@ -18,8 +19,8 @@ from mirrorq.messages import (
     RefusalOp,
     ReturnOp,
 )
-from mirrorq.queue_state import HISTORY_COUNT, LOST, REFUSED, Producer, QueueState, extend_history
-from mirrorq.ranges import RangeSet
+from mirrorq.replication.history import HISTORY_COUNT, extend_history
+from mirrorq.replication.state.queue_state import LOST, REFUSED, Producer, QueueState
 
 from .entries import PRODUCER, op, publish
 

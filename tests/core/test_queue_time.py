@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.queue_time import DRIFT, FADE, KEPT_US, QueueTime
-from mirrorq.steady_time import SLEW, SteadyTime
+from mirrorq.node.steady_time import SLEW, SteadyTime
+from mirrorq.replication.queue_time import DRIFT, FADE, KEPT_US, QueueTime
 
 S = 1_000_000
 HOUR = 3600 * S

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.ranges import RangeSet
+from mirrorq.containers.ranges import RangeSet
 
 SMALL = st.integers(0, 40)
 CHANGES = st.lists(st.tuples(st.booleans(), SMALL, st.integers(0, 8)), max_size=30)

@@ -7,21 +7,22 @@ from typing import Literal
 import pytest
 from msgspec.structs import replace
 
-from mirrorq.effects import QueueWrite
-from mirrorq.messages import (
+from mirrorq.protocol.effects import QueueWrite
+from mirrorq.protocol.ops import HorizonOp
+from mirrorq.protocol.ring import (
     Data,
     History,
     HistoryRequest,
-    HorizonOp,
     JoinerDurable,
     Mark,
     Repaired,
     ResendFrom,
     TooOld,
-    View,
     Watermark,
 )
-from mirrorq.ring import BEHIND_BYTES_MAX, Ring, common_lsn, cut_history
+from mirrorq.protocol.views import View
+from mirrorq.replication.history import common_lsn, cut_history
+from mirrorq.replication.ring import BEHIND_BYTES_MAX, Ring
 from mirrorq.testing.disk import QueueFiles
 
 from .entries import QUEUE, A, B, C, op, persist, publish, ring_of, sent, view

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.messages import (
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.sessions import (
     Attached,
     Browse,
     Credit,
@@ -12,12 +13,11 @@ from mirrorq.messages import (
     Detached,
     HandOut,
     Request,
-    SessionId,
     Settle,
     Settled,
     Subscribe,
 )
-from mirrorq.replica import SessionGone
+from mirrorq.replication.events import SessionGone
 
 from .test_master import ONE, Queue
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.spans import CLEAR_COUNT, Places, Spans
-from mirrorq.timetable import Timetable
+from mirrorq.containers.range_map import CLEAR_COUNT, Places, Spans
+from mirrorq.containers.time_buckets import Timetable
 
 STEPS = st.lists(
     st.tuples(st.booleans(), st.integers(1, 60), st.integers(0, 6), st.integers(-5, 5)),

@@ -10,7 +10,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorq.messages.staged import (
+from mirrorq.protocol.staged import (
     DONE,
     FENCED,
     SEALED,
@@ -22,9 +22,9 @@ from mirrorq.messages.staged import (
     Stage,
     Winner,
 )
-from mirrorq.outbox import Outbox
-from mirrorq.queue_state import QueueState
-from mirrorq.staging import Outcome, Staging
+from mirrorq.replication.state.outbox import Outbox
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.state.staging import Outcome, Staging
 
 from .staged_world import Interleaving, TwoQueues, World
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from mirrorq.api.leases import Taker
 from mirrorq.config import Config
-from mirrorq.messages import HandOut, SessionId
-from mirrorq.session import Session
-from mirrorq.takers import Taker
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.sessions import HandOut
+from mirrorq.session.machine import Session
 
 
 def test_what_is_taken_again_while_a_lease_still_takes_has_its_new_name_alone() -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from mirrorq.effects import ReplicaEffects
-from mirrorq.messages import (
-    AckOp,
-    Entry,
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.protocol.effects import ReplicaEffects
+from mirrorq.protocol.ops import AckOp, Entry
+from mirrorq.protocol.ring import (
     FetchFrames,
     FrameChunk,
     RingMessage,
     TransferRequest,
     TransferState,
 )
-from mirrorq.queue_state import QueueState
-from mirrorq.ranges import RangeSet
-from mirrorq.transfer import (
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.transfer import (
     AGAIN_MS,
     ANSWER_FACTOR,
     FETCH_RETRY_MS,

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from mirrorq.messages import (
-    Credit,
-    DeleteQueue,
-    NoteConsumers,
-    Subscribe,
-    Unsubscribe,
-)
-from mirrorq.replica import Declared, SessionGone
-from mirrorq.vacancy import Vacancy
+from mirrorq.protocol.commands import DeleteQueue, NoteConsumers
+from mirrorq.protocol.sessions import Credit, Subscribe, Unsubscribe
+from mirrorq.replication.events import Declared, SessionGone
+from mirrorq.replication.master.auto_delete import Vacancy
 
 from .entries import QUEUE
 from .test_master import NOW_MS, ONE, TWO, Queue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrorq.dashboard.history import CHANGES_MAX, POINTS_MAX, QUEUES_MAX, History
-from mirrorq.status import QueueStatus
+from mirrorq.monitoring.status import QueueStatus
 
 
 def queue(name: str = "orders", master: str | None = "a", **more: object) -> QueueStatus:

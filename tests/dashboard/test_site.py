@@ -18,9 +18,9 @@ import pytest
 
 import mirrorq.dashboard
 from mirrorq import ConfigError, Node
+from mirrorq.api.queue import MirroredQueue
 from mirrorq.dashboard import Dashboard
 from mirrorq.demo.ports import free_ports
-from mirrorq.queue import MirroredQueue
 
 DEADLINE_S = 60.0
 KEY = "0123456789abcdef"

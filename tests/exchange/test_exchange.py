@@ -20,8 +20,8 @@ from mirrorq import (
     ShutDown,
     connect,
 )
+from mirrorq.api.exchange import Exchange
 from mirrorq.demo.ports import free_ports
-from mirrorq.exchange import Exchange
 from processes.cluster import until
 
 DEADLINE_S = 60

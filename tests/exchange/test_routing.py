@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.catalog import Catalog, decode_command, encode_command
+from mirrorq.cluster.catalog.commands import decode_command, encode_command
+from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.errors import ConfigError
-from mirrorq.messages import (
+from mirrorq.protocol.commands import (
     Bind,
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
     DeleteQueue,
-    MemberId,
     Unbind,
 )
-from mirrorq.routing import Binding, ExchangeRecord, Routes, arguments_text, topic_matches
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.routing import Binding, ExchangeRecord, Routes, arguments_text, topic_matches
 
 WORDS = st.lists(st.sampled_from(["a", "b", "", "usd"]), min_size=1, max_size=6)
 PARTS = st.lists(st.sampled_from(["a", "b", "", "usd", "*", "#"]), min_size=1, max_size=6)

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 
 from attrs import define
 
-from mirrorq.config import Config
-from mirrorq.founding import (
+from mirrorq.cluster.bootstrap import (
     Founding,
     FoundingEvent,
     FoundingReceived,
     FoundingTick,
     PeerHello,
 )
-from mirrorq.messages import StoreId
+from mirrorq.config import Config
+from mirrorq.protocol.identities import StoreId
 
 CONFIG = Config()
 Message = tuple[StoreId, StoreId, FoundingEvent]

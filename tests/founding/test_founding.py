@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.config import Config
-from mirrorq.founding import (
+from mirrorq.cluster.bootstrap import (
     AdmissionRequest,
     Founded,
     Founding,
@@ -15,7 +14,8 @@ from mirrorq.founding import (
     FoundingTick,
     PeerHello,
 )
-from mirrorq.messages import StoreId
+from mirrorq.config import Config
+from mirrorq.protocol.identities import StoreId
 
 A, B, C = (StoreId(name, 1) for name in "abc")
 B2 = StoreId("b", 2)

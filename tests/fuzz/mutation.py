@@ -11,7 +11,19 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mirrorq import messages as m
+from mirrorq.containers.ranges import Range
+from mirrorq.protocol.ops import (
+    AckOp,
+    Entry,
+    HorizonOp,
+    OpKind,
+    Payload,
+    ProducerOp,
+    PromotedOp,
+    PurgeOp,
+    RefusalOp,
+    ReturnOp,
+)
 from mirrorq.wire.frames import crc32c, pack_op, pack_publish
 from mirrorq.wire.ops import encode_payload, make_entry
 
@@ -47,7 +59,7 @@ def some_bytes(chance: Random) -> bytes:
     return chance.randbytes(chance.choice((0, 1, 3, 16, 100)))
 
 
-def ranges(chance: Random) -> tuple[m.Range, ...]:
+def ranges(chance: Random) -> tuple[Range, ...]:
     found = []
     for _ in range(chance.randint(0, 3)):
         first = max(1, number(chance))
@@ -55,16 +67,16 @@ def ranges(chance: Random) -> tuple[m.Range, ...]:
     return tuple(found)
 
 
-def op(chance: Random) -> m.Payload:
+def op(chance: Random) -> Payload:
     """Any op that is no publish."""
-    kinds: tuple[m.Payload, ...] = (
-        m.AckOp(ranges(chance)),
-        m.ReturnOp(ranges(chance)),
-        m.PurgeOp(ranges(chance)),
-        m.HorizonOp(number(chance)),
-        m.PromotedOp(chance.choice(("clean", "unclean", "cold"))),
-        m.RefusalOp(text(chance)),
-        m.ProducerOp(text(chance), tuple(number(chance) for _ in range(chance.randint(0, 2)))),
+    kinds: tuple[Payload, ...] = (
+        AckOp(ranges(chance)),
+        ReturnOp(ranges(chance)),
+        PurgeOp(ranges(chance)),
+        HorizonOp(number(chance)),
+        PromotedOp(chance.choice(("clean", "unclean", "cold"))),
+        RefusalOp(text(chance)),
+        ProducerOp(text(chance), tuple(number(chance) for _ in range(chance.randint(0, 2)))),
     )
     return chance.choice(kinds)
 
@@ -83,7 +95,7 @@ def frame(chance: Random) -> bytes:
         properties = [some_bytes(chance) for _ in bodies] if chance.random() < 0.3 else None
         return pack_publish(bodies, properties, flags=chance.choice((0, 2)), **named)
     payload = op(chance)
-    kind = m.OpKind[_KIND_OF[type(payload)]]
+    kind = OpKind[_KIND_OF[type(payload)]]
     place = {name: min(number(chance), most) for name in ("queue_id", "epoch", "lsn")}
     return pack_op(
         kind, encode_payload(payload), count=chance.choice((1, 1, 2, 2**31)), **place, **named
@@ -91,13 +103,13 @@ def frame(chance: Random) -> bytes:
 
 
 _KIND_OF = {
-    m.AckOp: "ACK",
-    m.ReturnOp: "RETURN",
-    m.PurgeOp: "PURGE",
-    m.HorizonOp: "HORIZON",
-    m.PromotedOp: "PROMOTED",
-    m.RefusalOp: "REFUSAL",
-    m.ProducerOp: "PRODUCER",
+    AckOp: "ACK",
+    ReturnOp: "RETURN",
+    PurgeOp: "PURGE",
+    HorizonOp: "HORIZON",
+    PromotedOp: "PROMOTED",
+    RefusalOp: "REFUSAL",
+    ProducerOp: "PRODUCER",
 }
 
 
@@ -126,7 +138,7 @@ def value(chance: Random, hint: Any) -> Any:
         return frame(chance) if chance.random() < 0.3 else some_bytes(chance)
     if hint is type(None):
         return None
-    if hint is m.Entry:
+    if hint is Entry:
         return make_entry(frame(chance))
     if get_origin(hint) is tuple:
         items = get_args(hint)
@@ -145,7 +157,7 @@ def spoiled(chance: Random, given: Any, hint: Any) -> Any:
     if hint is int:
         near = given + chance.choice((-2, -1, 1, 2, 100, 2**20, 2**40))
         return min(max(near, 0), 2**63 - 1) if chance.random() < 0.6 else number(chance)
-    if isinstance(given, m.Entry):
+    if isinstance(given, Entry):
         return _spoiled_entry(chance, given)
     if isinstance(given, bytes) and hint is bytes and chance.random() < 0.9:
         return spoiled_content(chance, given)
@@ -183,7 +195,7 @@ def _spoiled_tuple(chance: Random, given: tuple[Any, ...], items: tuple[Any, ...
     return tuple(values)
 
 
-def _spoiled_entry(chance: Random, given: m.Entry) -> m.Entry:
+def _spoiled_entry(chance: Random, given: Entry) -> Entry:
     """Another number in the header, another payload: sealed, so that it is believed."""
     changed = bytearray(given.frame)
     at = chance.choice((6, 8, 16, 24, 32, 40, 48, 56, 64, 72))

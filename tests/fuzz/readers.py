@@ -16,29 +16,27 @@ from typing import Any
 import msgspec
 from attrs import frozen
 
-from mirrorq import catalog, policy
-from mirrorq.effects import RaftSnapshot, RaftState
+from mirrorq.api.message import Chunk, Message
+from mirrorq.cluster.catalog.commands import decode_command, encode_command
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.raft import messages as raft
+from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import ConfigError, PolicyError, ProtocolError
-from mirrorq.message import Chunk, Message, pack_properties
-from mirrorq.messages import (
-    CatalogCommand,
-    DeclareQueue,
-    HandOut,
-    MemberId,
-    OpKind,
-    SetPolicy,
-    StoreId,
-)
-from mirrorq.queue_state import QueueState
-from mirrorq.raft import messages as raft
-from mirrorq.ranges import RangeSet
-from mirrorq.status import NodeStatus, QueueStatus
+from mirrorq.monitoring.status import NodeStatus, QueueStatus
+from mirrorq.protocol import policy
+from mirrorq.protocol.commands import CatalogCommand, DeclareQueue, SetPolicy
+from mirrorq.protocol.effects import RaftSnapshot, RaftState
+from mirrorq.protocol.identities import MemberId, StoreId
+from mirrorq.protocol.ops import OpKind
+from mirrorq.protocol.sessions import HandOut
+from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.store import queue_log, raft_log, records, runs
 from mirrorq.store.records import Damaged
 from mirrorq.transport import packing
 from mirrorq.transport.endpoint import parse_endpoint
 from mirrorq.transport.transport import _parse_routing_id
 from mirrorq.wire import frames, messages, ops
+from mirrorq.wire.properties import pack_properties
 
 from .mutation import (
     frame,
@@ -230,17 +228,17 @@ def read_voters(chance: Random) -> None:
 
 def read_command(chance: Random) -> None:
     """A command of the log, and what the catalog makes of it."""
-    data = spoiled_packed(chance, catalog.encode_command(value(chance, CatalogCommand)))
-    command = expecting(ProtocolError, lambda: catalog.decode_command(data))
+    data = spoiled_packed(chance, encode_command(value(chance, CatalogCommand)))
+    command = expecting(ProtocolError, lambda: decode_command(data))
     if command is not None:
-        made = catalog.Catalog()
+        made = Catalog()
         made.apply(1, command)
         made.snapshot()
 
 
 def read_catalog(chance: Random) -> None:
     """A snapshot: what is restored can be asked, changed and written again."""
-    made = catalog.Catalog()
+    made = Catalog()
     members = (MemberId("a", 5, 1), MemberId("b", 6, 1))
     for index, name in enumerate(("orders", text(chance) or "x"), 1):
         made.apply(index, DeclareQueue(name, True, False, False, "a", None, members))
@@ -248,7 +246,7 @@ def read_catalog(chance: Random) -> None:
     for index in range(4, 8):
         made.apply(index, value(chance, CatalogCommand))
     data = spoiled_packed(chance, made.snapshot())
-    restored = expecting(ProtocolError, lambda: catalog.Catalog.restore(data))
+    restored = expecting(ProtocolError, lambda: Catalog.restore(data))
     if restored is not None:
         for queue in restored.queues():
             assert queue.view.members[0].id.node is not None

@@ -8,16 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirrorq import policy
-from mirrorq.catalog import Catalog, decode_command, encode_command
+from mirrorq.api.message import Chunk, Message
+from mirrorq.cluster.catalog.commands import decode_command, encode_command
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.raft.core import Raft
+from mirrorq.cluster.raft.messages import Received
 from mirrorq.config import Config
-from mirrorq.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState
+from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import PolicyError, ProtocolError
-from mirrorq.message import Chunk, Message
-from mirrorq.messages import DeclareQueue, HandOut, MemberId, RemoveNode, StoreId
-from mirrorq.queue_state import QueueState
-from mirrorq.raft import AppendRequest, Raft, Received
-from mirrorq.ranges import RangeSet
+from mirrorq.protocol import policy
+from mirrorq.protocol.commands import DeclareQueue, RemoveNode
+from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState
+from mirrorq.protocol.identities import MemberId, StoreId
+from mirrorq.protocol.raft import AppendRequest
+from mirrorq.protocol.sessions import HandOut
+from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.store.records import Damaged, decoded, seal
 from mirrorq.wire.frames import pack_publish
 

@@ -22,28 +22,29 @@ from typing import Any
 from unittest import mock
 
 from mirrorq import clock
-from mirrorq import messages as m
-from mirrorq.client import Client
+from mirrorq.api.host import Declared
+from mirrorq.api.message import Message
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.api.receiver import Demand
+from mirrorq.client.client import Client
 from mirrorq.config import Config
-from mirrorq.driver import Driver
-from mirrorq.engine_events import Ask
+from mirrorq.engine.events import Ask
 from mirrorq.errors import MirrorQError, ProtocolError, StoreCorrupt
-from mirrorq.host import Declared
-from mirrorq.message import Message
-from mirrorq.node import Node
-from mirrorq.queue import MirroredQueue
-from mirrorq.raft.messages import AppendRequest, InstallSnapshot
-from mirrorq.receiver import Demand
-from mirrorq.transport import (
+from mirrorq.node.driver import Driver
+from mirrorq.node.node import Node
+from mirrorq.protocol.commands import DeclareQueue
+from mirrorq.protocol.raft import AppendRequest, InstallSnapshot
+from mirrorq.protocol.ring import Data, PackedChunk, TransferState
+from mirrorq.transport.inbound import (
     DATA,
     ClientMessage,
     LinkDown,
     LinkUp,
     PeerMessage,
+    ProbeResult,
     SendLost,
     ServerMessage,
 )
-from mirrorq.transport.inbound import ProbeResult
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 from .mutation import spoiled, value
@@ -58,7 +59,7 @@ EPISODE_INPUTS = 150
 RESTART_CHANCE = 0.02
 """Of each round, that the third node starts anew."""
 KEPT = 200
-RICH = (m.Data, m.TransferState, m.PackedChunk, AppendRequest, InstallSnapshot)
+RICH = (Data, TransferState, PackedChunk, AppendRequest, InstallSnapshot)
 """Messages with much in them, and rare: spoiled more often than others."""
 CONFIG = Config(
     heartbeat_ms=100,
@@ -278,11 +279,11 @@ class World:
             return _ClientLine(board)
 
         with (
-            mock.patch("mirrorq.node.Transport", line),
-            mock.patch("mirrorq.client_driver.ClientSocket", client_line),
-            mock.patch("mirrorq.driver.threading.Thread", _Thread),
+            mock.patch("mirrorq.node.node.Transport", line),
+            mock.patch("mirrorq.client.driver.ClientSocket", client_line),
+            mock.patch("mirrorq.node.driver.threading.Thread", _Thread),
             mock.patch("mirrorq.store.node_store.secrets.randbelow", chance.randrange),
-            mock.patch("mirrorq.node.secrets.randbits", chance.getrandbits),
+            mock.patch("mirrorq.node.node.secrets.randbits", chance.getrandbits),
             # Snapshots of the catalog are to be sent, too.
             mock.patch("mirrorq.engine.follower.COMPACT_ENTRIES", 3),
             mock.patch.object(clock, "now_ms", self._now_ms),
@@ -306,7 +307,7 @@ class World:
         """Found the cluster, make the queue, open handles on two nodes and the client."""
         self._until(lambda: all(node._overview.is_ready for node in self.nodes))
         driver = self.nodes[0]._driver
-        driver.post(Ask(1 << 40, m.DeclareQueue(QUEUE, True, False, False, "a", None, ())))
+        driver.post(Ask(1 << 40, DeclareQueue(QUEUE, True, False, False, "a", None, ())))
         self._until(lambda: all(node._driver.engine.replicas for node in self.nodes))
         for host in (self.nodes[0], self.nodes[1], self.client):
             handle = MirroredQueue._attach(host, Declared(1), QUEUE)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from core.entries import CODEC
 from core.test_master import Queue
-from mirrorq.courier import OutboxLoaded, courier_number
-from mirrorq.messages import (
+from mirrorq.protocol.effects import OutboxLoaded
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.sessions import (
     Attach,
     Attached,
     Confirmed,
@@ -15,18 +16,18 @@ from mirrorq.messages import (
     Deliver,
     Detach,
     HandOut,
+    OpenProducer,
     ProducerOpened,
     Publish,
     Reply,
     Request,
-    SessionId,
     SessionReply,
     Settle,
     Subscribe,
 )
-from mirrorq.messages.sessions import OpenProducer
-from mirrorq.outbox import producer_of
-from mirrorq.replica import CourierReplied, Declared, NeighboursChanged
+from mirrorq.replication.events import CourierReplied, Declared, NeighboursChanged
+from mirrorq.replication.master.courier import courier_number
+from mirrorq.replication.state.outbox import producer_of
 
 from .instructions import Work, work_of
 

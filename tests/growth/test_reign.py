@@ -13,19 +13,19 @@ import pytest
 from core.entries import CODEC
 from core.test_master import ONE, Queue
 from mirrorq.config import Config
-from mirrorq.courier import IDLE_MS, courier_number
-from mirrorq.messages import (
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.sessions import (
     Attached,
     Detach,
     Ping,
     Pong,
     ProducerUnknown,
     Publish,
-    SessionId,
     Subscribe,
 )
-from mirrorq.outbox import producer_of
-from mirrorq.replica import Tick
+from mirrorq.replication.events import Tick
+from mirrorq.replication.master.courier import IDLE_MS, courier_number
+from mirrorq.replication.state.outbox import producer_of
 
 from .reign import Past, work_after
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import mirrorq
-from mirrorq.driver import WAITING_SENDS_MAX
 from mirrorq.errors import StoreFull
+from mirrorq.node.driver import WAITING_SENDS_MAX
 
 WAIT_S = 60
 ROUNDS = 3000

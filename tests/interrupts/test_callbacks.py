@@ -11,7 +11,7 @@ import pytest
 from tests.queue.fake_host import wait_until
 
 from mirrorq import Confirmation, Consumer, Message, Node
-from mirrorq.notice import Notice
+from mirrorq.protocol.effects import Notice
 
 PATIENCE_S = 20.0
 RAISED = [SystemExit, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit]

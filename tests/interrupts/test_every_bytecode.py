@@ -14,16 +14,8 @@ import pytest
 from tests.interrupts.opcodes import run_interrupted
 from tests.queue.fake_host import wait_until
 
-from mirrorq import (
-    AckRefused,
-    Confirmation,
-    Message,
-    MirroredQueue,
-    Node,
-    Settlement,
-    connect,
-)
-from mirrorq.client import Client
+from mirrorq import AckRefused, Confirmation, Message, MirroredQueue, Node, Settlement, connect
+from mirrorq.client.client import Client
 
 PATIENCE_S = 20.0
 BYTECODES_MAX = 100_000

@@ -19,15 +19,23 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
 from mirrorq import Node, connect
-from mirrorq.alarms import ADVICE, COPY_MS, DAMAGE_WELL_MS, GIB, QUIET_MS, Alarms, Measures
 from mirrorq.cli import main
 from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
-from mirrorq.effects import RaftSnapshot
-from mirrorq.messages import TransferState
 from mirrorq.metrics import Collector
-from mirrorq.raft.messages import InstallSnapshot
-from mirrorq.watch import Watch
+from mirrorq.monitoring.alarms import (
+    ADVICE,
+    COPY_MS,
+    DAMAGE_WELL_MS,
+    GIB,
+    QUIET_MS,
+    Alarms,
+    Measures,
+)
+from mirrorq.node.watch import Watch
+from mirrorq.protocol.effects import RaftSnapshot
+from mirrorq.protocol.raft import InstallSnapshot
+from mirrorq.protocol.ring import TransferState
 
 DEADLINE_S = 60.0
 WELL = Measures(
@@ -209,7 +217,7 @@ def test_a_disk_that_fills_up(
         blocks = [1, 1, 1000 * GIB, free[0], free[0], *found[5:]]
         return os.statvfs_result(blocks)
 
-    monkeypatch.setattr("mirrorq.watch.os.statvfs", statvfs)
+    monkeypatch.setattr("mirrorq.node.watch.os.statvfs", statvfs)
     registry = CollectorRegistry()
     with caplog.at_level(logging.INFO, "mirrorq"), Node("a", path=tmp_path / "a") as node:
         registry.register(Collector(node))

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mirrorq import ConfigError, Node
 from mirrorq.demo.ports import free_ports
 from mirrorq.metrics import EXAMPLE, Collector, serve
-from mirrorq.web_address import split_address
+from mirrorq.transport.endpoint import split_address
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -129,7 +129,7 @@ def test_a_busy_node_thread_delays_no_scrape_for_good(node: Node) -> None:
 
 def test_many_queues_are_looked_at_in_slices(node: Node) -> None:
     """More queues than one round looks at, and all of them are there."""
-    from mirrorq.sampling import SLICE
+    from mirrorq.node.sampling import SLICE
 
     for number in range(SLICE + 3):
         node.queue(f"q{number}").close()

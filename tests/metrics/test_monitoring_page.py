@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mirrorq import Node, connect
-from mirrorq.notice import Notice
+from mirrorq.protocol.effects import Notice
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -6,33 +6,28 @@ import pytest
 from attrs import asdict
 from msgspec.structs import replace
 
-from mirrorq.histogram import BOUNDS_S, Histogram
-from mirrorq.messages import (
+from mirrorq.containers.histogram import BOUNDS_S, Histogram
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import (
     AckOp,
-    Confirmed,
-    Deliver,
     DiscardOp,
     DropHeadOp,
     Entry,
     ExpiryOp,
-    HandOut,
     Header,
     OpKind,
     OutboxOp,
     Payload,
-    Pong,
     PromotedOp,
     PurgeOp,
     RefusalOp,
     ReturnLaterOp,
     ReturnOp,
-    SessionId,
-    SessionReply,
-    Settled,
     Step,
 )
-from mirrorq.messages.staged import CommitOp, Stage
-from mirrorq.tally import Tally
+from mirrorq.protocol.sessions import Confirmed, Deliver, HandOut, Pong, SessionReply, Settled
+from mirrorq.protocol.staged import CommitOp, Stage
+from mirrorq.replication.counters import Tally
 
 TWO_AND_THREE = ((1, 2), (7, 9))
 

@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from mirrorq.testing.mutations import MUTATIONS
+from harness.mutations.registry import MUTATIONS
 
 from .catches import SEEDS, catch, unaccounted
 

@@ -13,9 +13,9 @@ from attrs import frozen
 from core import test_master
 from core.test_staging import test_every_order_in_two_queues as sealed_orders
 from core.test_staging import test_every_order_of_two_drivers_and_their_tasks as staged_orders
-from mirrorq.testing.explore import Found, begin
-from mirrorq.testing.explore_search import PLANS, attempt, search
-from mirrorq.testing.mutations import MUTATIONS, mutation
+from harness.explore import Found, begin
+from harness.explore_search import PLANS, attempt, search
+from harness.mutations.registry import MUTATIONS, mutation
 from raft import test_core
 from simulation import (
     test_damage,

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+from harness import checkers
+from harness.chain import Drain
+from harness.load import Load
+from harness.staged_pair import StagedPair
+from harness.workload import Purger
 from mirrorq.config import Config
-from mirrorq.engine_events import Ask
-from mirrorq.messages import Rebalance, SetPolicy
-from mirrorq.policy import parse, to_text
-from mirrorq.testing import checkers
-from mirrorq.testing.chain import Drain
+from mirrorq.engine.events import Ask
+from mirrorq.protocol.commands import Rebalance, SetPolicy
+from mirrorq.protocol.policy import parse, to_text
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.load import Load
-from mirrorq.testing.staged_pair import StagedPair
-from mirrorq.testing.workload import Purger
 from simulation.world import World
 
 from .complaints import complaint, one_of_each

@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis.stateful import run_state_machine_as_test
 
-from mirrorq.messages import SetPolicy
-from mirrorq.policy import parse, to_text
-from mirrorq.raft import replication
-from mirrorq.testing import checkers
+from harness import checkers
+from harness.fleeting import Fleeting
+from harness.holders import Holders
+from harness.swarm import Swarm
+from mirrorq.cluster.raft import replication
+from mirrorq.protocol.commands import SetPolicy
+from mirrorq.protocol.policy import parse, to_text
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.fleeting import Fleeting
-from mirrorq.testing.holders import Holders
-from mirrorq.testing.swarm import Swarm
 from raft import storm as raft_storm
 from raft import test_simulation as raft_runs
 from simulation import test_limits

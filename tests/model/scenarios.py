@@ -6,13 +6,13 @@ from array import array
 from collections.abc import Callable
 
 from core import test_master
-from mirrorq.messages import DeclareQueue
-from mirrorq.messages.staged import CommitOp, Stage
-from mirrorq.ring import Ring
-from mirrorq.staging import Staging
-from mirrorq.testing.explore import begin
-from mirrorq.testing.explore_search import PLANS
-from mirrorq.testing.explore_world import Action
+from harness.explore import begin
+from harness.explore_search import PLANS
+from harness.explore_world import Action
+from mirrorq.protocol.commands import DeclareQueue
+from mirrorq.protocol.staged import CommitOp, Stage
+from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.staging import Staging
 from simulation import test_clocks
 from supervisor import test_supervisor_world
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from mirrorq.testing.mutations import mutation
+from harness.mutations.registry import mutation
 
 from . import moments, runs
 from .catches import SEEDS

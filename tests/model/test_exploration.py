@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from attrs import evolve
 
-from mirrorq.testing.explore import SCOPES, begin, report, walk
+from harness.explore import SCOPES, begin, report, walk
 
 WALKS = 3
 STATES_MAX = 30_000

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq.testing.explore import begin
-from mirrorq.testing.explore_search import PLANS, attempt
-from mirrorq.testing.mutations import MUTATIONS
+from harness.explore import begin
+from harness.explore_search import PLANS, attempt
+from harness.mutations.registry import MUTATIONS
 
 from .catches import SCENARIOS, SEEDS, catch, unaccounted
 from .shown import SHOWN

@@ -1,13 +1,13 @@
 """What it takes to show each mutation: a plan of `explore_search`, a checker, and the steps.
 
 Everything that is not named slow is prompt, so that most traces say only what matters. Found by
-`python -m mirrorq.testing.explore_search NAME`, which also finds a new one when a change of the
+`python -m harness.explore_search NAME`, which also finds a new one when a change of the
 protocol's messages has made one stale.
 """
 
 from __future__ import annotations
 
-from mirrorq.testing.explore_world import Action
+from harness.explore_world import Action
 
 HEAR_AB = ("hear", 0, 1)
 

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.catalog import Catalog, decode_command, encode_command
+from mirrorq.cluster.catalog.commands import decode_command, encode_command
+from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.errors import PolicyError
-from mirrorq.messages import ClearPolicy, DeclareQueue, MemberId, SetPolicy
-from mirrorq.policy import DEFAULT, from_text, in_force, parse, to_text
+from mirrorq.protocol.commands import ClearPolicy, DeclareQueue, SetPolicy
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.policy import DEFAULT, from_text, in_force, parse, to_text
 
 WRONG: tuple[dict[Any, Any], ...] = (
     {},

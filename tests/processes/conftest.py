@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq.testing.chaos.proxy import Proxies
+from harness.chaos.proxy import Proxies
 
 from .cluster import Cluster
 

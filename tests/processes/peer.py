@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import mirrorq
-from mirrorq.message import Message
+from mirrorq.api.message import Message
 
 WAIT_S = 60.0
 """Longest wait inside one command; no command waits for it when all is well."""

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq.testing.chaos.course import Plan, run
-from mirrorq.testing.chaos.namespaces import NamespaceError, Namespaces
+from harness import TESTS
+from harness.chaos.course import Plan, run
+from harness.chaos.namespaces import NamespaceError, Namespaces
 
 from .cluster import DEADLINE_S
 
@@ -43,14 +44,17 @@ def test_namespaces(tmp_path: Path) -> None:
 
 
 FORGETS_COUNTS = """
-from mirrorq.message import Message
+from mirrorq.api.message import Message
+
 
 Message.delivery_count = property(lambda self: 1)
 Message.redelivered = property(lambda self: False)
 """
 FORGETS_LOGS = """
-from mirrorq.effects import QueueImage
-from mirrorq.store import Store
+from mirrorq.protocol.effects import QueueImage
+
+from mirrorq.store.node_store import Store
+
 
 Store.load = lambda self, queue_id: QueueImage(queue_id)
 """
@@ -91,11 +95,12 @@ def test_an_interrupted_run_leaves_nothing_and_goes_on_later(tmp_path: Path) -> 
     }
     names = ("attempts", "acknowledged", "ok", "lost", "unexpected", "duplicated", "recovered")
     results.write_text(json.dumps({**done, **dict.fromkeys(names, 7)}) + "\n")
-    module = [sys.executable, "-m", "mirrorq.testing.chaos", "--results", str(results)]
+    module = [sys.executable, "-m", "harness.chaos", "--results", str(results)]
     place = tmp_path / "tmp"
     place.mkdir()
     running = subprocess.Popen(
         [*module, "--seeds", "5-6", "--nodes", "3", "--seconds", "600"],
+        cwd=TESTS,
         env={**os.environ, "TMPDIR": str(place)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -122,7 +127,11 @@ def test_an_interrupted_run_leaves_nothing_and_goes_on_later(tmp_path: Path) -> 
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
     assert not list(place.iterdir())
     again = subprocess.run(
-        [*module, "--seeds", "5,", "--nodes", "3"], capture_output=True, text=True, check=True
+        [*module, "--seeds", "5,", "--nodes", "3"],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "1 runs, 0 failed" in again.stdout
 

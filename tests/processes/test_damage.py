@@ -10,9 +10,9 @@ import lmdb
 import pytest
 from click.testing import CliRunner
 
+from harness.chaos.flips import flip, places_of
 from mirrorq.cli import main
 from mirrorq.cli.stores import verified
-from mirrorq.testing.chaos.flips import flip, places_of
 
 from .cluster import Cluster, PeerError, until
 

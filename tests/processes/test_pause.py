@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirrorq.testing.chaos.proxy import Proxies
+from harness.chaos.proxy import Proxies
 
 from .cluster import Cluster, PeerError, until
 from .oracle import Traffic

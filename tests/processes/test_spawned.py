@@ -15,7 +15,7 @@ import pytest
 from mirrorq import Config, ConfigError, Node, Security, ShutDown, StoreLocked, connect
 from mirrorq.cli.keys import keygen
 from mirrorq.demo.ports import free_ports
-from mirrorq.store import Store
+from mirrorq.store.node_store import Store
 
 from .cluster import DEADLINE_S, until
 
@@ -60,7 +60,7 @@ def test_it_is_kept_and_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_what_node_refuses_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="'a' is not among its peers b"):
         Node.spawn("a", path=tmp_path / "a", peers={"b": "tcp://127.0.0.1:1"})
-    monkeypatch.setattr("mirrorq.spawned.STOP_S", 0.5)
+    monkeypatch.setattr("mirrorq.node.spawned.STOP_S", 0.5)
     with Node("a", path=tmp_path / "b"), pytest.raises(StoreLocked, match=str(os.getpid())):
         Node.spawn("a", path=tmp_path / "b")
 
@@ -97,7 +97,7 @@ time.sleep(600)
 
 def test_it_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed with SIGKILL, though a forked child lives on; a new parent waits for the store."""
-    monkeypatch.setattr("mirrorq.spawned.STOP_S", DEADLINE_S)  # However busy the machine is.
+    monkeypatch.setattr("mirrorq.node.spawned.STOP_S", DEADLINE_S)  # However busy the machine is.
     parent = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path)],
         stdout=subprocess.PIPE,

@@ -15,41 +15,29 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from mirrorq.api.host import Declared
+from mirrorq.api.queue import MirroredQueue
 from mirrorq.config import Config
-from mirrorq.effects import Persisted, QueueWrite
-from mirrorq.host import Declared
-from mirrorq.master import Lease
-from mirrorq.messages import (
-    Browsed,
-    Deliver,
-    Entry,
-    Member,
-    MemberId,
-    SessionId,
-    SessionReply,
-    View,
-)
-from mirrorq.policy import DEFAULT, Definition
-from mirrorq.queue import MirroredQueue
-from mirrorq.replica import (
+from mirrorq.monitoring.status import QueueStatus
+from mirrorq.protocol.effects import Persisted, QueueWrite
+from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.ops import Entry
+from mirrorq.protocol.policy import DEFAULT, Definition
+from mirrorq.protocol.sessions import Browsed, Deliver, SessionReply
+from mirrorq.protocol.views import Member, View
+from mirrorq.replication.events import (
     Defined,
     LeaseChanged,
-    Replica,
     ReplicaEvent,
     Requested,
     SessionGone,
     Tick,
     ViewInstalled,
 )
-from mirrorq.replica import LinkLost as ReplicaLinkLost
-from mirrorq.session import (
-    Closed,
-    LinkLost,
-    MasterChanged,
-    ReplyArrived,
-    SessionEvent,
-)
-from mirrorq.status import QueueStatus
+from mirrorq.replication.events import LinkLost as ReplicaLinkLost
+from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.replica import Replica
+from mirrorq.session.calls import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.wire.ops import FrameCodec
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mirrorq.backlog import Backlog
-from mirrorq.message import Chunk, Message, names_of, runs_of
-from mirrorq.messages import HandOut
+from mirrorq.api.message import Chunk, Message, names_of, runs_of
+from mirrorq.api.prefetch_buffer import Backlog
+from mirrorq.protocol.sessions import HandOut
 from mirrorq.wire.frames import pack_publish
 
 Name = tuple[int, int]

@@ -10,9 +10,9 @@ from fake_host import FakeHost, wait_until
 
 import mirrorq
 from mirrorq import Config
-from mirrorq import consumer as consumer_module
+from mirrorq.api import consumer as consumer_module
 from mirrorq.errors import ConfigError, PreconditionFailed
-from mirrorq.messages import Deliver, HandOut
+from mirrorq.protocol.sessions import Deliver, HandOut
 
 
 def fill(queue: mirrorq.MirroredQueue, count: int) -> None:

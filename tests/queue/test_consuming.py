@@ -14,9 +14,9 @@ from fake_host import FakeHost, wait_until
 from msgspec.structs import replace
 
 import mirrorq
+from mirrorq.api.receiver import CALLS_AHEAD
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, ConfigError, Empty, NoQuorum, QueueDown, ShutDown
-from mirrorq.receiver import CALLS_AHEAD
 
 PAGE = Path(__file__).parents[2] / "docs" / "three-hosts.md"
 

@@ -62,7 +62,7 @@ def test_a_wait_that_takes_too_long_ends_with_the_handle(tmp_path: Path) -> None
         node.wait_ready(WAIT_S)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node._overview, "is_served", lambda _: False)
-            patch.setattr("mirrorq.node_queues.SERVED_LOOK_S", 0.01)
+            patch.setattr("mirrorq.node.queues.SERVED_LOOK_S", 0.01)
             node._queues._wait_served(1, 0.0)
         node.queue("q", timeout=WAIT_S).put(b"x").result(WAIT_S)
         assert not node._driver._awaited
@@ -75,7 +75,7 @@ def test_who_cannot_be_asked_deletes_nothing(tmp_path: Path) -> None:
         queue.put(b"x").result(WAIT_S)
         go_on = threading.Event()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("mirrorq.node_calls.ANSWER_S", 0.1)
+            patch.setattr("mirrorq.node.calls.ANSWER_S", 0.1)
             node._driver.call(lambda: go_on.wait(WAIT_S) and None)
             try:
                 with pytest.raises(NoQuorum, match="is busy"):

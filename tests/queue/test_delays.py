@@ -8,7 +8,7 @@ import pytest
 from fake_host import FakeHost, wait_until
 
 import mirrorq
-from mirrorq.consumer import PAUSE_FIRST_S, PAUSE_MAX_S, pause_s
+from mirrorq.api.consumer import PAUSE_FIRST_S, PAUSE_MAX_S, pause_s
 from mirrorq.errors import ConfigError, Empty
 
 LONG_S = 3600

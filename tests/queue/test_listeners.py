@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from mirrorq import Node
-from mirrorq.notice import Notice
+from mirrorq.protocol.effects import Notice
 
 
 def test_a_listener_hears_of_mastership_and_may_raise(tmp_path: Path) -> None:

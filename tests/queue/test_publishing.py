@@ -11,13 +11,7 @@ from fake_host import FakeHost, wait_until
 
 import mirrorq
 from mirrorq.config import Config
-from mirrorq.errors import (
-    ConfirmUnknown,
-    Full,
-    NoQuorum,
-    QueueDown,
-    ShutDown,
-)
+from mirrorq.errors import ConfirmUnknown, Full, NoQuorum, QueueDown, ShutDown
 
 
 def test_a_put_ends_with_its_sequence() -> None:

@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 
 from mirrorq import MirroredQueue
-from mirrorq.confirmation import Confirmation
-from mirrorq.message import pack_properties
-from mirrorq.outcomes import Outcomes
-from mirrorq.puts import PACK_COUNT, PutRun, frames_of
-from mirrorq.terms import PLAIN
+from mirrorq.api.batching import PACK_COUNT, PutRun, frames_of
+from mirrorq.api.completion import Outcomes
+from mirrorq.api.confirmation import Confirmation
+from mirrorq.api.publish_options import PLAIN
 from mirrorq.wire import frames
+from mirrorq.wire.properties import pack_properties
 
 THREADS = 4
 PUTS = 400

@@ -13,8 +13,8 @@ import pytest
 
 import mirrorq
 from mirrorq import clock
-from mirrorq.staged import Committed, Staged, StagedPart
-from mirrorq.staged_chunk import CHUNK_COUNT
+from mirrorq.api.staged import Committed, Staged, StagedPart
+from mirrorq.api.staged_chunk import CHUNK_COUNT
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorq import staged_chunk
-from mirrorq.puts import MESSAGE_OVERHEAD
-from mirrorq.staged_chunk import ArrowColumn, StagedChunk
+from mirrorq.api import staged_chunk
+from mirrorq.api.batching import MESSAGE_OVERHEAD
+from mirrorq.api.staged_chunk import ArrowColumn, StagedChunk
 from mirrorq.wire import frames
 
 FIRST = b"what is asked"

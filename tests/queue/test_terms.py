@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.confirmation import Confirmation
+from mirrorq.api.batching import ManyPut, PutRun, frames_of
+from mirrorq.api.completion import Outcomes
+from mirrorq.api.confirmation import Confirmation
+from mirrorq.api.publish_options import PLAIN, Terms, terms_of
 from mirrorq.errors import ConfigError
-from mirrorq.outcomes import Outcomes
-from mirrorq.puts import ManyPut, PutRun, frames_of
-from mirrorq.terms import PLAIN, Terms, terms_of
 from mirrorq.wire import frames
 
 

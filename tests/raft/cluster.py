@@ -11,21 +11,21 @@ import heapq
 import random
 from collections.abc import Callable
 
-from mirrorq.config import Config
-from mirrorq.effects import Persisted, RaftEntry, RaftImage, RaftSnapshot, RaftWrite
-from mirrorq.messages import StoreId
-from mirrorq.raft import (
+from mirrorq.cluster.raft.core import Raft
+from mirrorq.cluster.raft.log import merge_writes
+from mirrorq.cluster.raft.messages import (
     KIND_COMMAND,
     Compact,
     Found,
     Propose,
-    Raft,
     RaftEffects,
     RaftEvent,
     Received,
     Tick,
-    merge_writes,
 )
+from mirrorq.config import Config
+from mirrorq.protocol.effects import Persisted, RaftEntry, RaftImage, RaftSnapshot, RaftWrite
+from mirrorq.protocol.identities import StoreId
 
 CONFIG = Config(heartbeat_ms=50, election_ms=200, election_spread_ms=50)
 """Faster than the defaults beside the trips and commits: more elections in a run."""

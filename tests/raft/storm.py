@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirrorq.messages import StoreId
-from mirrorq.raft import ProposeVoters
+from mirrorq.cluster.raft.messages import ProposeVoters
+from mirrorq.protocol.identities import StoreId
 
 from .cluster import Cluster, Node
 

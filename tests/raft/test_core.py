@@ -5,33 +5,34 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.config import Config
-from mirrorq.effects import Persisted, RaftEntry, RaftImage, RaftSnapshot, RaftState
-from mirrorq.messages import StoreId
-from mirrorq.raft import (
+from mirrorq.cluster.raft.core import Raft, Role
+from mirrorq.cluster.raft.messages import (
     KIND_COMMAND,
     KIND_NOTHING,
     KIND_VOTERS,
-    AppendAnswer,
-    AppendRequest,
     Compact,
     Contact,
     Found,
-    InstallSnapshot,
     Late,
     PeerDead,
     Promise,
     Propose,
     ProposeVoters,
-    Raft,
     RaftEffects,
-    RaftMessage,
     Received,
-    Role,
     Tick,
+    encode_voters,
+)
+from mirrorq.config import Config
+from mirrorq.protocol.effects import Persisted, RaftEntry, RaftImage, RaftSnapshot, RaftState
+from mirrorq.protocol.identities import StoreId
+from mirrorq.protocol.raft import (
+    AppendAnswer,
+    AppendRequest,
+    InstallSnapshot,
+    RaftMessage,
     VoteAnswer,
     VoteRequest,
-    encode_voters,
 )
 
 from .cluster import Cluster, written

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mirrorq.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState, RaftWrite
-from mirrorq.messages import StoreId
-from mirrorq.raft import KIND_COMMAND, decode_voters, encode_voters, merge_writes
-from mirrorq.raft.log import RaftLog
+from mirrorq.cluster.raft.log import RaftLog, merge_writes
+from mirrorq.cluster.raft.messages import KIND_COMMAND, decode_voters, encode_voters
+from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState, RaftWrite
+from mirrorq.protocol.identities import StoreId
 
 from .cluster import written
 

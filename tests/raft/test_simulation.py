@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from mirrorq.messages import StoreId
-from mirrorq.raft import KIND_COMMAND, PeerDead, ProposeVoters
+from mirrorq.cluster.raft.messages import KIND_COMMAND, PeerDead, ProposeVoters
+from mirrorq.protocol.identities import StoreId
 
 from .cluster import Cluster, Node
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.security.keys import KeyRing
 
-from mirrorq.client import Client, connect
-from mirrorq.node import Node
-from mirrorq.security import Security
+from mirrorq.client.client import Client, connect
+from mirrorq.node.node import Node
+from mirrorq.security.settings import Security
 
 Connecting = Callable[..., Client]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mirrorq.demo.ports import free_ports
-from mirrorq.key_files import add_key, secret_path, write_secret
-from mirrorq.rights import KEYS_NAME, Key, Role
-from mirrorq.security import Security
-from mirrorq.transport import new_key_pair
+from mirrorq.security.key_files import add_key, secret_path, write_secret
+from mirrorq.security.roles import KEYS_NAME, Key, Role
+from mirrorq.security.settings import Security
+from mirrorq.transport.curve import new_key_pair
 
 DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from tests.security.keys import KeyRing, free_endpoint
 
 from mirrorq.cli import main
-from mirrorq.client import connect
-from mirrorq.node import Node
+from mirrorq.client.client import connect
+from mirrorq.node.node import Node
 
 
 def test_a_command_takes_its_key_from_a_file_or_the_environment(

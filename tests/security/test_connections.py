@@ -14,21 +14,15 @@ from tests.security.conftest import Connecting
 from tests.security.keys import KeyRing, free_endpoint, make, until
 
 from mirrorq import MirroredQueue
-from mirrorq.authority import Authority
-from mirrorq.client import connect
+from mirrorq.client.client import connect
 from mirrorq.config import Config
 from mirrorq.errors import AuthenticationError, ConfigError, NoQuorum
-from mirrorq.node import Node
-from mirrorq.security import Security
-from mirrorq.transport import (
-    ClientMessage,
-    Garbage,
-    LinkUp,
-    PeerMessage,
-    Refused,
-    Transport,
-    new_key_pair,
-)
+from mirrorq.node.authority import Authority
+from mirrorq.node.node import Node
+from mirrorq.security.settings import Security
+from mirrorq.transport.curve import new_key_pair
+from mirrorq.transport.inbound import ClientMessage, Garbage, LinkUp, PeerMessage, Refused
+from mirrorq.transport.transport import Transport
 
 TIMEOUT_S = 2.0
 """For a connection that cannot come: twenty times what the refusal takes."""

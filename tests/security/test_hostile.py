@@ -19,20 +19,21 @@ import pytest
 import zmq
 from tests.security.keys import KeyRing, until
 
-from mirrorq.authority import Authority
-from mirrorq.client import Client, connect
+from mirrorq.api.publish_options import PLAIN
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
-from mirrorq.entry import Entry
 from mirrorq.errors import AckRefused, ConfirmUnknown
-from mirrorq.messages import ClientBye, ClientHello, ClientPing
-from mirrorq.node import Node
-from mirrorq.queue import MirroredQueue
-from mirrorq.security import Security
-from mirrorq.terms import PLAIN
-from mirrorq.transport import DATA, ClientMessage, Refused, Transport
+from mirrorq.node.authority import Authority
+from mirrorq.node.gateway.core import Entry
+from mirrorq.node.node import Node
+from mirrorq.protocol.clients import ClientBye, ClientHello, ClientPing
+from mirrorq.security.settings import Security
 from mirrorq.transport.curve import LinkKeys
 from mirrorq.transport.door import Door, _ends_of, _received
+from mirrorq.transport.inbound import DATA, ClientMessage, Refused
 from mirrorq.transport.packing import Outbox
+from mirrorq.transport.transport import Transport
 from mirrorq.wire.messages import encode
 
 WAIT_S = 60.0

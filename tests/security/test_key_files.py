@@ -19,8 +19,8 @@ from tests.security.keys import KeyRing, make
 from mirrorq import Key, Security
 from mirrorq.cli import main
 from mirrorq.errors import ConfigError
-from mirrorq.key_files import add_key, read_keys, read_secret
-from mirrorq.transport import new_key_pair, public_key_of
+from mirrorq.security.key_files import add_key, read_keys, read_secret
+from mirrorq.transport.curve import new_key_pair, public_key_of
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

@@ -10,15 +10,9 @@ from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.catalog import Catalog
-from mirrorq.messages import (
-    FLAG_STAGED,
-    FLAG_STEP,
-    Administrative,
-    Attach,
-    Bind,
-    Browse,
-    ClearPolicy,
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.node.permissions import Permits, lost_right
+from mirrorq.protocol.clients import (
     ClientAdminister,
     ClientCall,
     ClientDeclare,
@@ -27,9 +21,26 @@ from mirrorq.messages import (
     ClientRead,
     ClientSeek,
     ClientWatch,
-    Credit,
+)
+from mirrorq.protocol.commands import (
+    Administrative,
+    Bind,
+    ClearPolicy,
     DeclareExchange,
     DeleteExchange,
+    Rebalance,
+    RemoveNode,
+    SetPolicy,
+    Synchronise,
+    TransferMaster,
+    Unbind,
+)
+from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP, Step
+from mirrorq.protocol.routing import Binding, ExchangeRecord
+from mirrorq.protocol.sessions import (
+    Attach,
+    Browse,
+    Credit,
     Detach,
     HandOut,
     Inquire,
@@ -37,24 +48,15 @@ from mirrorq.messages import (
     Ping,
     Publish,
     Purge,
-    Rebalance,
     Recalled,
-    RemoveNode,
     Request,
-    SetPolicy,
     Settle,
-    Step,
     Subscribe,
-    Synchronise,
-    TransferMaster,
-    Unbind,
     Unsubscribe,
 )
-from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
-from mirrorq.permits import Permits, lost_right
-from mirrorq.rights import Key, Right
-from mirrorq.routing import Binding, ExchangeRecord
-from mirrorq.transport import new_key_pair
+from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
+from mirrorq.security.roles import Key, Right
+from mirrorq.transport.curve import new_key_pair
 from mirrorq.wire.frames import pack_publish
 from mirrorq.wire.ops import FrameCodec, encode_staged, encode_step
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.errors import ConfigError
-from mirrorq.rights import Key, Right, Role, refusal
-from mirrorq.transport import new_key_pair
+from mirrorq.security.roles import Key, Right, Role, refusal
+from mirrorq.transport.curve import new_key_pair
 
 PUBLIC = new_key_pair()[0]
 NAMES = st.text("ab.*", max_size=8)

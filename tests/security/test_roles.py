@@ -10,7 +10,8 @@ import pytest
 from tests.security.conftest import Connecting
 from tests.security.keys import KeyRing, free_endpoint, until
 
-from mirrorq.client import Client, connect
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client, connect
 from mirrorq.errors import (
     AuthenticationError,
     ConfirmUnknown,
@@ -18,8 +19,7 @@ from mirrorq.errors import (
     PreconditionFailed,
     QueueNotFound,
 )
-from mirrorq.node import Node
-from mirrorq.queue import MirroredQueue
+from mirrorq.node.node import Node
 
 WAIT_S = 60.0
 SHORT_S = 0.2

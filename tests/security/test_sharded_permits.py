@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from mirrorq.catalog import Catalog
-from mirrorq.messages import (
-    Bind,
-    ClientCall,
-    ClientDeclare,
-    ClientLook,
-    DeclareExchange,
-    DeclareShards,
-    MemberId,
-)
-from mirrorq.permits import Permits
-from mirrorq.rights import Key, Right
-from mirrorq.transport import new_key_pair
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.node.permissions import Permits
+from mirrorq.protocol.clients import ClientCall, ClientDeclare, ClientLook
+from mirrorq.protocol.commands import Bind, DeclareExchange, DeclareShards
+from mirrorq.protocol.identities import MemberId
+from mirrorq.security.roles import Key, Right
+from mirrorq.transport.curve import new_key_pair
 from mirrorq.wire.ops import FrameCodec
 
 A = MemberId("a", 1, 1)

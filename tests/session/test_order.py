@@ -15,33 +15,27 @@ from attrs import astuple, define, evolve, field
 from msgspec.structs import replace
 from world import CONFIG, FOREVER_MS, QUEUE_ID, put_of
 
-from mirrorq.delivery import ConsumerKey, Delivery
-from mirrorq.effects import Persisted
-from mirrorq.master import Lease
-from mirrorq.messages import (
-    HandOut,
-    Member,
-    MemberId,
-    Recall,
-    SessionId,
-    SessionReply,
-    SessionRequest,
-    View,
-)
-from mirrorq.replica import LinkLost as ReplicaLinkLost
-from mirrorq.replica import Replica, ReplicaEvent, Requested, Tick, ViewInstalled
-from mirrorq.session import (
+from harness.explore_copy import copy, key, still
+from mirrorq.protocol.effects import Persisted
+from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.sessions import HandOut, Recall, SessionReply, SessionRequest
+from mirrorq.protocol.views import Member, View
+from mirrorq.replication.events import LinkLost as ReplicaLinkLost
+from mirrorq.replication.events import ReplicaEvent, Requested, Tick, ViewInstalled
+from mirrorq.replication.master.delivery import ConsumerKey, Delivery
+from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.replica import Replica
+from mirrorq.session.calls import (
     Delivered,
     DropBuffered,
     GiveBack,
     LinkLost,
     MasterChanged,
     ReplyArrived,
-    Session,
     SessionEvent,
 )
+from mirrorq.session.machine import Session
 from mirrorq.testing.disk import QueueFiles
-from mirrorq.testing.explore_copy import copy, key, still
 from mirrorq.wire.ops import FrameCodec
 
 READER, WRITER = SessionId("a", 1, 1), SessionId("b", 1, 2)

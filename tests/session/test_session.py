@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 from world import CONFIG, QUEUE_ID, User, World, put_of, started
 
-from mirrorq.messages import (
+from mirrorq.protocol.sessions import (
     Attach,
     Attached,
     Confirmed,
@@ -27,7 +27,7 @@ from mirrorq.messages import (
     Settle,
     Subscribe,
 )
-from mirrorq.session import (
+from mirrorq.session.calls import (
     Closed,
     DropBuffered,
     Failed,
@@ -36,13 +36,13 @@ from mirrorq.session import (
     Query,
     QueryDone,
     ReplyArrived,
-    Session,
     SettleCall,
     SettleDone,
     Stored,
     inquire_request,
     purge_request,
 )
+from mirrorq.session.machine import Session
 from mirrorq.wire import frames
 
 
@@ -338,7 +338,7 @@ def test_unsettled_deliveries_stay_held_until_their_settlement_has_an_outcome() 
     script = Scripted()
     script.attach()
     piece = HandOut(1, 1, 10, 12, 1)
-    from mirrorq.messages import Deliver
+    from mirrorq.protocol.sessions import Deliver
 
     script.reply(Deliver(0, (piece,)))
     ack = replace(piece, first=11, last=11)
@@ -363,7 +363,7 @@ def test_credit_is_renewed_in_halves_and_starts_again_with_the_attachment() -> N
     session.want(1, 0, 100)
     script.step()
     assert Credit(1, 100) in script.sent
-    from mirrorq.messages import Deliver
+    from mirrorq.protocol.sessions import Deliver
 
     script.reply(Deliver(1, (HandOut(1, 1, 1, 30, 1),)))
     session.want(1, 0, 100)

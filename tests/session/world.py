@@ -15,21 +15,15 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from mirrorq.config import Config
-from mirrorq.effects import Persisted, QueueWrite, ReplicaEffects
-from mirrorq.master import Lease
-from mirrorq.messages import (
-    Deliver,
-    HandOut,
-    Member,
-    MemberId,
-    SessionId,
-    SessionReply,
-    SessionRequest,
-    View,
-)
-from mirrorq.replica import LinkLost as ReplicaLinkLost
-from mirrorq.replica import Replica, ReplicaEvent, Requested, ViewInstalled
-from mirrorq.session import (
+from mirrorq.protocol.effects import Persisted, QueueWrite, ReplicaEffects
+from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.sessions import Deliver, HandOut, SessionReply, SessionRequest
+from mirrorq.protocol.views import Member, View
+from mirrorq.replication.events import LinkLost as ReplicaLinkLost
+from mirrorq.replication.events import ReplicaEvent, Requested, ViewInstalled
+from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.replica import Replica
+from mirrorq.session.calls import (
     Closed,
     Delivered,
     DropBuffered,
@@ -42,12 +36,12 @@ from mirrorq.session import (
     PutCredit,
     QueryDone,
     ReplyArrived,
-    Session,
     SessionEvent,
     SettleCall,
     SettleDone,
     Stored,
 )
+from mirrorq.session.machine import Session
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.wire import frames
 from mirrorq.wire.ops import FrameCodec

@@ -10,19 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirrorq import (
-    Client,
-    ConfigError,
-    Empty,
-    Message,
-    Node,
-    PreconditionFailed,
-    aio,
-    connect,
-)
-from mirrorq.health import judge
-from mirrorq.sharded import ShardedQueue
-from mirrorq.shards import shard_of
+from mirrorq import Client, ConfigError, Empty, Message, Node, PreconditionFailed, aio, connect
+from mirrorq.api.sharded.queue import ShardedQueue
+from mirrorq.monitoring.health import judge
+from mirrorq.protocol.shard_names import shard_of
 from processes.cluster import until
 
 WAIT_S = 60.0

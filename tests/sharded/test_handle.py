@@ -22,8 +22,8 @@ from mirrorq import (
     QueueNotFound,
     ShutDown,
 )
-from mirrorq.sharded import ShardedQueue
-from mirrorq.shards import shard_of
+from mirrorq.api.sharded.queue import ShardedQueue
+from mirrorq.protocol.shard_names import shard_of
 from processes.cluster import until
 
 WAIT_S = 60.0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirrorq import Client, Empty, MirroredQueue, MirrorQError, NoQuorum, QueueDown, connect
-from mirrorq.shards import shard_of
+from mirrorq.protocol.shard_names import shard_of
 from processes.cluster import Cluster, until
 
 WAIT_S = 60.0

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from mirrorq.api.receiver import CALLS_AHEAD, Demand
+from mirrorq.api.sharded.publisher import FEW, TURN_PART, ShardedPublisher
+from mirrorq.api.sharded.receiver import MANY, ShardedReceiver
 from mirrorq.config import Config
-from mirrorq.receiver import CALLS_AHEAD, Demand
-from mirrorq.sharded.publisher import FEW, TURN_PART, ShardedPublisher
-from mirrorq.sharded.receiver import MANY, ShardedReceiver
 
 SHARDS = 6
 

@@ -7,15 +7,16 @@ from collections.abc import Callable
 import pytest
 from attrs import evolve
 
-from mirrorq.confirmation import Confirmation
+from harness import chain, checkers, fan
+from harness.bulk import joined
+from harness.workload import Attempt, Delivery, Journal, PurgeCall
+from mirrorq.api.completion import Outcomes
+from mirrorq.api.confirmation import Confirmation
 from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
-from mirrorq.messages import ClearPolicy, Confirmed, Deliver, HandOut, SessionReply, SetPolicy
-from mirrorq.outcomes import Outcomes
-from mirrorq.policy import parse, to_text
-from mirrorq.testing import chain, checkers, fan
-from mirrorq.testing.bulk import joined
+from mirrorq.protocol.commands import ClearPolicy, SetPolicy
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.sessions import Confirmed, Deliver, HandOut, SessionReply
 from mirrorq.testing.onlooker import absent
-from mirrorq.testing.workload import Attempt, Delivery, Journal, PurgeCall
 
 from .world import World
 

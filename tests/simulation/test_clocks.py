@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
+from harness.__main__ import describe
+from harness.results import result_of
+from harness.swarm import Swarm
+from harness.workload import Journal, Producer
 from mirrorq.config import Config
-from mirrorq.queue_time import KEPT_US
-from mirrorq.testing.__main__ import describe
+from mirrorq.replication.queue_time import KEPT_US
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.results import result_of
-from mirrorq.testing.swarm import Swarm
-from mirrorq.testing.workload import Journal, Producer
 
 from .world import World
 

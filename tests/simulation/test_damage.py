@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.messages import SetPolicy
-from mirrorq.policy import parse, to_text
-from mirrorq.session import Query, purge_request
-from mirrorq.testing.swarm import Swarm
+from harness.swarm import Swarm
+from mirrorq.protocol.commands import SetPolicy
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.session.calls import Query, purge_request
 
 from .test_staged import Scene
 from .world import Taker, World

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from attrs import evolve
 
-from mirrorq.courier import is_courier
-from mirrorq.message import Properties
-from mirrorq.messages import DeleteQueue, SetPolicy
-from mirrorq.outbox import is_outbox
-from mirrorq.policy import parse, to_text
-from mirrorq.testing import checkers
-from mirrorq.testing.workload import Producer
+from harness import checkers
+from harness.workload import Producer
+from mirrorq.protocol.commands import DeleteQueue, SetPolicy
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.replication.master.courier import is_courier
+from mirrorq.replication.state.outbox import is_outbox
+from mirrorq.wire.properties import Properties
 
 from .world import World
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from mirrorq.messages import Deliver, HandOut, SessionId, SessionReply
-from mirrorq.testing.holders import Acted, misheld
+from harness.holders import Acted, misheld
+from harness.swarm import Swarm
+from harness.workload import Delivery, Journal
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.sessions import Deliver, HandOut, SessionReply
 from mirrorq.testing.onlooker import Passed
-from mirrorq.testing.swarm import Swarm
-from mirrorq.testing.workload import Delivery, Journal
 
 from .world import World
 

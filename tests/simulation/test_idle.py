@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from mirrorq import checkpoints
-from mirrorq.effects import QueueWrite, RaftWrite
+from mirrorq.protocol.effects import QueueWrite, RaftWrite
+from mirrorq.replication import writes as checkpoints
 from mirrorq.testing import SimulatedCluster
 from mirrorq.testing.disk import SimulatedDisk
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.testing.__main__ import describe
-from mirrorq.testing.results import result_of
-from mirrorq.testing.swarm import Swarm
+from harness.__main__ import describe
+from harness.results import result_of
+from harness.swarm import Swarm
 
 from .world import World
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.hosting import LEFTOVER_FACTOR
-from mirrorq.messages import Synchronise
+from harness.policy_faults import PolicyFaults
+from mirrorq.engine.hosting import LEFTOVER_FACTOR
+from mirrorq.protocol.commands import Synchronise
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.policy_faults import PolicyFaults
 
 from .test_policies import ALL, COUNT, Placed, exactly, nodes
 

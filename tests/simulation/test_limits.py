@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mirrorq.messages import SetPolicy
-from mirrorq.policy import parse, to_text
-from mirrorq.session import Put
-from mirrorq.testing import checkers
-from mirrorq.testing.workload import Attempt, Producer
+from harness import checkers
+from harness.workload import Attempt, Producer
+from mirrorq.protocol.commands import SetPolicy
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.session.calls import Put
 from mirrorq.wire import frames
 
 from .world import World

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from mirrorq.catalog import QueueRecord
-from mirrorq.engine_events import Ask, EngineEffects
-from mirrorq.messages import DeclareQueue
-from mirrorq.replica import LeaseChanged
-from mirrorq.supervisor import Supervisor
-from mirrorq.supervisor_events import CatalogChanged
+from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.cluster.controller.controller import Supervisor
+from mirrorq.cluster.controller.events import CatalogChanged
+from mirrorq.engine.events import Ask, EngineEffects
+from mirrorq.protocol.commands import DeclareQueue
+from mirrorq.replication.events import LeaseChanged
 from mirrorq.testing import SimulatedCluster
 from mirrorq.testing.cluster import SimulatedNode
 

@@ -7,11 +7,12 @@ from random import Random
 
 import pytest
 
+from harness.membership import MembershipFaults
+from mirrorq.cluster.bootstrap import AdmissionRequest
 from mirrorq.engine import core
-from mirrorq.founding import AdmissionRequest
-from mirrorq.messages import MemberId, RemoveNode, StoreId
+from mirrorq.protocol.commands import RemoveNode
+from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.membership import MembershipFaults
 
 from .world import World
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.messages import ChangeView
+from mirrorq.protocol.commands import ChangeView
 
 from .world import World
 

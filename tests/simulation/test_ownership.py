@@ -8,14 +8,15 @@ from random import Random
 
 import pytest
 
+from harness import checkers
+from harness.fleeting import Fleeting, Visitor
+from harness.swarm import Swarm
+from harness.workload import Journal, Producer, SimulatedHandle
 from mirrorq.engine import follower
-from mirrorq.engine_events import Ask, Forget
-from mirrorq.messages import DeclareQueue, View
-from mirrorq.testing import checkers
+from mirrorq.engine.events import Ask, Forget
+from mirrorq.protocol.commands import DeclareQueue
+from mirrorq.protocol.views import View
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.fleeting import Fleeting, Visitor
-from mirrorq.testing.swarm import Swarm
-from mirrorq.testing.workload import Journal, Producer, SimulatedHandle
 
 from .world import Taker
 

@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from mirrorq.engine_events import Answer, Ask
-from mirrorq.messages import (
+from mirrorq.engine.events import Answer, Ask
+from mirrorq.monitoring.status import QueueStatus
+from mirrorq.node.status import queue_status
+from mirrorq.protocol.commands import (
     ClearPolicy,
     DeclareQueue,
     DeleteQueue,
     Rebalance,
     SetPolicy,
     TransferMaster,
-    View,
 )
-from mirrorq.policy import parse, to_text
-from mirrorq.status import QueueStatus
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.views import View
 
 from .world import World
 
@@ -106,7 +107,7 @@ class Placed(World):
         queue_id = queue_id or self.queue_id
         engine = self.cluster.engine(node)
         now_ms = self.cluster.clock_ms(self.cluster.nodes[node])
-        return QueueStatus.of(engine, queue_id, now_ms, 0, "")
+        return queue_status(engine, queue_id, now_ms, 0, "")
 
 
 def shape_of(view: View) -> Shape:

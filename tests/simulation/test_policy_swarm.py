@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.testing.swarm import Swarm
+from harness.swarm import Swarm
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.messages import SetPolicy
-from mirrorq.policy import parse, to_text
-from mirrorq.testing import checkers
+from harness import checkers
+from mirrorq.protocol.commands import SetPolicy
+from mirrorq.protocol.policy import parse, to_text
 
 from .world import World
 
@@ -17,7 +17,7 @@ MODES = ("when-synced", "always")
 @pytest.fixture(autouse=True)
 def _no_new_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies without room would take the state anew, and know of all that there is."""
-    monkeypatch.setattr("mirrorq.replica.core.NO_ROOM_MS", FOREVER_MS)
+    monkeypatch.setattr("mirrorq.replication.replica.NO_ROOM_MS", FOREVER_MS)
 
 
 def set_policy(world: World, **definition: object) -> None:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from harness import checkers
 from mirrorq.config import Config
-from mirrorq.messages import (
+from mirrorq.protocol.commands import RemoveNode, SetPolicy
+from mirrorq.protocol.identities import SessionId, StoreId
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.sessions import (
     Attach,
     Attached,
     Credit,
     Deliver,
     Detach,
     HandOut,
-    RemoveNode,
-    SessionId,
     SessionReply,
-    SetPolicy,
-    StoreId,
 )
-from mirrorq.policy import parse, to_text
-from mirrorq.session import MasterChanged, ReplyArrived, Session, SettleCall
-from mirrorq.testing import checkers
+from mirrorq.session.calls import MasterChanged, ReplyArrived, SettleCall
+from mirrorq.session.machine import Session
 from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World

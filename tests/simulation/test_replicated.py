@@ -7,14 +7,15 @@ from random import Random
 
 import pytest
 
-from mirrorq.engine_events import WriteAll
-from mirrorq.messages import ClearPolicy, SetPolicy, View
-from mirrorq.policy import parse, to_text
-from mirrorq.replica import writes
-from mirrorq.replica.writes import WRITE_BEHIND_MS
-from mirrorq.status import QueueStatus
-from mirrorq.testing import checkers
-from mirrorq.testing.mutations import mutation
+from harness import checkers
+from harness.mutations.registry import mutation
+from mirrorq.engine.events import WriteAll
+from mirrorq.node.status import queue_status
+from mirrorq.protocol.commands import ClearPolicy, SetPolicy
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.views import View
+from mirrorq.replication import writes
+from mirrorq.replication.writes import WRITE_BEHIND_MS
 
 from .world import World
 
@@ -256,7 +257,7 @@ def test_the_loss_is_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     until_served(world)
     world.cluster.run(1000)
     engine = world.cluster.engine("v")
-    status = QueueStatus.of(engine, world.queue_id, engine_ms(world, "v"), 0, "")
+    status = queue_status(engine, world.queue_id, engine_ms(world, "v"), 0, "")
     assert "1 unclean promotions: 10 messages are known to be lost" in " ".join(status.warnings)
     assert any("power of all members" in text for text in status.warnings)
     wrong = drained(world)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.engine_events import Ask, FromPeer
-from mirrorq.messages import CatalogRequest, ClearPolicy, DeclareQueue, SetPolicy
-from mirrorq.policy import parse, to_text
+from mirrorq.engine.events import Ask, FromPeer
+from mirrorq.protocol.commands import ClearPolicy, DeclareQueue, SetPolicy
+from mirrorq.protocol.control import CatalogRequest
+from mirrorq.protocol.policy import parse, to_text
 
 from .test_policies import Placed, exactly
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mirrorq.config import Config
-from mirrorq.messages import DeclareQueue, DeleteQueue
-from mirrorq.session import Query, purge_request
+from mirrorq.protocol.commands import DeclareQueue, DeleteQueue
+from mirrorq.session.calls import Query, purge_request
 from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from mirrorq.engine_events import Ask
-from mirrorq.messages import DeclareShards, DeleteQueue
-from mirrorq.sharding import ShardedRecord
+from harness.workload import Journal
+from mirrorq.cluster.catalog.sharding import ShardedRecord
+from mirrorq.engine.events import Ask
+from mirrorq.protocol.commands import DeclareShards, DeleteQueue
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.workload import Journal
 
 from .world import World
 

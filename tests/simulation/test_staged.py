@@ -7,15 +7,15 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from mirrorq.messages.staged import SealOp
-from mirrorq.replica import Replica
-from mirrorq.session import Failed, Stored
-from mirrorq.testing import checkers
-from mirrorq.testing.mutations import mutation
-from mirrorq.testing.staged_load import Decider, RunRecord, Task, TaskRecord, wrongly_staged
-from mirrorq.testing.staged_pair import PairRun, torn
-from mirrorq.testing.staged_swarm import StagedSwarm
-from mirrorq.testing.workload import Consumer, Delivery, Journal
+from harness import checkers
+from harness.mutations.registry import mutation
+from harness.staged_load import Decider, RunRecord, Task, TaskRecord, wrongly_staged
+from harness.staged_pair import PairRun, torn
+from harness.staged_swarm import StagedSwarm
+from harness.workload import Consumer, Delivery, Journal
+from mirrorq.protocol.staged import SealOp
+from mirrorq.replication.replica import Replica
+from mirrorq.session.calls import Failed, Stored
 
 from .world import World
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.engine_events import Ask
-from mirrorq.messages import Rebalance
-from mirrorq.testing import checkers
+from harness import checkers
+from mirrorq.engine.events import Ask
+from mirrorq.protocol.commands import Rebalance
 from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World

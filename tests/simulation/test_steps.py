@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from mirrorq.testing import checkers
-from mirrorq.testing.chain import DONE, Mover
+from harness import checkers
+from harness.chain import DONE, Mover
 
 from .test_dead_letters import DeadLetters
 

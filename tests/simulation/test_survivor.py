@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from mirrorq.testing import checkers
-from mirrorq.testing.survival import force_boot
+from harness import checkers
+from harness.survival import force_boot
 
 from .world import World
 

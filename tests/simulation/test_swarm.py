@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq.testing.__main__ import describe, main, run_seed
-from mirrorq.testing.faults import Faults
-from mirrorq.testing.results import Result, load
-from mirrorq.testing.swarm import Swarm
+from harness import TESTS
+from harness.__main__ import describe, main, run_seed
+from harness.faults import Faults
+from harness.results import Result, load
+from harness.swarm import Swarm
 
-PRINT_TRACE = "from mirrorq.testing.swarm import Swarm; print('\\n'.join(Swarm(7).run().trace))"
+PRINT_TRACE = "from harness.swarm import Swarm; print('\\n'.join(Swarm(7).run().trace))"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     traces = [
         subprocess.run(
             [sys.executable, "-c", PRINT_TRACE],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(TESTS)},
             capture_output=True,
             text=True,
             check=True,
@@ -85,7 +86,7 @@ def test_a_run_goes_on_where_it_ended(
         wrong = ["lost: b'p/1'"] if seed == 2 else []
         return Result(seed, version, 3, 1, 1000, 10, 5, 6, {"attempts": 5}, {"kill": 1}, wrong)
 
-    monkeypatch.setattr("mirrorq.testing.__main__.run_seed", fake)
+    monkeypatch.setattr("harness.__main__.run_seed", fake)
     assert main(["--seeds", "0-1", *base]) == 0
     file.write_bytes(file.read_bytes() + b'{"seed":2,')
     assert main(["--seeds", "4", *base]) == 1
@@ -117,5 +118,5 @@ def test_a_cluster_that_does_not_get_on_has_failed(monkeypatch: pytest.MonkeyPat
         self.cluster.run(3000)
 
     monkeypatch.setattr(Faults, "end", end)
-    monkeypatch.setattr("mirrorq.testing.swarm.DRAIN_MS", 3000)
+    monkeypatch.setattr("harness.swarm.DRAIN_MS", 3000)
     assert run_seed(0, "abc").wrong[0].startswith("no progress")

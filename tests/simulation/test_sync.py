@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from mirrorq import queue_state
-from mirrorq.messages import FetchFrames, SetPolicy, Synchronise
-from mirrorq.policy import parse, to_text
-from mirrorq.queue_state import QueueState
-from mirrorq.status import QueueStatus
+from mirrorq.monitoring.status import QueueStatus
+from mirrorq.node.status import queue_status
+from mirrorq.protocol.commands import SetPolicy, Synchronise
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.ring import FetchFrames
+from mirrorq.replication.state import queue_state
+from mirrorq.replication.state.queue_state import QueueState
 
 from .world import World
 
@@ -331,7 +333,7 @@ def test_14_progress_is_seen_on_every_node() -> None:
     def seen(node: str) -> QueueStatus:
         engine = world.cluster.engine(node)
         now_ms = world.cluster.clock_ms(world.cluster.nodes[node])
-        return QueueStatus.of(engine, world.queue_id, now_ms, 0, "")
+        return queue_status(engine, world.queue_id, now_ms, 0, "")
 
     assert [seen(node).sync_progress for node in "abw"] == [None] * 3
     _synchronise(world)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mirrorq.catalog import LaterVersion
+from mirrorq.cluster.catalog.commands import LaterVersion
+from mirrorq.cluster.raft.messages import RaftEntry
 from mirrorq.engine import follower
-from mirrorq.messages import SetPolicy
-from mirrorq.policy import parse, to_text
-from mirrorq.raft.messages import RaftEntry
+from mirrorq.protocol.commands import SetPolicy
+from mirrorq.protocol.policy import parse, to_text
 
 from .test_policies import ALL, Placed
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from mirrorq.engine_events import Release
-from mirrorq.messages import HandOut
-from mirrorq.session import (
-    Delivered,
-    Output,
-    SettleCall,
-    SettleDone,
-)
-from mirrorq.testing import checkers
+from harness import checkers
+from harness.workload import Consumer, Journal, Producer, SimulatedHandle
+from mirrorq.engine.events import Release
+from mirrorq.protocol.sessions import HandOut
+from mirrorq.session.calls import Delivered, Output, SettleCall, SettleDone
 from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.workload import Consumer, Journal, Producer, SimulatedHandle
 from mirrorq.wire import frames
 
 

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import mirrorq
-from mirrorq.client import Client
-from mirrorq.queue import MirroredQueue
-from mirrorq.status import QueueStatus
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
+from mirrorq.monitoring.status import QueueStatus
 from processes.cluster import Cluster
 
 from .java import java_home

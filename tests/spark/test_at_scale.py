@@ -20,9 +20,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from mirrorq.client import Client
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from mirrorq.demo.ports import free_ports
-from mirrorq.queue import MirroredQueue
 
 from .at_scale import COUNT
 from .conftest import QUIET

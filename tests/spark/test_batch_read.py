@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import mirrorq
-from mirrorq.client import Client
-from mirrorq.queue import MirroredQueue
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from processes.cluster import Cluster
 from pyspark_mirrorq.cluster import client_of
 from pyspark_mirrorq.columns import schema_of
@@ -59,7 +59,8 @@ def test_to_be_found_the_source_needs_no_client() -> None:
         "source = DefaultSource({'endpoints': 'tcp://127.0.0.1:1', 'queue': 'x'});"
         "source.schema();"
         "source.streamWriter(types.StructType().add('value', 'string'), False);"
-        "print([name for name in ('mirrorq.client', 'zmq', 'pyarrow') if name in sys.modules]);"
+        "print([name for name in ('mirrorq.client.client', 'zmq', 'pyarrow')"
+        " if name in sys.modules]);"
         "import pyspark_mirrorq.staged_commit; print('pyarrow' in sys.modules)"
     )
     done = subprocess.run(

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 import mirrorq
 import pyspark_mirrorq
-from mirrorq.client import Client
-from mirrorq.queue import MirroredQueue
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from processes.cluster import Cluster
 from pyspark_mirrorq.draining import Drain
 

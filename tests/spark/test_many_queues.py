@@ -16,9 +16,9 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 import mirrorq
-from mirrorq.client import Client
-from mirrorq.queue import MirroredQueue
-from mirrorq.staged import Staged
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.api.staged import Staged
+from mirrorq.client.client import Client
 from processes.cluster import Cluster
 from pyspark_mirrorq.addresses import by_queue
 from pyspark_mirrorq.options import Options, parse

@@ -12,10 +12,10 @@ from itertools import count
 import pytest
 
 import mirrorq
-from mirrorq.client import Client
-from mirrorq.handle import Handle
-from mirrorq.queue import MirroredQueue
-from mirrorq.takers import Claim
+from mirrorq.api.handle import Handle
+from mirrorq.api.leases import Claim
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from pyspark_mirrorq import stream_driver
 from pyspark_mirrorq.losses import DataLossError
 from pyspark_mirrorq.options import parse

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mirrorq.client import Client
+from mirrorq.client.client import Client
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

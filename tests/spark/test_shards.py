@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 import mirrorq
 import pyspark_mirrorq
-from mirrorq.client import Client
-from mirrorq.queue import MirroredQueue
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from pyspark_mirrorq.addresses import by_shard
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.snapshot import position_of

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import mirrorq
-from mirrorq.client import Client
-from mirrorq.queue import MirroredQueue
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from processes.cluster import Cluster
 
 from .conftest import TELLS_COMMITS, begun, in_sync, patiently, until

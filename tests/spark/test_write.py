@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import mirrorq
-from mirrorq.client import Client
-from mirrorq.queue import MirroredQueue
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.client.client import Client
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.staged_rows import buffers
 from pyspark_mirrorq.writer import BatchWriter, check_columns

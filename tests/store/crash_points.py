@@ -23,12 +23,12 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from mirrorq.effects import QueueWrite
+from harness.__main__ import seeds_of
 from mirrorq.errors import StoreCorrupt, StoreError
-from mirrorq.store import Store
+from mirrorq.protocol.effects import QueueWrite
 from mirrorq.store.environment import DATA_FILE
+from mirrorq.store.node_store import Store
 from mirrorq.store.pathlock import FILE_NAME as LOCK_FILE
-from mirrorq.testing.__main__ import seeds_of
 
 from .recorded_life import facts, small_bounds
 from .recording import Event, Mark, Synced, Truncated, Written, build, record

@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mirrorq.effects import QueueWrite, RaftEntry, RaftSnapshot, RaftState, RaftWrite
-from mirrorq.messages import Entry, StoreId
-from mirrorq.store import Store, environment, queue_log, runs
+from mirrorq.protocol.effects import QueueWrite, RaftEntry, RaftSnapshot, RaftState, RaftWrite
+from mirrorq.protocol.identities import StoreId
+from mirrorq.protocol.ops import Entry
+from mirrorq.store import environment, queue_log, runs
+from mirrorq.store.node_store import Store
 
 from .recording import mark
 from .writing import NEIGHBOUR, QUEUE, Writer, open_store

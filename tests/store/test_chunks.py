@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq.bodies import chunk_of, unpacked
-from mirrorq.effects import QueueWrite
 from mirrorq.errors import ProtocolError
-from mirrorq.messages import FetchFrames, PackedChunk
-from mirrorq.shelf import Shelf
-from mirrorq.store import Store
+from mirrorq.node.frame_reader import Shelf, chunk_of, unpacked
+from mirrorq.protocol.effects import QueueWrite
+from mirrorq.protocol.ring import FetchFrames, PackedChunk
+from mirrorq.store.node_store import Store
 from mirrorq.wire.messages import decode, encode
 
 from .writing import QUEUE, Writer, open_store

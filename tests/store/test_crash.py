@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from mirrorq.messages import first_incarnation
+from mirrorq.protocol.identities import first_incarnation
 
 from .writing import PYTHON, QUEUE, SOURCES, bodies_of, frames_of, open_store
 
@@ -13,7 +13,8 @@ COMMITS_PER_LIFE = (1, 7, 40, 3, 60, 25)
 
 WORKER = """
 import sys
-from mirrorq.effects import QueueWrite, RaftEntry, RaftWrite
+from mirrorq.protocol.effects import QueueWrite, RaftEntry, RaftWrite
+
 sys.path.insert(0, sys.argv[2])
 from store.writing import QUEUE, Writer, open_store
 

@@ -12,13 +12,14 @@ from typing import Any
 import lmdb
 import pytest
 
-from mirrorq.effects import QueueWrite, RaftEntry, RaftSnapshot, RaftState, RaftWrite
 from mirrorq.errors import StoreCorrupt, StoreError
-from mirrorq.messages import StoreId
-from mirrorq.queue_state import QueueState, next_sequence_of
-from mirrorq.store import Store, queue_log
+from mirrorq.protocol.effects import QueueWrite, RaftEntry, RaftSnapshot, RaftState, RaftWrite
+from mirrorq.protocol.identities import StoreId
+from mirrorq.replication.state.queue_state import QueueState, next_sequence_of
+from mirrorq.store import queue_log
 from mirrorq.store.environment import DATA_FILE, READERS_MAX
 from mirrorq.store.extent import Extent
+from mirrorq.store.node_store import Store
 
 from .writing import PYTHON, QUEUE, SOURCES, Writer, bodies_of, frames_of, open_store
 
@@ -390,8 +391,11 @@ def test_a_data_file_of_garbage_is_told(path: Path, content: bytes) -> None:
 TRUNCATE = """
 import sys
 from mirrorq.config import Config
+
 from mirrorq.errors import StoreCorrupt
-from mirrorq.store import Store
+
+from mirrorq.store.node_store import Store
+
 
 path, pristine, expected = sys.argv[1:]
 content = open(pristine, "rb").read()

@@ -13,12 +13,12 @@ from typing import Any
 import lmdb
 import pytest
 
-from mirrorq.effects import QueueWrite, RaftEntry, RaftWrite
 from mirrorq.errors import StoreError, StoreFull
-from mirrorq.messages import Entry
-from mirrorq.room import Room
-from mirrorq.store import Store
+from mirrorq.protocol.effects import QueueWrite, RaftEntry, RaftWrite
+from mirrorq.protocol.ops import Entry
+from mirrorq.replication.disk_budget import Room
 from mirrorq.store.extent import RESERVE_BYTES
+from mirrorq.store.node_store import Store
 
 from .writing import QUEUE, Writer, bodies_of, frames_of, open_store
 

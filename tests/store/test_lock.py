@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq.effects import QueueWrite
 from mirrorq.errors import StoreError, StoreLocked
-from mirrorq.messages import first_incarnation
+from mirrorq.protocol.effects import QueueWrite
+from mirrorq.protocol.identities import first_incarnation
 
 from .writing import PYTHON, QUEUE, SOURCES, Writer, frames_of, open_store
 
 HOLDER = """
 import sys
 from mirrorq.config import Config
-from mirrorq.store import Store
+
+from mirrorq.store.node_store import Store
+
 
 store = Store(sys.argv[1], node="a", config=Config())
 print("open", flush=True)

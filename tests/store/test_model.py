@@ -11,9 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mirrorq.effects import QueueWrite
-from mirrorq.messages import Entry
-from mirrorq.store import Store, queue_log, runs
+from mirrorq.protocol.effects import QueueWrite
+from mirrorq.protocol.ops import Entry
+from mirrorq.store import queue_log, runs
+from mirrorq.store.node_store import Store
 from mirrorq.wire import frames
 
 from .writing import MEMORY, NEIGHBOUR, QUEUE, Writer, bodies_of, open_store

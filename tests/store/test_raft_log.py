@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq.effects import QueueWrite, RaftEntry, RaftImage, RaftSnapshot, RaftState, RaftWrite
 from mirrorq.errors import StoreFull
-from mirrorq.messages import StoreId
+from mirrorq.protocol.effects import (
+    QueueWrite,
+    RaftEntry,
+    RaftImage,
+    RaftSnapshot,
+    RaftState,
+    RaftWrite,
+)
+from mirrorq.protocol.identities import StoreId
 
 from .writing import QUEUE, Writer, open_store
 

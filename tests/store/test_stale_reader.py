@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorq.effects import QueueWrite
+from mirrorq.protocol.effects import QueueWrite
 from mirrorq.store import environment
 
 from .writing import PYTHON, QUEUE, Writer, open_store

@@ -10,10 +10,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from mirrorq.effects import QueueImage, QueueWrite
 from mirrorq.errors import StoreCorrupt, StoreError
-from mirrorq.messages import Entry, first_incarnation
-from mirrorq.store import Store, queue_log, runs
+from mirrorq.protocol.effects import QueueImage, QueueWrite
+from mirrorq.protocol.identities import first_incarnation
+from mirrorq.protocol.ops import Entry
+from mirrorq.store import queue_log, runs
+from mirrorq.store.node_store import Store
 from mirrorq.store.records import seal
 
 from .writing import NEIGHBOUR, QUEUE, Writer, bodies_of, frames_of, open_store

@@ -13,9 +13,9 @@ import pytest
 
 import mirrorq
 from mirrorq.errors import StoreError
+from mirrorq.node.verification import Report, verify
 from mirrorq.store.environment import DATA_FILE
 from mirrorq.store.offline import OfflineStore
-from mirrorq.store.verification import Report, verify
 
 TABLES = ("meta", "queues", "messages", "ops", "garbage", "raft")
 FLIPS = 90

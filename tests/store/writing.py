@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mirrorq import config
 from mirrorq.config import Config
-from mirrorq.messages import AckOp, Entry
-from mirrorq.store import Store
+from mirrorq.protocol.ops import AckOp, Entry
+from mirrorq.store.node_store import Store
 from mirrorq.wire import frames
 from mirrorq.wire.ops import FrameCodec
 

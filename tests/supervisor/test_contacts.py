@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.contacts import Contacts
+from mirrorq.engine.addresses import Contacts
 
 OLD, NEW, PROXY = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "tcp://127.0.0.1:3"
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from mirrorq.lease import Leading
-from mirrorq.messages import (
-    CatalogAnswer,
+from mirrorq.cluster.controller.leases import Leading
+from mirrorq.protocol.commands import (
     CatalogCommand,
-    CatalogRequest,
     ChangeView,
     DeclareQueue,
-    MemberId,
     Rebalance,
     SetPolicy,
     TransferMaster,
-    Yield,
-    Yielded,
 )
-from mirrorq.policy import parse, to_text
+from mirrorq.protocol.control import CatalogAnswer, CatalogRequest, Yield, Yielded
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.policy import parse, to_text
 
 from .test_supervisor import A, B, C, again, in_sync, joining
 from .test_supervisor import Leader as AnsweredLeader

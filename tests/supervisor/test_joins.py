@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from mirrorq.joins import BEGIN_MAX, PAUSE_MS
-from mirrorq.messages import ChangeView, DeclareQueue
-from mirrorq.view import joining_ids
+from mirrorq.cluster.controller.join_throttle import BEGIN_MAX, PAUSE_MS
+from mirrorq.protocol.commands import ChangeView, DeclareQueue
+from mirrorq.protocol.views import joining_ids
 
 from .test_supervisor import A, B, C, Leader, again
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.lease import Leading, LeaseGrantor, LeaseHolder, outlast_ms
-from mirrorq.messages import LeaseAnswer, LeaseRelease, LeaseRequest, MemberId
+from mirrorq.cluster.controller.leases import Leading, LeaseGrantor, LeaseHolder, outlast_ms
+from mirrorq.protocol.control import LeaseAnswer, LeaseRelease, LeaseRequest
+from mirrorq.protocol.identities import MemberId
 
 A, B = MemberId("a", 1, 1), MemberId("b", 2, 1)
 LEASE_MS = 300

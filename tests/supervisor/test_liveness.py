@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorq.cluster.controller.failure_detector import Liveness, Probe, Status
 from mirrorq.config import Config
-from mirrorq.liveness import Liveness, Probe, Status
-from mirrorq.messages import MemberId
+from mirrorq.protocol.identities import MemberId
 
 A, B, C = (MemberId(name, number, 1) for number, name in enumerate("abc", 1))
 CONFIG = Config(failure_ms=1000, heartbeat_ms=250)

@@ -4,34 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from mirrorq.catalog import Catalog, QueueRecord
-from mirrorq.config import Config
-from mirrorq.lease import Leading
-from mirrorq.liveness import Status
-from mirrorq.messages import (
-    CatalogAnswer,
-    CatalogCommand,
-    CatalogRequest,
-    ChangeView,
-    DeclareQueue,
-    DeleteQueue,
-    DropCopy,
-    LeaseAnswer,
-    LeaseRelease,
-    LeaseRequest,
-    Member,
-    MemberId,
-    RegisterNode,
-    RemoveNode,
-    SessionId,
-    SetPolicy,
-    StoreId,
-    Yield,
-    Yielded,
-)
-from mirrorq.policy import parse, to_text
-from mirrorq.supervisor import Supervisor
-from mirrorq.supervisor_events import (
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.cluster.controller.controller import Supervisor
+from mirrorq.cluster.controller.events import (
     CatalogChanged,
     CatalogReplaced,
     Event,
@@ -41,7 +17,31 @@ from mirrorq.supervisor_events import (
     SupervisorEffects,
     Tick,
 )
-from mirrorq.view import in_sync_ids, joining_ids
+from mirrorq.cluster.controller.failure_detector import Status
+from mirrorq.cluster.controller.leases import Leading
+from mirrorq.config import Config
+from mirrorq.protocol.commands import (
+    CatalogCommand,
+    ChangeView,
+    DeclareQueue,
+    DeleteQueue,
+    DropCopy,
+    RegisterNode,
+    RemoveNode,
+    SetPolicy,
+)
+from mirrorq.protocol.control import (
+    CatalogAnswer,
+    CatalogRequest,
+    LeaseAnswer,
+    LeaseRelease,
+    LeaseRequest,
+    Yield,
+    Yielded,
+)
+from mirrorq.protocol.identities import MemberId, SessionId, StoreId
+from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.views import Member, in_sync_ids, joining_ids
 
 W, A, B, C, D = (MemberId(name, number, 1) for number, name in enumerate("wabcd", 1))
 CONFIG = Config(failure_ms=1000, heartbeat_ms=250, lease_ms=300)

@@ -5,34 +5,28 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.catalog import Catalog
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.controller.controller import Supervisor
+from mirrorq.cluster.controller.events import CatalogChanged, Heard, LinkDown, ProbeRefused, Tick
+from mirrorq.cluster.controller.leases import Leading
 from mirrorq.config import Config
-from mirrorq.lease import Leading
-from mirrorq.messages import (
-    CatalogAnswer,
+from mirrorq.protocol.commands import (
     CatalogCommand,
-    CatalogRequest,
     ChangeView,
     DeclareQueue,
     DeleteQueue,
-    LeaseRelease,
-    LeaseRequest,
-    Member,
-    MemberId,
     RegisterNode,
     RemoveNode,
-    View,
+)
+from mirrorq.protocol.control import (
+    CatalogAnswer,
+    CatalogRequest,
+    LeaseRelease,
+    LeaseRequest,
     Yielded,
 )
-from mirrorq.supervisor import Supervisor
-from mirrorq.supervisor_events import (
-    CatalogChanged,
-    Heard,
-    LinkDown,
-    ProbeRefused,
-    Tick,
-)
-from mirrorq.view import find, in_sync_ids, links, make_view, order_error
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.views import Member, View, find, in_sync_ids, links, make_view, order_error
 
 CONFIG = Config(failure_ms=1000, heartbeat_ms=250, lease_ms=300)
 OWN = MemberId("a", 1, 1)

@@ -13,26 +13,9 @@ import random
 import pytest
 from attrs import define, field
 
-from mirrorq.catalog import Catalog
-from mirrorq.config import Config
-from mirrorq.lease import Leading, LeaseHolder
-from mirrorq.messages import (
-    CatalogAnswer,
-    CatalogCommand,
-    CatalogRequest,
-    ChangeView,
-    DeclareQueue,
-    LeaseAnswer,
-    LeaseRelease,
-    LeaseRequest,
-    Member,
-    MemberId,
-    RegisterNode,
-    Yield,
-    Yielded,
-)
-from mirrorq.supervisor import Supervisor
-from mirrorq.supervisor_events import (
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.controller.controller import Supervisor
+from mirrorq.cluster.controller.events import (
     CatalogChanged,
     Event,
     Heard,
@@ -40,7 +23,20 @@ from mirrorq.supervisor_events import (
     ProbeRefused,
     Tick,
 )
-from mirrorq.view import in_sync_ids, is_master, joining_ids
+from mirrorq.cluster.controller.leases import Leading, LeaseHolder
+from mirrorq.config import Config
+from mirrorq.protocol.commands import CatalogCommand, ChangeView, DeclareQueue, RegisterNode
+from mirrorq.protocol.control import (
+    CatalogAnswer,
+    CatalogRequest,
+    LeaseAnswer,
+    LeaseRelease,
+    LeaseRequest,
+    Yield,
+    Yielded,
+)
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.views import Member, in_sync_ids, is_master, joining_ids
 
 CONFIG = Config(failure_ms=300, heartbeat_ms=100, lease_ms=280)
 """A lease almost as long as failure_ms: else the silence alone would outlast every lease."""

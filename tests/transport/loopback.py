@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from mirrorq.config import Config
-from mirrorq.transport import ClientSocket, LinkUp, Transport
+from mirrorq.transport.client import ClientSocket
+from mirrorq.transport.inbound import LinkUp
+from mirrorq.transport.transport import Transport
 
 DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""

@@ -11,15 +11,10 @@ from loopback import POLL_MS, Net
 
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ShutDown
-from mirrorq.transport import (
-    ClientMessage,
-    ClientSocket,
-    LinkDown,
-    LinkUp,
-    ServerMessage,
-    Transport,
-    transport,
-)
+from mirrorq.transport import transport
+from mirrorq.transport.client import ClientSocket
+from mirrorq.transport.inbound import ClientMessage, LinkDown, LinkUp, ServerMessage
+from mirrorq.transport.transport import Transport
 
 
 def dead_endpoint(net: Net) -> str:

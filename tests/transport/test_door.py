@@ -17,10 +17,11 @@ import zmq
 from loopback import DEADLINE_S, Net
 
 from mirrorq.config import Config
-from mirrorq.transport import DATA, Garbage, LinkDown, PeerMessage, Refused, Transport
 from mirrorq.transport import transport as transport_module
 from mirrorq.transport.door import PLAIN_BYTES, STRANGER_BYTES_MAX, Door, _received
+from mirrorq.transport.inbound import DATA, Garbage, LinkDown, PeerMessage, Refused
 from mirrorq.transport.packing import Outbox
+from mirrorq.transport.transport import Transport
 
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31)
 """Of ZMTP 3.0 without security."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mirrorq.errors import ConfigError
-from mirrorq.security import check_listen
-from mirrorq.transport import Endpoint, parse_endpoint, parse_listen
+from mirrorq.security.settings import check_listen
+from mirrorq.transport.endpoint import Endpoint, parse_endpoint, parse_listen
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.errors import ProtocolError
-from mirrorq.transport.packing import (
-    INDEX_BYTES_MAX,
-    MESSAGES_MAX,
-    PART_BYTES_MAX,
-    Outbox,
-    unpack,
-)
+from mirrorq.transport.packing import INDEX_BYTES_MAX, MESSAGES_MAX, PART_BYTES_MAX, Outbox, unpack
 
 parts = st.binary(max_size=20) | st.sampled_from(
     [bytes(PART_BYTES_MAX), bytes(PART_BYTES_MAX + 1), bytes(3 * PART_BYTES_MAX)]

@@ -20,7 +20,7 @@ from loopback import Net
 
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ShutDown
-from mirrorq.transport import (
+from mirrorq.transport.inbound import (
     CONTROL,
     DATA,
     ClientMessage,
@@ -32,15 +32,17 @@ from mirrorq.transport import (
     Refused,
     ReplyLost,
     SendLost,
-    Transport,
+    TooLarge,
 )
-from mirrorq.transport.inbound import TooLarge
 from mirrorq.transport.link import QUEUE_COUNT_MAX
+from mirrorq.transport.transport import Transport
 
 CHILD = """
 import sys
 from mirrorq.config import Config
-from mirrorq.transport import Transport
+
+from mirrorq.transport.transport import Transport
+
 transport = Transport("child", 7, sys.argv[1], Config())
 print(transport.endpoint, flush=True)
 while True:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from reference import FLAG_PROPERTIES, FLAG_TERMS, Fields
 
 from mirrorq.errors import ProtocolError
-from mirrorq.messages import Header
+from mirrorq.protocol.ops import Header
 from mirrorq.wire import frames
 
 

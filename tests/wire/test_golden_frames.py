@@ -7,7 +7,7 @@ import reference
 from golden import DATA, GOLDEN
 from test_frames import header_of, make
 
-from mirrorq.messages import AckOp, PromotedOp, RefusalOp
+from mirrorq.protocol.ops import AckOp, PromotedOp, RefusalOp
 from mirrorq.wire import frames, ops
 
 

@@ -13,25 +13,30 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from mirrorq import messages as m
+from mirrorq.cluster.bootstrap import FOUNDING_MESSAGES
 from mirrorq.errors import ProtocolError
-from mirrorq.founding import FOUNDING_MESSAGES
-from mirrorq.raft.messages import RAFT_MESSAGES
+from mirrorq.protocol.commands import CatalogCommand
+from mirrorq.protocol.control import CatalogRequest, Hello
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import AckOp, Entry, OpKind
+from mirrorq.protocol.raft import RAFT_MESSAGES
+from mirrorq.protocol.ring import Data, Watermark
+from mirrorq.protocol.sessions import Credit, Deliver, Reply, Request, SessionReply, SessionRequest
 from mirrorq.wire import messages as wire
 from mirrorq.wire.frames import pack_op, pack_publish
 from mirrorq.wire.messages import HEAD_BYTES_MAX, VERSION, decode, encode
 from mirrorq.wire.ops import encode_payload, make_entry
 
-SESSION = m.SessionId("node-a", 3, 17)
+SESSION = SessionId("node-a", 3, 17)
 FRAME = pack_publish([b"one", b"two"], producer=9, first_number=1)
 ENTRIES = [
     make_entry(FRAME),
     make_entry(pack_publish([b""], properties=[b"p"])),
     make_entry(
-        pack_op(m.OpKind.ACK, encode_payload(m.AckOp(((1, 2),))), queue_id=1, epoch=2, lsn=3)
+        pack_op(OpKind.ACK, encode_payload(AckOp(((1, 2),))), queue_id=1, epoch=2, lsn=3)
     ),
 ]
-NESTED = (m.Request, m.Reply, m.CatalogCommand)
+NESTED = (Request, Reply, CatalogCommand)
 
 
 def classes_of(*unions: Any) -> list[type]:
@@ -40,7 +45,7 @@ def classes_of(*unions: Any) -> list[type]:
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a type hint: whatever a machine may put into a message."""
-    if hint is m.Entry:
+    if hint is Entry:
         return st.sampled_from(ENTRIES)
     if hint is int:
         return st.integers(0, 2**63 - 1)
@@ -67,7 +72,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 def comparable(value: Any) -> Any:
     """Entries are compared by their frames, since they have no equality of their own."""
-    if isinstance(value, m.Entry):
+    if isinstance(value, Entry):
         return (value.header, value.payload, value.frame)
     if isinstance(value, tuple):
         return tuple(comparable(item) for item in value)
@@ -80,12 +85,12 @@ def with_nested() -> Iterable[tuple[type, Any]]:
     """Each message class, and each class that travels inside another."""
     for cls in classes_of(wire.WireMessage):
         yield cls, values_of(cls)
-    for cls in classes_of(m.Request):
-        yield cls, envelope(m.SessionRequest, "request", cls)
-    for cls in classes_of(m.Reply):
-        yield cls, envelope(m.SessionReply, "reply", cls)
-    for cls in classes_of(m.CatalogCommand):
-        yield cls, envelope(m.CatalogRequest, "command", cls)
+    for cls in classes_of(Request):
+        yield cls, envelope(SessionRequest, "request", cls)
+    for cls in classes_of(Reply):
+        yield cls, envelope(SessionReply, "reply", cls)
+    for cls in classes_of(CatalogCommand):
+        yield cls, envelope(CatalogRequest, "command", cls)
 
 
 def envelope(outer: type, name: str, inner: type) -> st.SearchStrategy[Any]:
@@ -112,19 +117,19 @@ def test_round_trip(strategy: st.SearchStrategy[Any], data: st.DataObject) -> No
 def test_raw_parts_are_not_copied() -> None:
     """Frames leave as the very objects that the message holds."""
     frames = (FRAME, b"second")
-    deliver = m.SessionReply(1, 1, SESSION, 1, 1, m.Deliver(1, (), frames))
+    deliver = SessionReply(1, 1, SESSION, 1, 1, Deliver(1, (), frames))
     assert all(part is frame for part, frame in zip(encode(deliver)[1:], frames, strict=True))
-    assert encode(m.Data(1, 1, 1, (ENTRIES[0],)))[1] is ENTRIES[0].frame
+    assert encode(Data(1, 1, 1, (ENTRIES[0],)))[1] is ENTRIES[0].frame
 
 
 @pytest.mark.parametrize(
     ("message", "head"),
     [
-        (m.Watermark(1, 2, 3), "92019403010203"),
-        (m.Data(1, 2, 3, (ENTRIES[0],), 9), "9201960101020391" + "70" + "09"),
-        (m.Hello("a", 5, 6, True), "92019a46a1610506c390a0009090"),
+        (Watermark(1, 2, 3), "92019403010203"),
+        (Data(1, 2, 3, (ENTRIES[0],), 9), "9201960101020391" + "70" + "09"),
+        (Hello("a", 5, 6, True), "92019a46a1610506c390a0009090"),
         (
-            m.SessionRequest(1, 2, SESSION, 3, 4, m.Credit(0, 256)),
+            SessionRequest(1, 2, SESSION, 3, 4, Credit(0, 256)),
             "920197140102" + "93a66e6f64652d610311" + "0304" + "942300cd010000",
         ),
     ],
@@ -201,12 +206,12 @@ def test_other_version_names_both() -> None:
 
 def test_a_field_more_is_ignored() -> None:
     """A later release may add a field at the end of a class."""
-    assert decode([msgspec.msgpack.encode([VERSION, [3, 1, 2, 3, "new"]])]) == m.Watermark(1, 2, 3)
+    assert decode([msgspec.msgpack.encode([VERSION, [3, 1, 2, 3, "new"]])]) == Watermark(1, 2, 3)
 
 
 def test_a_field_with_a_default_may_be_absent() -> None:
     """An earlier release does not know a field that has a default."""
-    assert decode([msgspec.msgpack.encode([VERSION, [70, "a", 1, 2, True]])]) == m.Hello(
+    assert decode([msgspec.msgpack.encode([VERSION, [70, "a", 1, 2, True]])]) == Hello(
         "a", 1, 2, True
     )
 
@@ -220,7 +225,7 @@ def test_numbers_are_63_bits(number: Any) -> None:
 
 def test_parts_must_be_those_of_the_head() -> None:
     """A part missing, too many or of another size is named."""
-    head, frame = encode(m.Data(1, 1, 1, (ENTRIES[0],)))
+    head, frame = encode(Data(1, 1, 1, (ENTRIES[0],)))
     with pytest.raises(ProtocolError, match="lacks its part of"):
         decode([head])
     with pytest.raises(ProtocolError, match="more parts"):
@@ -233,7 +238,7 @@ def test_parts_must_be_those_of_the_head() -> None:
 
 def test_frames_of_entries_are_checked() -> None:
     """A flipped bit in a body is found before an entry is made of it."""
-    head, frame = encode(m.Data(1, 1, 1, (ENTRIES[0],)))
+    head, frame = encode(Data(1, 1, 1, (ENTRIES[0],)))
     damaged = bytearray(frame)
     damaged[-8] ^= 1
     with pytest.raises(ProtocolError):
@@ -244,7 +249,7 @@ def test_text_that_is_no_utf8() -> None:
     """Bytes that are no text, in a head and in an op's payload."""
     with pytest.raises(ProtocolError):
         decode([b"\x92\x01\x95\x46\xa1\xff\x01\x02\xc3"])
-    frame = pack_op(m.OpKind.REFUSAL, b"\x91\xa1\xff", queue_id=1, epoch=1, lsn=1)
+    frame = pack_op(OpKind.REFUSAL, b"\x91\xa1\xff", queue_id=1, epoch=1, lsn=1)
     head = msgspec.msgpack.encode([VERSION, [1, 1, 1, 1, [len(frame)]]])
     with pytest.raises(ProtocolError):
         decode([head, frame])
@@ -263,10 +268,10 @@ def test_hostile_sizes() -> None:
 def test_too_large_a_head_is_not_sent() -> None:
     """The sender learns of a message that no node would take."""
     with pytest.raises(ProtocolError, match="Hello has a head of"):
-        encode(m.Hello("a", 1, 1, True, ("x" * HEAD_BYTES_MAX,)))
+        encode(Hello("a", 1, 1, True, ("x" * HEAD_BYTES_MAX,)))
 
 
 def test_a_hello_without_the_fields_of_later_is_read() -> None:
     """A node of before alarms has none."""
     older = bytes.fromhex("92019846a1610506c390a000")
-    assert decode([older]) == m.Hello("a", 5, 6, True)
+    assert decode([older]) == Hello("a", 5, 6, True)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.codec import OpCodec
 from mirrorq.errors import ProtocolError
-from mirrorq.messages import (
+from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.ops import (
     FLAG_STAGED,
     FLAG_STEP,
     AckOp,
@@ -31,7 +31,7 @@ from mirrorq.messages import (
     ReturnOp,
     UnknownOp,
 )
-from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
+from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
 from mirrorq.wire import frames, ops
 
 NUMBER_MAX = 2**63 - 1

@@ -37,7 +37,7 @@ from mirrorq.aio.exchange import Exchange
 from mirrorq.aio.hosts import Client, Node, connect
 from mirrorq.aio.queue import MirroredQueue
 from mirrorq.aio.steps import Transaction
-from mirrorq.confirmation import Confirmation, Settlement
+from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.errors import MirrorQError
 
 __all__ = ["Client", "Exchange", "MirroredQueue", "Node", "Transaction", "connect", "wait"]

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mirrorq import exchange as blocking
 from mirrorq.aio.bell import Bell, Line, seconds_left
 from mirrorq.aio.queue import Body, MirroredQueue
 from mirrorq.aio.threads import in_thread
-from mirrorq.confirmation import Confirmation
-from mirrorq.publisher import Waiting
-from mirrorq.timeouts import deadline_of
+from mirrorq.api import exchange as blocking
+from mirrorq.api.arguments import deadline_of
+from mirrorq.api.confirmation import Confirmation
+from mirrorq.api.publisher import Waiting
 
 if TYPE_CHECKING:
-    from mirrorq.exchange import Letter
-    from mirrorq.queue import MirroredQueue as Handle
+    from mirrorq.api.exchange import Letter
+    from mirrorq.api.queue import MirroredQueue as Handle
 
 __all__ = ["Exchange"]
 
@@ -25,7 +25,8 @@ __all__ = ["Exchange"]
 class Exchange:
     """An exchange, for one loop. Made by `Node.exchange` or `Client.exchange`.
 
-    Arguments, results and errors are those of `mirrorq.exchange.Exchange`, which is in `handle`.
+    Arguments, results and errors are those of `mirrorq.api.exchange.Exchange`, which is in
+    `handle`.
     """
 
     def __init__(self, handle: blocking.Exchange) -> None:

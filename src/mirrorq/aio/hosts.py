@@ -12,8 +12,8 @@ from mirrorq.aio.queue import MirroredQueue
 from mirrorq.aio.threads import in_thread, opened
 
 if TYPE_CHECKING:
-    from mirrorq.client import Client as BlockingClient
-    from mirrorq.node import Node as BlockingNode
+    from mirrorq.client.client import Client as BlockingClient
+    from mirrorq.node.node import Node as BlockingNode
 
 __all__ = ["Client", "Node", "connect"]
 
@@ -57,7 +57,7 @@ class Node(Host):
     @opening
     async def open(cls, name: str, **arguments: Any) -> Node:
         """Arguments and errors as of `mirrorq.Node`."""
-        from mirrorq.node import Node as BlockingNode
+        from mirrorq.node.node import Node as BlockingNode
 
         return cls(await opened(partial(BlockingNode, name, **arguments)))
 
@@ -80,7 +80,7 @@ class Client(Host):
 
 def of_host(host: Any) -> Host:
     """The same for what a handle lives on."""
-    from mirrorq.client import Client as BlockingClient
+    from mirrorq.client.client import Client as BlockingClient
 
     return Client(host) if isinstance(host, BlockingClient) else Node(host)
 
@@ -88,6 +88,6 @@ def of_host(host: Any) -> Host:
 @opening
 async def connect(endpoints: str | Sequence[str] | Mapping[str, str], **arguments: Any) -> Client:
     """`mirrorq.connect`: the same queues from a process that is no node."""
-    from mirrorq.client import connect as blocking_connect
+    from mirrorq.client.client import connect as blocking_connect
 
     return Client(await opened(partial(blocking_connect, endpoints, **arguments)))

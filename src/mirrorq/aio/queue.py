@@ -9,27 +9,26 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mirrorq import queue as blocking
 from mirrorq.aio.bell import LOOK_S, Bell, Line, seconds_left
 from mirrorq.aio.opening import opening
 from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
-from mirrorq.arguments import check_callable, check_count
-from mirrorq.confirmation import Confirmation, Settlement
+from mirrorq.api import queue as blocking
+from mirrorq.api.arguments import check_callable, check_count, check_timeout, deadline_of
+from mirrorq.api.confirmation import Confirmation, Settlement
+from mirrorq.api.handle import ASK_S
+from mirrorq.api.message import Message
+from mirrorq.api.publisher import FIRST_S, Publisher, Waiting
+from mirrorq.api.receiver import NOWAIT_S, RECALL_ASKS, Demand
+from mirrorq.api.sharded.queue import ShardedQueue
 from mirrorq.errors import AckRefused, Empty, Full, ShutDown
-from mirrorq.handle import ASK_S
-from mirrorq.message import Message
-from mirrorq.messages import Browsed, Counts, Purged
-from mirrorq.publisher import FIRST_S, Publisher, Waiting
-from mirrorq.receiver import NOWAIT_S, RECALL_ASKS, Demand
-from mirrorq.session import browse_request, inquire_request, purge_request
-from mirrorq.sharded.queue import ShardedQueue
-from mirrorq.timeouts import check_timeout, deadline_of
+from mirrorq.protocol.sessions import Browsed, Counts, Purged
+from mirrorq.session.calls import browse_request, inquire_request, purge_request
 
 if TYPE_CHECKING:
     from mirrorq.aio.hosts import Host
-    from mirrorq.consumer import Consumer
-    from mirrorq.status import QueueStatus
+    from mirrorq.api.consumer import Consumer
+    from mirrorq.monitoring.status import QueueStatus
 
 __all__ = ["Body", "MirroredQueue"]
 

@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mirrorq import steps
+from mirrorq.api import transactions
 
 if TYPE_CHECKING:
-    from mirrorq.queue import MirroredQueue
+    from mirrorq.api.queue import MirroredQueue
 
 __all__ = ["Transaction"]
 
 Accepting = Callable[[Callable[..., Any], bool, float | None], Awaitable[Any]]
 
 
-class Transaction(steps.Transaction):
-    """As `mirrorq.steps.Transaction`: `async with queue.transaction() as t:`, then
+class Transaction(transactions.Transaction):
+    """As `mirrorq.api.transactions.Transaction`: `async with queue.transaction() as t:`, then
     `await t.confirmation`.
 
     The end of the block waits for room, in the loop. Who is cancelled there has sent nothing, and

@@ -17,20 +17,8 @@ from mirrorq.cli.keys import keygen
 from mirrorq.cli.lines import get, publish
 from mirrorq.cli.node import demo, node
 from mirrorq.cli.nodes import forget_node
-from mirrorq.cli.policies import (
-    clear_policy,
-    list_policies,
-    rebalance,
-    set_policy,
-    transfer_master,
-)
-from mirrorq.cli.queues import (
-    delete_queue,
-    list_queues,
-    purge_queue,
-    redrive,
-    status,
-)
+from mirrorq.cli.policies import clear_policy, list_policies, rebalance, set_policy, transfer_master
+from mirrorq.cli.queues import delete_queue, list_queues, purge_queue, redrive, status
 from mirrorq.cli.repair import repair
 from mirrorq.cli.stores import verify
 from mirrorq.cli.synchronise import cancel_sync_queue, sync_queue

@@ -27,7 +27,7 @@ from mirrorq.cli.connecting import as_json, failing
 from mirrorq.errors import MirrorQError
 
 if TYPE_CHECKING:
-    from mirrorq.queue import MirroredQueue
+    from mirrorq.api.queue import MirroredQueue
 
 __all__ = ["Figure", "bench", "measure"]
 
@@ -85,7 +85,7 @@ def measure(path: Path | None = None, scale: float = 1.0) -> list[Figure]:
     """
     from mirrorq.demo.children import Child
     from mirrorq.demo.ports import free_ports
-    from mirrorq.node import Node
+    from mirrorq.node.node import Node
 
     with ExitStack() as stack:
         place = Path(

@@ -13,9 +13,9 @@ from mirrorq.cli.connecting import Failed, failing
 from mirrorq.cli.stores import verified
 
 if TYPE_CHECKING:
-    from mirrorq.effects import RaftWrite
+    from mirrorq.cluster.force_boot import Estate
+    from mirrorq.protocol.effects import RaftWrite
     from mirrorq.store.renewal import Inventory
-    from mirrorq.survivor import Estate
 
 __all__ = ["boot", "force_boot", "go_on_alone"]
 
@@ -39,9 +39,9 @@ def boot(path: Path, forgotten: str | None, *, is_agreed: bool) -> None:
     Args:
         forgotten: the other node that is to be the only other one; None: whoever they are.
     """
+    from mirrorq.cluster.force_boot import estate_of
     from mirrorq.store.offline import OfflineStore
     from mirrorq.store.renewal import taken_of
-    from mirrorq.survivor import estate_of
 
     report = verified(path)
     if not report.is_good:
@@ -115,8 +115,8 @@ def _will_be(
 
 def go_on_alone(path: Path) -> None:
     """Write it."""
+    from mirrorq.cluster.force_boot import estate_of
     from mirrorq.store.renewal import renew
-    from mirrorq.survivor import estate_of
 
     def renewal(inventory: Inventory, identity: int) -> RaftWrite:
         estate = estate_of(inventory.node, inventory.store, inventory.raft)

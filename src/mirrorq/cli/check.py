@@ -11,8 +11,8 @@ import click
 from mirrorq.cli.connecting import Failed, as_json, looking
 
 if TYPE_CHECKING:
-    from mirrorq.client import Client
-    from mirrorq.health import Health
+    from mirrorq.client.client import Client
+    from mirrorq.monitoring.health import Health
 
 __all__ = ["check"]
 
@@ -28,7 +28,7 @@ def check(client: Client, name: str | None, is_json: bool) -> None:
     and no queue has its last one on NODE; else 1 and a list of what is wrong. Ask before each
     step of a rolling upgrade.
     """
-    from mirrorq.health import judge
+    from mirrorq.monitoring.health import judge
 
     nodes = client.nodes()
     asked = name or client.entry_node

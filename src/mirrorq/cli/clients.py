@@ -14,8 +14,8 @@ from mirrorq.cli.connecting import as_json, connecting, looking, print_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mirrorq.attendance import Attendance
-    from mirrorq.client import Client
+    from mirrorq.client.client import Client
+    from mirrorq.monitoring.presence import Attendance
 
 __all__ = ["clients", "consumers", "disconnect"]
 

@@ -16,8 +16,8 @@ import click
 from mirrorq.errors import MirrorQError, NoQuorum
 
 if TYPE_CHECKING:
-    from mirrorq.client import Client
-    from mirrorq.security import Security
+    from mirrorq.client.client import Client
+    from mirrorq.security.settings import Security
 
 __all__ = [
     "KEYS",
@@ -144,7 +144,7 @@ def loaded(keys: Path | None, name: str | None = None) -> Security | None:
     """What --keys leads to, None when it was not given."""
     if keys is None:
         return None
-    from mirrorq.security import Security
+    from mirrorq.security.settings import Security
 
     return Security.load(keys, name)
 
@@ -163,7 +163,7 @@ def connected(
     Args:
         looks: who only looks is shown what one node knows: that it has no majority is said.
     """
-    from mirrorq.client import connect
+    from mirrorq.client.client import connect
 
     security = loaded(keys)
     with connect(endpoints, insecure=insecure, security=security, timeout=wait) as client:

@@ -12,7 +12,7 @@ from mirrorq.cli.progress import progress_bar
 from mirrorq.cli.stores import said_of, verified
 
 if TYPE_CHECKING:
-    from mirrorq.survivor import Estate
+    from mirrorq.cluster.force_boot import Estate
 
 __all__ = ["backup", "restore"]
 
@@ -63,10 +63,10 @@ def restore(source: Path, path: Path, alone: bool) -> None:
     that run, for these know more; with --alone: as the only node, with all that the backup holds.
     """
     with failing():
+        from mirrorq.cluster.force_boot import estate_of
         from mirrorq.store.copies import copied_to
         from mirrorq.store.offline import OfflineStore
         from mirrorq.store.renewal import taken_of
-        from mirrorq.survivor import estate_of
 
         with copied_to(path) as part:
             with OfflineStore(source) as opened:
@@ -93,10 +93,10 @@ def _put_back(source: Path, part: Path, node: str) -> str:
 
 
 def _make_joiner(source: Path, part: Path, estate: Estate) -> str:
+    from mirrorq.cluster.bootstrap import joining
     from mirrorq.config import Config
-    from mirrorq.effects import RaftState, RaftWrite
-    from mirrorq.founding import joining
-    from mirrorq.store import Store
+    from mirrorq.protocol.effects import RaftState, RaftWrite
+    from mirrorq.store.node_store import Store
     from mirrorq.store.renewal import renew
 
     report = verified(source)

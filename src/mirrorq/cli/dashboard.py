@@ -11,7 +11,7 @@ import click
 from mirrorq.cli.connecting import Failed, looking
 
 if TYPE_CHECKING:
-    from mirrorq.client import Client
+    from mirrorq.client.client import Client
 
 __all__ = ["dashboard"]
 

@@ -10,7 +10,7 @@ import click
 from mirrorq.cli.connecting import KEYS, failing
 
 if TYPE_CHECKING:
-    from mirrorq.rights import Key
+    from mirrorq.security.roles import Key
 
 __all__ = ["keygen"]
 
@@ -52,8 +52,8 @@ def keygen(
 
     In a PATTERN * stands for any characters: --write 'orders.*'. Repeat the options for more.
     """
-    from mirrorq.key_files import add_key, secret_path, write_secret
-    from mirrorq.rights import KEYS_NAME, Key, Role
+    from mirrorq.security.key_files import add_key, secret_path, write_secret
+    from mirrorq.security.roles import KEYS_NAME, Key, Role
     from mirrorq.transport.curve import new_key_pair
 
     with failing():

@@ -19,10 +19,10 @@ from mirrorq.cli.progress import progress_bar
 from mirrorq.errors import MirrorQError, QueueNotFound
 
 if TYPE_CHECKING:
-    from mirrorq.client import Client
-    from mirrorq.confirmation import Confirmation
-    from mirrorq.message import Message
-    from mirrorq.queue import MirroredQueue
+    from mirrorq.api.confirmation import Confirmation
+    from mirrorq.api.message import Message
+    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.client.client import Client
 
 __all__ = ["get", "publish"]
 

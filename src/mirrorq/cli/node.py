@@ -13,8 +13,8 @@ import click
 
 from mirrorq.cli.connecting import Failed, failing, loaded, with_keys
 from mirrorq.cli.node_file import NodeFile
-from mirrorq.security import is_host_loopback
-from mirrorq.web_address import split_address
+from mirrorq.security.settings import is_host_loopback
+from mirrorq.transport.endpoint import split_address
 
 __all__ = ["demo", "node"]
 
@@ -127,7 +127,7 @@ def node(
 
 def _run(settings: NodeFile, name: str, path: Path) -> None:
     """Run it until it is told to end."""
-    from mirrorq.node import Node
+    from mirrorq.node.node import Node
 
     is_insecure = bool(settings.insecure)
     _check_metrics(settings.metrics, is_insecure)

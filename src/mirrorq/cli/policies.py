@@ -10,7 +10,7 @@ import click
 from mirrorq.cli.connecting import as_json, connecting, looking, print_rows
 
 if TYPE_CHECKING:
-    from mirrorq.client import Client
+    from mirrorq.client.client import Client
 
 __all__ = ["clear_policy", "list_policies", "rebalance", "set_policy", "transfer_master"]
 

@@ -11,7 +11,7 @@ import click
 from mirrorq.cli.connecting import Misused, as_json, connecting, looking, print_rows
 
 if TYPE_CHECKING:
-    from mirrorq.client import Client
+    from mirrorq.client.client import Client
 
 __all__ = ["delete_queue", "list_queues", "purge_queue", "redrive", "status"]
 
@@ -47,7 +47,7 @@ def _columns(
     context: click.Context, parameter: click.Parameter, columns: tuple[str, ...]
 ) -> tuple[str, ...]:
     """What list-queues was given; looked at before any node is."""
-    from mirrorq.status import QueueStatus
+    from mirrorq.monitoring.status import QueueStatus
 
     known = [field.name for field in attrs.fields(QueueStatus)]
     for column in columns:

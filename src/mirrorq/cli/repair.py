@@ -13,12 +13,12 @@ import click
 
 from mirrorq.cli.connecting import Failed, as_json, cluster_options, connected, failing
 from mirrorq.cli.progress import progress_bar
+from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import PreconditionFailed, QueueDown, QueueNotFound
-from mirrorq.ranges import RangeSet
 
 if TYPE_CHECKING:
-    from mirrorq.client import Client
-    from mirrorq.queue import MirroredQueue
+    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.client.client import Client
 
 __all__ = ["repair"]
 

@@ -13,7 +13,7 @@ from mirrorq.cli.connecting import Failed, as_json, failing
 from mirrorq.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from mirrorq.store.verification import Report
+    from mirrorq.node.verification import Report
 
 __all__ = ["verify"]
 
@@ -44,8 +44,8 @@ def verify(path: Path, is_json: bool) -> None:
 
 def verified(path: Path) -> Report:
     """What a walk through a store finds."""
+    from mirrorq.node.verification import verify as walk
     from mirrorq.store.offline import OfflineStore
-    from mirrorq.store.verification import verify as walk
 
     with progress_bar(f"verifying {path}") as on_progress, OfflineStore(path) as store:
         return walk(store, on_progress)

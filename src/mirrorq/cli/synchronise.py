@@ -13,8 +13,8 @@ from mirrorq.cli.connecting import Failed, connecting
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from mirrorq.client import Client
-    from mirrorq.status import QueueStatus
+    from mirrorq.client.client import Client
+    from mirrorq.monitoring.status import QueueStatus
 
 __all__ = ["cancel_sync_queue", "sync_queue"]
 

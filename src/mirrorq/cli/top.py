@@ -18,8 +18,8 @@ from mirrorq.errors import MirrorQError
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from mirrorq.client import Client
-    from mirrorq.status import NodeStatus, QueueStatus
+    from mirrorq.client.client import Client
+    from mirrorq.monitoring.status import NodeStatus, QueueStatus
 
 __all__ = ["top"]
 

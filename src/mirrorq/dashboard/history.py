@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
-from mirrorq.status import QueueStatus
+from mirrorq.monitoring.status import QueueStatus
 
 __all__ = ["POINTS_MAX", "Change", "History", "Point"]
 

@@ -15,10 +15,10 @@ from typing import Protocol
 import attrs
 import msgspec
 
-from mirrorq.alarms import ADVICE
 from mirrorq.dashboard.history import History
 from mirrorq.errors import MirrorQError
-from mirrorq.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.monitoring.alarms import ADVICE
+from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
 
 __all__ = ["Cluster", "Observer"]
 

@@ -18,10 +18,10 @@ except ImportError as error:
         "the dashboard needs starlette and uvicorn: pip install 'mirrorq[dashboard]'"
     ) from error
 
-from mirrorq.administration import Administration
-from mirrorq.security import is_host_loopback
-from mirrorq.status import NodeStatus
-from mirrorq.web_address import split_address, why_not
+from mirrorq.api.administration import Administration
+from mirrorq.monitoring.status import NodeStatus
+from mirrorq.security.settings import is_host_loopback
+from mirrorq.transport.endpoint import split_address, why_not
 
 __all__ = ["Dashboard"]
 

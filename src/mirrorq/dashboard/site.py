@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mirrorq.administration import Administration
+from mirrorq.api.administration import Administration
 from mirrorq.dashboard.observer import Observer
 from mirrorq.errors import MirrorQError
 

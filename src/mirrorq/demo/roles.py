@@ -18,9 +18,9 @@ from mirrorq.demo.source import digest, number_of
 from mirrorq.errors import ConfirmUnknown, Empty, NoQuorum, NotConfirmed, QueueDown
 
 if TYPE_CHECKING:
-    from mirrorq.confirmation import Confirmation, Settlement
-    from mirrorq.message import Message
-    from mirrorq.queue import MirroredQueue
+    from mirrorq.api.confirmation import Confirmation, Settlement
+    from mirrorq.api.message import Message
+    from mirrorq.api.queue import MirroredQueue
 
 __all__ = ["Consumer", "Producer"]
 

@@ -9,11 +9,7 @@ peers send.
 
 What goes where: ring messages to the queue's `replica`; session requests to the master's
 node, wherever that is; Raft and founding messages to `consensus`; what the catalog's leader
-decides is in `supervisor`, which `leadership` asks.
+decides is in `controller`, which `leadership` asks.
 
-docs/architecture.md lists the parts.
+May import: cluster, replication, monitoring, session, protocol, containers. Begin with `core`.
 """
-
-from mirrorq.engine.core import Engine
-
-__all__ = ["Engine"]

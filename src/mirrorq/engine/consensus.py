@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mirrorq.asks import NOBODY
-from mirrorq.deadlines import FOREVER_MS
-from mirrorq.engine.life import Life
-from mirrorq.founding import (
+from mirrorq.cluster.bootstrap import (
     AdmissionRequest,
     Founded,
     Founding,
@@ -19,22 +16,27 @@ from mirrorq.founding import (
     joining,
     joins_through,
 )
-from mirrorq.lease import Leading
-from mirrorq.messages import CatalogCommand, Directory, NameCluster, StoreId
-from mirrorq.peers import Peer
-from mirrorq.proposals import pack
-from mirrorq.raft import (
+from mirrorq.cluster.catalog.proposals import pack
+from mirrorq.cluster.controller.leases import Leading
+from mirrorq.cluster.raft.core import Raft
+from mirrorq.cluster.raft.log import merge_writes
+from mirrorq.cluster.raft.messages import (
     Compact,
     Found,
     Promise,
     Propose,
     ProposeVoters,
-    Raft,
     RaftEffects,
     RaftEvent,
     Tick,
-    merge_writes,
 )
+from mirrorq.containers.timers import FOREVER_MS
+from mirrorq.engine.catalog_requests import NOBODY
+from mirrorq.engine.life import Life
+from mirrorq.engine.peers import Peer
+from mirrorq.protocol.commands import CatalogCommand, NameCluster
+from mirrorq.protocol.control import Directory
+from mirrorq.protocol.identities import StoreId
 
 if TYPE_CHECKING:
     from mirrorq.engine.follower import Follower

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import get_args
 
-from mirrorq.asks import Asks
-from mirrorq.catalog import Catalog
-from mirrorq.codec import OpCodec
+from mirrorq.cluster.bootstrap import (
+    FOUNDING_MESSAGES,
+    AdmissionRequest,
+    FoundingMessage,
+    FoundingReceived,
+    joins_through,
+)
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.proposals import recorded_endpoints
+from mirrorq.cluster.controller.events import LinkDown as SupervisorLinkDown
+from mirrorq.cluster.controller.events import Tick as SupervisorTick
+from mirrorq.cluster.controller.leases import LeaseHolder
+from mirrorq.cluster.raft.core import Raft
+from mirrorq.cluster.raft.messages import Late, Received
 from mirrorq.config import Config
-from mirrorq.contacts import MARK
-from mirrorq.courier import OutboxLoaded
-from mirrorq.deadlines import FOREVER_MS
-from mirrorq.doorkeeper import Doorkeeper
-from mirrorq.effects import Persisted, QueueImage, RaftImage
+from mirrorq.containers.timers import FOREVER_MS
+from mirrorq.engine.addresses import MARK
+from mirrorq.engine.catalog_requests import Asks
 from mirrorq.engine.consensus import Consensus
-from mirrorq.engine.follower import Follower
-from mirrorq.engine.greetings import Greetings
-from mirrorq.engine.leadership import Leadership
-from mirrorq.engine.lease_keeping import LeaseKeeping
-from mirrorq.engine.life import Life
-from mirrorq.engine.petitions import Petitions
-from mirrorq.engine_events import (
+from mirrorq.engine.events import (
     Ask,
     Committed,
     Damaged,
@@ -39,53 +42,38 @@ from mirrorq.engine_events import (
     SessionOpened,
     WriteAll,
 )
-from mirrorq.founding import (
-    FOUNDING_MESSAGES,
-    AdmissionRequest,
-    FoundingMessage,
-    FoundingReceived,
-    joins_through,
-)
-from mirrorq.hosting import Hosting
-from mirrorq.lease import LeaseHolder
-from mirrorq.messages import (
+from mirrorq.engine.follower import Follower
+from mirrorq.engine.greetings import Greetings
+from mirrorq.engine.hosting import Hosting
+from mirrorq.engine.leadership import Leadership
+from mirrorq.engine.lease_keeping import LeaseKeeping
+from mirrorq.engine.life import Life
+from mirrorq.engine.peer_admission import Doorkeeper
+from mirrorq.engine.petitions import Petitions
+from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.commands import RegisterNode
+from mirrorq.protocol.control import (
     CatalogAnswer,
     CatalogRequest,
-    Deliver,
     Directory,
     Hello,
     LeaseAnswer,
     LeaseRelease,
     LeaseRequest,
-    MemberId,
     QueueReport,
-    RegisterNode,
-    RingMessage,
-    SessionReply,
-    SessionRequest,
-    StoreId,
     SyncReport,
     Unwelcome,
     Yield,
     Yielded,
 )
-from mirrorq.proposals import recorded_endpoints
-from mirrorq.raft import (
-    RAFT_MESSAGES,
-    Late,
-    Raft,
-    Received,
-)
-from mirrorq.replica import (
-    FrameDamaged,
-    RingReceived,
-    Undelivered,
-    YieldAsked,
-)
-from mirrorq.replica import WriteAll as WriteAllOf
-from mirrorq.supervisor_events import LinkDown as SupervisorLinkDown
-from mirrorq.supervisor_events import Tick as SupervisorTick
-from mirrorq.view import in_sync_ids
+from mirrorq.protocol.effects import OutboxLoaded, Persisted, QueueImage, RaftImage
+from mirrorq.protocol.identities import MemberId, StoreId
+from mirrorq.protocol.raft import RAFT_MESSAGES
+from mirrorq.protocol.ring import RingMessage
+from mirrorq.protocol.sessions import Deliver, SessionReply, SessionRequest
+from mirrorq.protocol.views import in_sync_ids
+from mirrorq.replication.events import FrameDamaged, RingReceived, Undelivered, YieldAsked
+from mirrorq.replication.events import WriteAll as WriteAllOf
 
 LATE_FACTOR = 5
 """Steps that are late by more than a heartbeat divided by this are told to Raft."""
@@ -315,7 +303,7 @@ class Engine:
             case Probed():
                 self._leadership.on_probed(now_ms, event.node, refused=event.refused)
                 if event.refused:
-                    # Others wait for this word to know it dead (`liveness`).
+                    # Others wait for this word to know it dead (`failure_detector`).
                     self._greetings.say_to_all()
             case Ask():
                 self._petitions.begin(event.token, event.command)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from mirrorq.catalog import Catalog, LaterVersion
-from mirrorq.deadlines import FOREVER_MS
-from mirrorq.effects import RaftEntry
+from mirrorq.cluster.catalog.commands import LaterVersion
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.proposals import unpack
+from mirrorq.cluster.controller.events import CatalogReplaced
+from mirrorq.cluster.raft.messages import KIND_COMMAND
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.life import Life
 from mirrorq.engine.petitions import Petitions
 from mirrorq.errors import ProtocolError
-from mirrorq.messages import DropCopy
-from mirrorq.proposals import unpack
-from mirrorq.raft import KIND_COMMAND
-from mirrorq.supervisor_events import CatalogReplaced
+from mirrorq.protocol.commands import DropCopy
+from mirrorq.protocol.effects import RaftEntry
 
 __all__ = ["Follower"]
 

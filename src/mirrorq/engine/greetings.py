@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from mirrorq.doorkeeper import foreign_text
+from mirrorq.cluster.bootstrap import AdmissionRequest, PeerHello
+from mirrorq.cluster.controller.events import Heard
 from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.life import Life
-from mirrorq.founding import AdmissionRequest, PeerHello
-from mirrorq.messages import Hello, MemberId, StoreId
-from mirrorq.replica import NodeGone
-from mirrorq.supervisor_events import Heard
+from mirrorq.engine.peer_admission import foreign_text
+from mirrorq.protocol.control import Hello
+from mirrorq.protocol.identities import MemberId, StoreId
+from mirrorq.replication.events import NodeGone
 
 __all__ = ["Greetings"]
 

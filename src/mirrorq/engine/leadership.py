@@ -5,16 +5,18 @@ Every node has one: it judges who is alive for its own use, too, and is ready to
 
 from __future__ import annotations
 
-from mirrorq.deadlines import FOREVER_MS
+from mirrorq.cluster.controller.controller import Supervisor
+from mirrorq.cluster.controller.events import Changes, Event, ProbeRefused, Tick
+from mirrorq.cluster.controller.failure_detector import Status
+from mirrorq.cluster.controller.leases import LeaseHolder
+from mirrorq.cluster.raft.messages import Contact, PeerDead
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.life import Life
-from mirrorq.lease import LeaseHolder
-from mirrorq.liveness import Status
-from mirrorq.messages import CatalogAnswer, CatalogCommand, CatalogRequest, MemberId, StoreId
-from mirrorq.raft import Contact, PeerDead
-from mirrorq.replica import YieldAsked
-from mirrorq.supervisor import Supervisor
-from mirrorq.supervisor_events import Changes, Event, ProbeRefused, Tick
+from mirrorq.protocol.commands import CatalogCommand
+from mirrorq.protocol.control import CatalogAnswer, CatalogRequest
+from mirrorq.protocol.identities import MemberId, StoreId
+from mirrorq.replication.events import YieldAsked
 
 __all__ = ["Leadership"]
 

@@ -1,14 +1,14 @@
-"""The lease that this node holds while a queue that it leads hands out; see `lease`."""
+"""The lease that this node holds while a queue that it leads hands out; see `leases`."""
 
 from __future__ import annotations
 
+from mirrorq.cluster.controller.leases import LeaseHolder
 from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.follower import Follower
 from mirrorq.engine.life import Life
 from mirrorq.engine.petitions import Petitions
-from mirrorq.lease import LeaseHolder
-from mirrorq.messages import LeaseAnswer
-from mirrorq.replica import LeaseChanged
+from mirrorq.protocol.control import LeaseAnswer
+from mirrorq.replication.events import LeaseChanged
 
 __all__ = ["LeaseKeeping"]
 

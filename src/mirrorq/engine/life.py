@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mirrorq.catalog import Catalog
+from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.config import Config
-from mirrorq.doorkeeper import Doorkeeper
-from mirrorq.engine_events import EngineEffects
-from mirrorq.hosting import Hosting
-from mirrorq.messages import MemberId, StoreId
-from mirrorq.notice import Notice
-from mirrorq.replica import NodeGone
+from mirrorq.engine.events import EngineEffects
+from mirrorq.engine.hosting import Hosting
+from mirrorq.engine.peer_admission import Doorkeeper
+from mirrorq.protocol.effects import Notice
+from mirrorq.protocol.identities import MemberId, StoreId
+from mirrorq.replication.events import NodeGone
 
 __all__ = ["Life"]
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from mirrorq.asks import NOBODY, Asks, PendingAsk
-from mirrorq.catalog import CatalogResult
+from mirrorq.cluster.catalog.proposals import pack
+from mirrorq.cluster.catalog.records import CatalogResult
+from mirrorq.cluster.controller.events import Tick
+from mirrorq.engine.catalog_requests import NOBODY, Asks, PendingAsk
 from mirrorq.engine.consensus import Consensus
+from mirrorq.engine.events import Answer
 from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.life import Life
-from mirrorq.engine_events import Answer
-from mirrorq.messages import (
-    CatalogAnswer,
+from mirrorq.protocol.commands import (
     CatalogCommand,
-    CatalogRequest,
     DeclareQueue,
     DeclareShards,
     DeleteQueue,
-    LeaseRelease,
-    LeaseRequest,
     NodeStopped,
     RegisterNode,
-    StoreId,
+)
+from mirrorq.protocol.control import (
+    CatalogAnswer,
+    CatalogRequest,
+    LeaseRelease,
+    LeaseRequest,
     Yielded,
 )
-from mirrorq.proposals import pack
-from mirrorq.supervisor_events import Tick
+from mirrorq.protocol.identities import StoreId
 
 __all__ = ["Petitions"]
 

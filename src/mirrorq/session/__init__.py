@@ -22,62 +22,6 @@ Invariants:
 1. Numbers of a producer are without gaps and in the order of puts.
 2. `batches` holds exactly the numbers without an outcome, in order.
 3. Credit asked for never exceeds demand + window beyond what is buffered.
+
+May import: protocol, containers. Begin with `machine`.
 """
-
-from __future__ import annotations
-
-from mirrorq.session.calls import (
-    Closed,
-    ConsumerFailed,
-    Delivered,
-    DropBuffered,
-    Failed,
-    GiveBack,
-    LinkLost,
-    MasterChanged,
-    Output,
-    Put,
-    PutCredit,
-    Query,
-    QueryDone,
-    ReplyArrived,
-    SessionEvent,
-    SettleCall,
-    SettleDone,
-    Stored,
-    ack_range_request,
-    browse_request,
-    inquire_request,
-    purge_request,
-)
-from mirrorq.session.machine import Session
-from mirrorq.session.window import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Window
-
-__all__ = [
-    "IDLE_GIVEBACK_MS",
-    "WINDOW_MAX_FACTOR",
-    "Closed",
-    "ConsumerFailed",
-    "Delivered",
-    "DropBuffered",
-    "Failed",
-    "GiveBack",
-    "LinkLost",
-    "MasterChanged",
-    "Output",
-    "Put",
-    "PutCredit",
-    "Query",
-    "QueryDone",
-    "ReplyArrived",
-    "Session",
-    "SessionEvent",
-    "SettleCall",
-    "SettleDone",
-    "Stored",
-    "Window",
-    "ack_range_request",
-    "browse_request",
-    "inquire_request",
-    "purge_request",
-]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from mirrorq.messages import (
+from mirrorq.protocol.sessions import (
     AckRange,
     Browse,
     Deliver,

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from attrs import define
 
 from mirrorq.config import Config
-from mirrorq.messages import (
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.sessions import (
     Attach,
     Attached,
     Browsed,
@@ -33,7 +35,6 @@ from mirrorq.messages import (
     Refused,
     Request,
     ResendNumber,
-    SessionId,
     SessionReply,
     SessionRequest,
     Settle,
@@ -41,7 +42,6 @@ from mirrorq.messages import (
     Subscribe,
     Unsubscribe,
 )
-from mirrorq.ranges import RangeSet
 from mirrorq.session.calls import (
     Closed,
     ConsumerFailed,

@@ -26,8 +26,6 @@ Invariants:
 2. A queue's entries after its checkpoint have no gap.
 3. A commit with messages leaves the pages in reserve to those without, so that a full store
    can be drained.
+
+May import: protocol, wire, containers. Begin with `node_store`.
 """
-
-from mirrorq.store.node_store import Store
-
-__all__ = ["Store"]

@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import lmdb
 from attrs import frozen
@@ -133,6 +133,9 @@ class Space(NamedTuple):
     """Of a large frame: free pages that lie together."""
     advice: str
     """What gives more, "" when there is plenty."""
+
+Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
+"""One of either kind, as who walks the tables gets it."""
 
 
 @frozen(eq=False)

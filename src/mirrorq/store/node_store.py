@@ -12,9 +12,9 @@ from typing import TypeVar
 import lmdb
 
 from mirrorq.config import Config
-from mirrorq.effects import QueueImage, QueueWrite, RaftImage, RaftWrite
 from mirrorq.errors import StoreError, StoreFull
-from mirrorq.messages import first_incarnation
+from mirrorq.protocol.effects import QueueImage, QueueWrite, RaftImage, RaftWrite
+from mirrorq.protocol.identities import first_incarnation
 from mirrorq.store.environment import Environment, Space
 from mirrorq.store.queue_log import NextSequence, QueueLog, Record, none_may
 from mirrorq.store.raft_log import RaftLog

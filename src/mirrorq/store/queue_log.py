@@ -16,9 +16,9 @@ import lmdb
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from mirrorq.effects import QueueImage, QueueWrite
-from mirrorq.messages import Entry, OpKind, Range
-from mirrorq.ranges import RangeSet
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol.effects import QueueImage, QueueWrite
+from mirrorq.protocol.ops import Entry, OpKind
 from mirrorq.store.environment import Tables
 from mirrorq.store.records import (
     Damaged,

@@ -7,7 +7,7 @@ import struct
 import lmdb
 import msgspec
 
-from mirrorq.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState, RaftWrite
+from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState, RaftWrite
 from mirrorq.store.records import Damaged, decoded, seal
 
 TABLE = "raft"

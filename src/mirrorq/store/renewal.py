@@ -13,9 +13,9 @@ import lmdb
 from attrs import frozen
 
 from mirrorq.config import Config
-from mirrorq.effects import RaftImage, RaftWrite
 from mirrorq.errors import StoreError
-from mirrorq.messages import first_incarnation
+from mirrorq.protocol.effects import RaftImage, RaftWrite
+from mirrorq.protocol.identities import first_incarnation
 from mirrorq.store.environment import Environment, Tables
 from mirrorq.store.node_store import FORMAT_VERSION, INCARNATION, STORE_ID
 from mirrorq.store.offline import OfflineStore

@@ -13,7 +13,8 @@ import lmdb
 from attrs import define
 from msgspec import Struct
 
-from mirrorq.messages import Entry, Header, Range
+from mirrorq.containers.ranges import Range
+from mirrorq.protocol.ops import Entry, Header
 from mirrorq.store import runs
 from mirrorq.store.records import Damaged, place_key, place_number, place_prefix
 from mirrorq.wire import frames

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from mirrorq.errors import ProtocolError
-from mirrorq.messages import Entry, Header
+from mirrorq.protocol.ops import Entry, Header
 from mirrorq.store.records import Buffer, Damaged
 from mirrorq.wire import frames
 from mirrorq.wire.ops import make_entry

@@ -1,15 +1,11 @@
 """mirrorq.testing: whole clusters on virtual time, for mirrorq's tests and for yours.
 
     cluster     `SimulatedCluster`: nodes, disks, network, crashes
-    workload    producers and consumers, and what they saw
-    load        the handles on one queue of a run, its purges and its lives
-    faults      what breaks, where, and how often it did
-    checkers    what must hold of a run
-    swarm       one seed, one run with random faults
-    results     many seeds in a file
-    chaos       real processes and real faults; by itself, see there
+    network     links that delay, lose and break
+    disk        what a commit takes, and what a crash leaves of it
+    onlooker    what is watched at each step: orders, masters, confirms
 
-Nothing here but `chaos` sleeps or opens a socket; nothing but it and `results` writes a file.
+Nothing here sleeps, opens a socket or writes a file.
 """
 
 from mirrorq.testing.cluster import SimulatedCluster, states

@@ -18,9 +18,9 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from mirrorq.config import Config
-from mirrorq.courier import OutboxLoaded
-from mirrorq.engine import Engine
-from mirrorq.engine_events import (
+from mirrorq.containers.ranges import Range
+from mirrorq.engine.core import Engine
+from mirrorq.engine.events import (
     Answer,
     Ask,
     Committed,
@@ -39,26 +39,18 @@ from mirrorq.engine_events import (
     SessionOpened,
 )
 from mirrorq.errors import StoreCorrupt
-from mirrorq.messages import (
-    CatalogCommand,
-    Data,
-    DeclareQueue,
-    Deliver,
-    Entry,
-    FetchFrames,
-    FrameChunk,
-    MemberId,
-    Range,
-    SessionId,
-    SessionReply,
-    SessionRequest,
-    View,
-)
-from mirrorq.outgoing import packed
-from mirrorq.raft.messages import AppendRequest
-from mirrorq.replica import Replica
-from mirrorq.room import PLENTY
-from mirrorq.steady_time import SteadyTime
+from mirrorq.node.outbox_packing import packed
+from mirrorq.node.steady_time import SteadyTime
+from mirrorq.protocol.commands import CatalogCommand, DeclareQueue
+from mirrorq.protocol.effects import OutboxLoaded
+from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.ops import Entry
+from mirrorq.protocol.raft import AppendRequest
+from mirrorq.protocol.ring import Data, FetchFrames, FrameChunk
+from mirrorq.protocol.sessions import Deliver, SessionReply, SessionRequest
+from mirrorq.protocol.views import View
+from mirrorq.replication.disk_budget import PLENTY
+from mirrorq.replication.replica import Replica
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.testing.network import Link, Network
 from mirrorq.testing.onlooker import Onlooker

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 
 from attrs import define, evolve, field
 
-from mirrorq.effects import (
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.errors import ProtocolError, StoreCorrupt
+from mirrorq.protocol.effects import (
     QueueImage,
     QueueWrite,
     RaftEntry,
@@ -18,9 +20,8 @@ from mirrorq.effects import (
     RaftState,
     RaftWrite,
 )
-from mirrorq.errors import ProtocolError, StoreCorrupt
-from mirrorq.messages import Entry, Range, first_incarnation
-from mirrorq.ranges import RangeSet
+from mirrorq.protocol.identities import first_incarnation
+from mirrorq.protocol.ops import Entry
 from mirrorq.wire import frames
 
 NEAR = 64

@@ -13,29 +13,26 @@ from zlib import crc32
 
 from attrs import define, field, frozen
 
-from mirrorq.effects import QueueImage, QueueWrite
-from mirrorq.messages import (
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.protocol.effects import QueueImage, QueueWrite
+from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.ops import (
     AckOp,
-    Confirmed,
-    Deliver,
     DiscardOp,
     DropHeadOp,
     Entry,
     ExpiryOp,
-    MemberId,
     OutboxOp,
     Payload,
     PromotedOp,
     PurgeOp,
-    SessionId,
-    SessionReply,
-    View,
 )
-from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp
-from mirrorq.queue_state import QueueState
-from mirrorq.queue_time import KEPT_US
-from mirrorq.ranges import RangeSet
-from mirrorq.replica import Replica
+from mirrorq.protocol.sessions import Confirmed, Deliver, SessionReply
+from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp
+from mirrorq.protocol.views import View
+from mirrorq.replication.queue_time import KEPT_US
+from mirrorq.replication.replica import Replica
+from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing.disk import QueueFiles, SimulatedDisk
 
 NEAR = 64

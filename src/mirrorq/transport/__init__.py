@@ -25,55 +25,6 @@ or receives gives the GIL away, and beside a thread that computes each costs som
 microseconds to get it back. Therefore messages to one destination are collected and leave
 as one zmq message a round (see `packing`), and `poll` asks a socket for its state, which
 keeps the GIL, before it receives from it.
+
+May import: protocol, wire. Begin with `transport`.
 """
-
-from __future__ import annotations
-
-from mirrorq.transport.client import ClientSocket
-from mirrorq.transport.curve import Guard, new_key_pair, public_key_of
-from mirrorq.transport.endpoint import Endpoint, parse_endpoint, parse_listen
-from mirrorq.transport.greeting import mechanism_of, silence_of
-from mirrorq.transport.inbound import (
-    CONTROL,
-    DATA,
-    ClientInbound,
-    ClientMessage,
-    Garbage,
-    Inbound,
-    LinkDown,
-    LinkUp,
-    PeerMessage,
-    ProbeResult,
-    Refused,
-    ReplyLost,
-    SendLost,
-    ServerMessage,
-)
-from mirrorq.transport.transport import Transport
-
-__all__ = [
-    "CONTROL",
-    "DATA",
-    "ClientInbound",
-    "ClientMessage",
-    "ClientSocket",
-    "Endpoint",
-    "Garbage",
-    "Guard",
-    "Inbound",
-    "LinkDown",
-    "LinkUp",
-    "PeerMessage",
-    "ProbeResult",
-    "Refused",
-    "ReplyLost",
-    "SendLost",
-    "ServerMessage",
-    "Transport",
-    "mechanism_of",
-    "new_key_pair",
-    "parse_endpoint",
-    "parse_listen",
-    "public_key_of",
-    "silence_of",
-]

@@ -27,7 +27,9 @@ import msgspec
 
 from mirrorq._native import ffi, lib
 from mirrorq.errors import ProtocolError
-from mirrorq.messages import FLAG_PROPERTIES, FLAG_TERMS, Header, OpKind
+from mirrorq.protocol.ops import FLAG_PROPERTIES, FLAG_TERMS, Header, OpKind
+from mirrorq.protocol.sessions import Publish, SessionRequest
+from mirrorq.wire import frames
 
 if TYPE_CHECKING:
     from mirrorq._native._wire import Bytes
@@ -38,6 +40,7 @@ __all__ = [
     "Frame",
     "Pieces",
     "check",
+    "check_publish",
     "columns",
     "crc32c",
     "cut",
@@ -57,6 +60,16 @@ __all__ = [
     "split_run",
     "stamp",
 ]
+
+
+def check_publish(message: object) -> None:
+    """A frame that a producer packed elsewhere is checked before anything is made of it.
+
+    Raises:
+        ProtocolError: it is no sound publish frame.
+    """
+    if isinstance(message, SessionRequest) and isinstance(message.request, Publish):
+        frames.check(message.request.frame)
 
 Frame = bytes | bytearray | memoryview
 TwoBuffers = tuple[memoryview, memoryview]

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from attrs import frozen
 
+from mirrorq.containers.ranges import Range
 from mirrorq.errors import MALFORMED, ProtocolError
-from mirrorq.messages import (
+from mirrorq.protocol.ops import (
     FLAG_STAGED,
     FLAG_STEP,
     PRIORITY_MAX,
@@ -36,14 +37,13 @@ from mirrorq.messages import (
     ProducerOp,
     PromotedOp,
     PurgeOp,
-    Range,
     RefusalOp,
     ReturnLaterOp,
     ReturnOp,
     Step,
     UnknownOp,
 )
-from mirrorq.messages.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
+from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
 from mirrorq.wire import frames
 
 __all__ = [
@@ -265,7 +265,7 @@ def make_entry(frame: frames.Frame) -> Entry:
 
 
 class FrameCodec:
-    """What the pure core is given to make entries with (see mirrorq.codec.OpCodec)."""
+    """What the pure core is given to make entries with (see mirrorq.protocol.codec.OpCodec)."""
 
     def header(self, frame: bytes) -> Header:
         """Return the header of a frame that has been checked before."""

@@ -23,15 +23,3 @@ Underneath, queues, exchanges and bindings are mirrorq's own, and
     channel      the methods of an AMQP channel
     envelope     a message's properties and headers as one header of mirrorq's
 """
-
-from __future__ import annotations
-
-from kombu.transport import TRANSPORT_ALIASES
-
-from mirrorq.contrib.kombu.channel import Channel
-from mirrorq.contrib.kombu.connection import Connection
-from mirrorq.contrib.kombu.transport import Transport
-
-__all__ = ["Channel", "Connection", "Transport"]
-
-TRANSPORT_ALIASES["mirrorq"] = "mirrorq.contrib.kombu:Transport"

@@ -1,0 +1,237 @@
+"""The way of acks and nacks into the session, and of their outcomes back.
+
+What comes together in a round is one request; when parts of it are refused, only those whose
+message was refused are told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirrorq.api.confirmation import Settlement
+from mirrorq.api.message import Message, Run, messages_in, names_of, runs_of
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.errors import AckRefused, ConfirmUnknown, MirrorQError
+from mirrorq.protocol.sessions import HandOut
+from mirrorq.session.calls import SettleCall, SettleDone
+from mirrorq.session.machine import Session
+
+__all__ = ["Acks", "PieceSettle", "Settle", "error_of", "finish", "offer", "refuse"]
+
+
+class Settle:
+    """One call of a user, in the inbox."""
+
+    __slots__ = ("again", "delay_ms", "kind", "runs", "settlement", "target")
+
+    def __init__(
+        self,
+        kind: str,
+        messages: Sequence[Message],
+        settlement: Settlement,
+        delay_ms: int = 0,
+        target: int = 0,
+    ) -> None:
+        self.kind = kind
+        self.delay_ms = delay_ms
+        self.target = target
+        self.again: list[Message] = []
+        """What this handle had settled before: it is refused here, and the master, to whom it
+        would look like a request that comes twice, is not asked."""
+        self.runs = runs_of(messages)
+        self.settlement = settlement
+        for run in self.runs:
+            if run.chunk.settled.find(1, run.start, run.stop) >= 0:
+                self.again = [message for message in messages if message._is_settled]
+                self.runs = runs_of([message for message in messages if not message._is_settled])
+                break
+
+    def mark(self) -> None:
+        """It is in the inbox: what it settles is settled, as its users know it."""
+        for run in self.runs:
+            run.chunk.settled[run.start : run.stop] = b"\1" * (run.stop - run.start)
+
+    def take(self) -> None:
+        """The host's thread has it: what was settled before, though no user knows, is left out."""
+        before = _take(self.runs)
+        if 1 in before:
+            pairs = list(zip(messages_in(self.runs), before, strict=True))
+            self.again += [message for message, was_taken in pairs if was_taken]
+            self.runs = runs_of([message for message, was_taken in pairs if not was_taken])
+
+    @property
+    def count(self) -> int:
+        """How many messages it settles."""
+        return sum(run.stop - run.start for run in self.runs)
+
+
+class Acks:
+    """Acks of single messages that came together, each with an outcome of its own."""
+
+    __slots__ = ("messages", "runs", "settlements")
+    kind = "ack"
+    delay_ms = target = 0
+
+    def __init__(self, acks: Sequence[tuple[Message, Settlement]]) -> None:
+        self._set(acks)
+        before = _take(self.runs)
+        if 1 in before:
+            for (message, settlement), was_taken in zip(acks, before, strict=True):
+                if was_taken:
+                    settlement._finish(None, _refusal(message, AGAIN))
+            pairs = zip(acks, before, strict=True)
+            self._set([pair for pair, was_taken in pairs if not was_taken])
+
+    def _set(self, acks: Sequence[tuple[Message, Settlement]]) -> None:
+        self.messages: tuple[Message, ...] = ()
+        self.settlements: tuple[Settlement, ...] = ()
+        if acks:
+            self.messages, self.settlements = zip(*acks, strict=True)
+        self.runs = runs_of(self.messages)
+
+    def end(self, done: SettleDone) -> None:
+        """Note the outcomes."""
+        if not done.refused:
+            callbacks = self.settlements[0]._outcomes.callbacks
+            for settlement in self.settlements:
+                settlement._is_done = True
+                if callbacks:
+                    settlement._finish(None, None)
+            return
+        # The runs name the messages in their order, those of a new master's deliveries too.
+        left = zip(self.messages, self.settlements, strict=True)
+        for run in self.runs:
+            refused = set(_among(run, done))
+            for sequence in range(run.chunk.first + run.start, run.chunk.first + run.stop):
+                message, settlement = next(left)
+                error = _outcome_of(message, done) if sequence in refused else None
+                settlement._finish(None, error)
+                if isinstance(error, AckRefused):
+                    _tell(message, error)
+
+    def refuse(self, why: str) -> None:
+        """The handle is closed."""
+        for settlement in self.settlements:
+            settlement._finish(None, AckRefused(why))
+
+
+def _take(runs: Sequence[Run]) -> bytes:
+    """For each message of these runs, in order: 1 when what settles it was taken before."""
+    return b"".join([run.chunk.take(run.start, run.stop) for run in runs])
+
+
+AGAIN = "it was settled before, or only browsed"
+ENDS = ("ack", "reject")
+"""What is told to who listens for acks that are refused. A nack has nothing to undo."""
+
+
+def _tell(message: Message, error: AckRefused) -> None:
+    """Have listeners hear of a message whose ack was refused."""
+    outcomes = message._chunk.handle._outcomes
+    for listener in outcomes.ack_listeners:
+        outcomes.call_back(listener, message, error)
+
+
+def _outcome_of(message: Message, done: SettleDone) -> MirrorQError:
+    if done.is_unknown:
+        return ConfirmUnknown(
+            f"whether the ack of message {message.sequence} of queue {message.queue!r} was taken "
+            f"is not known: {done.why}"
+        )
+    return _refusal(message, done.why)
+
+
+def _refusal(message: Message, why: str) -> AckRefused:
+    return AckRefused(
+        f"the ack of 1 of 1 message(s), the first of them {message.sequence} of queue "
+        f"{message.queue!r}, was not taken: {why}"
+    )
+
+
+class PieceSettle:
+    """Hand-outs that are settled by their names, without messages."""
+
+    def __init__(self, settlement: Settlement) -> None:
+        self.settlement = settlement
+        self.pieces: tuple[HandOut, ...] = ()
+        """What was sent; set once."""
+        self.refused: tuple[HandOut, ...] = ()
+        self.why = ""
+
+    def end(self, done: SettleDone) -> None:
+        """Note the outcome."""
+        if done.is_unknown:
+            self.settlement._finish(None, ConfirmUnknown(f"the outcome is not known: {done.why}"))
+            return
+        self.refused, self.why = done.refused, done.why
+        self.settlement._finish(None, None)
+
+
+def offer(session: Session, items: Sequence[Settle | Acks]) -> None:
+    """Hand calls to the session: all acks as one, all nacks of one delay as one."""
+    alike: dict[tuple[str, int, int], list[Settle | Acks]] = {}
+    for item in items:
+        alike.setdefault((item.kind, item.delay_ms, item.target), []).append(item)
+    for (kind, *terms), chosen in sorted(alike.items(), key=lambda pair: pair[0]):
+        runs = [run for item in chosen for run in item.runs]
+        session.settle(SettleCall(chosen, kind, tuple(names_of(runs)), *terms))
+
+
+def refuse(items: Sequence[Settle], why: str) -> None:
+    """The handle is closed."""
+    for item in items:
+        item.settlement._finish(None, AckRefused(why))
+
+
+def finish(done: SettleDone) -> None:
+    """Note the outcome of what `offer` has sent."""
+    items = done.token
+    if isinstance(items, PieceSettle):
+        items.end(done)
+        return
+    assert isinstance(items, list)
+    for item in items:
+        if isinstance(item, Acks):
+            item.end(done)
+            continue
+        assert isinstance(item, Settle)
+        error = error_of(item, done) if done.refused or item.again else None
+        item.settlement._finish(None, error)
+        if isinstance(error, AckRefused) and item.kind in ENDS:
+            for run in item.runs:
+                for sequence in _among(run, done):
+                    _tell(Message(run.chunk, sequence - run.chunk.first), error)
+
+
+def error_of(item: Settle, done: SettleDone) -> MirrorQError | None:
+    """What a user is told of the parts that were not taken; None when all were."""
+    refused: list[tuple[int, str]] = []
+    """Sequences, and of which queue."""
+    for run in item.runs:
+        refused += [(sequence, run.chunk.handle._queue_name) for sequence in _among(run, done)]
+    why = done.why
+    if item.again:
+        refused += [(message.sequence, message.queue) for message in item.again]
+        why = why or AGAIN
+    if not refused:
+        return None
+    if done.is_unknown:
+        return ConfirmUnknown(
+            f"whether the {item.kind} of {item.count} message(s), first {refused[0][0]} "
+            f"of queue {refused[0][1]!r}, was taken is not known: {why}"
+        )
+    return AckRefused(
+        f"the {item.kind} of {len(refused)} of {item.count + len(item.again)} "
+        f"message(s), the first of them {refused[0][0]} of queue {refused[0][1]!r}, "
+        f"was not taken: {why}"
+    )
+
+
+def _among(run: Run, done: SettleDone) -> list[int]:
+    """Sequences of a run that are among what was refused."""
+    mine, found = run.handout, RangeSet()
+    for piece in done.refused:
+        first, last = max(piece.first, mine.first), min(piece.last, mine.last)
+        if (piece.epoch, piece.number) == (mine.epoch, mine.number) and first <= last:
+            found.add(first, last)
+    return [sequence for first, last in found for sequence in range(first, last + 1)]

@@ -1,0 +1,322 @@
+"""What a cluster may be told beside its queues: the same calls on `Node` and on `Client`.
+
+Each call is checked here, before anything is sent, and becomes one command of the catalog. It
+returns when the node that was asked has applied it: whatever that node then says or does is
+by the new state.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from mirrorq.api.arguments import check_text
+from mirrorq.errors import ConfigError, MirrorQError, PolicyError, PreconditionFailed, QueueNotFound
+from mirrorq.monitoring.presence import Attendance, ClientStatus, ConsumerStatus
+from mirrorq.monitoring.status import PolicyStatus, QueueStatus
+from mirrorq.protocol.commands import (
+    Administrative,
+    ClearPolicy,
+    Rebalance,
+    RemoveNode,
+    SetPolicy,
+    Synchronise,
+    TransferMaster,
+)
+from mirrorq.protocol.policy import NAME_CHARS_MAX, parse, to_text
+
+__all__ = ["GRACE_LOOKS", "LOOK_S", "Administration", "Waiting"]
+
+
+# Waiting until the mirrors of a queue are in sync, by what `queues()` tells.
+LOOK_S = 0.1
+"""Between two looks."""
+GRACE_LOOKS = 50
+"""Something is wrong when so many looks in a row say so: a mirror that was out of reach for
+a moment is given this to come back, and a client's next entry node to catch up."""
+
+
+class Waiting:
+    """Waits for the mirrors that were not in sync at its first look."""
+
+    def __init__(
+        self, queue: str, on_progress: Callable[[QueueStatus], None] | None = None
+    ) -> None:
+        self.queue = queue
+        self._on_progress = on_progress
+        self._awaited: tuple[str, ...] | None = None
+        self._wrong_count = 0
+
+    def look(self, queues: Iterable[QueueStatus]) -> bool:
+        """Say whether all are in sync by now.
+
+        Raises:
+            QueueNotFound: the queue is no more.
+            MirrorQError: one of them has gone, was restarted, or its synchronisation was
+                cancelled. The others go on.
+        """
+        status = next((each for each in queues if each.name == self.queue), None)
+        wrong: MirrorQError | None = None
+        if status is None:
+            wrong = QueueNotFound(f"queue {self.queue!r} is no more")
+        else:
+            in_sync = (*status.synchronised_mirrors, status.master)
+            if self._awaited is None:
+                self._awaited = tuple(m for m in status.mirrors if m not in in_sync)
+            left = tuple(name for name in self._awaited if name not in in_sync)
+            if self._on_progress is not None:
+                self._on_progress(status)
+            if not left:
+                return True
+            wrong = self._what_is_wrong(status, left)
+        if wrong is None:
+            self._wrong_count = 0
+            return False
+        self._wrong_count += 1
+        if self._wrong_count >= GRACE_LOOKS:
+            raise wrong
+        return False
+
+    def _what_is_wrong(self, status: QueueStatus, left: tuple[str, ...]) -> MirrorQError | None:
+        gone = [name for name in left if name not in status.mirrors]
+        if gone:
+            return MirrorQError(
+                f"{', '.join(gone)} left queue {self.queue!r} before it was in sync: start it, "
+                "and synchronise again; what it has is kept"
+            )
+        if status.sync_progress is None:
+            return MirrorQError(
+                f"{', '.join(left)} of queue {self.queue!r} is no longer being synchronised: it "
+                "was cancelled, or its node was restarted. What it has is kept: synchronise again"
+            )
+        return None
+
+REASON_CHARS_MAX = 500
+
+
+class Administration(ABC):
+    """The calls; a node carries them out itself, a client has its entry node do it."""
+
+    @abstractmethod
+    def _administer(self, command: Administrative, timeout: float | None) -> int:
+        """Have a command done; return its value."""
+
+    @abstractmethod
+    def attendance(self) -> Attendance:
+        """Who uses the cluster: clients and consumers, as all its nodes have told.
+
+        `unheard` names nodes that run and gave no answer within 3 s; what is there is missing.
+        """
+
+    @abstractmethod
+    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
+        """Have a client disconnected."""
+
+    @abstractmethod
+    def policies(self) -> list[PolicyStatus]:
+        """Every policy of the cluster, by name."""
+
+    @abstractmethod
+    def queues(self, *, shards: bool = False) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name; with `shards` of each shard too."""
+
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        priority: int = 0,
+        apply_to: str = "queues",
+        *,
+        timeout: float | None = 30,
+    ) -> None:
+        """Make a policy, or replace the one of this name. It holds at once for all queues.
+
+        Args:
+            pattern: a regular expression that is looked for anywhere in a queue's name.
+            definition: keys as RabbitMQ writes them, such as {"ha-mode": "exactly",
+                "ha-params": 2}; docs/policies.md lists them.
+            priority: of the policies that match a queue the one with the highest is in
+                force; of equal ones the name that sorts first.
+            timeout: seconds to wait for a majority. None waits.
+
+        Raises:
+            PolicyError: something is wrong with it; nothing has changed.
+            NoQuorum: no majority in time. It may still come into force.
+        """
+        policy = parse(name, pattern, definition, priority, apply_to)
+        self._administer(SetPolicy(policy.name, to_text(policy)), timeout)
+
+    def clear_policy(self, name: str, *, timeout: float | None = 30) -> None:
+        """Take a policy away; when there is none of this name, nothing happens.
+
+        Raises:
+            PolicyError: no policy can have such a name.
+            NoQuorum: no majority in time. It may still be taken away.
+        """
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX:
+            raise PolicyError(
+                f"a policy's name is a string of 1 to {NAME_CHARS_MAX} characters, not {name!r}"
+            )
+        self._administer(ClearPolicy(name), timeout)
+
+    def sync_queue(
+        self,
+        queue: str,
+        wait: bool = False,
+        *,
+        timeout: float | None = 30,
+        on_progress: Callable[[QueueStatus], None] | None = None,
+    ) -> None:
+        """Have the mirrors of a queue that are not in sync fetch what they lack.
+
+        The queue goes on meanwhile. Those that are its mirrors now are told, and go on
+        whoever becomes master and whatever becomes of the caller; one that is restarted, or
+        joins later, goes by `ha-sync-mode` again. Nothing happens when all are in sync.
+
+        Args:
+            queue: its name.
+            wait: return when all of them are in sync.
+            timeout: seconds to wait for a majority. None waits.
+            on_progress: called now and then with the queue's status while this waits.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            NoQuorum: no majority in time. It may still begin.
+            MirrorQError: `wait`, and a mirror went, was restarted or was told to stop.
+        """
+        self._administer(Synchronise(_checked_name(queue), True), timeout)
+        if not wait:
+            return
+        waiting = Waiting(queue, on_progress)
+        while not waiting.look(self.queues()):
+            time.sleep(LOOK_S)
+
+    def cancel_sync(self, queue: str, *, timeout: float | None = 30) -> bool:
+        """Have the mirrors of a queue fetch no more; they keep what they have.
+
+        With `ha-sync-mode: automatic` too: these mirrors stay as they are until `sync_queue`
+        or their restart.
+
+        Returns:
+            False: none was being synchronised.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            NoQuorum: no majority in time. It may still be cancelled.
+        """
+        return self._administer(Synchronise(_checked_name(queue), False), timeout) > 0
+
+    # --- Where masters are --------------------------------------------------------------
+
+    def transfer_master(self, queue: str, node: str, *, timeout: float | None = 30) -> None:
+        """Make a node that is in sync the queue's master. Nothing is lost, little waits.
+
+        The old master stays as a mirror. Messages that are unacknowledged at that moment come
+        again, marked as redelivered; an ack under way is taken if it can be.
+
+        Args:
+            queue: its name.
+            node: the name of the new master.
+
+        Raises:
+            PreconditionFailed: the node has no copy, is not in sync or does not run, or the
+                policy in force wants no copy there: the message says which, and what to do.
+            QueueNotFound: no queue has that name.
+            NoQuorum: it did not come about in time. It may still do so for a moment.
+        """
+        _check_name("queue", queue)
+        _check_name("node", node)
+        self._administer(TransferMaster(queue, node), timeout)
+
+    def rebalance(self, *, timeout: float | None = 60) -> int:
+        """Level masters over the nodes, by transfers between members in sync: nothing is copied.
+
+        Returns:
+            How many masters were moved.
+
+        Raises:
+            PreconditionFailed: another rebalance is running.
+            NoQuorum: it was not done in time. What has been moved stays so.
+        """
+        return self._administer(Rebalance(), timeout)
+
+    # --- Clients -------------------------------------------------------------------------
+
+    def clients(self) -> list[ClientStatus]:
+        """Every client of the cluster, by node and name. Those of a node that does not answer
+        within 3 s are missing: `attendance()` names such nodes."""
+        return list(self.attendance().clients)
+
+    def consumers(self, queue: str | None = None) -> list[ConsumerStatus]:
+        """Every consumer of the cluster, or of one queue, by queue and tag. Those of queues whose
+        master's node does not answer within 3 s are missing: `attendance()` names such nodes."""
+        found = self.attendance()
+        return list(found.consumers if queue is None else found.of_queue(queue))
+
+    def disconnect(self, client: str, reason: str = "", *, timeout: float | None = 30) -> None:
+        """Disconnect a client, or one consumer, wherever it is. Needs the role admin.
+
+        What it holds goes back to the queues, each message at its place, and comes again marked as
+        redelivered; its exclusive queues end. The client is closed: its consumers are cancelled
+        (`on_cancel`), its calls raise `ShutDown` with the reason, its puts without an outcome end
+        with `ConfirmUnknown`. It does not come back by itself; the program may connect anew.
+
+        Of a consumer, one of a node's own process too, this ends that consumer alone: what it
+        holds goes back, it is cancelled (`on_cancel`, `consumer.refused`), and the rest of its
+        program goes on.
+
+        Args:
+            client: its name, as `clients()` has it; or a consumer's tag, as `consumers()` has it.
+            reason: for the client, its users and the logs.
+            timeout: seconds to wait for an answer. None waits.
+
+        Raises:
+            PreconditionFailed: there is no such client or consumer.
+            NoQuorum: no answer in time, or not of all nodes, and it was not found.
+        """
+        if not isinstance(client, str) or not client:
+            raise ConfigError(f"a client's name is a string that is not empty, not {client!r}")
+        check_text("a client's name", client)
+        check_text("a reason", reason)
+        if len(reason) > REASON_CHARS_MAX:
+            raise ConfigError(f"a reason is a string of at most {REASON_CHARS_MAX} characters")
+        self._disconnect(client, " ".join(reason.split()), timeout)
+
+    # --- Nodes ---------------------------------------------------------------------------
+
+    def forget_node(self, name: str, force: bool = False, *, timeout: float | None = 30) -> None:
+        """Take a node that does not run out of the cluster: its vote, and its copies.
+
+        It does not come back with the store that it had; with an empty one it may join anew.
+
+        Args:
+            force: even if it has the last copy in sync of a queue, which is then deleted with
+                its messages; unless its policy says `ha-promote-on-failure: always` and another
+                copy runs, which becomes the master first.
+            timeout: seconds to wait for a majority, and for a silent master's lease to end.
+
+        Raises:
+            PreconditionFailed: it is alive, unknown, or has the last copy in sync of a queue.
+            NoQuorum: no majority in time. It may still be forgotten.
+        """
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"a node's name is a string that is not empty, not {name!r}")
+        self._administer(RemoveNode(name, 0, bool(force)), timeout)
+
+
+def _checked_name(queue: str) -> str:
+    if not isinstance(queue, str):
+        raise QueueNotFound(f"a queue is named by a string, not {queue!r}")
+    try:
+        queue.encode()
+    except UnicodeEncodeError:
+        raise QueueNotFound(f"no queue is named {queue!r}") from None
+    return queue
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise PreconditionFailed(f"the name of a {what} is a string, not {name!r}")

@@ -1,0 +1,170 @@
+"""What users' calls are given, looked at in the caller's thread, before anything is done.
+
+A mistake is told where it was made. What gets past here goes to the thread of a node or a client,
+which everything else on it rests on: what raises there ends it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from mirrorq.config import Config
+from mirrorq.errors import MALFORMED, ConfigError, MirrorQError, ProtocolError
+
+if TYPE_CHECKING:
+    from mirrorq.protocol.commands import Administrative
+
+__all__ = [
+    "COUNT_MAX",
+    "SEQUENCE_MAX",
+    "MessageTooLarge",
+    "check_callable",
+    "check_command",
+    "check_config",
+    "check_count",
+    "check_sequence",
+    "check_text",
+    "check_timeout",
+    "checked_body",
+    "deadline_of",
+    "left_until",
+    "not_a_message",
+]
+
+
+# How long a call waits: the time-out that a user gives, and the moment at which it is over.
+def check_timeout(timeout: float) -> None:
+    """Refuse a time-out that is none.
+
+    Args:
+        timeout: in seconds.
+
+    Raises:
+        ValueError: it is below 0, or no number (nan).
+        TypeError: it is not of a number's type.
+    """
+    try:
+        is_one = timeout >= 0
+    except TypeError:
+        raise TypeError(f"the timeout is {timeout!r}: it is a number of seconds") from None
+    if not is_one:
+        raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """Return when a call with this time-out gives up, as `time.monotonic` tells it; None: never.
+
+    Raises:
+        ValueError: it is below 0.
+    """
+    if timeout is None:
+        return None
+    check_timeout(timeout)
+    return time.monotonic() + timeout
+
+
+def left_until(deadline: float | None) -> float | None:
+    """Return how many seconds are left, 0 or more; None without a deadline."""
+    return None if deadline is None else max(deadline - time.monotonic(), 0)
+
+
+class MessageTooLarge(MirrorQError, ValueError):
+    """A body above `message_bytes_max`."""
+
+
+def checked_body(body: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
+    """The body as bytes of its own.
+
+    Raises:
+        TypeError: it is not bytes-like.
+        MessageTooLarge: it is.
+    """
+    if type(body) is not bytes:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(f"a body is bytes-like, not {type(body).__name__}: encode it first")
+        body = bytes(body)
+    _check_size(len(body), bytes_max)
+    return body
+
+
+def _check_size(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise MessageTooLarge(
+            f"a body of {size} bytes is larger than message_bytes_max {bytes_max}: split it, "
+            "or raise the limit on all nodes"
+        )
+
+SEQUENCE_MAX = 2**63 - 1
+"""Of a message, and of any number that travels as one."""
+COUNT_MAX = 2**53
+"""Of messages at once, in all places where a user says so: more than any queue has."""
+
+
+def check_callable(what: str, value: object) -> None:
+    """Raise TypeError for what is to be called later and cannot be; None is not looked at."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{what} is {value!r}: give a function that can be called")
+
+
+def check_config(value: object) -> None:
+    """Raise ConfigError for what is no Config, nor None."""
+    if value is not None and not isinstance(value, Config):
+        raise ConfigError(f"config is {value!r}: give a mirrorq.Config(…), or None")
+
+
+def check_count(what: str, value: object) -> None:
+    """Raise for what is no number of messages, from 1 on.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is below 1, or more than any queue has.
+    """
+    if not isinstance(value, int):
+        raise TypeError(f"{what} is {value!r}: it is a whole number")
+    if value < 1:
+        raise ValueError(f"{what} is {value}: ask for at least 1")
+    if value > COUNT_MAX:
+        raise ValueError(f"{what} is {value}: ask for at most {COUNT_MAX}")
+
+
+def check_sequence(what: str, value: object) -> None:
+    """Raise for what can be no message's sequence, nor 0.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is below 0 or too large.
+    """
+    if not isinstance(value, int):
+        raise TypeError(f"{what} is {value!r}: a sequence is a whole number")
+    if not 0 <= value <= SEQUENCE_MAX:
+        raise ValueError(f"{what} is {value}: a sequence is from 1 to {SEQUENCE_MAX}")
+
+
+def check_text(what: str, value: object) -> None:
+    """Raise ConfigError for what is no text, or none that can be written."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{what} is a string, not {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what} {value!r} cannot be written as UTF-8: {error.reason}") from None
+
+
+def check_command(command: Administrative) -> None:
+    """Raise ConfigError for a command of the catalog that no node could read: written and read
+    once here, whatever its calls have looked at."""
+    from mirrorq.protocol.clients import ClientAdminister, ClientCall
+    from mirrorq.wire.messages import decode, encode
+
+    try:
+        decode(encode(ClientCall(0, ClientAdminister(command))))
+    except (ProtocolError, OverflowError, TypeError, *MALFORMED) as error:
+        raise ConfigError(f"this cannot be asked of a cluster: {command}: {error}") from None
+
+
+def not_a_message(values: object) -> TypeError:
+    """The error for what was given in place of messages."""
+    return TypeError(
+        f"{values!r} is not what get(), get_many() or a consumer gave: a `Message` is acked"
+    )

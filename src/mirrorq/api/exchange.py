@@ -1,0 +1,446 @@
+"""`Exchange`: a name to publish to; bindings decide which queues a message reaches.
+
+Exchanges and bindings are in the catalog, so they are the same on all nodes and survive what the
+catalog survives. Routing is done by the publisher's handle: it has a handle on each queue that
+its messages reach, and puts a message into all of them. Each of those puts is resent after a
+failover under its own producer number, so a failover in the middle neither loses the message nor
+doubles it in any queue. What `publish` returns ends when every one of them has ended.
+
+*Threads*: every method may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import frozen
+
+from mirrorq.api.arguments import check_callable, checked_body, left_until
+from mirrorq.api.completion import Outcomes
+from mirrorq.api.confirmation import Confirmation
+from mirrorq.api.fan_out import Gathering
+from mirrorq.api.host import FORK_LOCK, Declared, Host
+from mirrorq.api.publish_options import Terms, terms_of
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.errors import ConfigError, Full, MirrorQError, QueueNotFound, ShutDown
+from mirrorq.protocol.commands import Administrative, Bind, DeclareExchange, DeleteExchange, Unbind
+from mirrorq.protocol.routing import (
+    KEY_CHARS_MAX,
+    ExchangeRecord,
+    Routes,
+    arguments_text,
+    exchange_error,
+)
+from mirrorq.wire.properties import HeaderValue, pack_properties
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Exchange", "ExchangeHost", "Letter"]
+
+
+class ExchangeHost(Host, Protocol):
+    """What an exchange asks of the process that it lives in."""
+
+    def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+        """The exchange as this process knows it, not older than a version it was told of."""
+        ...
+
+    def queue_name(self, queue_id: int) -> str:
+        """The queue's name, "" when there is none of this id."""
+        ...
+
+    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+        """Ids of the shards of a sharded queue, () of another."""
+        ...
+
+    def _administer(self, command: Administrative, timeout: float | None) -> int: ...
+
+
+class Exchange:
+    """One exchange. Made by `Node.exchange` and `Client.exchange`."""
+
+    def __init__(self, host: ExchangeHost, name: str) -> None:
+        self.name = name
+        """The exchange's name."""
+        self._host = host
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """In this process: a forked child has nothing of what its parent has open."""
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        """Held while a message is accepted: by all of its queues or by none."""
+        self._handles: dict[int, MirroredQueue] = {}
+        self._routes: dict[str, Routes] = {}
+        self._asked: set[str] = set()
+        """Exchanges that the host has been asked for: it knows them at once."""
+        self._outcomes = Outcomes()
+        self._open: dict[Gathering, None] = {}
+        """Publishes without an outcome."""
+
+    @classmethod
+    def declare(
+        cls,
+        host: ExchangeHost,
+        name: str,
+        kind: str | None,
+        alternate: str | None,
+        passive: bool,
+        timeout: float | None,
+    ) -> Exchange:
+        """Make an exchange, or find it."""
+        if passive:
+            # Of these only the name is gone by.
+            wrong = exchange_error(name, "topic", "")
+            if wrong:
+                raise ConfigError(wrong)
+            if host.exchange_record(name) is None:
+                raise QueueNotFound(f"no exchange is named {name!r}: declare it")
+            return cls(host, name)
+        wrong = exchange_error(name, kind, alternate or "")
+        if wrong:
+            raise ConfigError(wrong)
+        version = host._administer(DeclareExchange(name, str(kind), alternate or ""), timeout)
+        host.exchange_record(name, version)
+        return cls(host, name)
+
+    # --- Bindings -------------------------------------------------------------------------
+
+    def bind(
+        self,
+        queue: str | MirroredQueue,
+        routing_key: str = "",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        timeout: float | None = 30,
+    ) -> None:
+        """Have messages reach a queue. Bound already in the same way: nothing changes.
+
+        Publishers on this node see it when this returns, others as soon as their node does.
+
+        Args:
+            routing_key: direct: the key; topic: a pattern with `*` and `#`; else carried.
+            arguments: headers: what the message's headers are compared with.
+
+        Raises:
+            QueueNotFound: there is no such queue or exchange.
+            NoQuorum: no majority within `timeout` seconds.
+        """
+        self._change(Bind(self.name, *_ends(queue, routing_key, arguments)), timeout)
+
+    def unbind(
+        self,
+        queue: str | MirroredQueue,
+        routing_key: str = "",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        timeout: float | None = 30,
+    ) -> None:
+        """Take a binding away; when there is none like it, nothing happens. As `bind`."""
+        self._change(Unbind(self.name, *_ends(queue, routing_key, arguments)), timeout)
+
+    def _change(self, command: Bind | Unbind, timeout: float | None) -> None:
+        self._check_open()
+        version = self._host._administer(command, timeout)
+        self._host.exchange_record(self.name, version)
+
+    def bindings(self) -> list[tuple[str, str, str]]:
+        """(queue's name, key, arguments as JSON) of each binding, in the order made."""
+        record = self._record()
+        named = [(self._host.queue_name(b.queue_id), b.key, b.arguments) for b in record.bindings]
+        return [binding for binding in named if binding[0]]
+
+    def delete(self, if_unused: bool = False, *, timeout: float | None = 30) -> None:
+        """Delete the exchange with its bindings; queues stay.
+
+        Raises:
+            PreconditionFailed: `if_unused`, and something is bound to it.
+            QueueNotFound: there is none.
+        """
+        self._check_open()
+        self._host._administer(DeleteExchange(self.name, bool(if_unused)), timeout)
+
+    # --- Publishing -----------------------------------------------------------------------
+
+    def publish(
+        self,
+        routing_key: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        persistent: bool = True,
+        mandatory: bool = False,
+        block: bool = True,
+        timeout: float | None = None,
+        on_confirm: Callable[[Confirmation], object] | None = None,
+    ) -> Confirmation:
+        """Publish a message to every queue that it reaches; returns once it is accepted.
+
+        Args:
+            routing_key: up to 255 characters; the message carries it as its `key`.
+            mandatory: a message that reaches no queue ends with NotConfirmed; else it is
+                confirmed, by nobody, as in RabbitMQ.
+            block, timeout: wait so long (seconds) while too much is unconfirmed.
+            others: as in `MirroredQueue.put`.
+
+        Returns:
+            The confirmation: it ends with {queue's name: sequence} when every queue has the
+            message on disk on all its members in sync; with NotConfirmed when one refused it
+            (the text says which have it), ConfirmUnknown when that is not known of one. A
+            queue that is deleted meanwhile no longer counts.
+
+        Raises:
+            Full, NoQuorum, QueueDown: not accepted, by no queue, and why.
+            QueueNotFound: the exchange was deleted.
+            ShutDown: this handle is closed.
+        """
+        letter = self._letter(
+            routing_key,
+            body,
+            headers=headers,
+            message_id=message_id,
+            ttl=ttl,
+            priority=priority,
+            delay=delay,
+            persistent=persistent,
+            mandatory=mandatory,
+            on_confirm=on_confirm,
+        )
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (full := self._accept(letter)) is not None:
+            left = left_until(deadline)
+            with contextlib.suppress(ShutDown):  # its queue was deleted: look again
+                full._publisher.wait_for_room(1, letter.size, len(letter.body), block, left)
+        return letter.confirmation
+
+    def _letter(
+        self,
+        routing_key: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        persistent: bool = True,
+        mandatory: bool = False,
+        on_confirm: Callable[[Confirmation], object] | None = None,
+    ) -> Letter:
+        """What `publish` was given, checked."""
+        if not isinstance(routing_key, str) or len(routing_key) > KEY_CHARS_MAX:
+            raise ConfigError(
+                f"a routing key is a string of up to {KEY_CHARS_MAX} characters, "
+                f"not {routing_key!r}"
+            )
+        data = checked_body(body, self._host.config.message_bytes_max)
+        terms = terms_of(persistent, priority, delay, ttl)
+        properties = pack_properties(headers, message_id, routing_key or None)
+        self._check_open()
+        confirmation = Confirmation(self._outcomes)
+        if on_confirm is not None:
+            check_callable("on_confirm", on_confirm)
+            confirmation._first = on_confirm
+        return Letter(confirmation, routing_key, headers or {}, data, properties, terms, mandatory)
+
+    def _accept(self, letter: Letter) -> MirroredQueue | None:
+        """Put a message into all queues that it reaches; or return one that has no room."""
+        with self._lock:
+            if self._is_closed:
+                raise ShutDown(f"the handle on exchange {self.name!r} is closed")
+            reached = self._reached(letter.key, letter.headers)
+            for handle in reached:
+                if not handle._publisher.takes(1, letter.size, len(letter.body)):
+                    return handle
+            gathering = Gathering(
+                letter.confirmation, letter.mandatory, len(reached), self._on_ended
+            )
+            try:
+                self._open[gathering] = None
+                for handle in reached:
+                    self._put(handle, gathering, letter)
+                gathering.end_one()
+            except BaseException:
+                gathering.give_up()
+                raise
+            return None
+
+    def _put(self, handle: MirroredQueue, gathering: Gathering, letter: Letter) -> None:
+        part = gathering.part(handle)
+        try:
+            handle._publisher.accept_one(
+                part, letter.body, letter.properties, letter.terms, False, None
+            )
+        except MirrorQError as error:
+            # Closed, because its queue was deleted; or a limit of that queue alone.
+            gathering.end(handle, None, error)
+
+    def _learn(self) -> None:
+        """Have what routing needs at hand, of the alternates too; may wait for the entry node."""
+        with self._lock:
+            for record in self._chain():
+                self._routes_of(record)
+
+    def _is_known(self) -> bool:
+        """Whether publishing waits for nothing but room: for who must not be kept waiting."""
+        name = self.name
+        passed: list[str] = []
+        while name and name not in passed:
+            passed.append(name)
+            if name not in self._asked:
+                return False
+            record = self._host.exchange_record(name)
+            if record is None:
+                return name != self.name
+            routes = self._routes.get(name)
+            if routes is None or routes.record.version != record.version:
+                return False
+            name = record.alternate
+        return True
+
+    def _on_ended(self, gathering: Gathering) -> None:
+        self._open.pop(gathering, None)
+        self._outcomes.notify()
+
+    def _reached(self, key: str, headers: Mapping[str, Any]) -> list[MirroredQueue]:
+        """Handles on the queues that a message reaches, by way of alternates if need be."""
+        for record in self._chain():
+            queue_ids = self._routes_of(record).route(key, headers)
+            handles = [self._handle(queue_id) for queue_id in queue_ids]
+            # Of a sharded queue the key's shard; without a key the next one.
+            reached = [handle._part_of(key or None) for handle in handles if handle is not None]
+            if reached:
+                return reached
+        return []
+
+    def _chain(self) -> Iterator[ExchangeRecord]:
+        """The exchange, its alternate, that one's, …: each once."""
+        record: ExchangeRecord | None = self._record()
+        passed: list[str] = []
+        while record is not None and record.name not in passed:
+            passed.append(record.name)
+            self._asked.update((record.name, record.alternate))
+            yield record
+            record = self._host.exchange_record(record.alternate) if record.alternate else None
+
+    def _record(self) -> ExchangeRecord:
+        record = self._host.exchange_record(self.name)
+        if record is None:
+            raise QueueNotFound(f"exchange {self.name!r} is no more: declare it again")
+        return record
+
+    def _routes_of(self, record: ExchangeRecord) -> Routes:
+        routes = self._routes.get(record.name)
+        if routes is None or routes.record.version != record.version:
+            routes = self._routes[record.name] = Routes(record)
+            self._close_unbound()
+        return routes
+
+    def _close_unbound(self) -> None:
+        """Handles on queues that no binding leads to any more, when nothing of them is open."""
+        bound = {b.queue_id for routes in self._routes.values() for b in routes.record.bindings}
+        for queue_id in [queue_id for queue_id in self._handles if queue_id not in bound]:
+            if not self._handles[queue_id]._publisher.count:
+                self._handles.pop(queue_id).close()
+
+    def _handle(self, queue_id: int) -> MirroredQueue | None:
+        handle = self._handles.get(queue_id)
+        if handle is not None and not handle._is_closed:
+            return handle
+        name = self._host.queue_name(queue_id)
+        if not name:
+            return None
+        declared = Declared(queue_id, shards=self._host.rings_of(queue_id))
+        handle = MirroredQueue._attach(self._host, declared, name)
+        # One queue that is silent keeps no message from the others.
+        handle._publisher.is_curious = False
+        self._handles[queue_id] = handle
+        return handle
+
+    # --- The end --------------------------------------------------------------------------
+
+    def wait_for_confirms(self, timeout: float | None = None) -> bool:
+        """Wait until everything published has an outcome; True.
+
+        Raises:
+            Full: not within `timeout` seconds.
+        """
+        if not self._outcomes.wait_for(lambda: not self._open, timeout):
+            raise Full(
+                f"exchange {self.name!r}: {len(self._open)} messages are still unconfirmed "
+                f"after {timeout} s: wait again"
+            )
+        return True
+
+    def close(self) -> None:
+        """Wait up to 5 s for what is open, and close the handle. The exchange stays."""
+        with self._lock:
+            self._is_closed = True
+            handles, self._handles = list(self._handles.values()), {}
+        for handle in handles:
+            handle.close()
+        self._outcomes.close(1.0)
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._pid and self._host.survives_fork:
+            with FORK_LOCK:
+                if os.getpid() != self._pid:
+                    self._begin()
+        if self._is_closed or self._host.closed():
+            raise ShutDown(f"the handle on exchange {self.name!r} is closed")
+
+    def __enter__(self) -> Exchange:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.name!r} on {self._host.name}>"
+
+
+@frozen
+class Letter:
+    """A message on its way to whatever queues it reaches."""
+
+    confirmation: Confirmation
+    key: str
+    headers: Mapping[str, Any]
+    body: bytes
+    properties: bytes
+    terms: Terms
+    mandatory: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + len(self.properties)
+
+
+def _ends(
+    queue: str | MirroredQueue, key: str, arguments: Mapping[str, Any] | None
+) -> tuple[str, str, str]:
+    """(queue's name, key, arguments) of a binding, checked."""
+    name = queue.name if isinstance(queue, MirroredQueue) else queue
+    if not isinstance(name, str):
+        raise ConfigError(f"a queue is bound by its name or a handle on it, not {name!r}")
+    if not isinstance(key, str) or len(key) > KEY_CHARS_MAX:
+        raise ConfigError(
+            f"a binding's key is a string of up to {KEY_CHARS_MAX} characters, not {key!r}"
+        )
+    return name, key, arguments_text(arguments)

@@ -1,0 +1,93 @@
+"""The process ends, and handles are still open: what they have put is waited for, within a bound.
+
+At the end of the interpreter the threads that step handles die at once, and what was put and not
+confirmed would be gone in silence. So the end waits until everything that was called at handles of
+this process has an outcome, at most `Config.exit_flush_ms`, and says what has none then. A process
+that is killed, or leaves by `os._exit`, says nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import ref
+
+if TYPE_CHECKING:
+    from mirrorq.api.handle import Handle
+
+__all__ = ["flush_all", "forget", "remember"]
+
+log = logging.getLogger("mirrorq")
+
+_open: dict[int, ref[Handle]] = {}
+"""Handles of this process that are open; keeps none of them."""
+
+
+def remember(handle: Handle) -> None:
+    """Flush it at the end, unless it is closed before."""
+    key = id(handle)
+    _open[key] = ref(handle, lambda _: _open.pop(key, None))
+    _hear_of_the_end()
+
+
+def forget(handle: Handle) -> None:
+    """It is closed."""
+    _open.pop(id(handle), None)
+
+
+def flush_all(*, is_stopping: bool = False) -> None:
+    """Wait until everything has an outcome, as long as each handle may; say what has none then.
+
+    Args:
+        is_stopping: the nodes of this process are stopped next, while it goes on for a moment:
+            only what was put before is waited for, and not without a majority.
+    """
+    begun = time.monotonic()
+    for one in list(_open.values()):
+        handle = one()
+        if handle is not None and handle._pid == os.getpid() and not handle._host.closed():
+            deadline = begun + handle._config.exit_flush_ms / 1000
+            if not (is_stopping and handle._host.is_paused()):
+                handle._wake()
+                over = _is_over(handle) if is_stopping else handle._is_quiet
+                handle._outcomes.wait_for(over, deadline - time.monotonic())
+            _warn(handle)
+
+
+def _is_over(handle: Handle) -> Callable[[], bool]:
+    """Whether all that was put until now has an outcome."""
+    publisher = handle._publisher
+    count = publisher.accepted_count
+    return lambda: publisher.ended_count >= count
+
+
+def _warn(handle: Handle) -> None:
+    count = handle._publisher.count
+    if count > 0:
+        log.warning(
+            "the process ends with %d unconfirmed message(s) to queue %s: whether they are stored "
+            "is not known. close() waits for them, and gives each its outcome",
+            count,
+            handle.name,
+        )
+
+
+_heard: set[int] = set()
+"""Processes that have asked to be told of their end."""
+
+
+def _hear_of_the_end() -> None:
+    """A child of `multiprocessing` ends without what `atexit` has."""
+    pid = os.getpid()
+    util = sys.modules.get("multiprocessing.util")
+    if pid not in _heard and util is not None:
+        _heard.add(pid)
+        util.Finalize(None, flush_all, exitpriority=0)
+
+
+atexit.register(flush_all)

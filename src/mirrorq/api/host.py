@@ -1,0 +1,137 @@
+"""What a handle asks of the process it lives in."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from attrs import field, frozen
+
+from mirrorq.protocol.sessions import SessionRequest
+from mirrorq.session.calls import SessionEvent
+
+if TYPE_CHECKING:
+    from mirrorq.config import Config
+    from mirrorq.monitoring.status import QueueStatus
+    from mirrorq.protocol.copy_page import CopyPage
+    from mirrorq.protocol.identities import SessionId
+
+__all__ = ["FORK_LOCK", "Declared", "Host", "SessionPort"]
+
+
+# The lock under which a forked child makes its own of what it has from its parent.
+#
+# Held over each fork, so that no child is born with it taken by a thread that it does not have.
+FORK_LOCK = threading.RLock()
+os.register_at_fork(
+    before=FORK_LOCK.acquire,
+    after_in_parent=FORK_LOCK.release,
+    after_in_child=FORK_LOCK.release,
+)
+
+
+class SessionPort(Protocol):
+    """A handle, as the node thread sees it (implemented by `queue` and by `gateway`)."""
+
+    def step(
+        self, now_ms: int, events: Sequence[SessionEvent]
+    ) -> tuple[tuple[SessionRequest, ...], int | None]:
+        """Take events and the user's calls; return requests and when to be stepped again."""
+        ...
+
+
+@frozen
+class Declared:
+    """What a declaration gives: the queue and, when it is exclusive, the session that owns it."""
+
+    queue_id: int
+    owner: SessionId | None = None
+    refusals: Mapping[str, str] = field(factory=dict)
+    """What this process may not do to it by its key: right -> why."""
+    shards: tuple[int, ...] = ()
+    """Ids of the rings of a sharded queue, by their number; () for any other."""
+
+
+class Host(Protocol):
+    """The process side of handles: `node.Node` or `client.Client`.
+
+    It steps each handle on one thread of its own, and routes requests to the queue's master.
+    Every method may be called from any thread.
+    """
+
+    name: str
+    config: Config
+    survives_fork: bool
+    """Whether it goes on in a forked child, on a connection of its own."""
+
+    def open_session(
+        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
+    ) -> SessionId:
+        """Register a handle (as `owner`, if given); its first event tells who serves the queue."""
+        ...
+
+    def close_session(self, session: SessionId) -> None:
+        """The handle is no more: what it held goes back."""
+        ...
+
+    def wake(self, session: SessionId) -> None:
+        """Have the handle stepped soon. Cheap."""
+        ...
+
+    def is_paused(self) -> bool:
+        """Whether there is no contact with a majority."""
+        ...
+
+    @property
+    def stuck_text(self) -> str:
+        """What keeps this node, or the client's, from being of any use, "" when nothing does."""
+        ...
+
+    def closed(self) -> bool:
+        """Whether it has been closed, or has failed."""
+        ...
+
+    def pickled(self, name: str) -> tuple[object, ...]:
+        """What a handle on queue `name` is pickled as (`object.__reduce__`).
+
+        Raises:
+            TypeError: a handle on this host cannot be.
+        """
+        ...
+
+    def status(self, queue_id: int) -> QueueStatus:
+        """What it knows of a queue, without asking anybody."""
+        ...
+
+    def declare(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        passive: bool,
+        timeout: float | None,
+        shards: int | None = None,
+    ) -> Declared:
+        """Declare a queue."""
+        ...
+
+    def delete(
+        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
+    ) -> None:
+        """Delete a queue."""
+        ...
+
+    def read_copy(
+        self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
+    ) -> CopyPage:
+        """What lives from `first` to `last` in the copy at hand, as far as it fits `bytes_max`;
+        `applied` is what that copy has come to at least."""
+        ...
+
+    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
+        """The first sequence in the copy at hand that was published at `stamp_ms` or later."""
+        ...

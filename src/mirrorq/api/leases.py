@@ -1,0 +1,398 @@
+"""Holding messages without their bodies: leases and claims, for who reads them elsewhere.
+
+    with queue.lease(10_000, "nightly job 7") as lease:
+        …                                  # read lease.ranges, in this process or in others
+        lease.ack(timeout=60)
+
+A *lease* holds messages as a consumer does: nobody else is handed them, each goes back to its
+place, counted, when it is given back, when its handle is closed, or when its process is gone. It
+runs for as long as the handle's connection does: `consumer_timeout_ms` does not end it. When
+another node becomes master the messages are taken again, before others get them as a rule; what
+others got shows as a refused ack. An ack that crosses the taking again is sent once more, by the
+new names.
+
+A *claim* holds a whole queue: while it lasts nobody else is handed anything, and its holder acks
+by sequence. It is given only when nobody else consumes or holds messages, and says who does.
+
+*Threads*: every method of `RangeLease` and `Claim` may be called from any thread; a `Taker` is the
+host's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from mirrorq.api.acks import PieceSettle
+from mirrorq.api.arguments import check_count, check_sequence, check_text, deadline_of, left_until
+from mirrorq.api.confirmation import Settlement
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.errors import AckRefused, MirrorQError, PreconditionFailed, QueueDown
+from mirrorq.protocol.sessions import HandOut, Purged
+from mirrorq.session.calls import SettleCall, ack_range_request
+from mirrorq.session.machine import Session
+from mirrorq.waiting import Latch
+
+if TYPE_CHECKING:
+    from mirrorq.api.handle import Handle
+
+__all__ = ["Claim", "RangeLease", "Taker"]
+
+LOOK_S = 0.05
+"""Who waits for messages or for a claim looks again after this."""
+CLOSE_S = 1.0
+"""Who gives a claim up waits so long for a master that has heard of it."""
+COUNT_MAX = 1 << 40
+"""More than any queue has."""
+
+
+class Taker:
+    """A consumer that gets names of messages only. The host's thread calls it."""
+
+    def __init__(self, number: int, wanted: int) -> None:
+        self.number = number
+        self.wanted = wanted
+        """How many it wants to hold in all."""
+        self.refused = ""
+        """Why the queue does not take it, "" while it does."""
+        self.sequences = RangeSet()
+        """What was taken at first; set once."""
+        self.is_over = False
+        """It wants nothing more: what still comes goes back."""
+        self.pieces: dict[tuple[int, int], tuple[HandOut, RangeSet]] = {}
+        """(epoch, hand-out number) -> what of it is held."""
+        self._settled: set[tuple[int, int]] = set()
+        """Keys of pieces that were sent to be settled."""
+        self._surplus: dict[int, int] = {}
+        """By epoch: what was taken after a change of master and had not been held before."""
+        self.is_complete = False
+        """All that will be taken has been: later it is only taken again."""
+
+    def held_in(self, epoch: int) -> int:
+        """What stands against the credit in this reign."""
+        held = sum(left.count for piece, left in self.pieces.values() if piece.epoch == epoch)
+        return held + self._surplus.get(epoch, 0)
+
+    def take(self, session: Session, handouts: Sequence[HandOut]) -> None:
+        """Messages were handed out to it."""
+        for piece in handouts:
+            span = RangeSet(((piece.first, piece.last),))
+            if self.is_over:
+                session.give_back((piece,))
+                continue
+            if self.is_complete:
+                self._take_again(session, piece, span)
+            else:
+                self._name_anew(piece.epoch, piece.first, piece.last)
+                self.pieces[piece.epoch, piece.number] = (piece, span)
+                self.sequences.add(piece.first, piece.last)
+
+    def _name_anew(self, epoch: int, first: int, last: int) -> None:
+        """Names of earlier reigns name these no more."""
+        for older, left in self.pieces.values():
+            if older.epoch < epoch:
+                left.remove(first, last)
+
+    def _take_again(self, session: Session, piece: HandOut, span: RangeSet) -> None:
+        """After a failover: what it held is taken by its new name; the rest goes back."""
+        known = RangeSet(self.sequences.within(piece.first, piece.last))
+        for first, last in known:
+            span.remove(first, last)
+            self._name_anew(piece.epoch, first, last)
+        if known:
+            self.pieces[piece.epoch, piece.number] = (piece, known)
+        for first, last in span:
+            self._surplus[piece.epoch] = self._surplus.get(piece.epoch, 0) + last - first + 1
+            session.give_back((replace(piece, first=first, last=last),))
+
+    def settle(self, refused: Sequence[HandOut] | None = None) -> tuple[HandOut, ...]:
+        """Return by name what is to be settled: all that is held.
+
+        Args:
+            refused: what the master did not take. Only those parts, where they are held by newer
+                names now: the master had handed them out again before it got the older ones.
+        """
+        named = self._named() if refused is None else tuple(self._renamed(refused))
+        self._settled.update((piece.epoch, piece.number) for piece in named)
+        return named
+
+    def _named(self) -> tuple[HandOut, ...]:
+        return tuple(
+            replace(piece, first=first, last=last)
+            for piece, left in self.pieces.values()
+            for first, last in left
+        )
+
+    def _renamed(self, refused: Sequence[HandOut]) -> Iterator[HandOut]:
+        for piece, left in self.pieces.values():
+            for old in refused:
+                if old.epoch < piece.epoch:
+                    for first, last in left.within(old.first, old.last):
+                        yield replace(piece, first=first, last=last)
+
+    def end(self, session: Session) -> None:
+        """All is settled. What was handed to it since then, as to any consumer, goes back."""
+        self.is_over = True
+        self.wanted = 0
+        session.unsubscribe(self.number)
+        since = [one for one in self._named() if (one.epoch, one.number) not in self._settled]
+        session.give_back(tuple(since))
+
+    def refuse(self, why: str) -> None:
+        self.refused = why
+
+
+class _Holding:
+    """What a lease and a claim share: a taker at its handle."""
+
+    def __init__(self, handle: Handle, label: str, exclusive: bool, wanted: int) -> None:
+        check_text("a label", label)
+        self._handle = handle
+        self._label = label
+        self._exclusive = exclusive
+        self._taker = Taker(handle._next_consumer(), wanted)
+        self._is_seated = False
+        """It has asked for a seat, and not given it up since."""
+
+    def _subscribe(self) -> None:
+        """Take a seat at the queue, and hear whether it is refused."""
+        handle, taker = self._handle, self._taker
+        self._is_seated = True
+
+        def begin() -> None:
+            session = handle._session
+            assert session is not None
+            taker.refused = ""
+            handle._takers[taker.number] = taker
+            session.subscribe(taker.number, 1, self._exclusive, False, True, self._label)
+
+        handle._on_host(begin)
+        # A refusal comes before the answer to a question that is asked after it.
+        handle._counts()
+
+    def _end(self) -> None:
+        """Give the seat up: on the host's thread."""
+        handle, taker = self._handle, self._taker
+        session = handle._session
+        if session is not None:
+            taker.end(session)
+        handle._takers.pop(taker.number, None)
+
+    def _leave(self) -> None:
+        handle = self._handle
+        left = Latch()
+
+        def leave() -> None:
+            self._end()
+            left.set()
+
+        if not handle._is_closed:
+            handle._on_host(leave)
+            self._is_seated = False
+            left.wait(1.0)
+            with contextlib.suppress(MirrorQError):
+                # Who hears that it has ended may have the queue at once: the answer comes after.
+                handle._counts()
+
+
+class RangeLease(_Holding):
+    """Messages that this handle holds without having their bodies. See `MirroredQueue.lease`."""
+
+    def __init__(self, handle: Handle, count_max: int | None, label: str, timeout: float) -> None:
+        if count_max is not None:
+            check_count("count_max", count_max)
+        super().__init__(handle, label, False, count_max or COUNT_MAX)
+        self.ranges: tuple[Range, ...] = ()
+        """Their sequences, in order."""
+        self._is_over = False
+        try:
+            self._take(count_max, timeout)
+        except BaseException:
+            # The caller gets no lease: nothing may stay held by it.
+            if not self._is_over:
+                with contextlib.suppress(MirrorQError):
+                    self.give_back(CLOSE_S)
+            raise
+
+    @property
+    def count(self) -> int:
+        """How many messages it began with."""
+        return self._taker.sequences.count
+
+    def _take(self, count_max: int | None, timeout: float) -> None:
+        handle, taker = self._handle, self._taker
+        deadline = time.monotonic() + timeout
+        taker.wanted = min(handle._counts().ready, count_max or COUNT_MAX)
+        self._subscribe()
+        while not taker.refused and taker.sequences.count < taker.wanted:
+            if handle._counts().ready == 0 or time.monotonic() >= deadline:
+                break
+            time.sleep(LOOK_S)
+        done = Latch()
+
+        def complete() -> None:
+            taker.is_complete = True
+            taker.wanted = taker.sequences.count
+            self.ranges = tuple(taker.sequences)
+            done.set()
+
+        handle._on_host(complete)
+        if not done.wait(max(timeout, 1.0)):
+            raise QueueDown(f"the lease on queue {handle.name!r} did not begin in {timeout} s")
+        if taker.refused:
+            self._leave()
+            raise PreconditionFailed(f"queue {handle.name!r}: {taker.refused}")
+
+    def ack(self, timeout: float | None = None) -> int:
+        """Be done with all of them; return how many were acked.
+
+        Raises:
+            AckRefused: some had gone back to the queue before; the others are acked.
+            NoQuorum, QueueDown: no outcome in time: it may still come.
+        """
+        lost, why = self._settle("ack", timeout)
+        if lost:
+            raise AckRefused(
+                f"{lost.count} of {self.count} messages of queue {self._handle.name!r}, "
+                f"{lost.first} the first of them, had left the lease before it was acked: {why}. "
+                f"They come again; the other {self.count - lost.count} are acked"
+            )
+        return self.count
+
+    def give_back(self, timeout: float | None = None) -> None:
+        """Return all of them to their places, counted as a delivery."""
+        self._settle("nack", timeout)
+
+    def _settle(self, kind: str, timeout: float | None) -> tuple[RangeSet, str]:
+        """End the lease; return which messages were refused, and why."""
+        handle, deadline = self._handle, deadline_of(timeout)
+        handle._check()
+        if self._is_over:
+            raise ValueError(f"the lease on queue {handle.name!r} is over already")
+        lost, why = RangeSet(), ""
+        refused: tuple[HandOut, ...] | None = None
+        try:
+            self._is_over = True
+            while refused is None or refused:
+                settle = self._send(kind, refused)
+                settle.settlement.result(left_until(deadline))
+                for piece in settle.pieces:
+                    lost.remove(piece.first, piece.last)
+                for piece in settle.refused:
+                    lost.add(piece.first, piece.last)
+                refused, why = settle.refused, settle.why or why
+        except TimeoutError:
+            raise handle._why_not(
+                QueueDown(
+                    f"the master of queue {handle.name!r} did not answer for {timeout} s: whether "
+                    f"the lease's {kind} has taken effect is not known"
+                )
+            ) from None
+        finally:
+            handle._on_host(self._end)
+        return lost, why
+
+    def _send(self, kind: str, refused: tuple[HandOut, ...] | None) -> PieceSettle:
+        """Have all settled, or what was refused and has newer names by now."""
+        handle, taker = self._handle, self._taker
+        settle = PieceSettle(Settlement(handle._outcomes))
+
+        def send() -> None:
+            session = handle._session
+            assert session is not None
+            settle.pieces = taker.settle(refused)
+            if settle.pieces and not session.closed:
+                session.settle(SettleCall(settle, kind, settle.pieces))
+                return
+            settle.refused, settle.why = settle.pieces, session.closed
+            settle.settlement._finish(None, None)
+            handle._outcomes.notify()
+
+        handle._on_host(send)
+        return settle
+
+    def __enter__(self) -> RangeLease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """What was not acked goes back."""
+        if not self._is_over:
+            self.give_back(30.0)
+
+
+class Claim(_Holding):
+    """A queue that this handle has for itself. See `MirroredQueue.claim`."""
+
+    def __init__(self, handle: Handle, label: str, timeout: float) -> None:
+        super().__init__(handle, label, True, 0)
+        try:
+            self.ensure(timeout)
+        except BaseException:
+            # The caller gets no claim: a seat that nobody knows of would be in the way of the next.
+            if self._is_seated:
+                self._leave()
+            raise
+
+    def ensure(self, timeout: float) -> None:
+        """Have the claim, again if it was lost meanwhile: to a consumer that came first after a
+        change of master.
+
+        Raises:
+            PreconditionFailed: others had the queue for `timeout` seconds; it says who.
+        """
+        handle, taker = self._handle, self._taker
+        deadline = time.monotonic() + timeout
+        while taker.refused or taker.number not in handle._takers:
+            self._subscribe()
+            if not taker.refused:
+                return
+            if time.monotonic() >= deadline:
+                why = taker.refused
+                self._leave()
+                raise PreconditionFailed(
+                    f"queue {handle.name!r} cannot be had alone for {timeout:g} s: {why}"
+                )
+            time.sleep(min(LOOK_S * 4, max(timeout, 0.01)))
+
+    def ack(self, first: int, last: int, timeout: float = 30.0) -> int:
+        """Be done with all that lives from `first` to `last`; return how many those were.
+
+        Asked again it acks what is left.
+
+        Raises:
+            PreconditionFailed: the claim was lost; nothing is acked.
+            NoQuorum, QueueDown: no outcome in time.
+        """
+        check_sequence("first", first)
+        check_sequence("last", last)
+        handle = self._handle
+        reply = handle._ask(ack_range_request(self._taker.number, first, last), timeout)
+        assert isinstance(reply, Purged)
+        if reply.why:
+            self._taker.refused = self._taker.refused or reply.why
+            raise PreconditionFailed(f"queue {handle.name!r}: {reply.why}")
+        return reply.count
+
+    def close(self) -> None:
+        """Let others have the queue: they can have it when this returns."""
+        self._leave()
+        if not self._handle._is_closed:
+            # The master's answer comes after it has heard of the leaving.
+            with contextlib.suppress(MirrorQError):
+                self._handle._counts(CLOSE_S)
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

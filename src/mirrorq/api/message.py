@@ -1,0 +1,376 @@
+"""`Message`: one delivery. Its body is bytes; headers are read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby, repeat
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mirrorq.api.publish_options import milliseconds
+from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
+from mirrorq.protocol.sessions import HandOut
+from mirrorq.wire import frames
+from mirrorq.wire.properties import _DECODER, HeaderValue, Properties, pack_properties
+
+if TYPE_CHECKING:
+    from mirrorq.api.confirmation import Settlement
+    from mirrorq.api.handle import Handle
+
+__all__ = ["Chunk", "Message", "Run", "messages_in", "names_of", "pieces_of", "runs_of"]
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+class Chunk:
+    """Messages of one frame handed out together: what their `Message`s share.
+
+    The frame is taken apart when the first of its bodies is asked for: a consumer that reads
+    them all pays for it once, in its own thread.
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_frame",
+        "_properties",
+        "consumer",
+        "count",
+        "first",
+        "handle",
+        "handout",
+        "held",
+        "settled",
+        "taken",
+        "timestamp_us",
+    )
+
+    def __init__(
+        self,
+        handle: Handle,
+        consumer: int,
+        handout: HandOut,
+        first: int,
+        count: int,
+        timestamp_us: int,
+        frame: frames.Frame,
+    ) -> None:
+        self.handle = handle
+        self.consumer = consumer
+        self.handout = handout
+        self.first = first
+        self.count = count
+        self.timestamp_us = timestamp_us
+        self.settled = bytearray(count)
+        """1: that message is settled, or was only browsed: as its users know it."""
+        self.taken: bytearray | None = None
+        """1: the host's thread has taken what settles that message; None: of none of them."""
+        self.held: bytearray | None = None
+        """1: that message stands against its consumer's prefetch."""
+        self._frame: frames.Frame | None = frame
+        self._bodies: list[bytes] = []
+        self._properties: list[bytes] | None = None
+
+    @property
+    def bodies(self) -> list[bytes]:
+        if self._frame is not None:
+            self._split()
+        return self._bodies
+
+    @property
+    def properties(self) -> list[bytes] | None:
+        if self._frame is not None:
+            self._split()
+        return self._properties
+
+    def _split(self) -> None:
+        """May be done by two threads at once: to the same end."""
+        frame = self._frame
+        if frame is not None:
+            self._properties = frames.split_properties(frame)
+            self._bodies = frames.split(frame)
+            self._frame = None
+
+    def take(self, start: int, stop: int) -> bytes:
+        """The host's thread takes what settles those at these places.
+
+        It alone knows what is settled: who was interrupted in an ack may ack once more.
+
+        Returns:
+            1 for each that it had taken before, 0 for the others.
+        """
+        if self.taken is None:
+            self.taken = bytearray(self.count)
+        before = bytes(self.taken[start:stop])
+        self.taken[start:stop] = b"\1" * (stop - start)
+        return before
+
+    def leave(self, index: int) -> None:
+        """What was to settle the one at this place has not: it is its user's again."""
+        self.settled[index] = 0
+        if self.taken is not None:
+            self.taken[index] = 0
+
+    def is_taken(self, index: int) -> bool:
+        """Whether the host's thread has taken what settles the one at this place."""
+        return self.taken is not None and bool(self.taken[index])
+
+    def messages(self, start: int, stop: int) -> list[Message]:
+        """The messages at these places."""
+        return list(map(Message, repeat(self), range(start, stop)))
+
+
+class Message(msgspec.Struct, eq=False, gc=False):
+    """One delivered message, held until it is acked or given back.
+
+    As a context manager: acked on a clean exit, given back on an exception, left alone when it
+    has been settled inside.
+    """
+
+    # The collector does not look at messages: there are thousands, and what they refer to refers
+    # to none of them for longer than its handle is open.
+    _chunk: Chunk
+    _index: int
+
+    @property
+    def _is_settled(self) -> bool:
+        return bool(self._chunk.settled[self._index])
+
+    @_is_settled.setter
+    def _is_settled(self, value: bool) -> None:
+        self._chunk.settled[self._index] = value
+
+    @property
+    def body(self) -> bytes:
+        """What was put."""
+        return self._chunk.bodies[self._index]
+
+    @property
+    def sequence(self) -> int:
+        """Position in the queue, from 1."""
+        return self._chunk.first + self._index
+
+    @property
+    def delivery_count(self) -> int:
+        """1 at the first delivery."""
+        return self._chunk.handout.count
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it may have been handed out before."""
+        return self._chunk.handout.count > 1
+
+    @property
+    def timestamp(self) -> float:
+        """When the master took it, in seconds since 1970-01-01 UTC, by the time of its queue, which
+        does not step when a wall clock is set."""
+        return self._chunk.timestamp_us / 1e6
+
+    @property
+    def queue(self) -> str:
+        """The queue's name; of a sharded queue its own, whichever shard it came from."""
+        return self._chunk.handle._queue_name
+
+    @property
+    def shard(self) -> int | None:
+        """Number of the shard that it is in, whose `sequence` it has; None where the queue is not
+        sharded."""
+        return self._chunk.handle._shard
+
+    @property
+    def headers(self) -> dict[str, HeaderValue]:
+        """As they were put; empty when there were none."""
+        return self._properties.headers
+
+    @property
+    def message_id(self) -> str | None:
+        """As it was put. The queue carries it, and does not look for duplicates by it."""
+        return self._properties.message_id
+
+    @property
+    def key(self) -> str | bytes | None:
+        """As it was put. In a sharded queue it chose the shard."""
+        key: str | bytes | None = self._properties.key
+        return key
+
+    @property
+    def _properties(self) -> Properties:
+        columns = self._chunk.properties
+        raw = columns[self._index] if columns else b""
+        try:
+            return _DECODER.decode(raw) if raw else Properties()
+        except MALFORMED as error:
+            raise ProtocolError(
+                f"message {self.sequence} of queue {self.queue!r} has properties of {len(raw)} "
+                f"bytes that cannot be read ({error}): its producer is of another version"
+            ) from None
+
+    def ack(self) -> Settlement:
+        """Tell the queue that the message is done with."""
+        return self._chunk.handle._ack(self)
+
+    def nack(self, requeue: bool = True, delay: float | None = None) -> Settlement:
+        """Give the message back to its place; it comes again with its count raised.
+
+        Args:
+            requeue: False ends the message without delivering it again.
+            delay: seconds until it comes again.
+
+        Raises:
+            ConfigError: a delay that is none, or one of a message that does not come again.
+        """
+        delay_ms = 0 if delay is None else milliseconds("delay", delay)
+        if delay is not None and not requeue:
+            raise ConfigError(f"nack(requeue=False, delay={delay}): what ends does not come again")
+        return self._chunk.handle._settle("nack" if requeue else "reject", (self,), delay_ms)
+
+    def ack_and_put(
+        self,
+        queue: str | Handle,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        key: str | bytes | None = None,
+        persistent: bool = True,
+        block: bool = True,
+    ) -> Settlement:
+        """Ack this message and put another one into another queue: exactly once, if and only if
+        the ack takes effect.
+
+        The other message is stored with the ack, in this queue's outbox, and arrives soon after,
+        whoever dies meanwhile; if its queue is deleted before, it goes nowhere.
+
+        Args:
+            queue: a handle, or a name.
+            block: wait while too much of this handle is unconfirmed; else raise Full.
+            others: as in `MirroredQueue.put`.
+
+        Returns:
+            The settlement: it ends when both are certain; with AckRefused when neither happens.
+
+        Raises:
+            QueueNotFound: there is no queue of this name.
+            ValueError, TypeError, ConfigError: as `put`; or the message is settled already.
+        """
+        from mirrorq.api.confirmation import Settlement
+        from mirrorq.api.publish_options import terms_of
+        from mirrorq.api.queue import MirroredQueue
+
+        handle = self._chunk.handle
+        assert isinstance(handle, MirroredQueue)
+        if self._is_settled:
+            raise ValueError(f"{self!r} is settled already, or was only browsed")
+        terms = terms_of(persistent, priority, delay, ttl)
+        data = handle._publisher.body(body)
+        properties = pack_properties(headers, message_id, key)
+        target = handle._id_of(queue, key)
+        settlement = Settlement(handle._outcomes)
+        handle._step([data], [properties], terms, (self,), target, settlement, block=block)
+        return settlement
+
+    def __enter__(self) -> Message:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if self._is_settled:
+            return
+        if kind is None:
+            self.ack()
+        else:
+            self.nack()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Message {self._chunk.handle.name}:{self.sequence} of {len(self.body)} bytes, "
+            f"delivery {self.delivery_count}>"
+        )
+
+
+class Run(msgspec.Struct, eq=False):
+    """Messages of one chunk that follow each other."""
+
+    chunk: Chunk
+    start: int
+    stop: int
+
+    @property
+    def handout(self) -> HandOut:
+        """Their names."""
+        whole, first = self.chunk.handout, self.chunk.first
+        return HandOut(
+            whole.epoch, whole.number, first + self.start, first + self.stop - 1, whole.count
+        )
+
+
+_CHUNK: Callable[[Message], Chunk] = attrgetter("_chunk")
+_INDEX: Callable[[Message], int] = attrgetter("_index")
+
+
+def runs_of(messages: Sequence[Message]) -> list[Run]:
+    """The messages as runs, in their order. Nothing is done in Python for each of them."""
+    if len(messages) == 1:
+        index = messages[0]._index
+        return [Run(messages[0]._chunk, index, index + 1)]
+    runs: list[Run] = []
+    for chunk, group in groupby(messages, _CHUNK):
+        indexes = list(map(_INDEX, group))
+        start, stop = indexes[0], indexes[-1] + 1
+        if indexes == [*range(start, stop)]:
+            runs.append(Run(chunk, start, stop))
+            continue
+        start = stop = indexes[0]
+        for index in indexes:
+            if index != stop:
+                runs.append(Run(chunk, start, stop))
+                start = index
+            stop = index + 1
+        runs.append(Run(chunk, start, stop))
+    return runs
+
+
+def messages_in(runs: Iterable[Run]) -> list[Message]:
+    """The messages of runs, each anew."""
+    found: list[Message] = []
+    for run in runs:
+        found += run.chunk.messages(run.start, run.stop)
+    return found
+
+
+def names_of(runs: Iterable[Run]) -> list[HandOut]:
+    """Names of deliveries, neighbours of one hand-out joined: what travels for ten thousand
+    acks in order is one range."""
+    pieces: list[HandOut] = []
+    whole: HandOut | None = None
+    first = last = 0
+    for run in runs:
+        chunk = run.chunk
+        start = chunk.first + run.start
+        if chunk.handout is not whole or start != last + 1:
+            if whole is not None:
+                pieces.append(HandOut(whole.epoch, whole.number, first, last, whole.count))
+            whole, first = chunk.handout, start
+        last = chunk.first + run.stop - 1
+    if whole is not None:
+        pieces.append(HandOut(whole.epoch, whole.number, first, last, whole.count))
+    return pieces
+
+
+def pieces_of(messages: Sequence[Message]) -> list[HandOut]:
+    """Names of the deliveries of these messages."""
+    return names_of(runs_of(messages))

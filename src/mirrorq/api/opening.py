@@ -1,0 +1,32 @@
+"""On what a `MirroredQueue` is opened that is given a path and no host.
+
+Handles know no node: the root of the package says here how one is had, before anybody can ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mirrorq.api.host import Host
+    from mirrorq.api.sharing import Use
+
+__all__ = ["Embedding", "embed_with", "embedding"]
+
+Embedding = tuple[Callable[..., "Host"], Callable[["Use"], None]]
+"""What has a host for one `Use`, given that and the arguments of `Node`; and what ends the use."""
+
+_find: Callable[[], Embedding] | None = None
+
+
+def embed_with(find: Callable[[], Embedding]) -> None:
+    """Have `find` tell how queues that are opened by a path get their hosts."""
+    global _find
+    _find = find
+
+
+def embedding() -> Embedding:
+    """Return what has hosts for handles that bring their own, and what ends that."""
+    assert _find is not None, "importing mirrorq sets it"
+    return _find()

@@ -1,0 +1,75 @@
+"""What a `put` says of its messages beside their bodies: one for all messages of a frame.
+
+The packer begins a new frame where terms differ, so that neither the state of a queue nor C ever
+holds an object a message.
+"""
+
+from __future__ import annotations
+
+import math
+
+from attrs import frozen
+
+from mirrorq.errors import ConfigError
+from mirrorq.protocol.ops import FLAG_TRANSIENT, PRIORITY_MAX, PRIORITY_SHIFT
+
+__all__ = ["PLAIN", "Terms", "milliseconds", "terms_of"]
+
+SECONDS_MAX = 100 * 366 * 24 * 3600
+"""Longest time that a message may wait: a hundred years."""
+
+
+@frozen
+class Terms:
+    """Priority, delay, time to live and persistence."""
+
+    persistent: bool = True
+    priority: int = 0
+    delay_ms: int = 0
+    ttl_ms: int = 0
+    """0 = for ever."""
+
+    @property
+    def flags(self) -> int:
+        """Their bits in a frame's header."""
+        transient = 0 if self.persistent else FLAG_TRANSIENT
+        return transient | self.priority << PRIORITY_SHIFT
+
+
+PLAIN = Terms()
+"""Those of most messages."""
+
+
+def terms_of(
+    persistent: bool, priority: int, delay: float | None, ttl: float | None = None
+) -> Terms:
+    """The terms that a user has named.
+
+    Raises:
+        ConfigError: one is of the wrong type or out of its range.
+    """
+    if persistent is True and priority == 0 and delay is None and ttl is None:
+        return PLAIN
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise ConfigError(f"priority is {priority!r}: it is an int from 0 to {PRIORITY_MAX}")
+    if not 0 <= priority <= PRIORITY_MAX:
+        raise ConfigError(
+            f"priority is {priority}: it is from 0 to {PRIORITY_MAX}, the higher the sooner"
+        )
+    delay_ms = 0 if delay is None else milliseconds("delay", delay)
+    # A ttl of 0 ends at once; in a frame 0 is none.
+    ttl_ms = 0 if ttl is None else max(milliseconds("ttl", ttl), 1)
+    return Terms(bool(persistent), priority, delay_ms, ttl_ms)
+
+
+def milliseconds(name: str, seconds: float) -> int:
+    """A time that a user gave in seconds, rounded up to milliseconds.
+
+    Raises:
+        ConfigError: it is no number, below 0, or longer than a hundred years.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ConfigError(f"{name} is {seconds!r}: it is a number of seconds")
+    if not 0 <= seconds <= SECONDS_MAX:
+        raise ConfigError(f"{name} is {seconds}: it is from 0 to {SECONDS_MAX} seconds")
+    return math.ceil(seconds * 1000)

@@ -1,0 +1,371 @@
+"""The way of a message from the session to a `get`, and how far ahead of calls it comes.
+
+get() is the session's consumer number 0. Its credit is what waiting calls ask for, plus a window
+that grows while calls take messages as fast as they come. What no call has returned counts as
+ready: it goes back when calls stop coming, when another consumer waits for it (Recall), and when
+the handle loses its master.
+
+What has come is a `Backlog`: users' threads take from its left end, the host's thread adds.
+
+*Interrupts*: a call takes messages into a list that its outermost function holds. When an exception
+ends it before it has returned them, they are the next ones again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from mirrorq.api.arguments import check_timeout
+from mirrorq.api.message import Chunk, Message, names_of, runs_of
+from mirrorq.api.prefetch_buffer import Backlog
+from mirrorq.errors import Empty, NoQuorum, PreconditionFailed, ProtocolError, QueueDown
+from mirrorq.protocol.ops import OpKind
+from mirrorq.protocol.sessions import HandOut
+from mirrorq.session.machine import Session
+from mirrorq.session.window import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Window
+from mirrorq.waiting import Present, Waiters
+from mirrorq.wire import frames
+
+if TYPE_CHECKING:
+    from mirrorq.api.handle import Handle
+
+__all__ = ["NOWAIT_S", "RECALL_ASKS", "Demand", "Receiver"]
+
+log = logging.getLogger("mirrorq")
+
+NOWAIT_S = 1.0
+"""get_nowait() waits so long for the master's word on whether there is a message."""
+RECALL_ASKS = 3
+"""get_nowait() asks so often while others hold messages: one of them may give some back."""
+CALLS_AHEAD = 4
+"""Calls that take many at once have so many times that fetched ahead of them, when they come as
+fast as messages do: with less they would wait for each credit's way to the master and back."""
+CALL_COUNT_MAX = 4096
+"""Of a call, as far as that counts: what one Deliver holds."""
+AHEAD_BYTES = 32 << 20
+"""A handle fetches no more than about this ahead of its callers, whatever they ask for."""
+FIRST_BYTES = 64 << 10
+"""Size of a message for that bound while none has come."""
+LOOK_S = 1.0
+"""A waiting get() looks this often whether the handle or its host is closed."""
+
+
+class Demand:
+    """What one waiting call would take."""
+
+    __slots__ = ("__weakref__", "count", "parts")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.parts: list[Demand] = []
+        """Of a sharded queue, what it wants of each shard."""
+
+
+class Receiver:
+    """Everything of one handle that has to do with get()."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._buffer = Backlog()
+        self._ready = Waiters()
+        self.listeners: list[Callable[[], None]] = []
+        """Called at each `notify`: who waits without a thread."""
+        self._calls: Present[Demand] = Present()
+        """What waiting calls would take."""
+        self._low = 0
+        """Who leaves so few in the buffer wakes the host, to have more fetched."""
+        self._window = Window(WINDOW_MAX_FACTOR * handle._config.prefetch)
+        self.asked = 1
+        """How many messages the last call asked for."""
+        self._message_bytes = FIRST_BYTES
+        """How large messages have been of late; bounds how many are fetched at once."""
+        self._arrived = 0
+        """Messages that came, less those that went back."""
+        self._seen_taken = 0
+        self._has_arrival = False
+        self._is_subscribed = False
+        self._refused = ""
+        """Why the master did not take get() as a consumer, until the next call."""
+        self._hint = 0
+        """So many would be taken soon, though no call waits at this handle."""
+        self.ahead_bytes = AHEAD_BYTES
+        self.idle_at_ms: int | None = None
+        """When what is buffered goes back, if no call comes."""
+
+    # --- Users' threads -------------------------------------------------------------------
+
+    @property
+    def buffered(self) -> int:
+        """Messages here that no call has returned."""
+        return self._buffer.count()
+
+    @property
+    def refused(self) -> str:
+        """Why the master did not take get() as a consumer, "" when it did."""
+        return self._refused
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a call waits for a message."""
+        return self._demand > 0
+
+    def notify(self) -> None:
+        """Something has changed that waiting calls should look at."""
+        self._ready.notify()
+        for listener in self.listeners:
+            listener()
+
+    @property
+    def _demand(self) -> int:
+        """Messages that waiting calls would take."""
+        return sum(call.count for call in self._calls.all()) if self._calls else 0
+
+    def want(self, demand: Demand) -> None:
+        """So many messages more are waited for, until `unwant`; also from the loop."""
+        self._refused = ""
+        self._calls.add(demand)
+        self._handle._wake()
+
+    def unwant(self, demand: Demand) -> None:
+        """The call is over."""
+        self._calls.leave(demand)
+        if self._buffer.count():
+            self._handle._wake()
+
+    @property
+    def ahead(self) -> int:
+        """How many are fetched ahead of calls."""
+        return self._window.size
+
+    def hint(self, count: int) -> None:
+        """Have some fetched, though nobody waits here: who takes from several handles in turn
+        waits for none of them while another has messages. Until calls stop coming."""
+        if self._hint < count and not self._buffer.count():
+            self._hint = count
+            self._handle._wake()
+
+    def take_buffered(self, found: list[Message], count: int) -> None:
+        """Take up to `count` messages that are here; asks for more when few are left."""
+        self.asked = count
+        self._pop(found, count)
+        if found and self._buffer.count() <= self._low:
+            self._handle._wake()
+
+    def take_one(self, found: list[Message]) -> None:
+        """As `take_buffered(found, 1)`, the quickest way."""
+        self.asked = 1
+        buffer = self._buffer
+        try:
+            found += islice(buffer.first, 1)
+        except IndexError:
+            return
+        handle = self._handle
+        publisher = handle._publisher
+        if publisher.credit.is_bounded:
+            publisher.on_taken()
+        if buffer.count() <= self._low and handle._woken_at != handle._step_count:
+            handle._wake()
+
+    def obtain(
+        self, found: list[Message], count: int, block: bool, timeout: float | None
+    ) -> None:
+        """Take 1 to `count` messages as soon as there is one; none when there is none in time."""
+        if timeout is not None:
+            check_timeout(timeout)
+        self.take_buffered(found, count)
+        if found:
+            return
+        deadline = None if timeout is None else time.monotonic() + timeout
+        demand = Demand(count)
+        try:
+            self.want(demand)
+            if not block or timeout == 0:
+                self._obtain_now(found, count)
+            else:
+                self._obtain_waiting(found, count, deadline)
+        finally:
+            self.unwant(demand)
+
+    def _may_look(self) -> bool:
+        handle = self._handle
+        return bool(self.buffered or handle._is_shut or handle._is_closed or self.refused)
+
+    def _obtain_waiting(self, found: list[Message], count: int, deadline: float | None) -> None:
+        handle = self._handle
+        is_warned = False
+        while True:
+            left = LOOK_S if deadline is None else min(deadline - time.monotonic(), LOOK_S)
+            self._ready.wait_for(self._may_look, left)
+            self._pop(found, count)
+            if found:
+                return
+            handle._check_open_for_gets()
+            self.check_refused()
+            if handle._is_shut:
+                self._obtain_now(found, count)
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            if not is_warned and deadline is None:
+                reason = handle._why_not(Empty(""))
+                if not isinstance(reason, Empty):
+                    log.warning("get() waits: %s", reason)
+                    is_warned = True
+
+    def _obtain_now(self, found: list[Message], count: int) -> None:
+        """Without waiting for a publish: until the master says that nothing is ready.
+
+        What this handle has put before counts as published: it is waited for.
+        """
+        handle = self._handle
+        deadline = time.monotonic() + NOWAIT_S
+        publisher = handle._publisher
+        own_count = publisher.accepted_count
+        asks = 0
+        while (left := deadline - time.monotonic()) > 0:
+            is_published = publisher.ended_count >= own_count
+            try:
+                counts = handle._counts(left)
+            except (QueueDown, NoQuorum):
+                break
+            if counts.ready:
+                self._ready.wait_for(lambda: bool(self.buffered), min(left, 0.02))
+            self._pop(found, count)
+            if found:
+                return
+            self.check_refused()
+            asks += is_published
+            if not is_published or counts.ready:
+                continue
+            if not counts.unacknowledged or asks >= RECALL_ASKS:
+                break
+        self._pop(found, count)
+
+    def check_refused(self) -> None:
+        """Raise PreconditionFailed when the master did not take get() as a consumer."""
+        if self.refused:
+            raise PreconditionFailed(f"get() on queue {self._handle.name!r}: {self.refused}")
+
+    def _pop(self, found: list[Message], count: int) -> None:
+        self._buffer.take_into(found, count)
+        if found:
+            self._handle._publisher.on_taken()
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """A call was interrupted before it has returned these: they are the next ones again."""
+        self._buffer.put_back([one for one in messages if not one._is_settled])
+
+    # --- The host's thread ----------------------------------------------------------------
+
+    def feed(self, chunks: Sequence[Chunk], size: int) -> None:
+        """Messages of so many bytes have come."""
+        count = sum(chunk.count for chunk in chunks)
+        each = size // max(count, 1)
+        # Large messages are noticed at once, small ones after a while: memory before speed.
+        self._message_bytes = max(each, (self._message_bytes + each) // 2)
+        self._arrived += count
+        self._has_arrival = True
+        self._buffer.add(chunks)
+        if self._demand or self.listeners:
+            self.notify()
+
+    def fetch(self, session: Session, now_ms: int) -> None:
+        """Ask for as many messages as calls want, and what they will want next."""
+        if (self._demand or self._hint) and not self._is_subscribed and not self._refused:
+            self._is_subscribed = True
+            session.subscribe(0, self._handle._config.prefetch, False, False)
+        if not self._is_subscribed:
+            return
+        ahead = CALLS_AHEAD * min(self.asked, CALL_COUNT_MAX)
+        self._window.bound(max(WINDOW_MAX_FACTOR * self._handle._config.prefetch, ahead))
+        self._watch_idleness(session, now_ms)
+        room = max(self.ahead_bytes // max(self._message_bytes, 1), 1)
+        wanted = min(self._demand + max(self._window.size, self._hint), room)
+        self._low = self._window.size // 2
+        session.want(0, self._buffer.count(), wanted)
+
+    def _watch_idleness(self, session: Session, now_ms: int) -> None:
+        buffered = self._buffer.count()
+        taken = self._arrived - buffered
+        if taken != self._seen_taken:
+            self._seen_taken = taken
+            self._window.on_taken(now_ms, buffered == 0)
+            self.idle_at_ms = None
+        if self._has_arrival:
+            self._has_arrival = False
+            self._window.on_arrival(now_ms)
+        if not buffered:
+            self.idle_at_ms = None
+        elif self.idle_at_ms is None or (now_ms >= self.idle_at_ms and self._demand):
+            self.idle_at_ms = now_ms + IDLE_GIVEBACK_MS
+        elif now_ms >= self.idle_at_ms:
+            self.give_back(session)
+
+    def give_back(self, session: Session, keep: int | None = None) -> None:
+        """Return what no call has taken, all but the first `keep` (None: what calls wait for)."""
+        self._window.on_idle()
+        self._hint = 0
+        self.idle_at_ms = None
+        unseen = self._empty(self._demand if keep is None else keep)
+        if unseen:
+            session.withdraw(0, tuple(unseen))
+
+    def drop_stale(self, session: Session) -> None:
+        """What calls have put back is void where another master serves since they took it."""
+        stale = self._buffer.take_all(lambda one: one._chunk.handout.epoch != session.epoch)
+        self._arrived -= len(stale)
+        session.drop(names_of(runs_of(stale)))
+
+    def drop(self, session: Session) -> None:
+        """What is buffered is void."""
+        # Who has lost a master first asks for what calls wait for: acks of what users hold are
+        # to find their messages where they were.
+        self._window.on_idle()
+        self._hint = 0
+        self.idle_at_ms = None
+        session.drop(self._empty(0))
+
+    def _empty(self, keep: int) -> list[HandOut]:
+        """Take all but the first `keep` out of the buffer; return their names."""
+        unseen = self._buffer.shrink(keep)
+        self._arrived -= sum(run.stop - run.start for run in unseen)
+        return names_of(unseen)
+
+    def reclaim(self, message: Message) -> Message | None:
+        """Take the next delivery of a message out of the buffer, if it is there."""
+        return self._buffer.take_out(message.sequence, message.delivery_count + 1)
+
+    def on_refused(self, why: str) -> None:
+        """The master does not take get() as a consumer."""
+        self._is_subscribed = False
+        self._hint = 0
+        self._refused = why
+        self.notify()
+
+
+def chunks_of(
+    handle: Handle, consumer: int, handouts: Sequence[HandOut], parts: Sequence[bytes]
+) -> list[Chunk]:
+    """What is in the frames that hold the bodies of these hand-outs.
+
+    Raises:
+        ProtocolError: a frame is damaged.
+    """
+    chunks: list[Chunk] = []
+    pieces = iter(handouts)
+    piece = next(pieces, None)
+    for frame in parts:
+        header = frames.check(frame)
+        if header.kind != OpKind.PUBLISH:
+            raise ProtocolError(f"op {header.lsn} of kind {header.kind} holds no messages")
+        first, count = header.first_sequence, header.count
+        while piece is not None and not piece.first <= first <= piece.last:
+            piece = next(pieces, None)
+        if piece is None:
+            break
+        chunks.append(Chunk(handle, consumer, piece, first, count, header.timestamp_us, frame))
+    return chunks

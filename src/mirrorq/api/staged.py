@@ -1,0 +1,545 @@
+"""Staged publishing: writes of many processes that show all at once, exactly once.
+
+    staged = client.staged("nightly-42", 0, "orders")      # driver: transaction, version, queue
+    # in any process, with the same names and run (`staged.run`):
+    task = client.staged("nightly-42", 0, "orders", run=run).attempt(partition=3, attempt=17)
+    task.put_many(bodies)
+    part = task.finish(timeout=60)                          # small, can be pickled
+    # the driver, with the parts of the attempts that count:
+    staged.commit(parts, timeout=60)
+
+What a task stages is on the disk of every member in sync and is seen by nobody. `commit` is one
+op: it shows all messages of the named attempts, in order of partitions, and drops whatever else of
+this version was staged. Any number of commits of one (transaction, version), by whichever driver,
+take effect once; those after it are told that it is committed already. The driver that begins a
+version again takes another run. What nobody commits expires.
+
+A task may stage for several queues (`queue=`). The commit is decided in the one that `staged`
+names, the same one in every run; each other shows its part a moment later, whoever dies meanwhile.
+
+*Threads*: a `Staged` may be used by several threads, each with attempts of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from attrs import define, field, frozen
+
+from mirrorq import clock
+from mirrorq.api.arguments import check_text
+from mirrorq.api.batching import error_of
+from mirrorq.api.confirmation import Confirmation
+from mirrorq.api.staged_chunk import ArrowColumn, Gathered, StagedChunk
+from mirrorq.errors import (
+    ConfigError,
+    ConfirmUnknown,
+    Full,
+    MirrorQError,
+    NotConfirmed,
+    PreconditionFailed,
+)
+from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP
+from mirrorq.protocol.shard_names import shard_name
+from mirrorq.protocol.staged import DONE, WAIT, AbortOp, CommitOp, SealOp, Stage, Staging, Winner
+from mirrorq.session.calls import Failed, Put, Stored
+from mirrorq.wire.frames import Frame, pack_pieces, pieces_of
+from mirrorq.wire.ops import NAME_LENGTH_MAX, encode_staged
+from mirrorq.wire.properties import HeaderValue, pack_properties
+
+if TYPE_CHECKING:
+    from mirrorq.api.queue import MirroredQueue
+
+__all__ = ["Committed", "Staged", "StagedAttempt", "StagedPart", "StagedPut"]
+
+AGAIN_S = 0.1
+"""A commit into a full queue is tried again after this."""
+
+
+class _Opener(Protocol):
+    """A node or a client."""
+
+    def queue(
+        self, name: str, *, passive: bool = False, timeout: float | None = 30
+    ) -> MirroredQueue: ...
+
+
+@frozen
+class StagedPart:
+    """What one attempt has staged: what a task gives its driver. Can be pickled."""
+
+    transaction: str
+    version: int
+    run: str
+    partition: int
+    attempt: int
+    queues: tuple[tuple[str, int, int], ...]
+    """(name, chunks, messages) of each queue."""
+    is_committed: bool = False
+    """The version is committed already: what was staged here is not needed."""
+
+    @property
+    def count(self) -> int:
+        """Messages staged."""
+        return sum(count for _, _, count in self.queues)
+
+
+@frozen
+class Committed:
+    """The outcome of a commit."""
+
+    sequences: range
+    """Of the messages in the first queue; empty when it was committed before."""
+    already: bool
+    """It was committed before: nothing has happened now."""
+
+
+@define(eq=False)
+class StagedPut:
+    """What is staged or asked, in a handle's inbox, and the token of its batch."""
+
+    confirmation: Confirmation
+    """Its result is the session's outcome."""
+    asked: Stage | Staging
+    bodies: Gathered = field(factory=Gathered)
+    properties: Sequence[bytes] | None = None
+    size: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.size = self.bodies.size + sum(map(len, self.properties or ()))
+
+    @property
+    def count(self) -> int:
+        """Numbers that it uses."""
+        return self.bodies.count + 1
+
+    @property
+    def own_bytes(self) -> int:
+        """Of messages that are put into this queue now: there are none."""
+        return 0
+
+    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+        """Note the outcome."""
+        if not self.confirmation.done():
+            self.confirmation._finish(outcome, None)
+        return []
+
+    def batch(self) -> Put:
+        """The batch of the session: one op, which makes no message yet."""
+        bodies = self.bodies.behind(encode_staged(self.asked))
+        said = self.properties or ()
+        properties = pieces_of([b"", *said]) if any(said) else None
+
+        def pack(producer: int, first_number: int, settled: int) -> bytes:
+            return pack_pieces(
+                self.count,
+                bodies,
+                properties,
+                producer=producer,
+                first_number=first_number,
+                settled=settled,
+                flags=FLAG_STEP | FLAG_STAGED,
+            )
+
+        return Put(self, self.count, self.size, pack, True)
+
+
+class Staged:
+    """One run's work on one version of a transaction."""
+
+    def __init__(
+        self, opener: _Opener, transaction: str, version: int, queue: str, run: str | None
+    ) -> None:
+        """See `Client.staged`."""
+        self.transaction = _name("transaction", transaction)
+        """Name of what writes."""
+        self.version = version
+        """Number of the write within the transaction."""
+        self.queue = queue
+        """Name of the queue that decides."""
+        self.run = _name("run", uuid.uuid4().hex if run is None else run)
+        """Name of this try of the version."""
+        if not isinstance(version, int) or not 0 <= version < 2**63:
+            raise ConfigError(f"a version is a whole number, 0 or more, not {version!r}")
+        self._opener = opener
+        self._handles: dict[str, MirroredQueue] = {}
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Staged:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the handles that it has opened. What was staged stays."""
+        with self._lock:
+            handles, self._handles = self._handles, {}
+        for handle in handles.values():
+            handle.close()
+
+    # --- Tasks ----------------------------------------------------------------------------
+
+    def attempt(self, partition: int, attempt: int) -> StagedAttempt:
+        """Begin one try of one task.
+
+        Args:
+            partition: of the job's output, 0 or more: messages are in order of partitions.
+            attempt: 0 or more; no two tries of a partition in one run have the same.
+        """
+        for value in (partition, attempt):
+            if not isinstance(value, int) or not 0 <= value < 2**63:
+                raise ConfigError(
+                    f"partitions and attempts are whole numbers, 0 or more, not {value!r}"
+                )
+        return StagedAttempt(self, partition, attempt)
+
+    # --- The driver -----------------------------------------------------------------------
+
+    def commit(self, parts: Iterable[StagedPart], timeout: float | None = None) -> Committed:
+        """Show the messages of these parts, and drop everything else of this version.
+
+        Args:
+            parts: one for each partition.
+            timeout: seconds to wait for the outcome, and for room in a queue whose policy lets
+                puts wait.
+
+        Raises:
+            ValueError: the parts are not of this run, or two are of one partition.
+            NotConfirmed: it was refused: the run was aborted or has expired, a part is not there
+                whole, or the queue does not take so much. Nothing is shown, and nothing of this
+                run ever will be, unless it says that the queue is full.
+            Full, NoQuorum, QueueDown: no outcome in time. Commit again, or look later: it has
+                happened or not, and can only happen once.
+        """
+        listed = sorted(parts, key=lambda part: part.partition)
+        self._check(listed)
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        if any(part.is_committed for part in listed):
+            return Committed(range(0), True)
+        winners = _winners(listed, self.queue)
+        others = self._seal(listed, deadline)
+        name = (self.transaction, self.version, self.run)
+        op = CommitOp(*name, winners, others=others)
+        outcome = self._decide(self.queue, op, deadline)
+        if isinstance(outcome, Stored):
+            first = outcome.first_sequence + 1
+            return Committed(range(first, first + sum(one[3] for one in winners)), False)
+        if outcome.reason.startswith(DONE):
+            return Committed(range(0), True)
+        raise NotConfirmed(f"version {self.version} was not committed: {outcome.reason}")
+
+    def abort(self, parts: Iterable[StagedPart] = (), timeout: float | None = None) -> bool:
+        """Give the run up: nothing of it will ever show.
+
+        Args:
+            parts: those that the driver has heard of: what they staged is dropped now, the rest
+                when it is committed by another run, or expires.
+
+        Returns:
+            Whether it is given up; False: the version is committed already, and stays so.
+
+        Raises:
+            Full, NoQuorum, QueueDown: no outcome in time.
+        """
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        others = tuple(self._handle(name)._queue_id for name in self._others(parts))
+        op = AbortOp(self.transaction, self.version, self.run, others=others)
+        outcome = self._decide(self.queue, op, deadline)
+        if isinstance(outcome, Stored):
+            return True
+        if outcome.reason.startswith(DONE):
+            return False
+        raise NotConfirmed(f"run {self.run!r} was not aborted: {outcome.reason}")
+
+    def _others(self, parts: Iterable[StagedPart]) -> list[str]:
+        """Names of the other queues in which these parts have staged something."""
+        named = [name for part in parts for name, chunks, _ in part.queues if chunks]
+        return [name for name in dict.fromkeys(named) if name != self.queue]
+
+    def _seal(self, parts: Sequence[StagedPart], deadline: int | None) -> tuple[int, ...]:
+        """Have the other queues keep their winners for the one that decides; return their ids.
+
+        Raises:
+            NotConfirmed: one does not have them whole: nothing is shown anywhere.
+        """
+        sealed = []
+        home = self._handle(self.queue)._queue_id
+        for queue in self._others(parts):
+            winners = _winners(parts, queue)
+            op = SealOp(self.transaction, self.version, self.run, winners, home)
+            outcome = self._decide(queue, op, deadline)
+            if isinstance(outcome, Failed) and not outcome.reason.startswith(DONE):
+                raise NotConfirmed(
+                    f"version {self.version} was not committed: queue {queue!r}: {outcome.reason}"
+                )
+            sealed.append(self._handle(queue)._queue_id)
+        return tuple(sealed)
+
+    def _check(self, parts: Sequence[StagedPart]) -> None:
+        mine = (self.transaction, self.version, self.run)
+        for part in parts:
+            if (part.transaction, part.version, part.run) != mine:
+                raise ValueError(f"{part} is no part of {mine}")
+        for one, other in itertools.pairwise(parts):
+            if one.partition == other.partition:
+                raise ValueError(
+                    f"attempts {one.attempt} and {other.attempt} are both of partition "
+                    f"{one.partition}: name the one that counts"
+                )
+
+    def _decide(self, queue: str, op: Staging, deadline: int | None) -> Stored | Failed:
+        """Ask until there is an outcome: it can be asked any number of times."""
+        why = "there is no outcome yet: ask again"
+        while True:
+            outcome = self._outcome(queue, self._send(queue, op), deadline, why)
+            if isinstance(outcome, Stored):
+                return outcome
+            if not outcome.unknown and not outcome.reason.startswith(WAIT):
+                return outcome
+            why = outcome.reason
+            if outcome.unknown and self._handle(queue)._is_closed:
+                raise ConfirmUnknown(
+                    f"it is not known whether {self.transaction!r}, version {self.version}, was "
+                    f"committed: {outcome.reason}. Ask again: it can only happen once"
+                )
+            left = _left(deadline)
+            if left == 0:
+                raise Full(f"queue {queue!r}: {why}")
+            time.sleep(AGAIN_S if left is None else min(AGAIN_S, left))
+
+    def _outcome(
+        self, queue: str, confirmation: Confirmation, deadline: int | None, why: str
+    ) -> Stored | Failed:
+        """Wait for an outcome.
+
+        Raises:
+            Full, NoQuorum, QueueDown: not in time.
+        """
+        try:
+            outcome = confirmation.result(_left(deadline))
+        except TimeoutError:
+            raise self._handle(queue)._why_not(Full(f"queue {queue!r}: {why}")) from None
+        assert isinstance(outcome, Stored | Failed)
+        return outcome
+
+    def _send(
+        self,
+        queue: str,
+        asked: Stage | Staging,
+        bodies: Gathered | None = None,
+        properties: Sequence[bytes] | None = None,
+    ) -> Confirmation:
+        handle = self._handle(queue)
+        confirmation = Confirmation(handle._outcomes)
+        item = StagedPut(confirmation, asked, bodies or Gathered(), properties)
+        handle._publisher.accept_free(item)
+        return confirmation
+
+    def _handle(self, queue: str) -> MirroredQueue:
+        with self._lock:
+            handle = self._handles.get(queue)
+            if handle is None:
+                handle = self._opener.queue(queue, passive=True)
+                if handle.shards:
+                    handle.close()
+                    raise PreconditionFailed(
+                        f"queue {queue!r} has {handle.shards} shards: stage into each of them by "
+                        f"its name, the first is {shard_name(queue, 0)!r}"
+                    )
+                self._handles[queue] = handle
+            return handle
+
+
+class StagedAttempt:
+    """One try of one task. For one thread."""
+
+    def __init__(self, staged: Staged, partition: int, attempt: int) -> None:
+        self.staged = staged
+        self.partition = partition
+        self.attempt = attempt
+        self._chunks: dict[str, StagedChunk] = {}
+        self._open: deque[tuple[str, Confirmation]] = deque()
+        """(queue, its outcome) of chunks, in order."""
+        self._is_committed = False
+        self._is_over = False
+
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        key: str | bytes | None = None,
+        queue: str | None = None,
+    ) -> None:
+        """Stage one message; arguments as of `MirroredQueue.put`.
+
+        Args:
+            queue: name of the queue that it is for; None: the one that decides.
+
+        Raises:
+            NotConfirmed: what was staged before was refused: the run is given up.
+        """
+        self.put_many([body], [pack_properties(headers, message_id, key)], queue=queue)
+
+    def put_many(
+        self,
+        bodies: Sequence[bytes | bytearray | memoryview],
+        properties: Sequence[bytes] | None = None,
+        *,
+        queue: str | None = None,
+    ) -> None:
+        """Stage messages, in this order.
+
+        Args:
+            properties: of each, as `message.pack_properties` makes them; None: they have none.
+            queue: as of `put`.
+
+        Raises:
+            NotConfirmed: what was staged before was refused: the run is given up.
+        """
+        name, handle = self._target(queue)
+        made = handle._publisher.bodies(bodies)
+        if properties is not None and len(properties) != len(made):
+            raise ValueError(f"{len(made)} bodies have {len(properties)} properties")
+        self._gather(name, len(made), lambda chunk, start: chunk.take(made, properties, start))
+
+    def put_column(self, offsets: Frame, values: Frame, *, queue: str | None = None) -> None:
+        """Stage messages that stand as an Arrow binary array without nulls has them: no object
+        is made for one. The buffers must not change before `finish` returns.
+
+        Args:
+            offsets: int32, one more than messages; they need not begin with 0.
+            values: the bytes that these are offsets in.
+            queue: as of `put`.
+
+        Raises:
+            ValueError: offsets begin below 0, fall, or go beyond the values.
+            MessageTooLarge: a message is above message_bytes_max: none of these is staged.
+            NotConfirmed: what was staged before was refused: the run is given up.
+        """
+        name, handle = self._target(queue)
+        column = ArrowColumn.of(offsets, values)
+        handle._publisher.check_size(column.largest)
+        self._gather(name, len(column), lambda chunk, start: chunk.take_column(column, start))
+
+    def _target(self, queue: str | None) -> tuple[str, MirroredQueue]:
+        if self._is_over:
+            raise ValueError("the attempt is finished: a task that begins again takes another one")
+        name = self.staged.queue if queue is None else queue
+        return name, self.staged._handle(name)
+
+    def _gather(self, name: str, count: int, take: Callable[[StagedChunk, int], int]) -> None:
+        """Send chunks as they become full."""
+        chunk = self._chunks.get(name)
+        if chunk is None:
+            chunk = self._chunks[name] = StagedChunk()
+        start = 0
+        while start < count:
+            start = take(chunk, start)
+            if chunk.is_full:
+                self._flush(name, chunk)
+
+    def finish(self, timeout: float | None = None) -> StagedPart:
+        """Send what is left, and wait until all is on the disk of every member in sync.
+
+        Returns:
+            What the driver needs. `is_committed` is set when the version is committed already:
+            for the task that is a success.
+
+        Raises:
+            NotConfirmed: something was refused: the run is given up, or the store is full.
+            ConfirmUnknown: it is not known whether all is staged: take another attempt.
+            Full, NoQuorum, QueueDown: no outcome in time.
+        """
+        for name, chunk in self._chunks.items():
+            if chunk.bodies.count:
+                self._flush(name, chunk)
+        self._is_over = True
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        while self._open:
+            self._take(deadline)
+        staged = self.staged
+        queues = tuple((name, one.chunks, one.count) for name, one in self._chunks.items())
+        return StagedPart(
+            staged.transaction,
+            staged.version,
+            staged.run,
+            self.partition,
+            self.attempt,
+            queues,
+            self._is_committed,
+        )
+
+    def _flush(self, name: str, chunk: StagedChunk) -> None:
+        self._look()
+        bodies, properties = chunk.emptied()
+        if not self._is_committed:
+            staged = self.staged
+            stage = Stage(
+                staged.transaction,
+                staged.version,
+                staged.run,
+                self.partition,
+                self.attempt,
+                chunk.chunks,
+            )
+            confirmation = staged._send(name, stage, bodies, properties)
+            self._open.append((name, confirmation))
+
+    def _look(self) -> None:
+        """Outcomes that have come."""
+        while self._open and self._open[0][1].done():
+            self._take(0)
+
+    def _take(self, deadline: int | None) -> None:
+        """The oldest chunk's outcome."""
+        queue, sent = self._open[0]
+        outcome = self.staged._outcome(queue, sent, deadline, "not all is staged yet: wait again")
+        self._open.popleft()
+        if isinstance(outcome, Failed):
+            if not outcome.reason.startswith(DONE):
+                raise _error(outcome)
+            self._is_committed = True
+
+
+def _error(outcome: Failed) -> MirrorQError:
+    if outcome.unknown:
+        return error_of(outcome)
+    return NotConfirmed(f"what was staged was refused: {outcome.reason}")
+
+
+def _winners(parts: Iterable[StagedPart], queue: str) -> tuple[Winner, ...]:
+    """What of these parts is in a queue."""
+    return tuple(
+        (part.partition, part.attempt, chunks, count)
+        for part in parts
+        for name, chunks, count in part.queues
+        if name == queue and chunks
+    )
+
+
+def _left(deadline: int | None) -> float | None:
+    return None if deadline is None else max(deadline - clock.now_ms(), 0) / 1000
+
+
+def _name(what: str, text: str) -> str:
+    check_text(f"a {what}", text)
+    if not 0 < len(text) <= NAME_LENGTH_MAX:
+        raise ConfigError(
+            f"a {what} is 1 to {NAME_LENGTH_MAX} characters, not {len(text)}: {text[:40]!r}"
+        )
+    return text

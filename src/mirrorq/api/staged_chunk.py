@@ -1,0 +1,166 @@
+"""What gathers for one queue until it is staged as one op: bodies as objects, or as Arrow has them.
+
+Of an Arrow column no object is made for a message and nothing is copied before the frame is: its
+lengths and its bytes go there as they stand. The column must not change until the chunk has its
+outcome; record batches never do.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import add
+
+from attrs import define, field, frozen
+
+from mirrorq.api.batching import MESSAGE_OVERHEAD
+from mirrorq.wire import frames
+
+__all__ = ["CHUNK_BYTES", "CHUNK_COUNT", "ArrowColumn", "Gathered", "StagedChunk"]
+
+CHUNK_BYTES = 1 << 20
+"""A chunk is sent when it has about so many bytes. Each is one op: large enough to cost little,
+small beside what may be on its way."""
+CHUNK_SLACK = CHUNK_BYTES // 4
+"""What exceeds a chunk by less is not cut: to find the place costs more than the rest."""
+CHUNK_COUNT = 10_000
+"""Messages in one chunk, at most."""
+
+
+@frozen(eq=False)
+class ArrowColumn:
+    """Bodies as an Arrow binary array has them, without nulls: views of its two buffers."""
+
+    offsets: memoryview
+    """int32, one more than bodies."""
+    lengths: memoryview
+    """int32, one a body."""
+    values: memoryview
+    largest: int
+    """Bytes of the longest body."""
+
+    @classmethod
+    def of(cls, offsets: frames.Frame, values: frames.Frame) -> ArrowColumn:
+        """Take buffers that may be of a larger array: offsets need not begin with 0.
+
+        Raises:
+            ValueError: offsets begin below 0, fall, or go beyond the values.
+        """
+        lengths, largest = frames.lengths_between(offsets)
+        numbers = memoryview(offsets).cast("B").cast("i")
+        view = memoryview(values).cast("B")
+        if numbers[-1] > len(view):
+            raise ValueError(f"offsets go to {numbers[-1]}, and there are {len(view)} bytes")
+        return cls(numbers, memoryview(lengths), view, largest)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def size(self, start: int, stop: int) -> int:
+        """Bytes that bodies start to stop - 1 take in a chunk."""
+        size: int = self.offsets[stop] - self.offsets[start]
+        return size + (stop - start) * MESSAGE_OVERHEAD
+
+    def place(self, start: int, stop: int, room: int) -> int:
+        """Where between start + 1 and stop bodies from start on take `room` bytes, or stop."""
+        places = range(start + 1, stop)
+        return start + 1 + bisect_left(places, room, key=lambda at: self.size(start, at))
+
+
+@define(eq=False)
+class Gathered:
+    """Values of a frame's column before there is a frame."""
+
+    count: int = 0
+    size: int = 0
+    """Bytes of the values."""
+    _lengths: list[frames.Frame] = field(factory=list)
+    _values: list[frames.Frame] = field(factory=list)
+
+    def add(self, values: Sequence[bytes], size: int) -> None:
+        """More of them, of so many bytes in all."""
+        self._lengths.append(frames.lengths_of(values))
+        self._values += values
+        self.count += len(values)
+        self.size += size
+
+    def add_column(self, column: ArrowColumn, start: int, stop: int) -> None:
+        """More of them: start to stop of a column."""
+        low, high = column.offsets[start], column.offsets[stop]
+        self._lengths.append(column.lengths[4 * start : 4 * stop])
+        self._values.append(column.values[low:high])
+        self.count += stop - start
+        self.size += high - low
+
+    def behind(self, first: bytes) -> frames.Pieces:
+        """What a frame's column is joined of: these values behind another one."""
+        lengths = frames.lengths_of([first])
+        return (lengths, *self._lengths, first, *self._values), len(first) + self.size
+
+
+@define(eq=False)
+class StagedChunk:
+    """What gathers for one queue, and how much went before."""
+
+    chunks: int = 0
+    count: int = 0
+    """Messages sent."""
+    bodies: Gathered = field(factory=Gathered)
+    properties: list[bytes] | None = None
+    """One for each body; None: nobody has any."""
+    size: int = 0
+    """What they take."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.size >= CHUNK_BYTES or self.bodies.count >= CHUNK_COUNT
+
+    def take(
+        self, bodies: Sequence[bytes], properties: Sequence[bytes] | None, start: int
+    ) -> int:
+        """Add messages from `start` on until it is full or there are no more; return where it
+        stopped. What each is long is not looked at in Python: there are many."""
+        most = bodies[start : start + CHUNK_COUNT - self.bodies.count]
+        said = None if properties is None else list(properties[start : start + len(most)])
+        own = sum(map(len, most))
+        size = own + sum(map(len, said or ())) + MESSAGE_OVERHEAD * len(most)
+        if self.size + size > CHUNK_BYTES + CHUNK_SLACK:
+            sizes = map(len, most) if said is None else map(add, map(len, most), map(len, said))
+            room = CHUNK_BYTES - self.size
+            count, size = next(
+                (at, upto + at * MESSAGE_OVERHEAD)
+                for at, upto in enumerate(accumulate(sizes), 1)
+                if upto + at * MESSAGE_OVERHEAD >= room
+            )
+            most, said = most[:count], None if said is None else said[:count]
+            own = sum(map(len, most))
+        self._add_properties(said, len(most))
+        self.bodies.add(most, own)
+        self.size += size
+        return start + len(most)
+
+    def take_column(self, column: ArrowColumn, start: int) -> int:
+        """As `take`, of bodies that have no properties."""
+        stop = min(start + CHUNK_COUNT - self.bodies.count, len(column))
+        if self.size + column.size(start, stop) > CHUNK_BYTES + CHUNK_SLACK:
+            stop = column.place(start, stop, CHUNK_BYTES - self.size)
+        self._add_properties(None, stop - start)
+        self.bodies.add_column(column, start, stop)
+        self.size += column.size(start, stop)
+        return stop
+
+    def _add_properties(self, said: list[bytes] | None, count: int) -> None:
+        """Properties of `count` more bodies, before these are added."""
+        if self.properties is None and said is not None:
+            self.properties = [b""] * self.bodies.count
+        if self.properties is not None:
+            self.properties += said or [b""] * count
+
+    def emptied(self) -> tuple[Gathered, list[bytes] | None]:
+        """Take out what has gathered: it is sent."""
+        found = self.bodies, self.properties
+        self.chunks += 1
+        self.count += self.bodies.count
+        self.bodies, self.properties, self.size = Gathered(), None, 0
+        return found

@@ -1,0 +1,233 @@
+"""Acks and puts that are one op: `queue.transaction()` and `message.ack_and_put(…)`.
+
+The op is a publish frame whose first body says what comes with its messages: which others it acks,
+and whether its own are for another queue (`messages.Step`). It has numbers of the producer like any
+batch, the first body one too, so that its outcome is known across failovers: all of it, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from mirrorq.api.arguments import not_a_message
+from mirrorq.api.batching import FRAME_OVERHEAD, MESSAGE_OVERHEAD, error_of, packer
+from mirrorq.api.confirmation import Confirmation, Settlement
+from mirrorq.api.message import Message, pieces_of
+from mirrorq.api.publish_options import PLAIN, Terms, terms_of
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.errors import AckRefused, MirrorQError
+from mirrorq.protocol.ops import FLAG_STEP, NOT_TAKEN, Step
+from mirrorq.session.calls import Failed, Put, Stored
+from mirrorq.wire.ops import encode_step
+from mirrorq.wire.properties import HeaderValue, pack_properties
+
+if TYPE_CHECKING:
+    from mirrorq.api.queue import MirroredQueue
+
+__all__ = ["StepPut", "Transaction", "step_put"]
+
+STEP_BYTES = 64
+RANGE_BYTES = 24
+"""Of the first body, and of each ack in it, at most."""
+
+
+@define(eq=False)
+class StepPut:
+    """One transaction or ack_and_put, in the inbox, and the token of its batch."""
+
+    confirmation: Confirmation | Settlement
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
+    terms: Terms
+    messages: Sequence[Message]
+    target: int = 0
+    stored: int = 0
+    """First sequence of the op."""
+
+    @property
+    def count(self) -> int:
+        """Numbers that it uses."""
+        return len(self.bodies) + 1
+
+    @property
+    def body_bytes(self) -> int:
+        return sum(map(len, self.bodies))
+
+    @property
+    def own_bytes(self) -> int:
+        """Of bodies that are put into this queue."""
+        return 0 if self.target else self.body_bytes
+
+    @property
+    def size(self) -> int:
+        return self.body_bytes + sum(map(len, self.properties)) + len(self.messages) * RANGE_BYTES
+
+    @property
+    def frame_bytes(self) -> int:
+        """At most so many."""
+        overhead = FRAME_OVERHEAD + STEP_BYTES + MESSAGE_OVERHEAD * self.count
+        return self.size + overhead
+
+    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+        """Note the outcome."""
+        if isinstance(outcome, Stored):
+            first = outcome.first_sequence - outcome.index + 1
+            value = None if self.target else range(first, first + len(self.bodies))
+            return self._finish(value, None)
+        if not outcome.unknown:
+            for message in self.messages:
+                message._chunk.leave(message._index)
+        return self._finish(None, _error_of(outcome, self.messages))
+
+    def _finish(self, value: object, error: MirrorQError | None) -> list[Confirmation]:
+        confirmation = self.confirmation
+        if confirmation.done():
+            return []
+        confirmation._finish(value, error)
+        return [confirmation] if isinstance(confirmation, Confirmation) else []
+
+
+def _error_of(outcome: Failed, messages: Sequence[Message]) -> MirrorQError:
+    if outcome.unknown or NOT_TAKEN not in outcome.reason:
+        return error_of(outcome)
+    return AckRefused(
+        f"nothing was done: {outcome.reason}. Of {len(messages)} message(s) of queue "
+        f"{messages[0].queue!r} at least one is no longer held here"
+    )
+
+
+def step_put(item: StepPut) -> Put:
+    """The batch of a step: whole, with the deliveries that it acks."""
+    pieces = tuple(pieces_of(sorted(item.messages, key=lambda message: message.sequence)))
+    ranges = tuple(RangeSet((piece.first, piece.last) for piece in pieces))
+    bodies = [encode_step(Step(ranges, item.target)), *item.bodies]
+    pack = packer(bodies, [b"", *item.properties], item.terms, FLAG_STEP)
+    return Put(item, item.count, item.size, pack, True, item.own_bytes, pieces)
+
+
+class Transaction:
+    """Puts and acks of one queue that take effect together, or not at all.
+
+        with queue.transaction() as t:
+            t.ack(message)
+            t.put(b"next")
+        t.result(5)
+
+    Nothing is sent before the end of the block; when an exception leaves it, nothing happens, and
+    the messages are still the caller's to settle. Not for several threads at once.
+    """
+
+    def __init__(self, queue: MirroredQueue) -> None:
+        self._whole = queue
+        self._queue: MirroredQueue | None = None
+        """Where it takes effect, once that is certain: a sharded queue has several such places."""
+        self._bodies: list[bytes] = []
+        self._properties: list[bytes] = []
+        self._terms = PLAIN
+        self._messages: list[Message] = []
+        self._is_over = False
+        self._confirmation: Confirmation | None = None
+
+    def put(
+        self,
+        body: bytes | bytearray | memoryview,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        key: str | bytes | None = None,
+        persistent: bool = True,
+    ) -> None:
+        """Publish a message with the rest; arguments and errors as in `MirroredQueue.put`.
+
+        Raises:
+            ValueError: ttl, priority, delay or persistent is another one than in a put before:
+                they are one for all puts of a transaction. Or, of a sharded queue, the key is of
+                another shard than what came before.
+        """
+        self._check()
+        place = None if key is None else self._placed(self._whole._part_of(key), f"key {key!r}")
+        terms = terms_of(persistent, priority, delay, ttl)
+        if self._bodies and terms != self._terms:
+            raise ValueError(
+                f"all puts of a transaction have the same terms: {terms} is not {self._terms}. "
+                "Use a transaction for each"
+            )
+        data = self._whole._publisher.body(body)
+        properties = pack_properties(headers, message_id, key)
+        self._queue = place or self._queue
+        self._terms = terms
+        self._bodies.append(data)
+        self._properties.append(properties)
+
+    def ack(self, message: Message) -> None:
+        """Ack a message of this queue with the rest.
+
+        Raises:
+            ValueError: it came from another handle, was settled, or is acked here already. Or, of
+                a sharded queue, it is of another shard than what came before.
+        """
+        self._check()
+        if not isinstance(message, Message):
+            raise not_a_message(message)
+        place = self._whole._source_of(message)
+        if place is None:
+            raise ValueError(f"{message!r} did not come from this handle on {self._whole.name!r}")
+        place = self._placed(place, f"{message!r}")
+        if message._is_settled or any(message is other for other in self._messages):
+            raise ValueError(f"{message!r} is settled already, or was only browsed")
+        self._messages.append(message)
+        self._queue = place
+
+    def _placed(self, place: MirroredQueue, what: str) -> MirroredQueue:
+        """Where it takes effect, if that can be there."""
+        if self._queue is not None and self._queue is not place:
+            raise ValueError(
+                f"{what} is of {place.name!r}, the transaction of {self._queue.name!r}: a "
+                "transaction is one op of one shard. Use one for each shard"
+            )
+        return place
+
+    @property
+    def confirmation(self) -> Confirmation:
+        """Ends with the `range` of sequences of what was put; with AckRefused or NotConfirmed when
+        nothing took effect, with ConfirmUnknown when that is not known. After the block only."""
+        if self._confirmation is None:
+            raise ValueError("the transaction has no outcome: its block has not ended well")
+        return self._confirmation
+
+    def result(self, timeout: float | None = None) -> range:
+        """Wait for the outcome; as `confirmation.result`."""
+        found: range = self.confirmation.result(timeout)
+        return found
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise ValueError("the transaction is over: begin another one")
+
+    def _send(self, block: bool = True) -> Confirmation:
+        """The block has ended well: send what was gathered."""
+        step = (self._bodies, self._properties, self._terms, self._messages)
+        found = (self._queue or self._whole._part_of(None))._step(*step, block=block)
+        assert isinstance(found, Confirmation)
+        return found
+
+    def __enter__(self) -> Transaction:
+        self._check()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over = True
+        if kind is None:
+            self._confirmation = self._send()

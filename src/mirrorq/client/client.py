@@ -1,0 +1,657 @@
+"""`connect()`: the same queues from a process that is no node.
+
+A client keeps a connection to one node of the cluster, its *entry node*, which passes its
+handles' requests on to whoever is master. When that node is gone, silent, or cut off from the
+majority, the client goes on to the next endpoint, opens its sessions there, and each handle
+attaches anew: it resends under the same producer numbers what has no outcome yet, so nothing is
+lost and nothing stored twice. What its users hold unsettled goes back meanwhile, marked as
+redelivered, and an ack of it is refused.
+
+*Threads*: one thread of the client owns the socket and steps the handles. Every public method
+may be called from any thread, except in a forked child: `connect` there.
+
+This module never loads the store, nor anything else that makes a process a node.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from mirrorq import clock, errors
+from mirrorq.api.administration import Administration
+from mirrorq.api.arguments import check_command, check_config
+from mirrorq.api.host import FORK_LOCK, Declared
+from mirrorq.api.listeners import Listeners
+from mirrorq.client.connect_errors import ASK_S, Inquiry, Refusals, tried_text
+from mirrorq.client.driver import Call, ClientDriver, SessionPort
+from mirrorq.client.exchange_watch import ExchangeWatch, ExchangeWatches
+from mirrorq.config import Config
+from mirrorq.errors import (
+    AuthenticationError,
+    ConfigError,
+    MirrorQError,
+    NoQuorum,
+    PreconditionFailed,
+    ProtocolError,
+    QueueNotFound,
+    ShutDown,
+    named_error,
+)
+from mirrorq.monitoring.presence import Attendance
+from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.protocol.clients import (
+    ClientAdminister,
+    ClientAnswer,
+    ClientCall,
+    ClientDeclare,
+    ClientDelete,
+    ClientDisconnect,
+    ClientLook,
+    ClientRead,
+    ClientSeek,
+    ClientWatch,
+)
+from mirrorq.protocol.commands import Administrative
+from mirrorq.protocol.copy_page import CopyPage, unpack_page
+from mirrorq.protocol.effects import Notice
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.routing import ExchangeRecord
+from mirrorq.protocol.shard_names import shard_name
+from mirrorq.protocol.validation import declaration_error
+from mirrorq.security.settings import Security, check_endpoints
+from mirrorq.transport.greeting import silence_of
+from mirrorq.waiting import Once, begin_thread
+
+if TYPE_CHECKING:
+    from mirrorq.api.exchange import Exchange
+    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.api.reader import Reader
+    from mirrorq.api.staged import Staged
+
+__all__ = ["Client", "connect"]
+
+CLOSE_S = 5.0
+"""close() ends within this."""
+log = logging.getLogger("mirrorq")
+
+SILENCE_MS = 2000
+"""A call that waits longer for a cluster says in the log what that one waits for."""
+LOOK_S = 0.005
+"""How often who waits for a majority looks whether there is one."""
+CHECK_S = 0.1
+"""How often who waits for an answer looks whether the client has been closed."""
+STATUS_S = 1.0
+"""status() waits no longer for the entry node."""
+COPY_S = 30.0
+"""A copy that lags behind its master, or a node that has just been left, gets this long."""
+ASK_EARLY_S = ASK_S + 0.5
+"""So long before a wait is over the endpoints are asked why they serve nobody: they have answered
+by its end."""
+AT_ONCE_S = 0.05
+"""Where the whole wait is shorter than that, answers that come at once are waited for."""
+PAUSE_S = 0.05
+"""How often who waits for the first node looks."""
+AnyCall = (
+    ClientDeclare
+    | ClientDelete
+    | ClientLook
+    | ClientAdminister
+    | ClientWatch
+    | ClientRead
+    | ClientSeek
+    | ClientDisconnect
+)
+Seen = TypeVar("Seen")
+
+
+def connect(
+    endpoints: str | Sequence[str] | Mapping[str, str],
+    *,
+    config: Config | None = None,
+    insecure: bool = False,
+    security: Security | None = None,
+    timeout: float | None = 30,
+) -> Client:
+    """Connect to a cluster as a process that is no node.
+
+    Args:
+        endpoints: of one or more nodes, as a list or joined by commas, or a mapping as a node's
+            `peers`; tried in order.
+        config: limits and times, equal to those of the nodes.
+        insecure: allow other addresses than loopback without keys.
+        security: this client's secret key and the public keys of the nodes; the nodes must
+            have keys too, and list this client's.
+        timeout: seconds to wait for the first node that answers. None waits.
+
+    Returns:
+        A client, connected. It goes on to other endpoints by itself until it is closed.
+
+    Raises:
+        ConfigError: an endpoint is malformed, or on another machine and there are no keys.
+        AuthenticationError: the nodes do not know this client's key, have other keys than it
+            was given, or only one side has keys.
+        NoQuorum: no node answered in time.
+    """
+    texts = _endpoints(endpoints)
+    check_config(config)
+    check_endpoints(texts, "connect to", insecure=insecure, security=security)
+    client = Client.__new__(Client)
+    try:
+        Client.__init__(
+            client, texts, config or Config(), insecure=insecure, security=security, timeout=timeout
+        )
+        client._wait_connected(timeout)
+        return client
+    except BaseException:
+        # Who is interrupted in it leaves no connection behind.
+        if "_closing" in client.__dict__:
+            client.close()
+        raise
+
+
+def _pause_s(deadline_ms: int | None) -> float:
+    """How long to wait before the next look, not past the end of the wait."""
+    if deadline_ms is None:
+        return PAUSE_S
+    return min(PAUSE_S, max((deadline_ms - clock.now_ms()) / 1000, 0.0))
+
+
+def _endpoints(given: str | Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
+    if isinstance(given, Mapping):
+        given = tuple(given.values())
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise ConfigError(
+            f"endpoints is {given!r}: it is 'tcp://host:port', several joined by commas, or a list"
+        )
+    listed = given.split(",") if isinstance(given, str) else given
+    return tuple(text.strip() if isinstance(text, str) else text for text in listed)
+
+
+def _reconnect(
+    endpoints: tuple[str, ...],
+    config: Config,
+    insecure: bool,
+    timeout: float | None,
+    security: Security | None = None,
+) -> Client:
+    """What a pickled client becomes."""
+    return connect(
+        endpoints, config=config, insecure=insecure, security=security, timeout=timeout
+    )
+
+
+class Client(Administration):
+    """A connection to a cluster, and the host of the handles made with it. See `connect`.
+
+    A forked child goes on with a connection of its own, made when it first uses the client or
+    one of its handles; what the parent holds or has open stays the parent's.
+    """
+
+    survives_fork = True
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        config: Config,
+        *,
+        insecure: bool,
+        timeout: float | None,
+        security: Security | None = None,
+    ) -> None:
+        self._listeners = Listeners()
+        self.config = config
+        """Its limits and times."""
+        self.endpoints = tuple(endpoints)
+        """The nodes that it was given to begin with."""
+        self._insecure = insecure
+        self._security = security
+        self._timeout = timeout
+        self._begin()
+
+    def _begin(self) -> None:
+        """Connect, in this process."""
+        self._pid = os.getpid()
+        self.name = f"client-{self._pid}-{secrets.token_hex(4)}"
+        self._numbers = itertools.count(1)
+        """Of sessions and calls."""
+        self._watches = ExchangeWatches(self._watch_again)
+        self._driver = ClientDriver(self.name, self.endpoints, self.config, self._security)
+        self._refusals = Refusals(self.endpoints, self._security)
+        self._listeners.begin()
+        self._driver.on_notice = self._listeners.tell
+        self._closing = Once(self._close)
+        begin_thread(self._driver.thread)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        given = (self.endpoints, self.config, self._insecure, self._timeout, self._security)
+        return _reconnect, given
+
+    def pickled(self, name: str) -> tuple[object, ...]:
+        """What a handle on queue `name` is pickled as: where it is loaded it connects anew.
+
+        With security it names the file of the secret key if that was loaded from one; else it
+        holds the secret key, and must be kept as one.
+        """
+        from mirrorq.client.pickling import reopen
+
+        given = (self.endpoints, self.config, self._insecure, self._timeout)
+        return reopen, (*given, name, self._security)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- Life ---------------------------------------------------------------------------
+
+    @property
+    def entry_node(self) -> str:
+        """Name of the node that serves this client, "" while there is none."""
+        return self._driver.entry_node if self._driver.welcomed.is_set() else ""
+
+    def closed(self) -> bool:
+        """Whether it was closed, in the parent of a forked child too, or has failed."""
+        return self._driver.is_stopping or self._driver.failure is not None
+
+    def close(self) -> None:
+        """Say goodbye and end; what is open in handles ends unknown. May be repeated.
+
+        In a forked child it does nothing: the connection is the parent's.
+        """
+        if os.getpid() == self._pid:
+            self._closing.run()
+
+    def _close(self) -> None:
+        self._driver.stop(CLOSE_S)
+        self._listeners.close(1.0, self._closing.callers)
+
+    def add_listener(self, on_event: Callable[[Notice], None]) -> None:
+        """Have a function called with what happens to this client, on a thread of its own:
+        connected, disconnected, paused, resumed, new master."""
+        self._listeners.add(on_event)
+
+    def is_paused(self) -> bool:
+        """No contact with a majority: no entry node, or one that is cut off."""
+        return not self._driver.welcomed.is_set() or self._driver.entry_paused
+
+    @property
+    def stuck_text(self) -> str:
+        """Why its node is of no use, as that has said; "" when it is."""
+        return self._driver.unfounded
+
+    @property
+    def unfounded(self) -> str:
+        """Why there is no cluster yet, as its node has said; "" when there is one."""
+        return self._driver.unfounded
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until a node that has contact with a majority serves this client.
+
+        Raises:
+            NoQuorum: that did not come within `timeout` seconds.
+        """
+        driver = self._driver
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        silences = Inquiry(silence_of)
+        while self.is_paused() or not driver.has_told or driver.unfounded:
+            self._check_open()
+            if self._is_late(deadline, silences):
+                raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
+            time.sleep(LOOK_S)
+
+    def wait_founded(self, timeout: float | None = None) -> None:
+        """Wait until a node that knows a cluster serves this client, with a majority or not.
+
+        Raises:
+            NoQuorum: none does, and who waits for whom. When all endpoints were tried, else after
+                `timeout` seconds.
+        """
+        driver = self._driver
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        while not (driver.welcomed.is_set() and driver.has_told) or driver.unfounded:
+            self._check_open()
+            why = driver.unfounded
+            # The endpoints go round: when one says it for the second time all were tried.
+            if why and driver.unfounded_count >= min(len(self.endpoints), 2):
+                raise NoQuorum(why)
+            if deadline is not None and clock.now_ms() >= deadline:
+                raise NoQuorum(why or self._no_answer_text(timeout))
+            time.sleep(LOOK_S)
+
+    def _wait_connected(self, timeout: float | None) -> None:
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        silences = Inquiry(silence_of)
+        while not self._driver.welcomed.wait(_pause_s(deadline)):
+            self._check_open()
+            is_late = self._is_late(deadline, silences)
+            refused = self._refusals.error(self._driver.refusals, is_late=is_late)
+            if refused is not None:
+                raise refused
+            if is_late:
+                raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
+
+    def _is_late(self, deadline: int | None, silences: Inquiry) -> bool:
+        """Whether the wait is over. Shortly before, the endpoints are asked plainly why they serve
+        nobody: what they have said by the end is told, and not waited for any longer."""
+        if deadline is None:
+            return False
+        left_s = (deadline - clock.now_ms()) / 1000
+        if left_s <= ASK_EARLY_S and not self._driver.welcomed.is_set():
+            for endpoint in self.endpoints:
+                silences.begin(endpoint)
+        return left_s <= 0
+
+    def _tried_text(self, silences: Inquiry) -> str:
+        """The endpoints, and why each serves nobody, as far as that is known."""
+        if self._driver.welcomed.is_set():
+            return ""
+        silences.wait(AT_ONCE_S)
+        return tried_text(self.endpoints, self._driver.refusals, silences)
+
+    def _no_answer_text(self, timeout: float | None, tried: str = "") -> str:
+        where = f"node {self._driver.entry_node}" if self._driver.welcomed.is_set() else "no node"
+        trouble = f" ({self._driver.trouble})" if self._driver.trouble else ""
+        if self._driver.unfounded:
+            return (
+                f"no cluster answered within {timeout} s: {self._driver.unfounded}. Start what it "
+                "waits for, or correct the endpoints"
+            )
+        return (
+            f"no majority answered within {timeout} s: {where} serves this client, which tries "
+            f"{tried or ', '.join(self.endpoints)}{trouble}. Start more nodes, or correct the "
+            "endpoints"
+        )
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            with FORK_LOCK:
+                if os.getpid() != self._pid:
+                    self._begin()
+        failure = self._driver.failure
+        if failure is not None:
+            raise ShutDown(f"the client has failed: {failure}") from failure
+        if self._driver.is_stopping:
+            raise ShutDown(self._driver.expelled or "the client is closed")
+
+    # --- Queues -------------------------------------------------------------------------
+
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        shards: int | None = None,
+        timeout: float | None = 30,
+    ) -> MirroredQueue:
+        """Declare a queue and return a handle on it, as `Node.queue` does.
+
+        An exclusive queue is on the node that serves this client, and ends with the
+        connection to it: when the client is closed, gone, or goes on to another node.
+
+        Raises:
+            PreconditionFailed: it exists with other properties, or belongs to another handle.
+            QueueNotFound: `passive`, and it does not exist.
+            NoQuorum: no majority within `timeout` seconds.
+        """
+        from mirrorq.api.queue import MirroredQueue
+
+        declared = self.declare(
+            name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            passive=passive,
+            timeout=timeout,
+            shards=shards,
+        )
+        return MirroredQueue._attach(self, declared, name)
+
+    def staged(
+        self, transaction: str, version: int, queue: str, *, run: str | None = None
+    ) -> Staged:
+        """Write into a queue from many processes, so that all of it shows at once, exactly once.
+
+        Args:
+            transaction: a name for ever: of a stream, or of a job. 1 to 512 characters.
+            version: of the transaction, 0 or more, growing: the number of a stream's batch. Once
+                one is committed, it and all before it are answered "committed already".
+            queue: name of an existing queue, the one that decides: the same one in every run.
+            run: of this try to write the version: a name that is never used again. None: a new
+                one is made, in the driver; tasks are told it (`Staged.run`).
+
+        Returns:
+            What tasks stage with and the driver commits with (`mirrorq.api.staged`).
+
+        Raises:
+            ConfigError: a name or the version is out of bounds.
+        """
+        from mirrorq.api.staged import Staged
+
+        return Staged(self, transaction, version, queue, run)
+
+    def reader(self, name: str, *, timeout: float | None = 30) -> Reader:
+        """Read a queue that exists without a handle: from the copy of the node that serves this
+        client, though the queue has no master now.
+
+        Raises:
+            QueueNotFound: it does not exist.
+            NoQuorum: no node answered within `timeout` seconds.
+        """
+        from mirrorq.api.reader import Reader
+
+        declared = self.declare(
+            name, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=timeout
+        )
+        if declared.shards:
+            raise PreconditionFailed(
+                f"queue {name!r} has {len(declared.shards)} shards, each with sequences of its "
+                f"own: read each by its name, the first is {shard_name(name, 0)!r}"
+            )
+        return Reader(self, declared.queue_id, name)
+
+    def exchange(
+        self,
+        name: str,
+        kind: str | None = None,
+        *,
+        alternate: str | None = None,
+        passive: bool = False,
+        timeout: float | None = 30,
+    ) -> Exchange:
+        """Declare an exchange and return a handle on it, as `Node.exchange` does."""
+        from mirrorq.api.exchange import Exchange
+
+        return Exchange.declare(self, name, kind, alternate, passive, timeout)
+
+    def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+        """The exchange as the entry node last told; the first time it is asked."""
+        watch = self._watches.known(name, at_least, CLOSE_S)
+        if watch is None:
+            self._check_open()
+            raise NoQuorum(self._no_answer_text(CLOSE_S))
+        if watch.refusal:
+            raise AuthenticationError(watch.refusal)
+        return watch.record
+
+    def queue_name(self, queue_id: int) -> str:
+        """The name of a queue that an exchange is bound to."""
+        return self._watches.queue_name(queue_id)
+
+    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+        """Ids of the shards of a sharded queue that an exchange is bound to, () of another."""
+        return self._watches.rings_of(queue_id)
+
+    def _watch_again(self, watch: ExchangeWatch) -> None:
+        """Have the entry node say when the exchange has changed again."""
+        message = self._numbered(ClientWatch(watch.name, watch.version, watch.index))
+        call = Call(message, on_answer=watch.take)
+        self._driver.call(lambda: self._driver.start_call(call))
+
+    def declare(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        passive: bool,
+        timeout: float | None,
+        shards: int | None = None,
+    ) -> Declared:
+        """Declare a queue."""
+        wrong = declaration_error(
+            name, exclusive, auto_delete, shards, passive=passive, durable=durable
+        )
+        if wrong:
+            raise ConfigError(wrong)
+        number = next(self._numbers) if exclusive else 0
+        declare = ClientDeclare(
+            name, durable, exclusive, auto_delete, passive, number, shards or 0
+        )
+        answer = self._ask(Call(self._numbered(declare)), timeout)
+        owner = SessionId(self.name, 0, number) if number else None
+        refusals = self._decoded(answer, "refusals", dict[str, str])
+        return Declared(answer.value, owner, refusals, answer.rings)
+
+    def delete(
+        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
+    ) -> None:
+        """Delete a queue with everything in it.
+
+        Raises:
+            PreconditionFailed: it is not empty, or has consumers, and that was asked.
+        """
+        call = Call(self._numbered(ClientDelete(queue_id, if_empty, if_unused)))
+        try:
+            self._ask(call, timeout)
+        except QueueNotFound:
+            # Sent again to the next entry node it may find its own work done.
+            if call.send_count < 2:
+                raise
+
+    def status(self, queue_id: int) -> QueueStatus:
+        """What the entry node knows of a queue; `unknown` when none answers soon."""
+        try:
+            return self._look("status", queue_id, QueueStatus, STATUS_S)
+        except MirrorQError:
+            return QueueStatus.unknown()
+
+    def queues(self, *, shards: bool = False) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name.
+
+        Args:
+            shards: after each sharded queue that of each of its shards.
+        """
+        return self._look("shards" if shards else "queues", 0, list[QueueStatus], CLOSE_S)
+
+    def nodes(self) -> list[NodeStatus]:
+        """Every node of the cluster as the entry node sees it, by name."""
+        return self._look("nodes", 0, list[NodeStatus], CLOSE_S)
+
+    def policies(self) -> list[PolicyStatus]:
+        """Every policy of the cluster, by name."""
+        return self._look("policies", 0, list[PolicyStatus], CLOSE_S)
+
+    def attendance(self) -> Attendance:
+        """Who uses the cluster: clients and consumers, as all its nodes have told."""
+        return self._look("attendance", 0, Attendance, CLOSE_S)
+
+    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
+        self._ask(Call(self._numbered(ClientDisconnect(client, reason))), timeout)
+
+    def _administer(self, command: Administrative, timeout: float | None) -> int:
+        check_command(command)
+        return self._ask(Call(self._numbered(ClientAdminister(command))), timeout).value
+
+    def _look(self, what: str, queue_id: int, kind: type[Seen], timeout: float) -> Seen:
+        answer = self._ask(Call(self._numbered(ClientLook(what, queue_id))), timeout)
+        return self._decoded(answer, what, kind)
+
+    def _decoded(self, answer: ClientAnswer, what: str, kind: type[Seen]) -> Seen:
+        try:
+            return msgspec.json.decode(answer.data or b"{}", type=kind)
+        except errors.MALFORMED as error:
+            raise ProtocolError(
+                f"node {self._driver.entry_node} answered what is no {what}: {error}"
+            ) from None
+
+    def read_copy(
+        self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
+    ) -> CopyPage:
+        """What lives from `first` to `last` in the copy of the node that serves this client.
+
+        Raises:
+            QueueDown: that node has no copy in sync.
+            NoQuorum: it did not come as far as `applied` in time.
+        """
+        call = Call(self._numbered(ClientRead(queue_id, first, last, bytes_max, applied)))
+        answer = self._ask(call, COPY_S)
+        return unpack_page(answer.value, answer.data, answer.frames)
+
+    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
+        """The first sequence of that copy published at `stamp_ms` or later."""
+        call = Call(self._numbered(ClientSeek(queue_id, stamp_ms, applied)))
+        return self._ask(call, COPY_S).value
+
+    def _numbered(self, call: AnyCall) -> ClientCall:
+        return ClientCall(next(self._numbers), call)
+
+    def _ask(self, call: Call, timeout: float | None) -> ClientAnswer:
+        """Have the entry node, or the next one, do something.
+
+        Raises:
+            NoQuorum: nothing came of it in time.
+        """
+        self._check_open()
+        self._driver.call(lambda: self._driver.start_call(call))
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        warn_ms: int | None = clock.now_ms() + SILENCE_MS
+        while not call.done.wait(CHECK_S if timeout is None else min(CHECK_S, timeout)):
+            if not self._driver.is_running:
+                break
+            if warn_ms is not None and clock.now_ms() >= warn_ms and self._driver.unfounded:
+                warn_ms = None
+                log.warning("a call waits for a cluster: %s", self._driver.unfounded)
+            if deadline is not None and clock.now_ms() >= deadline:
+                self._driver.call(lambda: self._driver.forget_call(call))
+                raise NoQuorum(self._no_answer_text(timeout))
+        answer = call.answer
+        if answer is None:
+            self._check_open()
+            raise ShutDown("the client is closed")
+        if answer.error:
+            raise named_error(answer.error, answer.text)
+        return answer
+
+    # --- Host of handles ----------------------------------------------------------------
+
+    def open_session(
+        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
+    ) -> SessionId:
+        """Register a handle; its first event tells who serves the queue."""
+        self._check_open()
+        number = next(self._numbers) if owner is None else owner.number
+        self._driver.call(lambda: self._driver.open_port(number, queue_id, port))
+        return SessionId(self.name, 0, number)
+
+    def close_session(self, session: SessionId) -> None:
+        self._driver.call(lambda: self._driver.close_port(session.number))
+
+    def wake(self, session: SessionId) -> None:
+        """Have the handle stepped soon."""
+        self._driver.wake_session(session.number)
+
+    def now_ms(self) -> int:
+        return clock.now_ms()

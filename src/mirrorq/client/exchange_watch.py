@@ -1,0 +1,108 @@
+"""What a client knows of exchanges: its entry node says so, and again when one changes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from mirrorq.errors import MALFORMED
+from mirrorq.protocol.clients import ClientAnswer, Seen
+from mirrorq.protocol.routing import ExchangeRecord
+from mirrorq.waiting import Waiters
+
+__all__ = ["NEVER", "ExchangeWatch", "ExchangeWatches"]
+
+log = logging.getLogger("mirrorq")
+
+NEVER = 2**62
+"""Version that no exchange has: the first answer comes at once."""
+
+
+
+
+class ExchangeWatch:
+    """One exchange. `take` is called on the client's thread, the rest on any."""
+
+    def __init__(self, name: str, again: Callable[[ExchangeWatch], None]) -> None:
+        self.name = name
+        self.version = NEVER
+        self.record: ExchangeRecord | None = None
+        self.names: dict[int, str] = {}
+        self.rings: dict[int, tuple[int, ...]] = {}
+        self.index = 0
+        """Of the catalog, at the last answer: a node that is behind it does not answer yet."""
+        self.refusal = ""
+        """Why this client may not know it: nothing more is asked."""
+        self._again = again
+        self._changed = Waiters()
+
+    def wait(self, at_least: int, timeout: float) -> bool:
+        """Wait until what is known is not older than this index of the catalog."""
+        return self._changed.wait_for(lambda: self._is_known(at_least), timeout)
+
+    def _is_known(self, at_least: int) -> bool:
+        return self.refusal != "" or (self.version != NEVER and self.index >= at_least)
+
+    def take(self, answer: ClientAnswer) -> None:
+        """The entry node has answered."""
+        if answer.error:
+            self.refusal = answer.text
+            self._changed.notify()
+            return
+        try:
+            seen = msgspec.json.decode(answer.data, type=Seen)
+        except MALFORMED as error:
+            log.error("exchange %s: the entry node's answer is no exchange: %s", self.name, error)
+            return
+        self.record, self.names, self.rings = seen.record, seen.names, seen.rings
+        # Last: who waits goes by these.
+        self.version, self.index = seen.version, seen.index
+        self._changed.notify()
+        self._again(self)
+
+
+class ExchangeWatches:
+    """All exchanges that one client has been asked for. Every method may be called on any thread.
+
+    Args:
+        ask: has the entry node say when an exchange is no more as the watch knows it.
+    """
+
+    def __init__(self, ask: Callable[[ExchangeWatch], None]) -> None:
+        self._ask = ask
+        self._watches: dict[str, ExchangeWatch] = {}
+        self._lock = threading.RLock()
+
+    def known(self, name: str, at_least: int, timeout: float) -> ExchangeWatch | None:
+        """One exchange, not older than this index of the catalog; None: nothing came in time.
+
+        Args:
+            timeout: in seconds; as a rule only the first time takes any.
+        """
+        with self._lock:
+            watch = self._watches.get(name)
+            if watch is None:
+                watch = ExchangeWatch(name, self._ask)
+                self._ask(watch)
+                self._watches[name] = watch
+        if not watch.wait(at_least, timeout):
+            return None
+        if watch.refusal:
+            with self._lock:
+                # Asked again next time: the key may have been given the right.
+                self._watches.pop(name, None)
+        return watch
+
+    def queue_name(self, queue_id: int) -> str:
+        """The name of a queue that one of them is bound to, "" of another."""
+        return next((w.names[queue_id] for w in self._all() if queue_id in w.names), "")
+
+    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+        """Ids of the shards of a sharded queue that one is bound to, () of another."""
+        return next((w.rings[queue_id] for w in self._all() if queue_id in w.rings), ())
+
+    def _all(self) -> list[ExchangeWatch]:
+        return list(self._watches.values())

@@ -1,0 +1,608 @@
+"""The catalog of one node: answers questions, and applies commands one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve
+
+from mirrorq.cluster.catalog.declarations import Declarations
+from mirrorq.cluster.catalog.deduplication import Askers, Request
+from mirrorq.cluster.catalog.exchanges import Exchanges, no_exchange
+from mirrorq.cluster.catalog.image import Image, decode_image, encode_image
+from mirrorq.cluster.catalog.load_counts import Census
+from mirrorq.cluster.catalog.nodes import Nodes
+from mirrorq.cluster.catalog.policies import Policies
+from mirrorq.cluster.catalog.queues import Queues
+from mirrorq.cluster.catalog.records import (
+    CatalogResult,
+    NodeRecord,
+    QueueRecord,
+    is_on,
+    last_copy_text,
+    no_queue,
+    past_text,
+    refused,
+)
+from mirrorq.cluster.catalog.sharding import ShardedRecord, Sharding
+from mirrorq.cluster.catalog.view_changes import changed, loss_error, promotion_error, without
+from mirrorq.errors import PolicyError, ProtocolError
+from mirrorq.protocol.commands import (
+    Bind,
+    CatalogCommand,
+    ChangeView,
+    ClearPolicy,
+    DeclareExchange,
+    DeclareQueue,
+    DeclareShards,
+    DeleteExchange,
+    DeleteQueue,
+    DropCopy,
+    NameCluster,
+    NodeStopped,
+    NoteConsumers,
+    NoteOutbox,
+    Rebalance,
+    RegisterNode,
+    RemoveNode,
+    SetPolicy,
+    Synchronise,
+    TransferMaster,
+    Unbind,
+)
+from mirrorq.protocol.identities import MemberId, StoreId
+from mirrorq.protocol.policy import Definition, Policy, from_text
+from mirrorq.protocol.routing import Binding, ExchangeRecord
+from mirrorq.protocol.shard_names import logical_name
+from mirrorq.protocol.views import View, find_store, is_in_sync, joining_ids, order_error
+
+__all__ = ["Catalog"]
+
+
+class Catalog:
+    """The catalog of one node, as far as it has applied the log."""
+
+    def __init__(self, image: Image | None = None) -> None:
+        """Begin empty, or with what a snapshot holds.
+
+        Raises:
+            PolicyError: a policy of the image is none.
+        """
+        image = image or Image(0, 1, (), ())
+        self.applied_index = image.index
+        """Index of the last command applied."""
+        self.cluster = image.cluster
+        """Id of the cluster, 0 before its first leader has given it one."""
+        self._nodes = Nodes(image.nodes, image.past)
+        self._queues = Queues(image.queues, image.next_queue_id)
+        self._sharding = Sharding(image.sharded)
+        self._policies = Policies(image.policies)
+        self._exchanges = Exchanges(image.exchanges)
+        self._askers = Askers(image.askers)
+        self._declarations = Declarations(self._nodes, self._queues, self._sharding, self._policies)
+
+    # --- Questions ------------------------------------------------------------------------
+
+    def node(self, name: str) -> NodeRecord | None:
+        """Return the record of a node name, or None."""
+        return self._nodes.get(name)
+
+    def nodes(self) -> tuple[NodeRecord, ...]:
+        """Return all nodes, sorted by name."""
+        return self._nodes.records()
+
+    def is_past(self, store: StoreId) -> bool:
+        """Say whether this store was a node's, and that was forgotten.
+
+        One that was only replaced by an empty one may still have the last copy of a queue.
+        """
+        return self._nodes.is_past(store)
+
+    def repeated(self, member: MemberId, number: int) -> CatalogResult | None:
+        """Return what a request gets that was applied before or is of the past; None when it
+        is neither."""
+        known = self._askers.outcome(member, number)
+        if known is not None:
+            return CatalogResult(known.value, known.error, known.text, is_repeat=True)
+        store = StoreId(member.node, member.store)
+        if self.is_past(store):
+            text = past_text(member.node)
+        elif self._askers.is_past(member, number):
+            text = (
+                f"request {number} of node {member.node}, incarnation {member.incarnation}, is of "
+                "the past: that process has ended, has given it up, or has had many later ones "
+                "done. Look what is so, then ask again"
+            )
+        else:
+            return None
+        return CatalogResult(error="PreconditionFailed", text=text, is_repeat=True)
+
+    def held_last_by(self, store: StoreId) -> tuple[QueueRecord, ...]:
+        """Return the queues that have no other copy in sync, and do not go with their owner."""
+        return tuple(
+            queue
+            for queue in self._queues.records.values()
+            if all(is_on(one.id, store) for one in queue.view.members if one.in_sync)
+            and not (queue.owner_life is not None and is_on(queue.owner_life, store))
+        )
+
+    def queue(self, queue_id: int) -> QueueRecord | None:
+        """Return a queue by its id, or None."""
+        return self._queues.records.get(queue_id)
+
+    def is_deleted(self, queue_id: int) -> bool:
+        """Say whether a queue had this id once: not whether it is still to come."""
+        is_there = queue_id in self._queues.records or self._sharding.get(queue_id) is not None
+        return 0 < queue_id < self._queues.next_id and not is_there
+
+    def is_ending(self, queue_id: int) -> bool:
+        """Say whether this queue is being deleted, and still there."""
+        record = self._queues.records.get(queue_id) or self._sharding.get(queue_id)
+        return record is not None and record.is_ending
+
+    def sharded(self, queue_id: int) -> ShardedRecord | None:
+        """Return a sharded queue by its id, or None."""
+        return self._sharding.get(queue_id)
+
+    def sharded_named(self, name: str) -> ShardedRecord | None:
+        """Return a sharded queue by its name, or None."""
+        return self._sharding.named(name)
+
+    def sharded_queues(self) -> tuple[ShardedRecord, ...]:
+        """Return all sharded queues, in order of id."""
+        return self._sharding.records()
+
+    def name_of(self, queue_id: int) -> str:
+        """Return the name that users know of a queue: of a shard its queue's; "" for none."""
+        record = self._sharding.get(queue_id) or self._queues.records.get(queue_id)
+        return "" if record is None else logical_name(record.name)
+
+    def home_of(self, queue_id: int) -> ShardedRecord | None:
+        """Return the sharded queue of which this one is a shard, or None."""
+        return self._sharding.home_of(queue_id)
+
+    def queue_named(self, name: str) -> QueueRecord | None:
+        """Return a queue by its name, or None: one ring, a shard too; not a sharded queue."""
+        return self._queues.named(name)
+
+    def queues(self) -> tuple[QueueRecord, ...]:
+        """Return all queues that are rings, shards too, in order of id."""
+        return tuple(self._queues.records.values())
+
+    def policies(self) -> tuple[Policy, ...]:
+        """Return all policies, sorted by name."""
+        return self._policies.records()
+
+    def exchange(self, name: str) -> ExchangeRecord | None:
+        """Return an exchange, or None."""
+        return self._exchanges.get(name)
+
+    def exchanges(self) -> tuple[ExchangeRecord, ...]:
+        """Return all exchanges, sorted by name."""
+        return self._exchanges.records()
+
+    def policy_of(self, name: str) -> Policy | None:
+        """Return the policy in force for a queue of this name, or None; a shard has its queue's."""
+        return self._policies.policy_of(name)
+
+    def definition_of(self, name: str) -> Definition:
+        """Return what holds for a queue of this name."""
+        return self._policies.definition_of(name)
+
+    def synchronising(self, queue_id: int) -> tuple[MemberId, ...]:
+        """Return the joining members of a queue that fetch what they lack: those that were
+        told to, and with ha-sync-mode automatic all that were not told to stop."""
+        record = self._queues.records.get(queue_id)
+        if record is None:
+            return ()
+        told = dict(record.told)
+        is_automatic = self.definition_of(record.name).ha_sync_mode == "automatic"
+        joining = joining_ids(record.view)
+        return tuple(member for member in joining if told.get(member, is_automatic))
+
+    def is_superseded(self, member: MemberId) -> bool:
+        """Say whether a newer incarnation of the member's store has been registered.
+
+        Then the process of this incarnation has certainly ended: a store is locked by the
+        process that has it open, and registers only after that.
+        """
+        return self._nodes.is_superseded(member)
+
+    def was_stopped(self, member: MemberId) -> bool:
+        """Say whether this incarnation was closed by its user: its end is a shutdown."""
+        return self._nodes.was_stopped(member)
+
+    def may_lose(self, queue: QueueRecord) -> bool:
+        """Say whether a member that is not in sync may become master when no other can.
+
+        `ha-promote-on-failure: when-synced` outranks `ha-promote-on-shutdown: always`; and as
+        soon as one member in sync was shut down, both have to allow it.
+        """
+        told = self.definition_of(queue.name)
+        stopped = any(m.in_sync and self.was_stopped(m.id) for m in queue.view.members)
+        on_shutdown = told.ha_promote_on_shutdown == "always" or not stopped
+        return told.ha_promote_on_failure == "always" and on_shutdown
+
+    @property
+    def census(self) -> Census:
+        """What each node does for all queues."""
+        return self._queues.census
+
+    # --- Change ---------------------------------------------------------------------------
+
+    def apply(
+        self, index: int, command: CatalogCommand, request: Request | None = None
+    ) -> CatalogResult:
+        """Apply the command at this index of the log; indexes only grow.
+
+        Args:
+            request: whose request it is; None: the leader's own, which may be applied again.
+        """
+        self.applied_index = index
+        if request is None:
+            return self._apply(command)
+        known = self.repeated(request.member, request.number)
+        if known is not None:
+            return known
+        result = self._apply(command)
+        self._askers.note(request, result.value, result.error, result.text)
+        return result
+
+    def _apply(self, command: CatalogCommand) -> CatalogResult:
+        match command:
+            case RegisterNode():
+                return self._on_register_node(command)
+            case NodeStopped():
+                return self._nodes.stop(command)
+            case DeclareQueue():
+                return self._declarations.declare(command)
+            case DeclareShards():
+                return self._declarations.declare_shards(command)
+            case ChangeView():
+                return self._on_change_view(command)
+            case DeleteQueue():
+                return self._on_delete_queue(command)
+            case NoteConsumers() | NoteOutbox():
+                return self._on_note(command)
+            case RemoveNode():
+                return self._on_remove_node(command)
+            case NameCluster():
+                self.cluster = self.cluster or command.cluster
+                return CatalogResult()
+            case SetPolicy():
+                return self._on_set_policy(command)
+            case ClearPolicy():
+                return self._on_clear_policy(command)
+            case Synchronise():
+                return self._on_synchronise(command)
+            case DeclareExchange():
+                return self._exchanges.declare(self.applied_index, command)
+            case DeleteExchange():
+                return self._exchanges.delete(self.applied_index, command)
+            case Bind():
+                return self._on_bind(command)
+            case Unbind():
+                return self._on_unbind(command)
+            case TransferMaster():
+                return self._on_transfer_master(command)
+            case Rebalance():
+                return CatalogResult(value=command.moved)
+            case DropCopy():
+                return self._on_drop_copy(command)
+
+    # --- Nodes ----------------------------------------------------------------------------
+
+    def _on_register_node(self, command: RegisterNode) -> CatalogResult:
+        result = self._nodes.register(command)
+        return evolve(result, queues=self._end_owned(command.node)) if result.nodes else result
+
+    def _on_remove_node(self, command: RemoveNode) -> CatalogResult:
+        known = self._nodes.get(command.node)
+        if known is not None and known.store in command.voters:
+            return refused(f"node {command.node} is alive: stop it before it is forgotten")
+        unregistered = [StoreId(command.node, store) for store in command.voters]
+        if known is None or known.store != command.store:
+            self._nodes.bury(unregistered)
+            return CatalogResult(nodes=(command.node,) if unregistered else ())
+        store = StoreId(known.name, known.store)
+        last = self.held_last_by(store)
+        if last and not command.force:
+            return refused(last_copy_text(command.node, last))
+        self._nodes.remove(command.node)
+        self._nodes.bury([store, *unregistered])
+        self._askers.forget(store)
+        ended = self._end_owned(command.node)
+        for queue in last:
+            self._remove(queue.id)
+        ended += tuple(queue.id for queue in last)
+        return CatalogResult(nodes=(command.node,), queues=ended + self._drop_store(store))
+
+    def _drop_store(self, store: StoreId) -> tuple[int, ...]:
+        """Take a store out of every view; return the queues in whose view it was."""
+        dropped = []
+        for queue in self.queues():
+            view = without(queue.view, store, self.definition_of(queue.name).durability)
+            if view is not None:
+                self._queues.change_view(queue, evolve(queue, view=view))
+                dropped.append(queue.id)
+        return tuple(dropped)
+
+    def _end_owned(self, node: str) -> tuple[int, ...]:
+        """Delete the exclusive queues whose owners lived in a past life of this node."""
+        ended = tuple(
+            queue.id
+            for queue in self._queues.records.values()
+            if queue.owner_life is not None
+            and queue.owner_life.node == node
+            and not self._nodes.is_current(queue.owner_life)
+        )
+        for queue_id in ended:
+            self._remove(queue_id)
+        return ended
+
+    # --- Queues ---------------------------------------------------------------------------
+
+    def _on_note(self, command: NoteConsumers | NoteOutbox) -> CatalogResult:
+        known = self.queue(command.queue_id)
+        if known is None:
+            return no_queue(command.queue_id)
+        if isinstance(command, NoteConsumers):
+            self._queues.put(evolve(known, was_consumed=True))
+        else:
+            self._queues.put(evolve(known, has_outbox=True))
+        return CatalogResult(queues=(known.id,))
+
+    def _on_delete_queue(self, command: DeleteQueue) -> CatalogResult:
+        sharded = self._sharding.get(command.queue_id)
+        if sharded is not None:
+            return self._delete_sharded(sharded)
+        known = self.queue(command.queue_id)
+        if known is None:
+            return no_queue(command.queue_id)
+        if command.reign and command.reign != known.view.reign:
+            return refused(
+                f"queue {known.name!r} was to be deleted in reign {command.reign}, and is "
+                f"in reign {known.view.reign}: its consumers may have come back"
+            )
+        self._end(known, is_drained=command.is_drained)
+        return CatalogResult(queues=(known.id,))
+
+    def _delete_sharded(self, sharded: ShardedRecord) -> CatalogResult:
+        self._sharding.end(sharded)
+        rings = self._rings_of(sharded)
+        for ring in rings:
+            self._end(ring)
+        return CatalogResult(queues=tuple(ring.id for ring in rings))
+
+    def _end(self, known: QueueRecord, *, is_drained: bool = False) -> None:
+        """Delete a queue; one that may have an outbox when that is empty."""
+        if known.has_outbox and not is_drained:
+            self._queues.put(evolve(known, is_ending=True))
+        else:
+            self._remove(known.id)
+
+    def _remove(self, queue_id: int) -> None:
+        self._queues.remove(queue_id)
+        self._exchanges.forget_queue(self.applied_index, queue_id)
+        sharded = self._sharding.lose(queue_id, self._queues.records)
+        if sharded is not None:
+            self._exchanges.forget_queue(self.applied_index, sharded.id)
+
+    def _rings_of(self, sharded: ShardedRecord) -> tuple[QueueRecord, ...]:
+        """Return the shards of a sharded queue that are not lost."""
+        found = (self.queue(ring) for ring in sharded.rings)
+        return tuple(ring for ring in found if ring is not None)
+
+    # --- Views ----------------------------------------------------------------------------
+
+    def _on_change_view(self, command: ChangeView) -> CatalogResult:
+        known = self.queue(command.queue_id)
+        if known is None:
+            return no_queue(command.queue_id)
+        if command.replaces != known.view.epoch:
+            return refused(
+                f"the proposal replaces epoch {command.replaces} of queue "
+                f"{known.name!r}, which is at epoch {known.view.epoch}: look again"
+            )
+        wrong = order_error(command.members)
+        if not wrong and command.how == "unclean":
+            wrong = loss_error(known, command, may_lose=self.may_lose(known))
+        wrong = wrong or promotion_error(known.view, command)
+        if wrong:
+            return CatalogResult(
+                error="ProtocolError",
+                text=f"queue {known.name!r} cannot go on from epoch {known.view.epoch}: {wrong}",
+            )
+        view = changed(known.view, command, self.definition_of(known.name).durability)
+        # Who drops out for a moment and comes back in the same life was told; who is in sync has
+        # done what it was told.
+        told = tuple(
+            each
+            for each in known.told
+            if not is_in_sync(view, each[0]) and not self.is_superseded(each[0])
+        )
+        self._queues.change_view(known, evolve(known, view=view, told=told))
+        return CatalogResult(value=view.epoch, queues=(known.id,))
+
+    def _on_synchronise(self, command: Synchronise) -> CatalogResult:
+        known = self._rings_named(command.queue)
+        if not known:
+            return CatalogResult(
+                error="QueueNotFound", text=f"no queue is named {command.queue!r}: declare it"
+            )
+        told = sum(self._synchronise(each, on=command.on) for each in known)
+        return CatalogResult(value=told, queues=tuple(each.id for each in known))
+
+    def _rings_named(self, name: str) -> tuple[QueueRecord, ...]:
+        """Return the rings that a user means by a name: all shards of a sharded queue."""
+        known, sharded = self.queue_named(name), self._sharding.named(name)
+        if known is not None:
+            return (known,)
+        return () if sharded is None else self._rings_of(sharded)
+
+    def _synchronise(self, known: QueueRecord, *, on: bool) -> int:
+        """Tell the joining members of a ring; return how many were told."""
+        told = dict(known.told)
+        if on:
+            changed = joining_ids(known.view)
+            told.update(dict.fromkeys(changed, True))
+        else:
+            changed = self.synchronising(known.id)
+            if self.definition_of(known.name).ha_sync_mode == "automatic":
+                told.update(dict.fromkeys(changed, False))
+            else:
+                # Nobody told it: should the policy become automatic, it goes on.
+                told = {member: is_on for member, is_on in told.items() if not is_on}
+        self._queues.put(evolve(known, told=tuple(told.items())))
+        return len(changed)
+
+    def _on_transfer_master(self, command: TransferMaster) -> CatalogResult:
+        queue = self.queue_named(command.queue)
+        if queue is None:
+            return CatalogResult(
+                error="QueueNotFound",
+                text=f"no queue is named {command.queue!r}: it was deleted or never made",
+            )
+        master = queue.view.members[0].id.node
+        if master != command.node:
+            return refused(
+                f"the master of queue {command.queue!r} was {command.node} and is "
+                f"{master} again: look at its status, then ask again"
+            )
+        return CatalogResult(value=queue.view.epoch)
+
+    def _on_drop_copy(self, command: DropCopy) -> CatalogResult:
+        queue = self.queue(command.queue_id)
+        if queue is None:
+            return no_queue(command.queue_id)
+        member = command.member
+        is_member = find_store(queue.view, member.node, member.store) is not None
+        if is_member or queue.view.epoch != command.epoch:
+            where = "a" if is_member else "no"
+            return refused(
+                f"{member.node} may not drop its copy of queue {queue.name!r} in epoch "
+                f"{command.epoch}: the queue is at epoch {queue.view.epoch}, of which that store "
+                f"is {where} member: look again"
+            )
+        return CatalogResult(value=queue.view.epoch)
+
+    # --- Policies -------------------------------------------------------------------------
+
+    def _on_set_policy(self, command: SetPolicy) -> CatalogResult:
+        try:
+            policy = from_text(command.name, command.text)
+        except PolicyError as error:
+            return CatalogResult(error="PolicyError", text=str(error))
+        before = self._in_force()
+        self._policies.put(policy)
+        return self._redefined(before)
+
+    def _on_clear_policy(self, command: ClearPolicy) -> CatalogResult:
+        before = self._in_force()
+        self._policies.clear(command.name)
+        return self._redefined(before)
+
+    def _in_force(self) -> dict[int, Policy | None]:
+        """Return the policy of each queue."""
+        return {queue.id: self.policy_of(queue.name) for queue in self.queues()}
+
+    def _redefined(self, before: dict[int, Policy | None]) -> CatalogResult:
+        """Policies have changed: for which queues, and which now send dead letters elsewhere?"""
+        for known in self.queues():
+            if not known.has_outbox and self.definition_of(known.name).dead_letter_queue:
+                self._queues.put(evolve(known, has_outbox=True))
+        return CatalogResult(
+            queues=tuple(
+                queue_id
+                for queue_id, policy in self._in_force().items()
+                if policy != before[queue_id]
+            )
+        )
+
+    # --- Exchanges ------------------------------------------------------------------------
+
+    def _on_bind(self, command: Bind) -> CatalogResult:
+        known, queue = self.exchange(command.exchange), self._bindable(command.queue)
+        if known is None:
+            return no_exchange(command.exchange)
+        if queue is None:
+            return CatalogResult(
+                error="QueueNotFound", text=f"no queue is named {command.queue!r}: declare it first"
+            )
+        binding = Binding(queue.id, command.key, command.arguments)
+        return self._exchanges.bind(self.applied_index, known, binding)
+
+    def _on_unbind(self, command: Unbind) -> CatalogResult:
+        known, queue = self.exchange(command.exchange), self._bindable(command.queue)
+        if known is None:
+            return no_exchange(command.exchange)
+        if queue is None:
+            return CatalogResult(value=known.version)
+        binding = Binding(queue.id, command.key, command.arguments)
+        return self._exchanges.unbind(self.applied_index, known, binding)
+
+    def _bindable(self, name: str) -> QueueRecord | ShardedRecord | None:
+        """Return what a binding to this name leads to: a sharded queue as a whole."""
+        return self.queue_named(name) or self._sharding.named(name)
+
+    # --- Without the others ---------------------------------------------------------------
+
+    def outlive(
+        self,
+        survivor: NodeRecord,
+        voters: Sequence[StoreId],
+        cluster: int,
+        views: Mapping[int, View],
+    ) -> None:
+        """Make this the catalog of another cluster, whose only node is the survivor.
+
+        No command, and never on a node that runs: see `force_boot`.
+
+        Args:
+            voters: all stores of the lost cluster; none of them is taken back.
+            views: of the queues that go on; all others are deleted.
+        """
+        self._nodes.outlive(survivor, voters)
+        self._askers = Askers()
+        self.cluster = cluster
+        for queue in self.queues():
+            if queue.id in views:
+                self._queues.change_view(queue, evolve(queue, view=views[queue.id], told=()))
+            else:
+                self._remove(queue.id)
+
+    # --- Snapshots ------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Return the whole state. Equal states give equal bytes."""
+        return encode_image(
+            Image(
+                self.applied_index,
+                self._queues.next_id,
+                self.nodes(),
+                self.queues(),
+                self._policies.texts(),
+                self.exchanges(),
+                self.cluster,
+                self._nodes.past(),
+                self._askers.records(),
+                self._sharding.records(),
+            )
+        )
+
+    @classmethod
+    def restore(cls, data: bytes) -> Catalog:
+        """Return the catalog that a snapshot holds.
+
+        Raises:
+            ProtocolError: the bytes are no snapshot, or one of another version.
+        """
+        image = decode_image(data)
+        for queue in image.queues:
+            wrong = order_error(queue.view.members)
+            if wrong:
+                raise ProtocolError(f"the catalog snapshot's queue {queue.name!r}: {wrong}")
+        try:
+            return cls(image)
+        except PolicyError as error:
+            raise ProtocolError(f"the catalog snapshot holds no catalog: {error}") from error

@@ -1,0 +1,142 @@
+"""How queues are made: a ring, or all the rings of a sharded queue by one command."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from mirrorq.cluster.catalog.nodes import Nodes
+from mirrorq.cluster.catalog.policies import Policies
+from mirrorq.cluster.catalog.queues import Queues
+from mirrorq.cluster.catalog.records import CatalogResult, QueueRecord, difference, refused
+from mirrorq.cluster.catalog.sharding import ShardedRecord, Sharding
+from mirrorq.cluster.catalog.sharding import difference as sharded_difference
+from mirrorq.protocol.commands import DeclareQueue, DeclareShards
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.shard_names import shard_name
+from mirrorq.protocol.validation import shards_error
+from mirrorq.protocol.views import Member, View, order_error
+
+__all__ = ["Declarations"]
+
+
+class Declarations:
+    """What makes the queues of one catalog."""
+
+    def __init__(
+        self, nodes: Nodes, queues: Queues, sharding: Sharding, policies: Policies
+    ) -> None:
+        self._nodes = nodes
+        self._queues = queues
+        self._sharding = sharding
+        self._policies = policies
+
+    # --- One ring -------------------------------------------------------------------------
+
+    def declare(self, command: DeclareQueue) -> CatalogResult:
+        """Make a queue; one that is there must be equal, and answers with its id."""
+        known = self._sharding.named(command.name) or self._queues.named(command.name)
+        if known is not None:
+            wrong = _known_error(known, command)
+            return refused(wrong) if wrong else CatalogResult(value=known.id)
+        members = tuple(Member(member, True) for member in command.members)
+        wrong = order_error(members)
+        if wrong:
+            return CatalogResult(
+                error="ProtocolError", text=f"queue {command.name!r} cannot be made: {wrong}"
+            )
+        owner_life = self._nodes.life_of(command.owner) if command.exclusive else None
+        if command.exclusive and owner_life is None:
+            return refused(
+                f"queue {command.name!r} cannot be exclusive: its owner "
+                f"{command.owner} is no handle on a node that runs"
+            )
+        queue_id = self._make(command, members, owner_life)
+        return CatalogResult(value=queue_id, queues=(queue_id,))
+
+    def _make(
+        self, command: DeclareQueue, members: tuple[Member, ...], owner_life: MemberId | None = None
+    ) -> int:
+        definition = self._policies.definition_of(command.name)
+        made = QueueRecord(
+            self._queues.give_id(),
+            command.name,
+            command.durable,
+            command.exclusive,
+            command.auto_delete,
+            command.declarer,
+            command.owner,
+            View(1, members, reign=1, durability=definition.durability),
+            owner_life,
+            has_outbox=bool(definition.dead_letter_queue),
+        )
+        self._queues.enter(made)
+        return made.id
+
+    # --- Shards ---------------------------------------------------------------------------
+
+    def declare_shards(self, command: DeclareShards) -> CatalogResult:
+        """Make a sharded queue, or the rings that it has lost."""
+        known = self._sharding.named(command.name)
+        wrong = self._existing_error(known, command)
+        if wrong:
+            return refused(wrong)
+        wrong = shards_error(command.shards)
+        if wrong:
+            return CatalogResult(error="ConfigError", text=wrong)
+        rings = (0,) * command.shards if known is None else known.rings
+        lacking = [shard for shard, ring in enumerate(rings) if ring not in self._queues.records]
+        if known is not None and not lacking:
+            return CatalogResult(value=known.id)
+        views = [tuple(Member(member, True) for member in one) for one in command.members]
+        wrong = self._views_error(command, lacking, views)
+        if wrong:
+            text = f"queue {command.name!r} cannot be made with {command.shards} shards: {wrong}"
+            return CatalogResult(error="ProtocolError", text=text)
+        if known is None:
+            known = ShardedRecord(self._queues.give_id(), command.name, command.durable, rings)
+        made = {shard: self._make_shard(command, shard, views[shard]) for shard in lacking}
+        rings = tuple(made.get(shard, ring) for shard, ring in enumerate(rings))
+        self._sharding.put(evolve(known, rings=rings))
+        return CatalogResult(value=known.id, queues=tuple(made.values()))
+
+    def _existing_error(self, known: ShardedRecord | None, command: DeclareShards) -> str:
+        """Why what is there by this name does not do, "" when it does or there is nothing."""
+        if known is not None:
+            return sharded_difference(known, command)
+        if self._queues.named(command.name) is None:
+            return ""
+        return (
+            f"queue {command.name!r} exists and is not sharded, not shards={command.shards}: "
+            "declare it without shards, or under another name"
+        )
+
+    def _views_error(
+        self, command: DeclareShards, lacking: list[int], views: list[tuple[Member, ...]]
+    ) -> str:
+        """Why the lacking shards cannot begin with these views, "" when they can."""
+        if len(views) != command.shards:
+            return f"it has {len(views)} first views"
+        for shard in lacking:
+            wrong = order_error(views[shard])
+            if wrong:
+                return wrong
+            if self._queues.named(shard_name(command.name, shard)) is not None:
+                return "a shard's name is taken"
+        return ""
+
+    def _make_shard(self, command: DeclareShards, shard: int, members: tuple[Member, ...]) -> int:
+        name = shard_name(command.name, shard)
+        one = DeclareQueue(name, command.durable, False, False, command.declarer, None, ())
+        return self._make(one, members)
+
+
+def _known_error(known: QueueRecord | ShardedRecord, command: DeclareQueue) -> str:
+    """Why what is there by this name does not do, "" when it does."""
+    if isinstance(known, ShardedRecord):
+        return sharded_difference(known, command)
+    if known.is_ending:
+        return (
+            f"queue {known.name!r} is being deleted and still has messages for other "
+            "queues: declare it again when they have arrived"
+        )
+    return difference(known, command)

@@ -1,0 +1,127 @@
+"""What nodes have asked the catalog for and was done: each request takes effect once. Pure.
+
+A node asks the leader again when it hears nothing, and the next leader too, so one request may
+stand in Raft's log more than once, a second time long after the first. Undetected, a late
+SetPolicy would undo the ClearPolicy that came after it. So the catalog remembers, for each store
+that ever asked, the requests of its newest life:
+
+    floor     all requests below it have ended at the asker: one that comes is of the past.
+              Each request says which is the oldest one that its asker still waits for.
+    outcomes  of each request at or above it that was applied. A node's requests may overtake each
+              other, so these need not follow each other.
+
+A repeated request changes nothing and gets the outcome of the first: its asker may have missed
+that, as a snapshot took the place of the entry. One of an older life has nobody who waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import define, field, frozen
+
+from mirrorq.protocol.identities import MemberId, StoreId
+
+__all__ = ["AskerRecord", "Askers", "Outcome", "Request"]
+
+OUTCOMES_MAX = 256
+"""Remembered of one asker, though it still waits for an older request: that one fails then."""
+
+
+@frozen
+class Request:
+    """Which request a command of the log was."""
+
+    member: MemberId
+    number: int
+    """From 1, in each life anew."""
+    oldest: int = 0
+    """The oldest request that its asker waited for when it was sent; 0: not known."""
+
+
+@frozen
+class Outcome:
+    """What came of a request."""
+
+    number: int
+    value: int = 0
+    error: str = ""
+    text: str = ""
+
+
+@frozen
+class AskerRecord:
+    """One asker, as it stands in a snapshot."""
+
+    node: str
+    store: int
+    incarnation: int
+    floor: int
+    outcomes: tuple[Outcome, ...]
+    """By number."""
+
+
+@define
+class _Asker:
+    incarnation: int
+    floor: int = 0
+    outcomes: dict[int, Outcome] = field(factory=dict)
+
+
+class Askers:
+    """All that ever asked. The same on every node that has applied the same log."""
+
+    def __init__(self, records: Iterable[AskerRecord] = ()) -> None:
+        self._known: dict[StoreId, _Asker] = {}
+        for record in records:
+            outcomes = {outcome.number: outcome for outcome in record.outcomes}
+            asker = _Asker(record.incarnation, record.floor, outcomes)
+            self._known[StoreId(record.node, record.store)] = asker
+
+    def records(self) -> tuple[AskerRecord, ...]:
+        """Return all of it. Equal contents give equal records."""
+        found = []
+        for store in sorted(self._known, key=lambda store: (store.node, store.store)):
+            asker = self._known[store]
+            outcomes = tuple(asker.outcomes[number] for number in sorted(asker.outcomes))
+            record = AskerRecord(
+                store.node, store.store, asker.incarnation, asker.floor, outcomes
+            )
+            found.append(record)
+        return tuple(found)
+
+    def is_past(self, member: MemberId, number: int) -> bool:
+        """Say whether a request has ended at its asker, or that life of the asker has."""
+        asker = self._known.get(_store_of(member))
+        if asker is None or member.incarnation > asker.incarnation:
+            return False
+        return member.incarnation < asker.incarnation or number < asker.floor
+
+    def outcome(self, member: MemberId, number: int) -> Outcome | None:
+        """Return what came of a request that was applied and is not of the past."""
+        asker = self._known.get(_store_of(member))
+        if asker is None or asker.incarnation != member.incarnation:
+            return None
+        return asker.outcomes.get(number)
+
+    def note(self, request: Request, value: int, error: str, text: str) -> None:
+        """A request that is neither of the past nor known has been applied."""
+        member = request.member
+        store = _store_of(member)
+        asker = self._known.get(store)
+        if asker is None or asker.incarnation != member.incarnation:
+            asker = self._known[store] = _Asker(member.incarnation)
+        asker.outcomes[request.number] = Outcome(request.number, value, error, text)
+        asker.floor = max(asker.floor, min(request.oldest, request.number))
+        if len(asker.outcomes) > OUTCOMES_MAX:
+            asker.floor = max(asker.floor, min(asker.outcomes) + 1)
+        for number in [number for number in asker.outcomes if number < asker.floor]:
+            del asker.outcomes[number]
+
+    def forget(self, store: StoreId) -> None:
+        """The store is none of this cluster's any more."""
+        self._known.pop(store, None)
+
+
+def _store_of(member: MemberId) -> StoreId:
+    return StoreId(member.node, member.store)

@@ -1,0 +1,108 @@
+"""The nodes that the catalog knows: the newest life of each name, and the stores of the past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import evolve
+
+from mirrorq.cluster.catalog.records import CatalogResult, NodeRecord, past_text, refused
+from mirrorq.protocol.commands import NodeStopped, RegisterNode
+from mirrorq.protocol.identities import MemberId, SessionId, StoreId
+
+__all__ = ["Nodes"]
+
+
+class Nodes:
+    """All of one catalog."""
+
+    def __init__(self, records: Iterable[NodeRecord] = (), past: Iterable[StoreId] = ()) -> None:
+        self._records = {node.name: node for node in records}
+        self._past = dict.fromkeys(past)
+
+    # --- Questions ------------------------------------------------------------------------
+
+    def get(self, name: str) -> NodeRecord | None:
+        """Return the record of a node name, or None."""
+        return self._records.get(name)
+
+    def records(self) -> tuple[NodeRecord, ...]:
+        """Return all nodes, sorted by name."""
+        return tuple(self._records[name] for name in sorted(self._records))
+
+    def past(self) -> tuple[StoreId, ...]:
+        """Return the stores of nodes that were forgotten, in that order."""
+        return tuple(self._past)
+
+    def is_past(self, store: StoreId) -> bool:
+        """Say whether this store was a node's, and that was forgotten."""
+        return store in self._past
+
+    def is_current(self, member: MemberId) -> bool:
+        """Say whether this is the newest known life of a node."""
+        record = self._records.get(member.node)
+        return record is not None and record.member == member
+
+    def is_superseded(self, member: MemberId) -> bool:
+        """Say whether a newer incarnation of the member's store has been registered."""
+        record = self._records.get(member.node)
+        return (
+            record is not None
+            and record.store == member.store
+            and record.incarnation > member.incarnation
+        )
+
+    def was_stopped(self, member: MemberId) -> bool:
+        """Say whether this incarnation was closed by its user: its end is a shutdown."""
+        record = self._records.get(member.node)
+        return record is not None and record.member == member and record.is_stopped
+
+    def life_of(self, owner: SessionId | None) -> MemberId | None:
+        """Return the life of a node in which this handle was made, if that goes on."""
+        record = None if owner is None else self._records.get(owner.node)
+        if owner is None or record is None or record.incarnation != owner.incarnation:
+            return None
+        return record.member
+
+    # --- Change ---------------------------------------------------------------------------
+
+    def register(self, command: RegisterNode) -> CatalogResult:
+        """A node has started; a result that names no node: nothing has changed."""
+        if self.is_past(StoreId(command.node, command.store)):
+            return refused(past_text(command.node))
+        known = self._records.get(command.node)
+        if known is not None and known.store == command.store:
+            if command.incarnation < known.incarnation:
+                return refused(
+                    f"node {command.node} is registered with incarnation "
+                    f"{known.incarnation}; incarnation {command.incarnation} is of an older "
+                    "process or a restored store: stop it"
+                )
+            if command.incarnation == known.incarnation:
+                return CatalogResult()
+        self._records[command.node] = NodeRecord(
+            command.node, command.store, command.incarnation, command.endpoint, command.witness
+        )
+        return CatalogResult(nodes=(command.node,))
+
+    def stop(self, command: NodeStopped) -> CatalogResult:
+        """A node was closed by its user."""
+        known = self._records.get(command.node)
+        named = MemberId(command.node, command.store, command.incarnation)
+        if known is None or known.member != named or known.is_stopped:
+            return CatalogResult()
+        self._records[command.node] = evolve(known, is_stopped=True)
+        return CatalogResult(nodes=(command.node,))
+
+    def remove(self, name: str) -> None:
+        """A node is forgotten; its store may not come back (`bury`)."""
+        del self._records[name]
+
+    def bury(self, stores: Iterable[StoreId]) -> None:
+        """These are none of this cluster's any more."""
+        self._past.update(dict.fromkeys(stores))
+
+    def outlive(self, survivor: NodeRecord, lost: Iterable[StoreId]) -> None:
+        """Only one node is left; the stores of all others, and its own old one, are of the past."""
+        self.bury([*lost, *(StoreId(node.name, node.store) for node in self.records())])
+        self._records = {survivor.name: survivor}

@@ -1,0 +1,79 @@
+"""Catalog commands as they stand in Raft's log: each with who asked for it. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mirrorq.cluster.catalog.commands import decode_command, encode_command
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.deduplication import Request
+from mirrorq.cluster.raft.messages import KIND_COMMAND
+from mirrorq.errors import MALFORMED, ProtocolError
+from mirrorq.protocol.commands import CatalogCommand, RegisterNode
+from mirrorq.protocol.effects import RaftEntry, RaftImage
+from mirrorq.protocol.identities import MemberId
+
+__all__ = ["Proposal", "pack", "recorded_endpoints", "unpack"]
+
+
+class Proposal(msgspec.Struct, array_like=True):
+    """`number`: the asker's own of its request, 0 when nobody waits."""
+
+    node: str
+    incarnation: int
+    number: int
+    command: bytes
+    store: int = 0
+    """Of the asker; 0 in entries of versions that did not say."""
+    oldest: int = 0
+
+    @property
+    def request(self) -> Request | None:
+        """Which request it was; None when the leader asked itself, or it is not known."""
+        if not self.number or not self.store:
+            return None
+        member = MemberId(self.node, self.store, self.incarnation)
+        return Request(member, self.number, self.oldest)
+
+
+def pack(asker: MemberId, number: int, command: CatalogCommand, oldest: int = 0) -> bytes:
+    """Return a command as the data of an entry."""
+    data = encode_command(command)
+    proposal = Proposal(asker.node, asker.incarnation, number, data, asker.store, oldest)
+    return msgspec.msgpack.encode(proposal)
+
+
+def unpack(entry: RaftEntry) -> tuple[Proposal, CatalogCommand]:
+    """Return what `pack` was given.
+
+    Raises:
+        ProtocolError: the entry holds no command, or one of a later version.
+    """
+    try:
+        proposal = msgspec.msgpack.decode(entry.data, type=Proposal)
+    except MALFORMED as error:
+        raise ProtocolError(f"entry {entry.index} holds no command: {error}") from error
+    return proposal, decode_command(proposal.command)
+
+
+def recorded_endpoints(image: RaftImage) -> dict[str, str]:
+    """Return where nodes were when this store was last written, whether committed or not.
+
+    A node that was told of no peers finds its cluster by it: who leads is known only then.
+    """
+    found: dict[str, str] = {}
+    try:
+        if image.snapshot is not None and image.snapshot.data:
+            catalog = Catalog.restore(image.snapshot.data)
+            found = {node.name: node.endpoint for node in catalog.nodes()}
+    except ProtocolError:
+        return {}
+    for entry in image.entries:
+        if entry.kind == KIND_COMMAND:
+            try:
+                _, command = unpack(entry)
+            except ProtocolError:
+                continue
+            if isinstance(command, RegisterNode):
+                found[command.node] = command.endpoint
+    return {name: endpoint for name, endpoint in found.items() if endpoint}

@@ -1,0 +1,57 @@
+"""The queues of the catalog that are rings, shards too: by id and by name, with their views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirrorq.cluster.catalog.load_counts import Census
+from mirrorq.cluster.catalog.records import QueueRecord
+
+__all__ = ["Queues"]
+
+
+class Queues:
+    """All of one catalog."""
+
+    def __init__(self, records: Iterable[QueueRecord] = (), next_id: int = 1) -> None:
+        self.records: dict[int, QueueRecord] = {}
+        """By id, in order of id."""
+        self.census = Census()
+        """What each node does for all queues."""
+        self.next_id = next_id
+        """Of the next queue: never one that was used."""
+        self._ids: dict[str, int] = {}
+        for record in records:
+            self.enter(record)
+
+    def named(self, name: str) -> QueueRecord | None:
+        """Return a queue by its name, or None."""
+        queue_id = self._ids.get(name)
+        return None if queue_id is None else self.records[queue_id]
+
+    def give_id(self) -> int:
+        """Return the id of a new queue."""
+        self.next_id += 1
+        return self.next_id - 1
+
+    def enter(self, record: QueueRecord) -> None:
+        """A queue is new."""
+        self.census.enter(record.view)
+        self.records[record.id] = record
+        self._ids[record.name] = record.id
+
+    def change_view(self, before: QueueRecord, after: QueueRecord) -> None:
+        """A queue has another view."""
+        self.census.leave(before.view)
+        self.census.enter(after.view)
+        self.records[after.id] = after
+
+    def put(self, record: QueueRecord) -> None:
+        """What is known of a queue beside its view has changed."""
+        self.records[record.id] = record
+
+    def remove(self, queue_id: int) -> None:
+        """A queue is no more."""
+        record = self.records.pop(queue_id)
+        del self._ids[record.name]
+        self.census.leave(record.view)

@@ -1,0 +1,142 @@
+"""What the catalog knows of a node and of a queue, what a command did, and refusals in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from mirrorq.protocol.commands import DeclareQueue
+from mirrorq.protocol.identities import MemberId, SessionId, StoreId
+from mirrorq.protocol.views import View
+
+__all__ = [
+    "CatalogResult",
+    "NodeRecord",
+    "QueueRecord",
+    "difference",
+    "exclusive_text",
+    "is_on",
+    "last_copy_text",
+    "no_queue",
+    "past_text",
+    "refused",
+]
+
+
+@frozen
+class NodeRecord:
+    """The newest known life of one node name."""
+
+    name: str
+    store: int
+    incarnation: int
+    endpoint: str
+    witness: bool
+    is_stopped: bool = False
+    """This incarnation was closed by its user: when it ends, that was no failure."""
+
+    @property
+    def member(self) -> MemberId:
+        return MemberId(self.name, self.store, self.incarnation)
+
+
+@frozen
+class QueueRecord:
+    """One queue. Its master is the first member of the view, with its incarnation."""
+
+    id: int
+    name: str
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    declarer: str
+    owner: SessionId | None
+    view: View
+    owner_life: MemberId | None = None
+    """The life of the node on which the owner of an exclusive queue is: it goes with it."""
+    was_consumed: bool = False
+    """An auto-delete queue has had a consumer."""
+    told: tuple[tuple[MemberId, bool], ...] = ()
+    """Joining members that were told to synchronise (True), or to stop (False)."""
+    has_outbox: bool = False
+    """It may have messages on their way to other queues, or has had."""
+    is_ending: bool = False
+    """It is being deleted: its master sees to it that its outbox becomes empty first."""
+
+
+@frozen
+class CatalogResult:
+    """What one command did. The same on every node that applies it."""
+
+    value: int = 0
+    """DeclareQueue: the queue id. ChangeView, TransferMaster: the epoch. Synchronise: how many
+    members it told. Rebalance: how many masters were moved. Of an exchange: its version.
+    Else 0."""
+    error: str = ""
+    """Name of an exception class of mirrorq.errors, "" when the command took effect."""
+    text: str = ""
+    queues: tuple[int, ...] = ()
+    """Ids of queues made, changed or deleted."""
+    nodes: tuple[str, ...] = ()
+    """Names of nodes added, changed or removed."""
+    is_repeat: bool = False
+    """The request was applied before, or is of the past: nothing changed."""
+
+
+def is_on(member: MemberId, store: StoreId) -> bool:
+    """Say whether a member is of this store, in whichever life."""
+    return member.node == store.node and member.store == store.store
+
+
+def refused(text: str) -> CatalogResult:
+    """Return what a command gets that does not fit what is so by now."""
+    return CatalogResult(error="PreconditionFailed", text=text)
+
+
+def no_queue(queue_id: int) -> CatalogResult:
+    """Return what a command gets whose queue is no more."""
+    return CatalogResult(
+        error="QueueNotFound", text=f"no queue has the id {queue_id}: it was deleted or never made"
+    )
+
+
+def past_text(node: str) -> str:
+    """Return what a node is told that was forgotten."""
+    return (
+        f"the store of node {node} is none of this cluster's any more: it was forgotten. Start "
+        "it with an empty path to join anew, and keep the old directory if its messages matter"
+    )
+
+
+def last_copy_text(node: str, queues: Sequence[QueueRecord]) -> str:
+    """Return the refusal to forget a node without which queues would be lost."""
+    names = ", ".join(repr(queue.name) for queue in queues)
+    return (
+        f"node {node} has the last copy in sync of {names}: start it and let another node "
+        "synchronise, or delete the queue, or lose it with force"
+    )
+
+
+def exclusive_text(record: QueueRecord) -> str:
+    """Return the refusal for everybody but the owner of an exclusive queue."""
+    where = "" if record.owner is None else f" on node {record.owner.node}"
+    return (
+        f"queue {record.name!r} is exclusive and belongs to another handle{where}: "
+        "use another name or wait until that handle is closed"
+    )
+
+
+def difference(known: QueueRecord, command: DeclareQueue) -> str:
+    """Return in words how a declaration differs from the queue, "" when it does not."""
+    if known.exclusive and known.owner != command.owner:
+        return exclusive_text(known)
+    names = ("durable", "exclusive", "auto_delete")
+    values = [(name, getattr(known, name), getattr(command, name)) for name in names]
+    parts = [f"{name}={is_now}, not {asked}" for name, is_now, asked in values if is_now != asked]
+    if not parts:
+        return ""
+    return (
+        f"queue {known.name!r} exists with {', '.join(parts)}: "
+        "declare it with equal properties, or passive=True, or under another name"
+    )

@@ -1,0 +1,258 @@
+"""What other nodes ask of the catalog: the leader's answer, before anything enters the log. Pure.
+
+`Admission.admit` returns the command to propose, filled in where the leader knows better, or the
+answer that refuses it. Whether a command is still right when its turn comes is decided again where
+it is applied (`catalog`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from mirrorq.cluster.catalog.records import QueueRecord, last_copy_text
+from mirrorq.cluster.controller.failure_detector import Status
+from mirrorq.cluster.controller.leases import Leading
+from mirrorq.cluster.controller.node_states import Outlook
+from mirrorq.cluster.controller.placement import Spread, wanted_members
+from mirrorq.cluster.controller.transfers import Moves
+from mirrorq.errors import PolicyError
+from mirrorq.protocol.commands import (
+    Bind,
+    CatalogCommand,
+    ChangeView,
+    ClearPolicy,
+    DeclareExchange,
+    DeclareQueue,
+    DeclareShards,
+    DeleteExchange,
+    DeleteQueue,
+    DropCopy,
+    NameCluster,
+    NodeStopped,
+    NoteConsumers,
+    NoteOutbox,
+    Rebalance,
+    RegisterNode,
+    RemoveNode,
+    SetPolicy,
+    Synchronise,
+    TransferMaster,
+    Unbind,
+)
+from mirrorq.protocol.control import CatalogAnswer, CatalogRequest
+from mirrorq.protocol.identities import MemberId, StoreId
+from mirrorq.protocol.policy import from_text
+from mirrorq.protocol.shard_names import shard_name
+from mirrorq.protocol.validation import shards_error
+from mirrorq.protocol.views import (
+    View,
+    arrange,
+    find,
+    in_sync_ids,
+    is_in_sync,
+    links,
+    member_ids,
+    order_error,
+    promotable,
+)
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    """The leader's judgement of requests."""
+
+    def __init__(self, outlook: Outlook, moves: Moves) -> None:
+        self._outlook = outlook
+        self._moves = moves
+
+    def admit(
+        self, request: CatalogRequest, leading: Leading | None
+    ) -> CatalogCommand | CatalogAnswer:
+        """Return the command to propose for a request, or the answer that refuses it."""
+        if leading is None or not leading.own_term_applied:
+            return CatalogAnswer(request.number, 0, retry=True)
+        command = request.command
+        known = self._outlook.catalog.repeated(request.member, request.number)
+        if known is not None and known.error:
+            return CatalogAnswer(request.number, 0, known.error, known.text)
+        if known is not None:
+            # It changes nothing, and gets its outcome when the asker's catalog has come so far.
+            return command
+        match command:
+            case DeclareQueue():
+                command = self.fill_members(command)
+                if not command.members and self._outlook.catalog.queue_named(command.name) is None:
+                    return CatalogAnswer(request.number, 0, retry=True)
+                return command
+            case DeclareShards():
+                command = self.fill_shards(command)
+                if not all(command.members):
+                    return CatalogAnswer(request.number, 0, retry=True)
+                return command
+            case ChangeView():
+                wrong = self._change_error(request.member, command)
+            case RemoveNode():
+                return self._admit_removal(request.number, command, leading.voters)
+            case RegisterNode() | NodeStopped():
+                wrong = _registration_error(request.member, command)
+            case SetPolicy():
+                try:
+                    from_text(command.name, command.text)
+                except PolicyError as error:
+                    return CatalogAnswer(request.number, 0, "PolicyError", str(error))
+                wrong = ""
+            case TransferMaster():
+                return self._moves.admit_transfer(request, command)
+            case Rebalance():
+                return self._moves.admit_rebalance(request)
+            case DropCopy():
+                wrong = self._drop_error(request.member, command)
+            case DeleteQueue() | NoteConsumers() | NoteOutbox():
+                wrong = ""
+            case ClearPolicy() | Synchronise() | NameCluster():
+                wrong = ""
+            case DeclareExchange() | DeleteExchange() | Bind() | Unbind():
+                wrong = ""
+        if wrong:
+            return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)
+        return command
+
+    def fill_members(self, command: DeclareQueue) -> DeclareQueue:
+        """Return the declaration with its first view: running members, all in sync."""
+        situation = self._outlook.situation()
+        liveness = self._outlook.liveness
+        steady = [member for member in situation.running if liveness.is_steady(member)]
+        if command.exclusive:
+            # On its owner's node, however that has been of late, and on no other.
+            own = [member for member in situation.running if member.node == command.declarer]
+            declarer = self._outlook.catalog.node(command.declarer)
+            is_witness = declarer is not None and declarer.witness
+            steady = steady if is_witness else own
+        definition = self._outlook.catalog.definition_of(command.name)
+        wanted = wanted_members(command, definition, steady, situation.loads)
+        if not wanted:
+            return replace(command, members=())
+        in_sync, _ = arrange(wanted[0], wanted[1:], (), liveness.is_broken)
+        return replace(command, members=in_sync)
+
+    def fill_shards(self, command: DeclareShards) -> DeclareShards:
+        """Return the declaration with the first view of each shard; of those that exist too."""
+        if shards_error(command.shards):
+            return replace(command, members=())
+        catalog, liveness = self._outlook.catalog, self._outlook.liveness
+        situation = self._outlook.situation()
+        steady = [member for member in situation.running if liveness.is_steady(member)]
+        definition = catalog.definition_of(shard_name(command.name, 0))
+        spread = Spread(definition, steady, situation.loads)
+        known = catalog.sharded_named(command.name)
+        for ring in () if known is None else known.rings:
+            record = catalog.queue(ring)
+            if record is not None:
+                spread.note(member_ids(record.view))
+        views = []
+        for shard in range(command.shards):
+            wanted = spread.members(command, shard)
+            if wanted:
+                wanted, _ = arrange(wanted[0], wanted[1:], (), liveness.is_broken)
+            views.append(wanted)
+        return replace(command, members=tuple(views))
+
+    def _change_error(self, asker: MemberId, command: ChangeView) -> str:
+        """R12: what a master may change in its own view, and nobody else."""
+        queue = self._outlook.catalog.queue(command.queue_id)
+        if queue is None or queue.view.epoch != command.replaces:
+            return ""  # applying it says so in the same words to everybody
+        wrong = order_error(command.members)
+        if wrong:
+            return wrong
+        if queue.view.members[0].id != asker or command.members[0].id != asker:
+            return (
+                f"{asker.node} is not the master of queue {queue.name!r} in both views: only "
+                "the catalog's leader replaces a master"
+            )
+        proposed = View(command.replaces + 1, command.members)
+        strangers = [one.node for one in member_ids(proposed) if find(queue.view, one) is None]
+        if strangers or command.how:
+            return f"a master adds no members and promotes nobody: {strangers}, {command.how!r}"
+        return self._link_error(queue.view, proposed)
+
+    def _link_error(self, view: View, proposed: View) -> str:
+        """Refuse to count a joiner in at a place where its link is broken: it would flap."""
+        if all(is_in_sync(view, one) for one in in_sync_ids(proposed)):
+            return ""
+        for one, other in links(proposed):
+            if self._outlook.liveness.is_broken(one, other):
+                return f"the link between {one} and {other} is broken"
+        return ""
+
+    def _drop_error(self, asker: MemberId, command: DropCopy) -> str:
+        """Return why a copy that no view names must stay for now: it may be of use yet."""
+        queue = self._outlook.catalog.queue(command.queue_id)
+        if queue is None or queue.view.epoch != command.epoch:
+            return ""  # applying it says so in the same words to everybody
+        if command.member != asker:
+            return f"{asker.node} speaks for another node: {command.member.node}"
+        if not self._outlook.is_serving(asker):
+            return f"{asker.node} is about to stop: it may be wanted again when it is back"
+        wanted = self._outlook.wanted(queue, self._outlook.situation())
+        if asker in wanted:
+            return f"{asker.node} is to have a copy of queue {queue.name!r} again"
+        missing = [one.node for one in wanted if not is_in_sync(queue.view, one)]
+        if missing or not any(self._outlook.is_alive(one) for one in in_sync_ids(queue.view)):
+            return (
+                f"the copy of queue {queue.name!r} on {asker.node} may be needed: "
+                f"{', '.join(missing) or 'every other node'} is not in sync or does not run"
+            )
+        return ""
+
+    def _admit_removal(
+        self, number: int, command: RemoveNode, voters: Sequence[StoreId]
+    ) -> CatalogCommand | CatalogAnswer:
+        """Forget a node that does not run, when no lease of it can still run either.
+
+        One that was admitted and ended before it registered is known by its vote alone.
+        """
+        record = self._outlook.catalog.node(command.node)
+        stores = [voter.store for voter in voters if voter.node == command.node]
+        if record is not None:
+            stores = [record.store, *(store for store in stores if store != record.store)]
+        if not stores or command.store not in (0, stores[0]):
+            names = ", ".join(node.name for node in self._outlook.catalog.nodes())
+            text = f"the cluster has no node {command.node!r}: its nodes are {names}"
+            return CatalogAnswer(number, 0, "PreconditionFailed", text)
+        name = command.node
+        if name == self._outlook.own.node or self._outlook.liveness.is_heard(name):
+            text = f"node {name} is alive: stop it before it is forgotten"
+            return CatalogAnswer(number, 0, "PreconditionFailed", text)
+        if record is None:
+            return replace(command, store=0, voters=tuple(stores))
+        store = StoreId(record.name, record.store)
+        last = self._outlook.catalog.held_last_by(store)
+        if last and not command.force:
+            text = last_copy_text(record.name, last)
+            return CatalogAnswer(number, 0, "PreconditionFailed", text)
+        is_unjudged = self._outlook.status(record.member) is Status.UNKNOWN
+        queues = self._outlook.catalog.queues()
+        if is_unjudged or any(self._waits_for(queue, store) for queue in queues):
+            return CatalogAnswer(number, 0, retry=True)
+        return replace(command, store=record.store, voters=tuple(stores[1:]))
+
+    def _waits_for(self, queue: QueueRecord, store: StoreId) -> bool:
+        """Whether a queue's master is on this store and will be replaced soon, or may yet act."""
+        master = queue.view.members[0].id
+        if (master.node, master.store) != (store.node, store.store):
+            return False
+        promoted = (self._outlook.candidate(queue, one) for one in promotable(queue.view))
+        can_follow = any(one is not None for one in promoted)
+        can_follow = can_follow or self._outlook.unclean_head(queue) is not None
+        return can_follow or not self._outlook.may_replace(master)
+
+
+def _registration_error(asker: MemberId, command: RegisterNode | NodeStopped) -> str:
+    named = MemberId(command.node, command.store, command.incarnation)
+    if named != asker:
+        return f"{asker.node} speaks for another node: {named.node}"
+    return ""

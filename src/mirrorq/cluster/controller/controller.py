@@ -1,0 +1,543 @@
+"""What the catalog's leader owes every queue: a master that lives, and a ring that closes.
+
+The machine runs on every node, so that it knows at once who is alive when its node comes to
+lead; it proposes and grants only while its node leads and has applied an entry of its own
+term. It reads the applied catalog, changes nothing itself, and all it wants done is in the
+`SupervisorEffects` of a step.
+
+Guarantees
+    1. A new master was in sync in the last committed view (R5): the candidates are read from
+       the catalog, and the proposal names the epoch that it replaces (R12).
+    2. A master is replaced only when it is known dead, or when no lease that any leader
+       granted it can still run. From the proposal on it gets no lease, until the queue's
+       epoch has changed: a proposal that seems lost may still be committed.
+    3. Nobody but the queue's master counts a joiner in (R12): supervised changes keep or
+       shrink the set in sync, and `admit` refuses others' proposals.
+    4. Two things happen only on a word of the master in this very epoch, so never in the change
+       that makes it master: that a good copy goes because it is wanted no more, and that the
+       last mirror goes, dead or not (R13). The master may have died a moment ago with nobody
+       knowing, and then they are all that is left.
+    5. The last copy in sync is never removed. A queue none of whose members in sync runs
+       stays as it is, down, until one comes back, unless its policy lets the oldest mirror
+       that runs go on with what it has: how the last ones in sync ended, by shutdown or by
+       failure, is in the catalog, so that a new leader knows it too.
+
+What is known of nodes is in `node_states`, what requests get in `admission` and `transfers`.
+
+A queue is judged when its view, a node or a link has changed, and when a wait is over. A
+judgement first chooses the master, then who stays in sync beside it, then who joins, then an
+order that needs no broken link (R11). If that differs from the view, it is proposed, and
+nothing else for this queue until the epoch has changed or the proposal seems lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import define
+
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.cluster.controller.admission import Admission
+from mirrorq.cluster.controller.events import (
+    CatalogChanged,
+    CatalogReplaced,
+    Event,
+    Heard,
+    LinkDown,
+    ProbeRefused,
+    SupervisorEffects,
+)
+from mirrorq.cluster.controller.failure_detector import Liveness, Status
+from mirrorq.cluster.controller.grace_periods import KeptPlaces
+from mirrorq.cluster.controller.handover import HandOvers
+from mirrorq.cluster.controller.join_throttle import Joins
+from mirrorq.cluster.controller.leases import Leading, LeaseGrantor
+from mirrorq.cluster.controller.node_states import Leave, Outlook, Situation
+from mirrorq.cluster.controller.transfers import Moves
+from mirrorq.config import Config
+from mirrorq.containers.timers import earliest
+from mirrorq.protocol.commands import CatalogCommand, ChangeView, DeleteQueue
+from mirrorq.protocol.control import (
+    CatalogAnswer,
+    CatalogRequest,
+    LeaseAnswer,
+    LeaseRelease,
+    LeaseRequest,
+    Yielded,
+)
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.policy import Definition
+from mirrorq.protocol.views import (
+    Member,
+    View,
+    arrange,
+    in_sync_ids,
+    is_in_sync,
+    joining_ids,
+    make_view,
+    member_ids,
+    next_durability,
+    promotable,
+)
+
+__all__ = ["Supervisor"]
+
+LEAVE_FACTOR = 5
+"""A node that gave its lease up is given no copies for this many failure_ms: longer than a
+close may last. One that is heard longer than that has changed its mind."""
+KEEP_FACTOR = 3
+"""The place of a lost member is kept for this many failure_ms: longer than a process takes to
+start again, short beside the time for which the queue goes on with one copy less."""
+WISH_FACTOR = 2
+"""A wish to move a master that nobody repeats is dropped after this many failure_ms."""
+
+
+@define
+class _Proposal:
+    """One that is under way for a queue."""
+
+    epoch: int
+    """The epoch that it replaces."""
+    sent_ms: int
+    evicts: bool
+    """It, or one sent before it for this epoch, takes the queue from its master."""
+    members: tuple[Member, ...]
+    """Who are to be members; none of a deletion."""
+    round_number: int
+    """When it was judged: see `Supervisor._round_number`."""
+    definition: Definition
+
+
+class Supervisor:
+    """The leader's duties on one node. See the module's text."""
+
+    def __init__(
+        self,
+        own: MemberId,
+        catalog: Catalog,
+        config: Config,
+        now_ms: int,
+        broken: Callable[[], tuple[int, ...]] = tuple,
+    ) -> None:
+        """Begin as one that does not lead.
+
+        Args:
+            broken: the queues whose copies on this node cannot be read.
+        """
+        self._retry_ms = config.failure_ms
+        self._leave_ms = LEAVE_FACTOR * config.failure_ms
+        self._liveness = Liveness(own, config, now_ms)
+        self._grantor = LeaseGrantor(config.lease_ms)
+        self._handovers = HandOvers(WISH_FACTOR * config.failure_ms)
+        self._kept = KeptPlaces(KEEP_FACTOR * config.failure_ms)
+        self._outlook = Outlook(
+            own, catalog, self._liveness, self._grantor, self._kept, now_ms, broken
+        )
+        self._joins = Joins()
+        self._moves = Moves(self._outlook, self._handovers)
+        self._admission = Admission(self._outlook, self._moves)
+        self._term = 0
+        """The term that this node leads; 0: none."""
+        self._proposals: dict[int, _Proposal] = {}
+        self._evicting: dict[int, MemberId] = {}
+        """Queue id -> master that is to be replaced and gets no lease any more."""
+        self._keeping: dict[int, None] = {}
+        """Queues with copies that are to go on their master's word: as last judged."""
+        self._dirty: dict[int, None] = {}
+        self._all_dirty = True
+        self._judge_at_ms: int | None = None
+        self._round_number = 0
+        """Grows when all queues are judged: what is known of nodes, links or times has changed."""
+        self._retry_at_ms: int | None = None
+        """When some proposal seems lost."""
+
+    # --- Questions --------------------------------------------------------------------
+
+    def status(self, member: MemberId) -> Status:
+        """Judge one incarnation; what the catalog knows counts too."""
+        return self._outlook.status(member)
+
+    def unheard(self) -> tuple[str, ...]:
+        """Return the cluster's nodes that this one does not hear: for its signs of life."""
+        return self._liveness.unheard(tuple(node.name for node in self._outlook.catalog.nodes()))
+
+    def admit(
+        self, request: CatalogRequest, leading: Leading | None
+    ) -> CatalogCommand | CatalogAnswer:
+        """Return the command to propose for a request, or the answer that refuses it."""
+        admitted = self._admission.admit(request, leading)
+        self._dirty.update(dict.fromkeys(self._moves.take_wished()))
+        return admitted
+
+    @property
+    def is_asked_for_leases(self) -> bool:
+        """Whether a request waits for an answer of the majority."""
+        return self._grantor.is_asked
+
+    # --- One step ---------------------------------------------------------------------
+
+    def step(self, now_ms: int, event: Event, leading: Leading | None) -> SupervisorEffects:
+        """Take one event in. `leading`: None while this node does not lead the catalog."""
+        self._outlook.now_ms = now_ms
+        self._liveness.advance(now_ms)
+        self._on_leading(now_ms, leading)
+        self._on_event(now_ms, event)
+        if self._outlook.leaving:
+            self._end_leaves(now_ms)
+        probe = self._liveness.probes()
+        is_news = self._liveness.refresh()
+        self._all_dirty |= is_news
+        propose: tuple[CatalogCommand, ...] = ()
+        send: tuple[tuple[str, LeaseAnswer], ...] = ()
+        wants_round = False
+        if leading is not None:
+            if leading.own_term_applied:
+                propose = self._judge(now_ms)
+            send = self._grant(now_ms, leading)
+            wants_round = type(event) is LeaseRequest and self._grantor.is_asked
+        return SupervisorEffects(
+            propose,
+            send,
+            self._handovers.take_out(),
+            wants_round,
+            probe,
+            self._liveness.deaths(),
+            self._wake_at_ms(leading),
+            is_news,
+        )
+
+    def _on_leading(self, now_ms: int, leading: Leading | None) -> None:
+        term = 0 if leading is None else leading.term
+        if term == self._term:
+            return
+        self._term = term
+        self._proposals.clear()
+        self._evicting.clear()
+        self._outlook.leaving.clear()
+        self._handovers.clear()
+        self._kept.clear()
+        self._keeping.clear()
+        self._all_dirty = True
+        self._grantor.elected(now_ms)
+        if term:
+            self._liveness.on_elected()
+
+    def _on_event(self, now_ms: int, event: Event) -> None:
+        match event:
+            case Heard():
+                self._outlook.note_broken(event.member, event.broken)
+                self._liveness.on_heard(event.member, event.unheard)
+            case LinkDown():
+                self._liveness.on_link_down(event.node)
+            case ProbeRefused():
+                self._liveness.on_probe_refused(event.node, event.number)
+            case CatalogChanged():
+                self._dirty.update(dict.fromkeys(event.queues))
+                self._all_dirty |= bool(event.nodes)
+            case CatalogReplaced():
+                self._outlook.catalog = event.catalog
+                self._all_dirty = True
+            case LeaseRequest() if self._term:
+                self._on_lease_request(now_ms, event)
+            case LeaseRelease() if self._term:
+                self._on_lease_release(now_ms, event)
+            case Yielded() if self._term:
+                self._on_yielded(event)
+            case _:
+                pass
+
+    def _on_yielded(self, promise: Yielded) -> None:
+        queue = self._outlook.catalog.queue(promise.queue_id)
+        if queue is not None:
+            self._handovers.on_yielded(promise, queue.view)
+            self._dirty[queue.id] = None
+
+    def _on_lease_request(self, now_ms: int, request: LeaseRequest) -> None:
+        self._grantor.on_request(now_ms, request)
+        leave = self._outlook.leaving.get(request.member)
+        if leave is not None and request.number > leave.number:
+            del self._outlook.leaving[request.member]
+            self._all_dirty = True
+
+    def _on_lease_release(self, now_ms: int, release: LeaseRelease) -> None:
+        if self._grantor.on_release(release):
+            self._all_dirty |= release.member not in self._outlook.leaving
+            self._outlook.leaving[release.member] = Leave(release.number, now_ms + self._leave_ms)
+
+    def _end_leaves(self, now_ms: int) -> None:
+        for member, leave in list(self._outlook.leaving.items()):
+            if now_ms >= leave.ends_ms:
+                del self._outlook.leaving[member]
+                self._all_dirty = True
+
+    def _grant(self, now_ms: int, leading: Leading) -> tuple[tuple[str, LeaseAnswer], ...]:
+        if not self._grantor.is_asked:
+            return ()
+        for member in self._evicting.values():
+            self._grantor.refuse(member)
+        granted = self._grantor.answers(now_ms, leading)
+        return tuple((member.node, answer) for member, answer in granted)
+
+    def _wake_at_ms(self, leading: Leading | None) -> int | None:
+        wake_at_ms = self._liveness.wake_at_ms()
+        if leading is None or not leading.own_term_applied:
+            return wake_at_ms
+        return earliest(wake_at_ms, self._judge_at_ms, self._retry_at_ms, self._joins.wake_at_ms)
+
+    # --- Judgement --------------------------------------------------------------------
+
+    def _judge(self, now_ms: int) -> tuple[CatalogCommand, ...]:
+        """Judge what may have changed; return what to propose."""
+        self._dirty.update(dict.fromkeys(self._joins.take_due(now_ms)))
+        if self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
+            self._retry_at_ms = None
+            self._dirty.update(dict.fromkeys(self._proposals))
+        if not self._all_dirty and not self._dirty and self._judge_at_ms is None:
+            return ()
+        if self._judge_at_ms is not None and now_ms >= self._judge_at_ms:
+            self._all_dirty = True
+        if self._all_dirty:
+            self._judge_at_ms = None
+            self._round_number += 1
+            ids = dict.fromkeys(queue.id for queue in self._outlook.catalog.queues())
+            ids.update(dict.fromkeys(self._proposals))
+        else:
+            ids = dict(self._dirty)
+        self._all_dirty = False
+        self._dirty.clear()
+        if not ids:
+            return ()
+        self._outlook.begin_round()
+        situation = self._outlook.situation()
+        commands = [self._judge_queue(now_ms, queue_id, situation) for queue_id in ids]
+        self._outlook.end_round()
+        return tuple(command for command in commands if command is not None)
+
+    def _judge_queue(
+        self, now_ms: int, queue_id: int, situation: Situation
+    ) -> CatalogCommand | None:
+        queue = self._outlook.catalog.queue(queue_id)
+        under_way = self._proposals.get(queue_id)
+        if queue is None or (under_way is not None and under_way.epoch != queue.view.epoch):
+            self._proposals.pop(queue_id, None)
+            self._evicting.pop(queue_id, None)
+            if queue is not None and under_way is not None and self._is_as_judged(queue, under_way):
+                return None
+            under_way = None
+        if queue is None:
+            self._handovers.forget(queue_id)
+            self._kept.forget(queue_id)
+            self._keeping.pop(queue_id, None)
+            return None
+        if under_way is not None and now_ms < under_way.sent_ms + self._retry_ms:
+            self._retry_at_ms = earliest(self._retry_at_ms, under_way.sent_ms + self._retry_ms)
+            return None
+        command, evicts = self._decide(now_ms, queue, situation)
+        if under_way is not None and under_way.evicts:
+            # A proposal that took the master's place was sent and may still be committed. The
+            # master gets its leases back only after some view of a newer epoch: if all is
+            # well now, the same view, which makes the one sent before fail.
+            evicts = True
+            command = command or ChangeView(queue.id, queue.view.epoch, queue.view.members)
+        if evicts:
+            self._evicting[queue.id] = queue.view.members[0].id
+        else:
+            self._evicting.pop(queue.id, None)
+        if command is not None:
+            members = command.members if isinstance(command, ChangeView) else ()
+            told = self._outlook.catalog.definition_of(queue.name)
+            self._proposals[queue.id] = _Proposal(
+                queue.view.epoch, now_ms, evicts, members, self._round_number, told
+            )
+            self._retry_at_ms = earliest(self._retry_at_ms, now_ms + self._retry_ms)
+        return command
+
+    def _is_as_judged(self, queue: QueueRecord, proposal: _Proposal) -> bool:
+        """Whether a queue has the very view that was proposed, and nothing has changed by which
+        it was judged: it would be judged alike."""
+        return (
+            (queue.view.epoch, queue.view.members) == (proposal.epoch + 1, proposal.members)
+            and proposal.round_number == self._round_number
+            and proposal.definition == self._outlook.catalog.definition_of(queue.name)
+            and queue.view.durability == proposal.definition.durability
+            and not self._handovers.has_wish(queue.id)
+            and queue.id not in self._keeping
+        )
+
+    def _wait(self, at_ms: int) -> None:
+        """Judge everything again at that time."""
+        self._judge_at_ms = at_ms if self._judge_at_ms is None else min(self._judge_at_ms, at_ms)
+
+    def _decide(
+        self, now_ms: int, queue: QueueRecord, situation: Situation
+    ) -> tuple[CatalogCommand | None, bool]:
+        """Return what should change, and whether the master is to go (now or after a wait)."""
+        view = queue.view
+        master = view.members[0].id
+        if queue.owner_life is not None and self._outlook.status(queue.owner_life) is Status.DEAD:
+            # Its only copy was on that node, and so nobody is left to empty an outbox.
+            return DeleteQueue(queue.id, is_drained=True), False
+        if self._outlook.status(master) is Status.UNKNOWN:
+            return None, False
+        self._kept.note(now_ms, queue, situation.running)
+        wanted = self._wanted(now_ms, queue, situation)
+        follower = self._follower(now_ms, queue, wanted)
+        head = master if follower == master.node else self._head(queue, wanted, follower)
+        if head == master:
+            members = self._ring(queue, head, wanted).members
+            if queue.id in self._keeping:
+                self._wait(self._handovers.ask(now_ms, queue.id, view))
+            # A master that gave this epoch up hands out again in the next one only.
+            same = members == view.members and not self._handovers.has_yielded(queue.id, view)
+            told = self._outlook.catalog.definition_of(queue.name).durability
+            same = same and next_durability(view, told) == view.durability
+            return (None if same else ChangeView(queue.id, view.epoch, members)), False
+        if head is not None and not queue.exclusive and self._outlook.is_serving(master):
+            return self._move(now_ms, queue, self._ring(queue, head, wanted)), False
+        runs = [self._outlook.status(one) for one in promotable(view)]
+        cold = Status.ALIVE not in runs
+        how = "cold" if cold else "clean"
+        if head is None:
+            head, how = self._outlook.unclean_head(queue), "unclean"
+            if head is None:
+                return None, False
+        if cold and Status.UNKNOWN in runs:
+            return None, False  # one that may still run would spare what a cold start drops
+        if not self._outlook.may_replace(master):
+            self._wait(self._grantor.free_at_ms(master))
+            return None, True
+        is_restarted = how == "cold" or (how == "unclean" and head not in member_ids(view))
+        if is_restarted and not queue.durable:
+            # No copy that counts is left, and so no outbox that anybody could empty.
+            return DeleteQueue(queue.id, is_drained=True), True
+        ring = self._ring(queue, head, wanted, is_clean=how == "clean")
+        return ChangeView(queue.id, view.epoch, ring.members, how), True
+
+    def _wanted(
+        self, now_ms: int, queue: QueueRecord, situation: Situation
+    ) -> tuple[MemberId, ...]:
+        ends_ms = self._kept.ends_ms(now_ms, queue.id)
+        if ends_ms is not None:
+            self._wait(ends_ms)
+        return self._outlook.wanted(queue, situation)
+
+    def _follower(
+        self, now_ms: int, queue: QueueRecord, wanted: tuple[MemberId, ...]
+    ) -> str | None:
+        """Return which node is to follow a master that lives, by the policy or by a wish.
+
+        The master's own name: it stays for now, though it is not wanted.
+        """
+        master = queue.view.members[0].id
+        in_sync = [one for one in wanted if is_in_sync(queue.view, one)]
+        if master in wanted or not in_sync or not self._outlook.is_serving(master):
+            self._handovers.end_linger(queue.id)
+            return self._handovers.wished(now_ms, queue.id, queue.view)
+        if in_sync[0] == wanted[0]:
+            return wanted[0].node
+        until_ms = self._handovers.lingers_ms(now_ms, queue.id)
+        if now_ms >= until_ms:
+            return in_sync[0].node
+        self._wait(until_ms)
+        return master.node
+
+    def _move(self, now_ms: int, queue: QueueRecord, ring: View) -> CatalogCommand | None:
+        """Replace a master that lives, once it has given this queue up in this epoch."""
+        if self._handovers.has_yielded(queue.id, queue.view):
+            return ChangeView(queue.id, queue.view.epoch, ring.members, "clean")
+        self._wait(self._handovers.ask(now_ms, queue.id, queue.view))
+        return None
+
+    def _head(
+        self, queue: QueueRecord, wanted: tuple[MemberId, ...], wished: str | None
+    ) -> MemberId | None:
+        """Choose the master: R5, the first in order of those in sync whose store is alive.
+
+        Who runs on comes before who was restarted: it still has transient messages, and a
+        restarted master comes back as a mirror. Who is leaving or unwanted comes last. The one
+        wished for is taken before all others if it is no worse.
+        """
+        best: tuple[tuple[bool, bool, bool, bool, int], MemberId] | None = None
+        for place, known in enumerate(promotable(queue.view)):
+            member = self._outlook.candidate(queue, known)
+            if member is None:
+                continue
+            unwanted = (self._outlook.is_leaving(member), member not in wanted, member != known)
+            key = (*unwanted, member.node != wished, place)
+            if best is None or key < best[0]:
+                best = (key, member)
+        return None if best is None else best[1]
+
+    def _ring(
+        self,
+        queue: QueueRecord,
+        head: MemberId,
+        wanted: tuple[MemberId, ...],
+        *,
+        is_clean: bool = True,
+    ) -> View:
+        """Return the members that should stand beside this master, in order.
+
+        Args:
+            is_clean: it goes on with what all in sync have; else there is nobody beside it.
+        """
+        view = queue.view
+        has_word = self._has_word(queue, head)
+        spare = self._spare(view, head, wanted)
+        mirrors = [
+            one
+            for one in in_sync_ids(view)
+            if self._is_mirror(view, head, one) and not (has_word and one in spare)
+        ]
+        joining = [one for one in joining_ids(view) if self._outlook.stays(one) and one != head]
+        joining = [one for one in joining if one in wanted or not self._outlook.is_alive(one)]
+        known = [head, *mirrors, *joining]
+        coming = [one for one in wanted if one not in known and self._liveness.is_steady(one)]
+        if coming and self._joins.may_begin(self._outlook.now_ms, queue.id):
+            joining += coming
+        in_sync, tail = (head, *mirrors), tuple(joining)
+        if self._liveness.knows_breaks:
+            in_sync, tail = arrange(head, mirrors, joining, self._liveness.is_broken)
+        last = () if len(in_sync) > 1 else self._others(view, head)
+        if last and is_clean and not has_word:
+            names = [one.node for one in last]
+            in_sync, tail = (head, *last), tuple(one for one in tail if one.node not in names)
+        if (spare or last) and not has_word:
+            self._keeping[queue.id] = None
+        else:
+            self._keeping.pop(queue.id, None)
+        return make_view(view.epoch + 1, in_sync, tail)
+
+    def _has_word(self, queue: QueueRecord, head: MemberId) -> bool:
+        """Whether this master has spoken in the present epoch, as its master (R13)."""
+        is_master = head == queue.view.members[0].id
+        return is_master and self._handovers.has_yielded(queue.id, queue.view)
+
+    def _is_mirror(self, view: View, head: MemberId, one: MemberId) -> bool:
+        """Whether a member in sync stays so beside this master."""
+        if one == head or not is_in_sync(view, one) or not self._outlook.stays(one):
+            return False
+        # While the master leaves, too, who leaves with it stays.
+        return self._outlook.is_leaving(head) or not self._outlook.is_leaving(one)
+
+    def _spare(
+        self, view: View, head: MemberId, wanted: tuple[MemberId, ...]
+    ) -> tuple[MemberId, ...]:
+        """Return the copies in sync that are wanted no more: when all the wanted ones are.
+
+        One that leaves with the master is no unwanted copy: all may stop at once.
+        """
+        if not all(one == head or self._is_mirror(view, head, one) for one in wanted):
+            return ()
+        return tuple(
+            one
+            for one in in_sync_ids(view)
+            if one not in (head, *wanted)
+            and self._outlook.is_alive(one)
+            and not self._outlook.is_leaving(one)
+        )
+
+    def _others(self, view: View, head: MemberId) -> tuple[MemberId, ...]:
+        """Return whoever else could be promoted after this view, running or not."""
+        return tuple(one for one in promotable(view) if one.node != head.node)

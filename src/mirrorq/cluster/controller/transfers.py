@@ -1,0 +1,133 @@
+"""Requests to move masters: `transfer_master` and `rebalance`, as the catalog's leader takes them.
+
+Both are asked again by their asker until they are done. What they come to is a wish for a queue's
+master (`handover.HandOvers`), which the judgement of that queue (`controller`) carries out: it asks
+the master for its promise and replaces the view. Pure.
+"""
+
+from __future__ import annotations
+
+from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.cluster.controller.failure_detector import Status
+from mirrorq.cluster.controller.handover import HandOvers, Rebalancing
+from mirrorq.cluster.controller.node_states import Outlook, Situation
+from mirrorq.cluster.controller.placement import Seat, levelled
+from mirrorq.protocol.commands import CatalogCommand, Rebalance, TransferMaster
+from mirrorq.protocol.control import CatalogAnswer, CatalogRequest
+from mirrorq.protocol.views import find_store, in_sync_ids, member_ids
+
+__all__ = ["Moves"]
+
+
+class Moves:
+    """What may be asked of masters, and what is wished of them."""
+
+    def __init__(self, outlook: Outlook, handovers: HandOvers) -> None:
+        self._outlook = outlook
+        self._handovers = handovers
+        self._wished: dict[int, None] = {}
+
+    def take_wished(self) -> tuple[int, ...]:
+        """Return, once, the queues of which something new is wished: they are to be judged."""
+        wished = tuple(self._wished)
+        self._wished.clear()
+        return wished
+
+    def admit_transfer(
+        self, request: CatalogRequest, command: TransferMaster
+    ) -> CatalogCommand | CatalogAnswer:
+        """Wish for the new master; the command goes into the log when it leads."""
+        queue = self._outlook.catalog.queue_named(command.queue)
+        sharded = self._outlook.catalog.sharded_named(command.queue)
+        if sharded is not None:
+            text = (
+                f"queue {command.queue!r} has {len(sharded.rings)} shards, each with a master of "
+                f"its own: name one of them, as {sharded.names()[0]!r}, or call rebalance"
+            )
+            return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
+        if queue is None:
+            text = f"no queue is named {command.queue!r}: it was deleted or never made"
+            return CatalogAnswer(request.number, 0, "QueueNotFound", text)
+        master = queue.view.members[0].id
+        if master.node == command.node and self._outlook.is_alive(master):
+            return command
+        wrong = self._transfer_error(queue, command.node, self._outlook.situation())
+        if wrong:
+            return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)
+        self._wish(queue.id, command.node)
+        return CatalogAnswer(request.number, 0, retry=True)
+
+    def admit_rebalance(self, request: CatalogRequest) -> CatalogCommand | CatalogAnswer:
+        """Begin, go on with, or end a rebalance; refuse a second one."""
+        asker = (request.member, request.number)
+        under_way = self._handovers.rebalancing
+        if under_way is not None and under_way.asker != asker:
+            if self._outlook.now_ms < under_way.asked_ms + self._handovers.patience_ms:
+                text = (
+                    f"a rebalance that {under_way.asker[0].node} asked for is running, with "
+                    f"{len(under_way.moves)} masters still to be moved: ask again when it is done"
+                )
+                return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
+            under_way = None
+        situation = self._outlook.situation()
+        if under_way is None:
+            under_way = Rebalancing(asker, self._levelled(situation))
+            self._handovers.rebalancing = under_way
+        under_way.asked_ms = self._outlook.now_ms
+        self._count_moved(under_way, situation)
+        if not under_way.moves:
+            self._handovers.rebalancing = None
+            return Rebalance(under_way.moved)
+        for queue_id, node in under_way.next_moves():
+            self._wish(queue_id, node)
+        return CatalogAnswer(request.number, 0, retry=True)
+
+    def _wish(self, queue_id: int, node: str) -> None:
+        self._handovers.wish(self._outlook.now_ms, queue_id, node)
+        self._wished[queue_id] = None
+
+    def _transfer_error(self, queue: QueueRecord, name: str, situation: Situation) -> str:
+        """Return why a node cannot become the queue's master now, and what to do about it."""
+        refused = f"{name} cannot become master of queue {queue.name!r}: "
+        record = self._outlook.catalog.node(name)
+        if record is None:
+            known = ", ".join(node.name for node in self._outlook.catalog.nodes())
+            return refused + f"no node has that name, the nodes are {known}"
+        known_copy = find_store(queue.view, record.name, record.store)
+        if known_copy is None:
+            copies = ", ".join(one.node for one in member_ids(queue.view))
+            return refused + f"it has no copy, {copies} have: change the policy, or choose one"
+        is_dead = self._outlook.status(record.member) is Status.DEAD
+        if is_dead or self._outlook.is_leaving(record.member):
+            return refused + "it does not run, or is about to stop: start it first"
+        if not known_copy.in_sync or known_copy.id != record.member:
+            return refused + (
+                "it is not in sync: wait until status().synchronised_mirrors names it "
+                "(with ha-sync-mode manual call sync_queue)"
+            )
+        if record.member not in self._outlook.wanted(queue, situation):
+            policy = self._outlook.catalog.policy_of(queue.name)
+            why = "an exclusive queue stays" if policy is None else f"policy {policy.name!r} holds"
+            return refused + f"{why}, by which no copy stays on it: change that first"
+        return ""
+
+    def _levelled(self, situation: Situation) -> dict[int, str]:
+        """Which queues should move where: between members that could lead at once."""
+        seats = []
+        for queue in self._outlook.catalog.queues():
+            master = queue.view.members[0].id
+            wanted = self._outlook.wanted(queue, situation)
+            in_sync = in_sync_ids(queue.view)
+            others = tuple(m.node for m in in_sync if m != master and m in wanted)
+            is_movable = not queue.exclusive and master in situation.running
+            seats.append(Seat(queue.id, master.node, others if is_movable else ()))
+        return levelled(seats, [member.node for member in situation.running])
+
+    def _count_moved(self, under_way: Rebalancing, situation: Situation) -> None:
+        """Take what is done off the list, and what can no longer be done."""
+        for queue_id, node in list(under_way.moves.items()):
+            queue = self._outlook.catalog.queue(queue_id)
+            is_done = queue is not None and queue.view.members[0].id.node == node
+            under_way.moved += is_done
+            if queue is None or is_done or self._transfer_error(queue, node, situation):
+                del under_way.moves[queue_id]

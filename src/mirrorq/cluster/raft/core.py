@@ -1,0 +1,667 @@
+"""The consensus core of one node: `effects = raft.step(now_ms, event)`.
+
+Raft (Ongaro: Consensus, Bridging Theory and Practice, 2014) with pre-vote (9.6), leader
+stickiness and check-quorum (6.2, 6.4.2), snapshots (5) and one-at-a-time changes of the
+voters (4.1). Pure: it blocks never, reads no clock, and raises never on remote input.
+
+Guarantees, when the driver carries effects out in the order of their fields:
+
+1. One leader in a term, and a leader's log holds every entry committed before.
+2. All nodes apply the same entries in the same order; each once in a process's life.
+3. Nothing is sent that rests on a term, vote or entry not yet synced. For that reason the
+   leader counts its own log only up to the last `Persisted`.
+4. A change of voters holds from the moment it is in the log. It is refused while another
+   is not committed, and until the leader has committed an entry of its own term.
+
+The timers run at a `Tick` only, after all that has arrived: a node that is given little time
+would else stand against a leader whose heartbeats, or lose votes that, wait for it. For the same
+reason silence does not count while the node did not run (`Late`), a pre-candidate keeps what it
+was granted when it asks again, and votes of the present term count whenever they come.
+
+It does not find out by itself who is dead, and it gives no lease: `majority_contact_ms`
+and `own_term_applied` are what a lease needs to know.
+
+A store without voters (not founded, not admitted) is passive: it never stands for
+election, but votes, and takes entries and snapshots from a leader.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from mirrorq.cluster.raft.election_timer import ElectionTimer
+from mirrorq.cluster.raft.log import RaftLog
+from mirrorq.cluster.raft.messages import (
+    KIND_COMMAND,
+    KIND_NOTHING,
+    KIND_VOTERS,
+    Compact,
+    Contact,
+    Found,
+    Late,
+    PeerDead,
+    Promise,
+    Propose,
+    ProposeVoters,
+    RaftEffects,
+    RaftEvent,
+    Received,
+    Tick,
+    decode_voters,
+    encode_voters,
+)
+from mirrorq.cluster.raft.replication import Replication
+from mirrorq.config import Config
+from mirrorq.protocol.effects import (
+    Persisted,
+    RaftEntry,
+    RaftImage,
+    RaftSnapshot,
+    RaftState,
+    RaftWrite,
+)
+from mirrorq.protocol.identities import StoreId
+from mirrorq.protocol.raft import (
+    AppendAnswer,
+    AppendRequest,
+    InstallSnapshot,
+    RaftMessage,
+    VoteAnswer,
+    VoteRequest,
+)
+
+__all__ = ["Raft", "Role"]
+
+UNCOMMITTED_COUNT_MAX = 10_000
+"""Proposals taken without a majority's answer; beyond, they are refused."""
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Raft:
+    """One voter, or one that may become a voter."""
+
+    def __init__(self, store: StoreId, image: RaftImage, config: Config, seed: int) -> None:
+        """Continue from what the disk holds.
+
+        Args:
+            store: The identity of this store; it counts, not the node's name.
+            image: The synced state. The caller has loaded the catalog of its snapshot.
+            config: `heartbeat_ms`, `election_ms`, `election_spread_ms` are used.
+            seed: Of the spread of elections; should differ between nodes.
+        """
+        self.store = store
+        self.role = Role.FOLLOWER
+        self.leader: StoreId | None = None
+        self.term = image.state.term
+        self.vote = image.state.vote
+        self.founding = image.state.founding
+        self._log = RaftLog(image)
+        self.commit_index = self._log.snapshot_index
+        self.applied_index = self._log.snapshot_index
+        self._config = config
+        self._now_ms = 0
+        self._written_state = image.state
+        self._write_number = 0
+        # As follower or candidate:
+        self._election = ElectionTimer(config, seed)
+        self._heard_ms = 0
+        self._dead: tuple[StoreId, int, int] | None = None
+        """(store, term, until): a dead leader's last messages may still arrive."""
+        self._pre_votes: dict[StoreId, bool] = {}
+        self._votes: dict[StoreId, bool] = {}
+        """Of the present term."""
+        self._late_ms = 0
+        """For so long this node did not run since it heard its leader, or a majority."""
+        # As leader:
+        self._own_applied = -1
+        """A term of which an entry has been applied here."""
+        self._elected_ms = 0
+        self._changed_ms = 0
+        """When the voters last changed: a new one has not answered any round yet."""
+        self._heartbeat_at_ms = 0
+        # Of the step under way:
+        self._send: list[tuple[StoreId, RaftMessage]] = []
+        self._replication = Replication(store, self._log, config, self._send)
+        self._install: RaftSnapshot | None = None
+        self._accepted: list[tuple[int, int, int]] = []
+        self._rejected: list[int] = []
+
+    # --- What others may ask --------------------------------------------------------------
+
+    @property
+    def voters(self) -> tuple[StoreId, ...]:
+        """Sorted. () on a store that is neither founded nor admitted."""
+        return self._log.voters
+
+    @property
+    def is_founded(self) -> bool:
+        return self._log.snapshot is not None
+
+    @property
+    def committed_voters(self) -> tuple[StoreId, ...]:
+        """The last that this store knows to be committed."""
+        return self._log.voters_at(self.commit_index)
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether this store is a voter by an entry that it knows to be committed. Else it may be
+        one by the word of a leader alone, whose successors have never heard of it."""
+        return self.store in self.committed_voters
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def is_changing_voters(self) -> bool:
+        """Whether the last change of voters is not committed yet."""
+        return self._log.change_index > self.commit_index
+
+    @property
+    def last_index(self) -> int:
+        return self._log.last_index
+
+    @property
+    def snapshot_index(self) -> int:
+        return self._log.snapshot_index
+
+    @property
+    def own_term_applied(self) -> bool:
+        """Whether this leader has handed out an entry of its own term for applying."""
+        if self.role is not Role.LEADER:
+            return False
+        if self._own_applied != self.term and self._log.term_at(self.applied_index) == self.term:
+            self._own_applied = self.term
+        return self._own_applied == self.term
+
+    @property
+    def majority_contact_ms(self) -> int | None:
+        """Send time, on this clock, of the last round that a majority has answered.
+
+        This node counts as answering now. None when this node is not the leader or no
+        majority has answered yet.
+        """
+        if not self.is_leader:
+            return None
+        return self._replication.majority_contact_ms(self.voters, self._now_ms)
+
+    @property
+    def heard_ms(self) -> int:
+        """When this node last heard its leader or, leading, a majority."""
+        if self.role is not Role.LEADER:
+            return self._heard_ms
+        heard_ms = self._replication.majority_heard_ms(self._log.voters, self._now_ms)
+        return max(self._elected_ms, self._changed_ms, heard_ms or 0)
+
+    # --- Stepping -------------------------------------------------------------------------
+
+    def step(self, now_ms: int, event: RaftEvent) -> RaftEffects:
+        """Take one event and return what it wants done."""
+        if now_ms > self._now_ms:
+            self._now_ms = now_ms
+        if self._election.at_ms is None:
+            self._restart_election_timer()
+        getattr(self, _HANDLERS[type(event)])(event)
+        if isinstance(event, Tick | Found):
+            self._run_timers()
+        return self._take_effects()
+
+    def _take_effects(self) -> RaftEffects:
+        persist = self._take_write()
+        applied: tuple[RaftEntry, ...] = ()
+        if self.applied_index < self.commit_index:
+            applied = self._log.entries_from(self.applied_index + 1, self.commit_index)
+        self.applied_index = self.commit_index
+        effects = RaftEffects(
+            persist=persist,
+            write_number=self._write_number if persist is not None else 0,
+            send=tuple(self._send),
+            install=self._install,
+            apply=applied,
+            accepted=tuple(self._accepted),
+            rejected=tuple(self._rejected),
+            wake_at_ms=self._wake_at_ms(),
+        )
+        self._send.clear()
+        self._install = None
+        self._accepted.clear()
+        self._rejected.clear()
+        return effects
+
+    def _take_write(self) -> RaftWrite | None:
+        written = self._written_state
+        is_new_state = (
+            self.term != written.term
+            or self.vote != written.vote
+            or self.founding != written.founding
+        )
+        if not is_new_state and not self._log.has_changes:
+            return None
+        snapshot, truncate_from, append = self._log.take_changes()
+        self._written_state = state = RaftState(self.term, self.vote, self.founding)
+        self._write_number += 1
+        self._log.writing(self._write_number)
+        return RaftWrite(state if is_new_state else None, snapshot, truncate_from, append)
+
+    def _wake_at_ms(self) -> int | None:
+        if self.is_leader:
+            return min(self._heartbeat_at_ms, self._quorum_lost_at_ms)
+        return self._election.at_ms if self._may_stand else None
+
+    def _run_timers(self) -> None:
+        if self.is_leader:
+            if self._now_ms >= self._quorum_lost_at_ms:
+                self._become_follower(self.term, None)
+            elif self._now_ms >= self._heartbeat_at_ms:
+                self._send_heartbeats()
+        elif self._may_stand and self._election.is_due(self._now_ms):
+            self._ask_pre_votes()
+
+    # --- Local events ---------------------------------------------------------------------
+
+    def _on_tick(self, event: Tick) -> None:
+        """The timers run, after all that came before."""
+
+    def _on_late(self, event: Late) -> None:
+        self._late_ms += event.by_ms
+        self._election.postpone(event.by_ms)
+
+    def _on_persisted(self, event: Persisted) -> None:
+        self._log.written(event.number)
+        if self.is_leader:
+            self._advance_commit()
+            # Not when proposed: what one commit took together travels together.
+            self._replication.send_entries(self.commit_index, self._now_ms)
+
+    def _on_propose(self, event: Propose) -> None:
+        if not self.is_leader or self._is_congested:
+            self._rejected.append(event.number)
+            return
+        self._append_own(event.number, KIND_COMMAND, event.data)
+
+    def _on_propose_voters(self, event: ProposeVoters) -> None:
+        new, old = tuple(sorted(event.voters)), self.voters
+        changed = [v for v in new if v not in old] + [v for v in old if v not in new]
+        allowed = self.own_term_applied and not self.is_changing_voters
+        if not allowed or not new or len(changed) != 1:
+            self._rejected.append(event.number)
+            return
+        self._append_own(event.number, KIND_VOTERS, encode_voters(new))
+        self._replication.add(new)
+        self._changed_ms = self._now_ms
+        # A new voter's first refusal tells what it lacks.
+        self._send_heartbeats()
+
+    def _append_own(self, number: int, kind: int, data: bytes) -> None:
+        index = self._log.last_index + 1
+        self._log.append([RaftEntry(index, self.term, kind, data)])
+        self._accepted.append((number, index, self.term))
+
+    def _on_peer_dead(self, event: PeerDead) -> None:
+        if self.role is Role.FOLLOWER and self.leader == event.store:
+            self._dead = (event.store, self.term, self._now_ms + self._config.heartbeat_ms)
+            self._stand_soon()
+
+    def _stand_soon(self) -> None:
+        """The leader is gone for certain: stand in turn, without waiting for silence."""
+        others = [voter for voter in self.voters if voter != self.leader]
+        self.leader = None
+        if self.store in others:
+            turn = others.index(self.store)
+            self._election.wait_for_turn(self._now_ms, turn, len(others))
+
+    def _on_contact(self, event: Contact) -> None:
+        if self.is_leader:
+            self._send_heartbeats()
+
+    def _on_compact(self, event: Compact) -> None:
+        if not self.snapshot_index < event.index <= self.applied_index:
+            return
+        term = self._log.term_at(event.index)
+        assert term is not None, "an applied index above the snapshot is in the log"
+        voters = self._log.voters_at(event.index)
+        self._log.compact(RaftSnapshot(event.index, term, voters, event.data))
+
+    def _on_promise(self, event: Promise) -> None:
+        self.founding = event.founding
+
+    def _on_found(self, event: Found) -> None:
+        if self.is_founded or not event.voters:
+            return
+        # All start from an equal log, so that no leader has to bring the voters to others.
+        self._log.reset(RaftSnapshot(1, 1, tuple(sorted(event.voters)), b""))
+        self.commit_index = self.applied_index = 1
+        if self.term == 0:
+            self.term = 1
+        self._restart_election_timer()
+
+    # --- Elections ------------------------------------------------------------------------
+
+    @property
+    def _quorum(self) -> int:
+        return len(self.voters) // 2 + 1
+
+    @property
+    def _may_stand(self) -> bool:
+        # Who is being removed still stands until that is committed: without it the change
+        # may be on too few of the others for any of them to win (thesis, 4.2.2).
+        return self.store in self.voters or (
+            self.is_changing_voters and self.store in self._log.voters_at(self.commit_index)
+        )
+
+    @property
+    def _hears_leader(self) -> bool:
+        """Whether a leader is at work, so that nobody else should become one."""
+        if self.is_leader:
+            return True
+        silence_ms = self._now_ms - self._heard_ms - self._late_ms
+        return self.leader is not None and silence_ms < self._config.election_ms
+
+    def _restart_election_timer(self) -> None:
+        if self.voters == (self.store,) and self.leader is None:
+            self._election.stand_now(self._now_ms)
+        else:
+            self._election.wait_for_silence(self._now_ms)
+
+    def _ask_pre_votes(self) -> None:
+        if self.role is not Role.PRE_CANDIDATE:
+            self._pre_votes = {self.store: True}
+        self.role = Role.PRE_CANDIDATE
+        self.leader = None
+        self._election.try_again_later(self._now_ms)
+        if self._is_quorum(self._pre_votes):
+            self._stand()
+        else:
+            self._ask_votes(self.term + 1, pre=True)
+
+    def _stand(self) -> None:
+        self.role = Role.CANDIDATE
+        self.term += 1
+        self.vote = self.store
+        self._votes = {self.store: True}
+        if self._is_quorum(self._votes):
+            self._become_leader()
+        else:
+            self._ask_votes(self.term, pre=False)
+
+    def _is_quorum(self, votes: dict[StoreId, bool]) -> bool:
+        return sum(voter in votes for voter in self.voters) >= self._quorum
+
+    def _ask_votes(self, term: int, *, pre: bool) -> None:
+        request = VoteRequest(term, pre, self._log.last_index, self._log.last_term)
+        for voter in self.voters:
+            if voter != self.store:
+                self._send.append((voter, request))
+
+    def _on_vote_request(self, sender: StoreId, request: VoteRequest) -> None:
+        is_fit = self._log.is_covered_by(request.last_index, request.last_term)
+        if request.pre:
+            granted = request.term > self.term and is_fit and not self._hears_leader
+            term = request.term if granted else self.term
+            self._send.append((sender, VoteAnswer(term, True, granted)))
+            if granted:
+                self._give_way(sender)
+            return
+        if request.term > self.term:
+            if self._hears_leader:
+                # Stickiness: a node that was cut off cannot depose a working leader.
+                return
+            self._become_follower(request.term, None)
+        granted = request.term == self.term and is_fit and self.vote in (None, sender)
+        if granted:
+            self.vote = sender
+            self._restart_election_timer()
+        self._send.append((sender, VoteAnswer(self.term, False, granted)))
+
+    def _give_way(self, sender: StoreId) -> None:
+        """Of rivals that ask at once the lowest goes first."""
+        if self.role is Role.PRE_CANDIDATE and sender < self.store:
+            self.role = Role.FOLLOWER
+        if self.role is Role.FOLLOWER:
+            self._election.give_way(self._now_ms)
+
+    def _on_vote_answer(self, sender: StoreId, answer: VoteAnswer) -> None:
+        if answer.pre and answer.granted:
+            if self.role is Role.PRE_CANDIDATE and answer.term == self.term + 1:
+                self._pre_votes[sender] = True
+                if self._is_quorum(self._pre_votes):
+                    self._stand()
+        elif answer.term > self.term:
+            self._become_follower(answer.term, None)
+        elif answer.pre or not answer.granted or answer.term < self.term or not self._votes:
+            return
+        elif self.role in (Role.CANDIDATE, Role.PRE_CANDIDATE):
+            self._votes[sender] = True
+            if self._is_quorum(self._votes):
+                self._become_leader()
+
+    def _become_follower(self, term: int, leader: StoreId | None) -> None:
+        assert term >= self.term
+        if term > self.term:
+            self.term = term
+            self.vote = None
+            self._votes.clear()
+        was_leader = self.is_leader
+        self.role = Role.FOLLOWER
+        self.leader = leader
+        if was_leader:
+            self._replication.begin(term, ())
+            self._restart_election_timer()
+
+    def _become_leader(self) -> None:
+        self.role = Role.LEADER
+        self.leader = self.store
+        self._votes.clear()
+        self._late_ms = 0
+        self._elected_ms = self._now_ms
+        replicas = self.voters
+        if self.is_changing_voters:
+            replicas += self._log.voters_at(self.commit_index)
+        self._replication.begin(self.term, replicas)
+        # Entries of earlier terms are committed only by one of this term above them.
+        nothing = RaftEntry(self._log.last_index + 1, self.term, KIND_NOTHING, b"")
+        self._log.append([nothing])
+        self._send_heartbeats()
+
+    # --- As leader ------------------------------------------------------------------------
+
+    @property
+    def _is_congested(self) -> bool:
+        return self._log.last_index - self.commit_index >= UNCOMMITTED_COUNT_MAX
+
+    @property
+    def _quorum_lost_at_ms(self) -> int:
+        return self.heard_ms + self._late_ms + self._config.election_ms
+
+    def _send_heartbeats(self) -> None:
+        self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
+        self._replication.send_round(self.commit_index, self._now_ms)
+
+    def _on_append_answer(self, sender: StoreId, answer: AppendAnswer) -> None:
+        if answer.term > self.term:
+            self._become_follower(answer.term, None)
+            return
+        if not self.is_leader or answer.term < self.term:
+            return
+        if self._replication.take_answer(sender, answer, self._now_ms):
+            self._advance_commit()
+        if self.heard_ms == self._now_ms:
+            self._late_ms = 0
+        self._replication.send_entries_to(sender, self.commit_index, self._now_ms)
+
+    def _advance_commit(self) -> None:
+        """Commit what a majority holds, when it is of this term (Raft, section 5.4.2)."""
+        index = self._replication.majority_index(self.voters)
+        if index <= self.commit_index or self._log.term_at(index) != self.term:
+            return
+        was_changing = self.is_changing_voters
+        self.commit_index = index
+        # Others apply only what they know to be committed: they should not wait for that.
+        self._replication.send_round(self.commit_index, self._now_ms)
+        if was_changing and not self.is_changing_voters:
+            self._end_change()
+
+    def _end_change(self) -> None:
+        """The change of voters is committed, and who left has been told so once."""
+        self._replication.keep_only(self.voters)
+        if self.store not in self.voters:
+            self._become_follower(self.term, None)
+
+    # --- As follower ----------------------------------------------------------------------
+
+    def _follow(self, sender: StoreId, term: int) -> bool:
+        """Take the sender for the leader of `term`. Returns whether it can be."""
+        if term == self.term and self.leader not in (None, sender):
+            return False
+        if term > self.term or self.role is not Role.FOLLOWER:
+            self._become_follower(term, None)
+        if self._dead is not None:
+            dead, dead_term, until_ms = self._dead
+            if (dead, dead_term) == (sender, term) and self._now_ms < until_ms:
+                # Its last words count, but they do not bring it back.
+                return True
+            self._dead = None
+        self.leader = sender
+        self._heard_ms = self._now_ms
+        self._late_ms = 0
+        self._restart_election_timer()
+        return True
+
+    def _on_append_request(self, sender: StoreId, request: AppendRequest) -> None:
+        if request.term < self.term:
+            self._refuse(sender, request.sent_ms, request.previous_index, None)
+            return
+        if not _is_well_formed(request) or not self._follow(sender, request.term):
+            return
+        previous = request.previous_index
+        last = previous + len(request.entries)
+        if previous > self.snapshot_index:
+            is_match = self._log.term_at(previous) == request.previous_term
+        else:
+            # What the snapshot stands for is committed, so the leader's log agrees with it.
+            is_match = self.is_founded
+        if not is_match:
+            self._refuse(sender, request.sent_ms, previous, request.previous_term)
+            return
+        if not self._take_entries(request.entries):
+            return
+        self._commit_as_follower(min(request.commit_index, last))
+        self._send.append(
+            (sender, AppendAnswer(self.term, True, last, 0, previous, request.sent_ms))
+        )
+
+    def _take_entries(self, entries: tuple[RaftEntry, ...]) -> bool:
+        """Append what is new, cutting what conflicts. Returns False for a false leader."""
+        for place, entry in enumerate(entries):
+            if entry.index <= self.snapshot_index:
+                continue
+            held = self._log.term_at(entry.index)
+            if held == entry.term:
+                continue
+            if entry.index <= self.commit_index:
+                return False
+            if held is not None:
+                self._log.truncate(entry.index)
+            self._log.append(entries[place:])
+            return True
+        return True
+
+    def _refuse(
+        self, sender: StoreId, sent_ms: int, previous: int, previous_term: int | None
+    ) -> None:
+        """The request is of an old term (no `previous_term`), or the logs do not meet."""
+        index, index_term = 0, 0
+        if previous_term is not None:
+            index, index_term = self._log.agreement(previous, previous_term)
+        self._send.append(
+            (sender, AppendAnswer(self.term, False, index, index_term, previous, sent_ms))
+        )
+
+    def _commit_as_follower(self, index: int) -> None:
+        if index <= self.commit_index:
+            return
+        was_changing = self.is_changing_voters
+        self.commit_index = index
+        if was_changing and not self.is_changing_voters and self.leader not in self.voters:
+            # A leader that left has stepped down with this very commit.
+            self._stand_soon()
+
+    def _on_install_snapshot(self, sender: StoreId, message: InstallSnapshot) -> None:
+        snapshot = message.snapshot
+        if message.term < self.term:
+            self._refuse(sender, message.sent_ms, snapshot.index, None)
+            return
+        if not _is_snapshot(snapshot, message.term) or not self._follow(sender, message.term):
+            return
+        if self._log.term_at(snapshot.index) == snapshot.term:
+            # Everything up to there is held: only its being committed is news.
+            self._commit_as_follower(snapshot.index)
+        elif snapshot.index > self.commit_index:
+            self._log.reset(snapshot)
+            self.commit_index = self.applied_index = snapshot.index
+            self._install = snapshot
+        index = min(snapshot.index, self.commit_index)
+        self._send.append(
+            (sender, AppendAnswer(self.term, True, index, 0, snapshot.index, message.sent_ms))
+        )
+
+    def _on_received(self, event: Received) -> None:
+        handler = _MESSAGE_HANDLERS.get(type(event.message))
+        if handler is not None and event.sender != self.store:
+            getattr(self, handler)(event.sender, event.message)
+
+
+KIND_MAX = 2**32 - 1
+"""What the store has room for; the next kind is 3."""
+
+
+def _is_well_formed(request: AppendRequest) -> bool:
+    """Whether an honest leader can have sent this."""
+    if request.previous_index < 1 or request.previous_term > request.term:
+        return False
+    index, term = request.previous_index, request.previous_term
+    for entry in request.entries:
+        index += 1
+        if entry.index != index or not term <= entry.term <= request.term:
+            return False
+        if entry.kind > KIND_MAX:
+            return False
+        if entry.kind == KIND_VOTERS and not decode_voters(entry.data):
+            return False
+        term = entry.term
+    return True
+
+
+def _is_snapshot(snapshot: RaftSnapshot, term: int) -> bool:
+    is_sorted = snapshot.voters == tuple(sorted(snapshot.voters))
+    return snapshot.index >= 1 and snapshot.term <= term and bool(snapshot.voters) and is_sorted
+
+
+# By name, so that a rule can be left out by a test that puts another method in its place.
+_HANDLERS: dict[type, str] = {
+    Tick: "_on_tick",
+    Received: "_on_received",
+    Propose: "_on_propose",
+    ProposeVoters: "_on_propose_voters",
+    Persisted: "_on_persisted",
+    PeerDead: "_on_peer_dead",
+    Contact: "_on_contact",
+    Late: "_on_late",
+    Compact: "_on_compact",
+    Promise: "_on_promise",
+    Found: "_on_found",
+}
+
+_MESSAGE_HANDLERS: dict[type, str] = {
+    VoteRequest: "_on_vote_request",
+    VoteAnswer: "_on_vote_answer",
+    AppendRequest: "_on_append_request",
+    InstallSnapshot: "_on_install_snapshot",
+    AppendAnswer: "_on_append_answer",
+}

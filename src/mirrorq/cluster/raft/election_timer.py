@@ -1,0 +1,60 @@
+"""When a node that hears no leader stands for election."""
+
+from __future__ import annotations
+
+from mirrorq.cluster.raft.spread import Spread
+from mirrorq.config import Config
+
+__all__ = ["ElectionTimer"]
+
+KNOWN_DEATH_MS_MAX = 20
+"""After a known death the voters stand one after the other within this time."""
+RETRY_MS = 40
+"""Wait after a failed election, doubled each time: a few round trips and disk writes."""
+RETRY_DOUBLINGS_MAX = 10
+
+
+class ElectionTimer:
+    """Stand at `at_ms`. Each wait has a part that differs between nodes."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        self.at_ms: int | None = None
+        """None before the first step: no clock has been read."""
+        self._config = config
+        self._spread = Spread(seed)
+        self._attempts = 0
+
+    def is_due(self, now_ms: int) -> bool:
+        return self.at_ms is not None and now_ms >= self.at_ms
+
+    def wait_for_silence(self, now_ms: int) -> None:
+        """A leader or a candidate was just heard of, or nothing ever was."""
+        self._attempts = 0
+        self.at_ms = now_ms + self._config.election_ms + self._spread_ms()
+
+    def wait_for_turn(self, now_ms: int, turn: int, turns: int) -> None:
+        """The leader is gone for certain: the voters stand one after the other."""
+        self._attempts = 0
+        self.at_ms = now_ms + turn * KNOWN_DEATH_MS_MAX // max(1, turns - 1)
+
+    def stand_now(self, now_ms: int) -> None:
+        self.at_ms = now_ms
+
+    def try_again_later(self, now_ms: int) -> None:
+        """This election may fail: quickly again at first, then ever more slowly."""
+        wait_ms = min(self._config.election_ms, RETRY_MS << self._attempts)
+        self._attempts = min(self._attempts + 1, RETRY_DOUBLINGS_MAX)
+        self.at_ms = now_ms + wait_ms + self._spread_ms()
+
+    def postpone(self, by_ms: int) -> None:
+        """For so long this node could not have heard anybody."""
+        if self.at_ms is not None:
+            self.at_ms += by_ms
+
+    def give_way(self, now_ms: int) -> None:
+        """Let a rival try alone for a moment, so that the votes do not split."""
+        alone_until_ms = now_ms + RETRY_MS + self._spread_ms()
+        self.at_ms = max(self.at_ms or 0, alone_until_ms)
+
+    def _spread_ms(self) -> int:
+        return self._spread.below(self._config.election_spread_ms)

@@ -1,0 +1,193 @@
+"""What goes into the consensus core, what comes out, and what its nodes tell each other.
+
+Pure data. The classes of `RAFT_MESSAGES` travel between nodes; the events and
+`RaftEffects` stay inside one process.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from mirrorq.protocol.effects import Persisted, RaftEntry, RaftSnapshot, RaftWrite
+from mirrorq.protocol.identities import StoreId
+from mirrorq.protocol.raft import RaftMessage
+
+__all__ = [
+    "KIND_COMMAND",
+    "KIND_NOTHING",
+    "KIND_VOTERS",
+    "Compact",
+    "Contact",
+    "Found",
+    "Late",
+    "PeerDead",
+    "Promise",
+    "Propose",
+    "ProposeVoters",
+    "RaftEffects",
+    "RaftEvent",
+    "Received",
+    "Tick",
+    "decode_voters",
+    "encode_voters",
+]
+
+KIND_NOTHING = 0
+KIND_COMMAND = 1
+KIND_VOTERS = 2
+
+# --- Between nodes ------------------------------------------------------------------------
+
+
+
+
+
+
+
+
+
+
+
+
+
+# --- Events -------------------------------------------------------------------------------
+
+
+class Tick(Struct, frozen=True, gc=False):
+    """Time has passed: `wake_at_ms` has come. Harmless at any time."""
+
+
+class Late(Struct, frozen=True, gc=False):
+    """This node was stepped so much later than it had wanted: it was given no time. For so long
+    nobody's silence counts, as what was sent to it may still wait beside this event."""
+
+    by_ms: int
+
+
+class Received(Struct, frozen=True, gc=False):
+    sender: StoreId
+    message: RaftMessage
+
+
+class Propose(Struct, frozen=True, gc=False):
+    """Append a catalog command. `number` comes back in `accepted` or `rejected`."""
+
+    number: int
+    data: bytes
+
+
+class ProposeVoters(Struct, frozen=True, gc=False):
+    """Change the voters by exactly one. `number` comes back in `accepted` or `rejected`."""
+
+    number: int
+    voters: tuple[StoreId, ...]
+
+
+class PeerDead(Struct, frozen=True, gc=False):
+    """The process on this store is known to have ended; silence alone is no such proof."""
+
+    store: StoreId
+
+
+class Contact(Struct, frozen=True, gc=False):
+    """Ask the majority for a sign of life now, for instance because a lease is wanted."""
+
+
+class Compact(Struct, frozen=True, gc=False):
+    """`data` is the catalog as it is after applying `index`; the log up to there may go."""
+
+    index: int
+    data: bytes
+
+
+class Promise(Struct, frozen=True, gc=False):
+    """Keep the promise to a founding on disk (it shares the hard state's value)."""
+
+    founding: bytes
+
+
+class Found(Struct, frozen=True, gc=False):
+    """The cluster is founded with these voters. Without effect on a founded store."""
+
+    voters: tuple[StoreId, ...]
+
+
+RaftEvent = (
+    Tick
+    | Received
+    | Propose
+    | ProposeVoters
+    | Persisted
+    | PeerDead
+    | Contact
+    | Late
+    | Compact
+    | Promise
+    | Found
+)
+
+# --- Effects ------------------------------------------------------------------------------
+
+
+class RaftEffects(Struct):
+    """What one step wants done, in the order of the fields.
+
+    The writes of several steps may share one commit (`merge_writes`); then `send`,
+    `install` and `apply` of each wait for that commit, and afterwards `Persisted` is
+    stepped with the greatest `write_number` in it.
+    """
+
+    persist: RaftWrite | None = None
+    """To be synced before anything below is done."""
+    write_number: int = 0
+    """Names `persist`; 0 when there is none."""
+    send: tuple[tuple[StoreId, RaftMessage], ...] = ()
+    """Never before `persist`, and never before the sends of earlier steps."""
+    install: RaftSnapshot | None = None
+    """The catalog becomes this; empty data is the catalog of a newly founded cluster."""
+    apply: tuple[RaftEntry, ...] = ()
+    """Committed entries of every kind, in order, each once in the life of a process."""
+    accepted: tuple[tuple[int, int, int], ...] = ()
+    """(number, index, term) of proposals appended. It is done when `apply` shows that index
+    with that term, and lost when it shows that index with another."""
+    rejected: tuple[int, ...] = ()
+    """Proposals not appended: not the leader, or not now."""
+    wake_at_ms: int | None = None
+    """Step `Tick` then, unless another step comes first. None: nothing to wait for."""
+
+
+# --- Voters as bytes ----------------------------------------------------------------------
+
+_VOTER = struct.Struct("<QH")
+"""Store id and length in bytes of the UTF-8 name that follows."""
+
+
+def encode_voters(voters: Iterable[StoreId]) -> bytes:
+    """Return the voters, sorted, as bytes: equal sets give equal bytes."""
+    parts = []
+    for voter in sorted(voters):
+        name = voter.node.encode()
+        parts.append(_VOTER.pack(voter.store, len(name)) + name)
+    return b"".join(parts)
+
+
+def decode_voters(data: bytes) -> tuple[StoreId, ...] | None:
+    """Return what `encode_voters` was given, or None when the bytes are no such thing."""
+    voters = []
+    offset = 0
+    while offset < len(data):
+        if offset + _VOTER.size > len(data):
+            return None
+        store, size = _VOTER.unpack_from(data, offset)
+        name = data[offset + _VOTER.size : offset + _VOTER.size + size]
+        offset += _VOTER.size + size
+        try:
+            voters.append(StoreId(name.decode(), store))
+        except UnicodeDecodeError:
+            return None
+    if offset != len(data) or encode_voters(voters) != data or len(set(voters)) < len(voters):
+        return None
+    return tuple(voters)

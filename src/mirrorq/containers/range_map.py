@@ -1,0 +1,181 @@
+"""Disjoint ranges of integers, each with a number of its own, in three compact arrays.
+
+Twenty-four bytes a range. What is removed is only marked, and cleared away when half of all is: a
+range that ends anywhere costs a search, not a move of all behind it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from mirrorq.containers.ranges import Range
+
+Span = tuple[int, int, int]
+"""(first, last, number), first and last inclusive."""
+
+CLEAR_COUNT = 64
+"""Marked ranges are cleared away when there are more than this and more than others."""
+
+
+class Spans:
+    """Sorted ranges with numbers. An integer that was removed is never added again."""
+
+    def __init__(self) -> None:
+        self._firsts = array("Q")
+        self._lasts = array("Q")
+        """Less than the first: the range was removed."""
+        self._numbers = array("q")
+        self._removed = 0
+        self.count = 0
+        """How many integers are in the ranges."""
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __iter__(self) -> Iterator[Span]:
+        for first, last, number in zip(self._firsts, self._lasts, self._numbers, strict=True):
+            if first <= last:
+                yield first, last, number
+
+    def add(self, first: int, last: int, number: int) -> None:
+        """Put a range in that touches none that is there."""
+        at = len(self._firsts)
+        if at and first <= self._firsts[-1]:
+            at = bisect_right(self._firsts, first)
+        self._insert(at, first, last, number)
+        self.count += last - first + 1
+
+    def _insert(self, at: int, first: int, last: int, number: int) -> None:
+        self._firsts.insert(at, first)
+        self._lasts.insert(at, last)
+        self._numbers.insert(at, number)
+
+    def within(self, first: int, last: int) -> list[Span]:
+        """The parts of first to last that are in ranges, each with its number, in order."""
+        found = []
+        for at in range(max(bisect_right(self._firsts, first) - 1, 0), len(self._firsts)):
+            if self._firsts[at] > last:
+                break
+            low, high = max(self._firsts[at], first), min(self._lasts[at], last)
+            if low <= high:
+                found.append((low, high, self._numbers[at]))
+        return found
+
+    def run(self, first: int, last: int) -> Span | None:
+        """The first part of first to last that is in a range, None when none is."""
+        for at in range(max(bisect_right(self._firsts, first) - 1, 0), len(self._firsts)):
+            if self._firsts[at] > last:
+                break
+            low, high = max(self._firsts[at], first), min(self._lasts[at], last)
+            if low <= high:
+                return low, high, self._numbers[at]
+        return None
+
+    def remove(self, first: int, last: int) -> None:
+        """Take first to last out."""
+        at = max(bisect_right(self._firsts, first) - 1, 0)
+        while at < len(self._firsts) and self._firsts[at] <= last:
+            at += self._cut(at, first, last)
+        if self._removed > CLEAR_COUNT and self._removed * 2 > len(self._firsts):
+            self._clear()
+
+    def _cut(self, at: int, first: int, last: int) -> int:
+        """Take first to last out of one range; return how many ranges are in its place."""
+        low, high = self._firsts[at], self._lasts[at]
+        if high < first or high < low:
+            return 1
+        self.count -= min(high, last) - max(low, first) + 1
+        if low < first:
+            self._lasts[at] = first - 1
+            if last < high:
+                self._insert(at + 1, last + 1, high, self._numbers[at])
+                return 2
+        elif last < high:
+            self._firsts[at] = last + 1
+        else:
+            self._lasts[at] = low - 1
+            self._removed += 1
+        return 1
+
+    def _clear(self) -> None:
+        kept = list(self)
+        self._firsts = array("Q", [span[0] for span in kept])
+        self._lasts = array("Q", [span[1] for span in kept])
+        self._numbers = array("q", [span[2] for span in kept])
+        self._removed = 0
+
+    def to_bytes(self) -> bytes:
+        """All firsts, all lasts, all numbers, as `RangeSet.to_bytes` does."""
+        self._clear()
+        return self._firsts.tobytes() + self._lasts.tobytes() + self._numbers.tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Spans:
+        """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
+        if len(data) % 24:
+            raise ValueError(f"spans of {len(data)} bytes: not a multiple of 24")
+        third = len(data) // 3
+        made = cls()
+        made._firsts.frombytes(data[:third])
+        made._lasts.frombytes(data[third : 2 * third])
+        made._numbers.frombytes(data[2 * third :])
+        before = 0
+        for first, last in zip(made._firsts, made._lasts, strict=True):
+            if not before < first <= last:
+                raise ValueError(f"spans out of order at {first}")
+            before = last
+            made.count += last - first + 1
+        return made
+
+
+class Places:
+    """Where messages stand that entered their lane later than they came.
+
+    A message's place is its sequence, unless it was delayed: then it takes the next number of the
+    queue when it enters its lane, and stands there. Its sequence stays its name.
+    """
+
+    def __init__(self) -> None:
+        self.by_sequence = Spans()
+        """Each with its shift: place = sequence + shift."""
+        self.by_place = Spans()
+        """The same, found by place."""
+
+    def __bool__(self) -> bool:
+        return bool(self.by_sequence)
+
+    def enter(self, first: int, last: int, place: int) -> None:
+        """Sequences first to last stand at `place` and after it."""
+        shift = place - first
+        self.by_sequence.add(first, last, shift)
+        self.by_place.add(place, last + shift, shift)
+
+    def end(self, first: int, last: int) -> None:
+        """These sequences are no more."""
+        for low, high, shift in self.by_sequence.within(first, last):
+            self.by_place.remove(low + shift, high + shift)
+        self.by_sequence.remove(first, last)
+
+    def at(self, first: int, last: int) -> Range:
+        """(end of the run of places that share a shift with `first`, that shift)."""
+        found = self.by_place.run(first, last)
+        if found is None:
+            return last, 0
+        low, high, shift = found
+        return (high, shift) if low == first else (low - 1, 0)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, next_place: int) -> Places:
+        """Read `by_sequence.to_bytes()`. Raises ValueError when it is no such thing."""
+        made = cls()
+        spans = Spans.from_bytes(data)
+        free = 1
+        for first, last, shift in sorted(spans, key=lambda span: span[0] + span[2]):
+            if shift <= 0 or not free <= first + shift <= last + shift < next_place:
+                raise ValueError(f"{first} to {last} cannot stand {shift} later")
+            free = last + shift + 1
+            made.by_place.add(first + shift, last + shift, shift)
+        made.by_sequence = spans
+        return made

@@ -1,0 +1,146 @@
+"""What this node has asked of the catalog's leader and has no answer to. Pure.
+
+An ask goes to whoever leads, and again when nothing came of it; its number tells the catalog a
+repeat from a second wish. What was done is seen when the command is applied here, a refusal
+comes as an answer.
+
+What users ask ends when they wait no longer. What the node itself wants, of which nobody hears
+the outcome, is asked once, however often it comes to want it while there is no leader to ask; a
+change of a view takes the place of one that was to be asked for the same queue before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from attrs import define
+
+from mirrorq.containers.timers import FOREVER_MS, Deadlines
+from mirrorq.engine.events import Answer
+from mirrorq.protocol.commands import CatalogCommand, ChangeView, DropCopy
+
+__all__ = ["ASK_AGAIN_MS", "NOBODY", "Asks", "PendingAsk"]
+
+ASK_AGAIN_MS = 500
+"""A catalog request that nothing came of is sent again after this."""
+RETRY_MS = 20
+"""The same when the leader said that it cannot do it yet."""
+NOBODY = 0
+"""Token of an ask whose answer nobody waits for."""
+
+
+@define
+class PendingAsk:
+    number: int
+    token: int
+    command: CatalogCommand
+    sent_ms: int = 0
+
+
+class Asks:
+    """Open asks by number; numbers grow."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, PendingAsk] = {}
+        self._again = Deadlines()
+        """When to send each of them."""
+        self._wishes: dict[Hashable, int] = {}
+        """What those of the node's own are about -> number."""
+        self.newest = 0
+        """Number of the last one that was added."""
+        self._endings: list[tuple[int, int, PendingAsk, Answer]] = []
+        """(queue, until, ask, answer) of deletions that wait for an outbox."""
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, token: int, command: CatalogCommand) -> None:
+        """What a user of the node wants, who is told what came of it."""
+        self.newest += 1
+        self._open[self.newest] = PendingAsk(self.newest, token, command)
+        self._again.set(self.newest, 0)
+
+    def wish(self, command: CatalogCommand) -> None:
+        """What the node itself wants, unless it is asked for already; in place of what it wanted
+        before and is of no use beside it."""
+        about = _about(command)
+        number = self._wishes.get(about)
+        if number is not None and self._open[number].command == command:
+            return
+        if number is not None:
+            self.take(number)
+        self.add(NOBODY, command)
+        self._wishes[about] = self.newest
+
+    def take(self, number: int) -> PendingAsk | None:
+        """End an ask: it has its outcome, or nobody wants one."""
+        ask = self._open.pop(number, None)
+        if ask is not None:
+            self._again.set(number, None)
+            if ask.token == NOBODY:
+                self._wishes.pop(_about(ask.command), None)
+        return ask
+
+    def take_all(self, token: int) -> list[PendingAsk]:
+        """End the asks that somebody waits for no longer."""
+        numbers = [number for number, ask in self._open.items() if ask.token == token]
+        return [ask for ask in map(self.take, numbers) if ask is not None]
+
+    def is_open(self, kind: type[CatalogCommand]) -> bool:
+        return any(isinstance(ask.command, kind) for ask in self._open.values())
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest open ask: nothing below it is repeated any more."""
+        return next(iter(self._open))
+
+    def due(self, now_ms: int) -> list[PendingAsk]:
+        """Those to be sent now, which counts as done."""
+        found = [self._open[number] for number in self._again.take_due(now_ms)]
+        for ask in found:
+            ask.sent_ms = now_ms
+            self._again.set(ask.number, now_ms + ASK_AGAIN_MS)
+        return found
+
+    def retry(self, number: int) -> None:
+        """The leader cannot do it yet."""
+        waiting = self._open.get(number)
+        if waiting is not None:
+            self._again.set(number, waiting.sent_ms + RETRY_MS)
+
+    # --- Deletions whose queue still has an outbox ----------------------------------------
+
+    def await_end(self, queue_id: int, until_ms: int, ask: PendingAsk, answer: Answer) -> None:
+        """Keep the answer to a deletion until the queue is gone, or for so long."""
+        self._endings.append((queue_id, until_ms, ask, answer))
+
+    def ended(self, now_ms: int, is_gone: Callable[[int], bool]) -> list[tuple[PendingAsk, Answer]]:
+        """Deletions that have ended, or that take long: their outbox is not empty."""
+        found = [e for e in self._endings if now_ms >= e[1] or is_gone(e[0])]
+        if found:
+            self._endings = [ending for ending in self._endings if ending not in found]
+        return [(ask, answer) for _, _, ask, answer in found]
+
+    @property
+    def has_endings(self) -> bool:
+        """Whether some deletion waits for its queue to be gone."""
+        return bool(self._endings)
+
+    def wake_at_ms(self, has_leader: bool) -> int | None:
+        if not self._open and not self._endings:
+            return None
+        times = [until_ms for _, until_ms, _, _ in self._endings]
+        if has_leader and self._again.next_ms != FOREVER_MS:
+            times.append(self._again.next_ms)
+        return min(times, default=None)
+
+
+def _about(command: CatalogCommand) -> Hashable:
+    """What a wish is about. One that names an epoch is about its queue: it is of no use beside a
+    later one. Others stand for themselves."""
+    if isinstance(command, ChangeView | DropCopy):
+        return type(command), command.queue_id
+    return command

@@ -1,0 +1,542 @@
+"""The queues of a node: its copies of them, and the handles that use them there. Pure.
+
+A copy is a `Replica`, made when a view names this node, and dropped when the queue is deleted or
+the catalog agrees. What comes for a copy waits until the end of the engine's step, so that all of
+it is one step of the replica and one write.
+
+Requests go to the master, wherever it is; replies come back to the handle or the courier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from attrs import evolve
+
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.config import Config
+from mirrorq.containers.timers import Deadlines
+from mirrorq.engine.catalog_requests import Asks
+from mirrorq.engine.commit_batches import Round, Rounds
+from mirrorq.engine.events import EngineEffects, MasterChange, MasterLinkLost
+from mirrorq.engine.local_sessions import NO_MORE, LocalSessions, News
+from mirrorq.engine.orphaned_copies import Leftovers
+from mirrorq.engine.reports import QueueReports
+from mirrorq.engine.sync_reports import SyncReports
+from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.commands import DeleteQueue, DropCopy
+from mirrorq.protocol.control import Yielded
+from mirrorq.protocol.effects import Notice, Persisted, QueueImage, QueueWrite, ReplicaEffects
+from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.sessions import SessionReply, SessionRequest
+from mirrorq.protocol.views import find_store, view_text
+from mirrorq.replication.disk_budget import Room
+from mirrorq.replication.events import (
+    DAMAGE,
+    CourierReplied,
+    Declared,
+    Defined,
+    Fetching,
+    LinkLost,
+    NeighboursChanged,
+    ReplicaEvent,
+    Requested,
+    SessionGone,
+    TargetLinkLost,
+    Tick,
+    ViewInstalled,
+    YieldAsked,
+)
+from mirrorq.replication.master.core import Master
+from mirrorq.replication.master.courier import courier_number, is_courier, source_of
+from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.replica import Replica
+
+__all__ = ["LEFTOVER_FACTOR", "Hosting"]
+
+EARLY_COUNT_MAX = 1000
+"""Requests of a reign that is not known here yet; a handle whose request is dropped finds out
+after failure_ms and asks again."""
+LEFTOVER_FACTOR = 5
+"""A copy that no view names any more stays for so many failure_ms: who was out for a moment, by a
+policy or a break, is sent a delta."""
+NEVER_MS = -(1 << 62)
+"""Before every time."""
+TICK = Tick()
+
+
+class _Targets:
+    """What queues are told of each other; see `courier.Targets`."""
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+        self._counter = 0
+
+    def find(self, name: str) -> int:
+        catalog = self._hosting.catalog
+        sharded = catalog.sharded_named(name)
+        if sharded is not None:
+            # Who ends up there has no key that is known here: one shard after the other.
+            self._counter += 1
+            rings = [ring for ring in sharded.rings if catalog.queue(ring) is not None]
+            running = [ring for ring in rings if (self.serving(ring) or (0, False))[1]] or rings
+            return 0 if sharded.is_ending else running[self._counter % len(running)]
+        record = catalog.queue_named(name)
+        return 0 if record is None or record.is_ending else record.id
+
+    def serving(self, queue_id: int) -> tuple[int, bool] | None:
+        catalog = self._hosting.catalog
+        record = catalog.queue(queue_id)
+        if record is None:
+            return None if catalog.is_deleted(queue_id) else (0, False)
+        return record.view.reign, self._hosting.is_alive(record.view.members[0].id)
+
+    def session_number(self, queue_id: int) -> int:
+        self._counter += 1
+        return courier_number(queue_id, self._counter)
+
+
+class Hosting:
+    """All queues of which this node has a copy or a handle."""
+
+    def __init__(
+        self,
+        me: MemberId,
+        config: Config,
+        codec: OpCodec,
+        images: Iterable[QueueImage],
+        catalog: Catalog,
+        asks: Asks,
+        is_alive: Callable[[MemberId], bool],
+    ) -> None:
+        """Continue from the copies on disk.
+
+        Args:
+            catalog: to be replaced when a snapshot has come.
+            asks: takes what is wanted of the catalog.
+            is_alive: whether this life of a node runs, as far as is known here.
+        """
+        self.me = me
+        self.catalog = catalog
+        self.is_alive = is_alive
+        self.replicas: dict[int, Replica] = {}
+        self.images = {image.queue_id: image for image in images}
+        """Copies on disk that no view has named since the start."""
+        self.lease = Lease()
+        self.room = Room(most=config.store_bytes_max // 4 * 3, node=me.node)
+        """Set by the driver before each step."""
+        self.rounds = Rounds()
+        self.sessions = LocalSessions()
+        self.reports = QueueReports()
+        self.sync_reports = SyncReports(me)
+        self.promises: list[Yielded] = []
+        """To be sent to the catalog's leader."""
+        self.has_asked = False
+        """Copies have asked something of the catalog in this step."""
+        self.news = News()
+        """What handles may have to be told: who serves their queue."""
+        self._config = config
+        self._codec = codec
+        self._asks = asks
+        self._leftovers = Leftovers(LEFTOVER_FACTOR * config.failure_ms)
+        self._targets = _Targets(self)
+        self._early: list[SessionRequest] = []
+        """Of a reign that this node is still to learn of."""
+        self._inbox: dict[int, list[ReplicaEvent]] = {}
+        self._due = Deadlines()
+        self.stepped: Iterable[int] = ()
+        """The queues whose copies were stepped in the last step of the engine."""
+        self.handing_until_ms = NEVER_MS
+        """Until then some queue here wants the lease, if none of them does anything."""
+        self._broken = {i: None for i, image in self.images.items() if image.broken}
+        self._holding: dict[int, None] = {}
+        """Queues that hold messages back from the store (`durability: replicated`)."""
+        self._joining: dict[int, None] = {}
+        """Queues whose copy here is a member that is not in sync."""
+        self._neighbours: dict[int, None] = {}
+        """Queues whose master here knows other queues: it sends to them, or they to it."""
+        self.mending: dict[int, None] = {}
+        """Queues whose copy here is in sync, and has bodies that are damaged."""
+        self.damage_count = 0
+        """Damaged frames that were found since the start."""
+        self._is_handing_stale = False
+        """A master here is no more: `handing_until_ms` may be its wish."""
+        self._yielding: dict[int, None] = {}
+        """Queues that a master here has given up in their epoch."""
+        self._told_epochs: dict[int, int] = {}
+        """Views of copies here of which listeners have been told."""
+        self._out = EngineEffects()
+
+    # --- The step -------------------------------------------------------------------------
+
+    def begin(self, out: EngineEffects) -> None:
+        """A step of the engine begins, and what it comes to goes there."""
+        self._out = out
+        self.stepped = ()
+
+    @property
+    def broken(self) -> tuple[int, ...]:
+        """Queues whose copies on this disk cannot be read, and are to be taken from others."""
+        if not self._broken:
+            return ()
+        for queue_id in list(self._broken):
+            copy = self.replicas.get(queue_id) or self.images.get(queue_id)
+            if copy is None or not copy.broken:
+                del self._broken[queue_id]
+        return tuple(self._broken)
+
+    def count_held_back(self) -> None:
+        """What is held back from the store will need room there, too."""
+        for queue_id in self._holding:
+            self.room.hold(self.replicas[queue_id].ring.append_cost)
+
+    def post(self, queue_id: int, event: ReplicaEvent) -> None:
+        """Something came for a queue; dropped when there is no copy here."""
+        if queue_id in self.replicas:
+            self._inbox.setdefault(queue_id, []).append(event)
+
+    def post_all(self, event: ReplicaEvent) -> None:
+        for queue_id in self.replicas:
+            self._inbox.setdefault(queue_id, []).append(event)
+
+    def post_masters(self, event: ReplicaEvent) -> None:
+        """What only masters are concerned with: of a thousand queues a third are led here. (What
+        has come before in this step may make a master of another copy.)"""
+        for queue_id, replica in self.replicas.items():
+            if replica.master is not None or queue_id in self._inbox:
+                self._inbox.setdefault(queue_id, []).append(event)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether something came for a copy, or its time has come."""
+        return bool(self._inbox) or self._is_handing_stale or self._due.next_ms <= now_ms
+
+    def run(self, now_ms: int, steady_us: int) -> None:
+        """Step the copies that something came for."""
+        for queue_id in self._due.take_due(now_ms):
+            self._inbox.setdefault(queue_id, []).append(TICK)
+        inbox, self._inbox = self._inbox, {}
+        self.stepped = inbox
+        for queue_id, events in inbox.items():
+            replica = self.replicas.get(queue_id)
+            if replica is not None:
+                was_master = replica.master
+                effects = replica.step(now_ms, steady_us, *events)
+                self._note_handing(replica, was_master)
+                for event in events:
+                    if type(event) is YieldAsked:
+                        self._promise(replica)
+                        break
+                self._carry_out(replica, effects)
+        if self._is_handing_stale:
+            self._count_handing()
+
+    def wake_at_ms(self, now_ms: int) -> int:
+        return now_ms if self._inbox else self._due.next_ms
+
+    def _note_handing(self, replica: Replica, was_master: Master | None) -> None:
+        master = replica.master
+        if was_master is not None and master is not was_master:
+            self._is_handing_stale = True
+        if master is not None:
+            wanted_ms = master.lease_wanted_until_ms
+            self.handing_until_ms = max(self.handing_until_ms, wanted_ms)
+
+    def _count_handing(self) -> None:
+        """Masters are no more: until when do the others want the lease?"""
+        self._is_handing_stale = False
+        masters = (replica.master for replica in self.replicas.values())
+        wanted = (one.lease_wanted_until_ms for one in masters if one is not None)
+        self.handing_until_ms = max(wanted, default=NEVER_MS)
+
+    def promise_again(self) -> None:
+        """Tell the leader, until the view changes, that nothing more is handed out in it."""
+        for queue_id in self._yielding:
+            self._promise(self.replicas[queue_id])
+
+    def _promise(self, replica: Replica) -> None:
+        epoch = replica.yielded_epoch
+        if epoch is not None:
+            self.promises.append(Yielded(replica.queue_id, epoch, self.me))
+
+    def _carry_out(self, replica: Replica, effects: ReplicaEffects) -> None:
+        out, queue_id = self._out, replica.queue_id
+        for member, message in effects.send:
+            out.send_first.append((member.node, message))
+        if effects.write is not None:
+            out.writes.append(effects.write)
+            self.rounds.note_write(queue_id, effects.write_number)
+        for donor, fetch in effects.reads:
+            out.reads.append((donor.node, fetch))
+        for reply in effects.replies:
+            self.take_reply(reply)
+        for request in effects.requests:
+            self.route(request)
+        if effects.loads or effects.notices:
+            self._carry_out_loads(queue_id, effects)
+        if effects.propose is not None or effects.commands:
+            wishes = () if effects.propose is None else (effects.propose,)
+            for command in (*wishes, *effects.commands):
+                self._asks.wish(command)
+            self.has_asked = True
+        ring = replica.ring
+        _keep(self._holding, queue_id, bool(ring.append_cost))
+        _keep(self._joining, queue_id, ring.is_member and not ring.in_sync)
+        _keep(self.mending, queue_id, ring.in_sync and bool(replica.transfer.missing))
+        _keep(self._yielding, queue_id, replica.yielded_epoch is not None)
+        master = replica.master
+        _keep(self._neighbours, queue_id, master is not None and master.has_neighbours)
+        self.reports.note_step(queue_id)
+        self._due.set(queue_id, effects.wake_at_ms)
+
+    def _carry_out_loads(self, queue_id: int, effects: ReplicaEffects) -> None:
+        """What names queues: batches for others, and what listeners are told."""
+        out = self._out
+        record = self.catalog.queue(queue_id)
+        for load in effects.loads:
+            target = self.catalog.queue(load.target)
+            names = (known.name if known is not None else "" for known in (record, target))
+            out.loads.append(evolve(load, queue=next(names), target_name=next(names)))
+        for kind, text in effects.notices:
+            self.damage_count += kind == DAMAGE
+            name = record.name if record is not None else queue_id
+            out.notices.append(Notice(kind, f"queue {name!r}: {text}", queue_id))
+
+    def take_reports(self, now_ms: int) -> list[object]:
+        """What all nodes are to be told of the copies here, for their status."""
+        joining = [self.replicas[queue_id] for queue_id in self._joining]
+        return [*self.sync_reports.due(now_ms, joining), *self.reports.due(self.replicas)]
+
+    def on_committed(self, committed: Round) -> None:
+        for queue_id, write_number in committed.writes:
+            self.post(queue_id, Persisted(write_number))
+
+    def on_link(self, node: str) -> None:
+        """A connection ended or came anew: what was on the way may be gone."""
+        self.post_all(LinkLost(node))
+        for queue_id in self.sessions.queues():
+            if self._is_mastered_by(queue_id, node):
+                self._out.changes.append(MasterLinkLost(queue_id))
+        for queue_id in self._neighbours:
+            master = self.replicas[queue_id].master
+            for target in () if master is None else master.departures.couriers.targets:
+                if self._is_mastered_by(target, node):
+                    self.post(queue_id, TargetLinkLost(target))
+
+    def _is_mastered_by(self, queue_id: int, node: str) -> bool:
+        record = self.catalog.queue(queue_id)
+        return record is not None and record.view.members[0].id.node == node
+
+    # --- What the catalog says ------------------------------------------------------------
+
+    def on_catalog_replaced(self, catalog: Catalog) -> None:
+        """A snapshot has come."""
+        self.catalog = catalog
+        self.news.of_all = True
+        known = {record.id for record in catalog.queues()}
+        for queue_id in [*self.replicas, *self.images]:
+            if queue_id not in known:
+                self._drop(queue_id)
+        for record in catalog.queues():
+            self.on_queue_changed(record.id)
+
+    def on_queue_changed(self, queue_id: int) -> None:
+        """A queue was declared, defined anew, given another view, or deleted."""
+        record = self.catalog.queue(queue_id)
+        self.news.queues[queue_id] = None
+        if record is None:
+            self._drop(queue_id)
+        else:
+            if self._is_ownerless(record):
+                self._asks.wish(DeleteQueue(record.id))
+            has_copy = queue_id in self.replicas or queue_id in self.images
+            is_named = find_store(record.view, self.me.node, self.me.store) is not None
+            self._leftovers.note(queue_id, has_copy and not is_named)
+            replica = self._copy_for(record)
+            if replica is not None:
+                self._tell_copy(replica, record)
+        self._take_early(queue_id)
+
+    def _copy_for(self, record: QueueRecord) -> Replica | None:
+        """This node's copy of a queue: made when the view names it and there is none."""
+        replica = self.replicas.get(record.id)
+        is_mine = any(member.id == self.me for member in record.view.members)
+        if replica is None and is_mine:
+            image = self.images.pop(record.id, QueueImage(record.id))
+            replica = self.replicas[record.id] = Replica(
+                self.me,
+                record.id,
+                self._config,
+                self._codec,
+                image,
+                self.lease,
+                self.room,
+                self._targets,
+            )
+        return replica
+
+    def _tell_copy(self, replica: Replica, record: QueueRecord) -> None:
+        was_master = replica.is_master
+        queue_id = record.id
+        report = self.reports.get(queue_id)
+        if report is not None:
+            replica.reported = report[0].ready + report[0].unacknowledged
+        self.post(queue_id, Defined(self.catalog.definition_of(record.name)))
+        if record.auto_delete or record.has_outbox:
+            known = (record.was_consumed, record.is_ending, record.has_outbox)
+            self.post(queue_id, Declared(record.auto_delete, *known))
+        self.post(queue_id, Fetching(self.me in self.catalog.synchronising(queue_id)))
+        self.post(queue_id, ViewInstalled(record.view))
+        if record.view.members[0].id == self.me and not was_master:
+            text = f"master of queue {record.name!r} at epoch {record.view.epoch}"
+            self._out.notices.append(Notice("became master", text, queue_id))
+        if self._told_epochs.get(queue_id, 0) < record.view.epoch:
+            self._told_epochs[queue_id] = record.view.epoch
+            text = f"queue {record.name!r}: {view_text(record.view)}"
+            self._out.notices.append(Notice("view", text, queue_id))
+
+    def _drop(self, queue_id: int) -> None:
+        """The queue is no more: its store is emptied."""
+        self.drop_copy(queue_id)
+        self.reports.drop(queue_id)
+        self.sync_reports.drop(queue_id)
+        self._tell(self.sessions.tell_deleted(queue_id))
+
+    def drop_copy(self, queue_id: int) -> None:
+        """Forget all that this node has of a queue, on disk and in memory."""
+        self._leftovers.note(queue_id, False)
+        self.images.pop(queue_id, None)
+        self._inbox.pop(queue_id, None)
+        self._told_epochs.pop(queue_id, None)
+        self._due.set(queue_id, None)
+        self.reports.drop_copy(queue_id)
+        replica = self.replicas.pop(queue_id, None)
+        if replica is not None:
+            self._is_handing_stale = True
+            if replica.master is not None:
+                for request in replica.master.departures.couriers.end():
+                    self.route(request)
+        kinds = (self._holding, self._joining, self._yielding, self._neighbours, self.mending)
+        for queues in kinds:
+            queues.pop(queue_id, None)
+        self.rounds.forget(queue_id)
+        self._out.writes.append(QueueWrite(queue_id, reset=True))
+
+    def ask_for_leftovers(self, now_ms: int) -> None:
+        """Ask whether copies that no view names may go."""
+        for queue_id in self._leftovers.due(now_ms):
+            record = self.catalog.queue(queue_id)
+            if record is not None:
+                self._asks.wish(DropCopy(queue_id, record.view.epoch, self.me))
+
+    # --- Handles on this node -------------------------------------------------------------
+
+    def open_session(self, session: SessionId, queue_id: int) -> None:
+        self.sessions.open(session, queue_id)
+        self.news.queues[queue_id] = None
+
+    def close_session(self, session: SessionId, queue_id: int) -> None:
+        self.sessions.close(session, queue_id)
+        self.post(queue_id, SessionGone(session))
+        self.end_owner(session)
+
+    def end_owner(self, owner: SessionId) -> None:
+        """The handle is no more, or got nothing, and its exclusive queue ends with it."""
+        if self.sessions.disown(owner):
+            for record in self.catalog.queues():
+                if record.owner == owner:
+                    self._asks.wish(DeleteQueue(record.id))
+
+    def _is_ownerless(self, record: QueueRecord) -> bool:
+        """Whether its owner was a handle on this life of this node, and is no more."""
+        return (
+            record.owner is not None
+            and record.owner_life == self.me
+            and not self.sessions.is_owner(record.owner)
+        )
+
+    def tell_masters(self) -> None:
+        """Tell handles on this node who serves their queue, when that has changed."""
+        news, self.news = self.news, News(of_all=False)
+        self._tell_neighbours(news)
+        sessions = self.sessions
+        for queue_id in sessions.queues() if news.of_all else sessions.among(news.queues):
+            record = self.catalog.queue(queue_id)
+            if record is None:
+                # It may have gone between its declaration and the opening of the handle.
+                if self.catalog.is_deleted(queue_id):
+                    self._tell(self.sessions.tell(queue_id, *NO_MORE))
+            elif record.is_ending:
+                # Its users are done with it; what is left is between it and other queues.
+                self._tell(self.sessions.tell(queue_id, *NO_MORE))
+            else:
+                is_available = self.is_alive(record.view.members[0].id)
+                self._tell(self.sessions.tell(queue_id, record.view.reign, is_available))
+
+    def _tell_neighbours(self, news: News) -> None:
+        """Tell the queues here that send to others, or were sent to, what has become of those."""
+        for queue_id in self._neighbours:
+            master = self.replicas[queue_id].master
+            if news.of_all:
+                self.post(queue_id, NeighboursChanged(None))
+            elif master is not None:
+                changed = tuple(filter(master.knows, news.queues))
+                if changed:
+                    self.post(queue_id, NeighboursChanged(changed))
+
+    def _tell(self, change: MasterChange | None) -> None:
+        if change is not None:
+            self._out.changes.append(change)
+
+    # --- Requests and replies -------------------------------------------------------------
+
+    def route(self, request: SessionRequest) -> None:
+        """To the queue's master, wherever it is. A stale epoch is dropped there."""
+        record = self.catalog.queue(request.queue_id)
+        if record is None:
+            return
+        master = record.view.members[0].id
+        if master == self.me:
+            self.post(request.queue_id, Requested(request))
+        else:
+            self._out.send.append((master.node, request))
+
+    def take_request(self, request: SessionRequest) -> None:
+        """One of another node. News of a view may reach that node before it comes here."""
+        record = self.catalog.queue(request.queue_id)
+        if record is None:
+            is_early = not self.catalog.is_deleted(request.queue_id)
+        else:
+            is_early = record.view.reign < request.epoch
+        if not is_early:
+            self.post(request.queue_id, Requested(request))
+        elif len(self._early) < EARLY_COUNT_MAX:
+            self._early.append(request)
+
+    def _take_early(self, queue_id: int) -> None:
+        """The queue's view has changed: requests that waited for it are no longer early."""
+        if self._early:
+            early, self._early = self._early, []
+            for request in early:
+                if request.queue_id == queue_id:
+                    self.take_request(request)
+                else:
+                    self._early.append(request)
+
+    def take_reply(self, reply: SessionReply) -> None:
+        """One of a master, here or on another node, for a handle here or for a courier."""
+        session, me = reply.session, self.me
+        if not is_courier(session):
+            self._out.replies.append(reply)
+        elif session.node != me.node:
+            self._out.send_first.append((session.node, reply))
+        elif session.incarnation == me.incarnation:
+            self.post(source_of(session), CourierReplied(reply))
+
+
+def _keep(queues: dict[int, None], queue_id: int, is_one: bool) -> None:
+    """Have the queue among these, or not."""
+    if is_one:
+        queues[queue_id] = None
+    elif queue_id in queues:
+        del queues[queue_id]

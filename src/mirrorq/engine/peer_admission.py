@@ -1,0 +1,213 @@
+"""Who may talk to this node: other processes say hello, and some of them are kept out. Pure.
+
+A process is kept out that has the name of another, belongs to another cluster, or was forgotten.
+It is told why, at the endpoint that it names, so that its user reads it there. The words are
+trusted for what a user is shown only, and by a node that has no leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirrorq.cluster.bootstrap import AdmissionRequest
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.records import past_text
+from mirrorq.engine.addresses import Contacts
+from mirrorq.engine.events import EngineEffects
+from mirrorq.engine.peers import Peers
+from mirrorq.protocol.control import Directory, Hello, Unwelcome
+from mirrorq.protocol.effects import Notice
+from mirrorq.protocol.identities import MemberId, StoreId
+
+__all__ = ["Doorkeeper", "foreign_text"]
+
+STRANGER_FACTOR = 10
+"""Who is no node is left alone when it was silent for so many failure_ms."""
+
+
+class Doorkeeper:
+    """Keeps this node's contacts, and its peers by name."""
+
+    def __init__(
+        self,
+        me: MemberId,
+        endpoint: str,
+        peers: Mapping[str, str],
+        joins: tuple[str, ...],
+        failure_ms: int,
+    ) -> None:
+        self.me = me
+        self.names = tuple(name for name in peers if name != me.node)
+        """Nodes that the configuration names."""
+        self.peers = Peers(failure_ms)
+        self.contacts = Contacts(me.node, endpoint, peers, joins)
+        self.unwelcome = ""
+        """Why a cluster keeps this node out, as one of its nodes has said."""
+        self._failure_ms = failure_ms
+        self._noticed: dict[str, None] = {}
+        """What is told once a life."""
+        self._out = EngineEffects()
+        for name in self.names:
+            self.peers.add(name)
+
+    def begin(self, out: EngineEffects) -> None:
+        """A step of the engine begins, and what it comes to goes there."""
+        self._out = out
+
+    def end(self) -> None:
+        """A step ends: the connections that are wanted now, if they are others than before."""
+        wanted = self.contacts.take_change()
+        if wanted is not None:
+            self._out.contacts = wanted
+
+    def on_founded(self) -> None:
+        """This node is in a cluster: it looks for none any more."""
+        self.contacts.end_seeds()
+        self.unwelcome = ""
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anybody is to hear from this node now and then."""
+        return bool(self.peers) or bool(self.contacts.seeds)
+
+    # --- Hellos ---------------------------------------------------------------------------
+
+    def reason_against(
+        self, hello: Hello, catalog: Catalog, voters: tuple[StoreId, ...]
+    ) -> str | None:
+        """Why the process that says hello is kept out; "" without a word to it, None: it may in."""
+        store = StoreId(hello.node, hello.store)
+        if hello.node == self.me.node:
+            text = f"another node calls itself {hello.node}: give each node a name of its own"
+            self._out.notices.append(Notice("name", text))
+            return text
+        known = catalog.cluster
+        if hello.founded and 0 not in (known, hello.cluster) and known != hello.cluster:
+            self._notice_once("foreign", foreign_text(store))
+            return ""
+        if catalog.is_past(store):
+            self._notice_once("past", f"kept out: {past_text(hello.node)}")
+            return past_text(hello.node)
+        if store not in voters and self.peers.on_rival(hello):
+            # Believing each in turn would end the other's sessions several times a second.
+            return f"a node named {hello.node} is alive in this cluster: use another name"
+        return None
+
+    def take_in(self, now_ms: int, hello: Hello) -> bool | None:
+        """Note a sign of life: whether it is of a new life; None when it is of an old one."""
+        is_new = self.peers.on_hello(now_ms, hello)
+        if is_new is not None:
+            self.contacts.learn(hello.node, hello.endpoint)
+            if self.peers.new_rival(hello.node):
+                text = f"two nodes call themselves {hello.node}: stop one, or give it another name"
+                self._out.notices.append(Notice("name", text))
+        return is_new
+
+    def _notice_once(self, kind: str, text: str) -> None:
+        if text not in self._noticed:
+            self._noticed[text] = None
+            self._out.notices.append(Notice(kind, text))
+
+    # --- Words ----------------------------------------------------------------------------
+
+    def keep_out(self, now_ms: int, hello: Hello, text: str) -> str:
+        """Have a process told why it is ignored; its name leads to another, or to nobody.
+
+        Returns what it goes by here, "" when it is not told.
+        """
+        return self.contacts.tell(now_ms, hello.endpoint, text)
+
+    def say_unwelcome(self, key: str) -> None:
+        text = self.contacts.word_for(key)
+        if text:
+            self._out.send.append((key, Unwelcome(text)))
+
+    def on_unwelcome(self, text: str) -> None:
+        if self.unwelcome != text:
+            self.unwelcome = text
+            self._out.notices.append(Notice("kept out", text))
+
+    def may_ask(
+        self, member: MemberId, message: AdmissionRequest, catalog: Catalog, is_alive: bool
+    ) -> bool:
+        """Whether a store may ask to be a voter here; it learns whom else to ask, or why not.
+
+        Args:
+            is_alive: the life that the catalog knows under its name runs.
+        """
+        record = catalog.node(member.node)
+        is_expected = message.joins or self.contacts.is_static(member.node) or record is not None
+        text = ""
+        if not is_expected:
+            text = (
+                f"{member.node} is none of the peers that {self.me.node} was started with: start "
+                "it with join= to have it admitted"
+            )
+        elif record is not None and record.store != member.store and is_alive:
+            text = f"a node named {member.node} is alive in this cluster: use another name"
+        nodes = tuple((node.name, node.endpoint) for node in catalog.nodes())
+        answer = Unwelcome(text) if text else Directory(nodes)
+        self._out.send.append((member.node, answer))
+        return not text
+
+    # --- Who is there ---------------------------------------------------------------------
+
+    def meet(self, name: str, endpoint: str) -> None:
+        """Somebody says that a node is at this endpoint."""
+        if self.contacts.learn(name, endpoint):
+            self.peers.add(name)
+
+    def directory(self, voters: tuple[StoreId, ...]) -> Directory:
+        """Where the voters are, this node among them, as far as it knows."""
+        names = dict.fromkeys(voter.node for voter in voters)
+        nodes = tuple((name, self.contacts.endpoint_of(name)) for name in names)
+        return Directory(tuple(node for node in nodes if node[1]))
+
+    def on_directory(self, told: Directory, voters: tuple[StoreId, ...]) -> Directory | None:
+        """Look for voters that are not heard where another says; return what it lacks, or None."""
+        for name, endpoint in told.nodes:
+            peer = self.peers.find(name)
+            if any(voter.node == name for voter in voters) and (peer is None or peer.gone):
+                self.meet(name, endpoint)
+        known, names = self.directory(voters), dict(told.nodes)
+        return known if any(name not in names for name, _ in known.nodes) else None
+
+    def list_nodes(self, catalog: Catalog) -> tuple[str, ...]:
+        """Connect to who is in the catalog, and to no one who is no more; return who that is."""
+        nodes = {node.name: node.endpoint for node in catalog.nodes()}
+        nodes.pop(self.me.node, None)
+        forgotten = self.contacts.list_nodes(nodes)
+        for name in forgotten:
+            if not self.contacts.is_static(name):
+                self.peers.remove(name)
+                continue
+            peer = self.peers.find(name)
+            if peer is not None and peer.store is not None and catalog.is_past(peer.store):
+                peer.bar()
+        for name in nodes:
+            self.peers.add(name)
+        return forgotten
+
+    def newly_silent(self, now_ms: int, voters: tuple[StoreId, ...]) -> list[str]:
+        """Peers that are silent from now on; who is silent and needed no more is left.
+
+        Args:
+            voters: some of them may not be registered yet, and are needed all the same.
+        """
+        silent = [peer.name for peer in self.peers.newly_silent(now_ms)]
+        for peer in self.peers.all():
+            is_over = peer.gone and peer.member is not None
+            if is_over and not (self.contacts.is_needed(peer.name) or peer.store in voters):
+                self.contacts.forget(peer.name)
+                self.peers.remove(peer.name)
+        self.contacts.end_silent(now_ms - STRANGER_FACTOR * self._failure_ms)
+        return silent
+
+
+def foreign_text(store: StoreId) -> str:
+    """What is said of a store that is none of this cluster's."""
+    return (
+        f"the store {store.store} of a node that calls itself {store.node} is none of this "
+        "cluster's: it is ignored. Two nodes have that name, or the store is of another cluster "
+        "or an old copy: stop that node, or start it with an empty path"
+    )

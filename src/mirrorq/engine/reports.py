@@ -1,0 +1,97 @@
+"""What the masters of queues count, as each node has heard: for `status()` on any of them. Pure.
+
+A master tells all nodes at each sign of life, when something has changed. Nothing is decided by
+it, but that an unclean promotion counts its loss against the last report.
+
+Counts change only in a step of the replica, so that at a sign of life only those queues are looked
+at that were stepped since the last one: a thousand idle queues cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.protocol.control import QueueReport
+from mirrorq.protocol.identities import MemberId
+from mirrorq.replication.replica import Replica
+
+__all__ = ["QueueReports"]
+
+
+class QueueReports:
+    """The last report of each queue's master."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[QueueReport, int]] = {}
+        self._told: dict[int, QueueReport] = {}
+        self._stepped: dict[int, None] = {}
+        """Queues whose counts may be others than what was told."""
+
+    def get(self, queue_id: int) -> tuple[QueueReport, int] | None:
+        """The last report of a queue's master, and when it came."""
+        return self._known.get(queue_id)
+
+    def __contains__(self, queue_id: int) -> bool:
+        return queue_id in self._known
+
+    def note(self, now_ms: int, catalog: Catalog, sender: MemberId, report: QueueReport) -> None:
+        """A master's report, or what another node remembers of it: the newest reign counts."""
+        known = self._known.get(report.queue_id)
+        record = catalog.queue(report.queue_id)
+        is_masters = record is not None and record.view.members[0].id == sender
+        if is_masters or known is None or known[0].reign < report.reign:
+            self._known[report.queue_id] = (report, now_ms)
+
+    def all(self) -> list[QueueReport]:
+        return [report for report, _ in self._known.values()]
+
+    def note_step(self, queue_id: int) -> None:
+        """The copy here of this queue was stepped."""
+        self._stepped[queue_id] = None
+
+    def tell_again(self) -> None:
+        """A node has come that has heard nothing yet."""
+        self._stepped.update(dict.fromkeys(self._told))
+        self._told.clear()
+
+    def drop(self, queue_id: int) -> None:
+        """The queue is no more."""
+        self._known.pop(queue_id, None)
+        self._told.pop(queue_id, None)
+
+    def drop_copy(self, queue_id: int) -> None:
+        """This node has no copy of the queue any more, and so is not its master."""
+        self._told.pop(queue_id, None)
+        self._stepped.pop(queue_id, None)
+
+    def due(self, replicas: Mapping[int, Replica]) -> list[QueueReport]:
+        """What has changed here and is to be told to all."""
+        stepped, self._stepped = self._stepped, {}
+        found = []
+        for queue_id in stepped:
+            report = _report_of(replicas[queue_id])
+            if report is not None and self._told.get(queue_id) != report:
+                self._told[queue_id] = report
+                found.append(report)
+        return found
+
+
+def _report_of(replica: Replica) -> QueueReport | None:
+    master = replica.master
+    if master is None or not master.active:
+        return None
+    delivery, tally = master.delivery, replica.tally
+    return QueueReport(
+        replica.queue_id,
+        master.reign,
+        delivery.ready_count,
+        delivery.unacknowledged,
+        delivery.consumer_count,
+        master.blocked_by,
+        replica.state.lost,
+        master.delays.count,
+        tally.published,
+        tally.delivered,
+        tally.acked,
+    )

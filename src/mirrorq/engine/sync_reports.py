@@ -1,0 +1,102 @@
+"""How far joining members are, as each node has heard: for `status()` on any of them.
+
+A joining member tells all nodes at each sign of life, when something has changed. Nothing is
+decided by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import frozen
+
+from mirrorq.protocol.control import SyncReport
+from mirrorq.protocol.identities import MemberId
+from mirrorq.replication.replica import Replica
+
+
+@frozen
+class SyncProgress:
+    """How far the synchronisation of a queue is, all members that take part together."""
+
+    messages: int
+    messages_left: int
+    bytes_left: int
+    ms_left: int
+    """0 = not known."""
+
+    @property
+    def share(self) -> float:
+        """0 to 1."""
+        return 1 - self.messages_left / self.messages if self.messages else 0.0
+
+
+class SyncReports:
+    """The newest report of each joining member."""
+
+    def __init__(self, me: MemberId) -> None:
+        self._me = me
+        self._known: dict[tuple[int, MemberId], SyncReport] = {}
+        self._told: dict[int, SyncReport] = {}
+
+    def note(self, member: MemberId, report: SyncReport) -> None:
+        for key in [k for k in self._known if k[0] == report.queue_id and k[1] != member]:
+            if key[1].node == member.node:
+                del self._known[key]  # An older life of that node.
+        self._known[report.queue_id, member] = report
+
+    def tell_again(self) -> None:
+        """A node has come that has heard nothing yet."""
+        self._told.clear()
+
+    def drop(self, queue_id: int) -> None:
+        """The queue is no more."""
+        self._told.pop(queue_id, None)
+        for key in [key for key in self._known if key[0] == queue_id]:
+            del self._known[key]
+
+    def due(self, now_ms: int, replicas: Iterable[Replica]) -> list[SyncReport]:
+        """What has changed here and is to be told to all."""
+        found = []
+        for replica in replicas:
+            report = _report_of(now_ms, replica)
+            if report is None:
+                self._told.pop(replica.queue_id, None)
+            elif self._told.get(replica.queue_id) != report:
+                self._told[replica.queue_id] = report
+                found.append(report)
+        return found
+
+    def of(
+        self, now_ms: int, members: Iterable[MemberId], queue_id: int, own: Replica | None
+    ) -> SyncProgress | None:
+        """The progress of these members together; None when there are none."""
+        reports = []
+        for member in members:
+            report = self._known.get((queue_id, member))
+            if member == self._me and own is not None:
+                report = _report_of(now_ms, own)
+            reports.append(report or SyncReport(queue_id, 0, 0, 0, 0))
+        if not reports:
+            return None
+        return SyncProgress(
+            sum(report.messages for report in reports),
+            sum(report.messages_left for report in reports),
+            sum(report.bytes_left for report in reports),
+            max(report.ms_left for report in reports),
+        )
+
+
+def _report_of(now_ms: int, replica: Replica) -> SyncReport | None:
+    ring, transfer = replica.ring, replica.transfer
+    if not ring.is_member or ring.in_sync or not ring.has_state:
+        return None
+    left = transfer.missing.count
+    meter = transfer.meter
+    return SyncReport(
+        replica.queue_id,
+        replica.state.live.count,
+        left,
+        meter.bytes_of(left),
+        meter.ms_for(now_ms, left) if replica.may_fetch else 0,
+    )

@@ -1,0 +1,68 @@
+"""Clients that somebody has disconnected: the node that knows of it takes them no more.
+
+A client that hears why ends. One that does not (it hung, or its connection broke at that moment)
+comes again, to any node, under the name that it had; so every node remembers the name for as long
+as it runs. A program that connects anew has another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirrorq.monitoring.presence import seat_of
+
+__all__ = ["NAMES_MAX", "Expulsions", "consumer_text", "expulsion_text", "outcome_of"]
+
+NAMES_MAX = 4096
+"""The oldest is forgotten."""
+
+
+def expulsion_text(node: str, why: str) -> str:
+    """What the client and whoever uses it are told."""
+    reason = f": {why}" if why else ""
+    return f"disconnected by an administrator at node {node}{reason}. connect() anew to go on"
+
+
+def consumer_text(node: str, why: str) -> str:
+    """What a consumer that was disconnected, and whoever uses it, are told."""
+    reason = f": {why}" if why else ""
+    return f"disconnected by an administrator at node {node}{reason}. consume() anew to go on"
+
+
+def outcome_of(name: str, count: int, unheard: Sequence[str]) -> tuple[str, str]:
+    """(name of the error class, text) when a client, or the consumer of a tag, was to be
+    disconnected: ("", "") if it was."""
+    if count:
+        return "", ""
+    is_tag = seat_of(name) is not None
+    if unheard:
+        return "NoQuorum", (
+            f"no {'consumer' if is_tag else 'client'} {name!r} is on the nodes that have "
+            f"answered, and {', '.join(unheard)} did not: ask again"
+        )
+    if is_tag:
+        return "PreconditionFailed", (
+            f"no queue has a consumer {name!r}: mirrorq consumers, or consumers(), lists those "
+            "there are"
+        )
+    return "PreconditionFailed", (
+        f"no node serves a client {name!r}: mirrorq clients, or clients(), lists those there are"
+    )
+
+
+class Expulsions:
+    """Of one node."""
+
+    def __init__(self) -> None:
+        self._why: dict[str, str] = {}
+
+    def note(self, name: str, text: str) -> None:
+        """The client of this name is taken no more."""
+        self._why.pop(name, None)
+        self._why[name] = text
+        if len(self._why) > NAMES_MAX:
+            del self._why[next(iter(self._why))]
+
+    def why(self, name: str) -> str:
+        """Why it is not taken, "" when it is."""
+        return self._why.get(name, "")

@@ -1,0 +1,102 @@
+"""What a node's own copy of a queue shows, without its master: for who reads and takes nothing.
+
+Any copy in sync will do: applied states at the same lsn are equal (Lemma 3), so a copy that has
+applied what the master had when it was asked shows no less than the master did. Used on the node
+thread; an answer is bounded in ranges and, unless one message alone is larger, in bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirrorq.errors import QueueDown, QueueNotFound
+from mirrorq.node.frame_reader import frames_of
+from mirrorq.protocol.copy_page import CopyPage, Piece
+from mirrorq.protocol.views import in_sync_ids
+
+if TYPE_CHECKING:
+    from mirrorq.engine.core import Engine
+    from mirrorq.node.frame_reader import Shelf
+    from mirrorq.replication.state.queue_state import QueueState
+
+__all__ = ["RANGES_MAX", "read_copy", "seek_copy"]
+
+RANGES_MAX = 10_000
+"""Most pieces of one answer; the caller goes on from there."""
+
+
+def read_copy(
+    engine: Engine, shelf: Shelf, queue_id: int, span: tuple[int, int], bytes_max: int, applied: int
+) -> CopyPage | None:
+    """Read from the copy on this node; None when it has not come so far yet.
+
+    Args:
+        span: first and last sequence.
+        bytes_max: of frames; 0: the pieces alone.
+        applied: the lsn that the copy has to have applied.
+
+    Raises:
+        QueueNotFound, QueueDown: there is no copy here that may be asked.
+        StoreCorrupt: the first frame is not as it was written, or not there.
+    """
+    state = _state(engine, queue_id)
+    if state.applied < applied:
+        return None
+    pieces = _pieces(state, max(span[0], 1), span[1])
+    next_sequence = pieces[-1][1] + 1 if len(pieces) == RANGES_MAX else span[1] + 1
+    if not bytes_max or not pieces:
+        return CopyPage(next_sequence, tuple(pieces))
+    ranges = [(low, high) for low, high, _ in pieces]
+    found, whole, end = frames_of(shelf, queue_id, ranges, bytes_max)
+    if whole == len(pieces):
+        return CopyPage(next_sequence, tuple(pieces), found)
+    shown = pieces[:whole]
+    low, _, count = pieces[whole]
+    if end >= low:
+        shown.append((low, end, count))
+    return CopyPage(shown[-1][1] + 1, tuple(shown), found)
+
+
+def seek_copy(engine: Engine, queue_id: int, stamp_ms: int, applied: int) -> int | None:
+    """Find the first live message published at `stamp_ms` or later, as `read_copy` reads.
+
+    Returns:
+        Its sequence; the next sequence that will be given when there is none; None when the
+        copy has not come so far yet.
+    """
+    state = _state(engine, queue_id)
+    if state.applied < applied:
+        return None
+    for first, last in state.live:
+        for low, _, stamp in state.stamps.runs(first, last):
+            if stamp >= stamp_ms:
+                return low
+    return state.next_sequence
+
+
+def _state(engine: Engine, queue_id: int) -> QueueState:
+    record = engine.catalog.queue(queue_id)
+    if record is None:
+        raise QueueNotFound(f"there is no queue {queue_id}: it was deleted")
+    replica = engine.replicas.get(queue_id)
+    if replica is None or engine.me not in in_sync_ids(record.view):
+        raise QueueDown(
+            f"node {engine.me.node} has no copy in sync of queue {record.name!r}: read from "
+            f"{' or '.join(one.node for one in in_sync_ids(record.view))}"
+        )
+    if replica.halted:
+        raise QueueDown(f"the copy of queue {record.name!r} here is halted: {replica.halted}")
+    return replica.state
+
+
+def _pieces(state: QueueState, first: int, last: int) -> list[Piece]:
+    """The first pieces from first to last, up to RANGES_MAX."""
+    pieces: list[Piece] = []
+    while first <= last and len(pieces) < RANGES_MAX:
+        low, high = state.live.run(first, last)
+        if low > high:
+            break
+        count, high = state.count_run(low, high)
+        pieces.append((low, high, count))
+        first = high + 1
+    return pieces

@@ -1,0 +1,704 @@
+"""The node thread: steps the engine and carries its effects out, in the order of their fields.
+
+A round: take in all that has arrived, let handles turn their users' calls into requests, step
+the engine once, send frames right, make one commit for all queues, then send, read, reply.
+The commit is made inline: the hand-off to another thread costs more than the write at low load,
+and at high load rounds grow by themselves.
+
+A commit that the disk or the map refuses (full) is kept and tried again; what rests on it is
+not carried out before, and everything else goes on. Any other failure of the store ends the
+node: it must not speak for a disk that it does not know.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from attrs import define, field
+
+from mirrorq import clock
+from mirrorq.api.host import SessionPort
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.timers import Deadlines
+from mirrorq.engine.core import Engine
+from mirrorq.engine.events import (
+    Answer,
+    Ask,
+    Committed,
+    Damaged,
+    EngineEffects,
+    EngineEvent,
+    Forget,
+    FromPeer,
+    FromSession,
+    LinkDown,
+    LinkUp,
+    MasterChange,
+    MasterLinkLost,
+    NotSent,
+    Probed,
+    SessionClosed,
+    SessionOpened,
+    WriteAll,
+)
+from mirrorq.errors import ConfigError, ProtocolError, QueueDown, StoreCorrupt, StoreFull
+from mirrorq.monitoring.presence import Served
+from mirrorq.node.copy_reader import read_copy
+from mirrorq.node.frame_reader import Shelf, chunk_of, fill, shown, unpacked
+from mirrorq.node.log_limit import Complaints
+from mirrorq.node.node_queries import RollCall
+from mirrorq.node.outbox_packing import packed
+from mirrorq.node.oversize import Oversize
+from mirrorq.node.sampling import Sampler
+from mirrorq.node.steady_clock import SteadyClock
+from mirrorq.node.timings import Timings
+from mirrorq.node.watch import Watch
+from mirrorq.protocol.commands import CatalogCommand
+from mirrorq.protocol.control import NodeAnswer, NodeQuestion
+from mirrorq.protocol.copy_page import CopyPage
+from mirrorq.protocol.effects import Notice, OutboxLoad, OutboxLoaded
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ring import FetchFrames, PackedChunk
+from mirrorq.protocol.sessions import Browsed, Deliver, SessionReply, SessionRequest
+from mirrorq.session.calls import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
+from mirrorq.store.node_store import Store
+from mirrorq.transport.inbound import (
+    CONTROL,
+    DATA,
+    ClientMessage,
+    Garbage,
+    Inbound,
+    PeerMessage,
+    ProbeResult,
+    Refused,
+    ReplyLost,
+    SendLost,
+    TooLarge,
+)
+from mirrorq.transport.inbound import LinkDown as PeerLinkDown
+from mirrorq.transport.inbound import LinkUp as PeerLinkUp
+from mirrorq.transport.transport import Transport
+from mirrorq.waiting import Doorbell, Latch, run_host
+from mirrorq.wire.frames import check_publish
+from mirrorq.wire.messages import Part, decode, encode
+
+log = logging.getLogger("mirrorq")
+
+RETRY_MS = 100
+"""A commit that found the disk full is tried again after this."""
+WAITING_SENDS_MAX = 1000
+"""Messages of rounds without a write that wait for a commit before them; beyond, the older half is
+thrown away."""
+POLL_MS_MAX = 10_000
+"""Longest wait of an idle node without peers; everything that matters wakes it."""
+
+_DATA_TYPES = (SessionRequest, SessionReply)
+
+
+
+
+class ClientSide(Protocol):
+    """What serves processes that are no nodes (implemented by `gateway`)."""
+
+    wake_ms: int | None
+
+    @property
+    def client_count(self) -> int:
+        """Clients that are served now."""
+        ...
+
+    def on_message(self, inbound: ClientMessage) -> None: ...
+
+    def on_reply_lost(self, identity: bytes, gone: bool, size: int) -> None: ...
+
+    def step(self, now_ms: int) -> None:
+        """Called once a round, after its input."""
+        ...
+
+    def after_step(self) -> None:
+        """Called once a round, after the engine's step."""
+        ...
+
+    def served(self) -> tuple[Served, ...]:
+        """Every client."""
+        ...
+
+    def disconnect(self, name: str, why: str) -> int:
+        """Disconnect clients of this name, take none that comes later; say how many there were."""
+        ...
+
+
+@define
+class _Port:
+    session: SessionId
+    port: SessionPort
+    queue_id: int
+    events: list[SessionEvent] = field(factory=list)
+
+
+class Driver:
+    """Runs one engine on one thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        transport: Transport | None,
+        on_notice: Callable[[Notice], None],
+    ) -> None:
+        self.engine = engine
+        self.failure: BaseException | None = None
+        """Why the node thread has ended, if not by `stop`."""
+        self.blocked_by = ""
+        """Why commits wait, "" when they do not."""
+        self._blocked_since_ms = 0
+        self.entry: ClientSide | None = None
+        """Takes messages of clients; called on the node thread."""
+        self.complaints = Complaints(log)
+        """Where what others cause is written; the node thread's."""
+        self.oversize = Oversize(log)
+        self.roll_call = RollCall(self)
+        self.timings = Timings()
+        self.sampler = Sampler(self, store, transport)
+        self.watch = Watch(engine, store, self.timings, self.oversize, on_notice)
+        self._store = store
+        self._steady = SteadyClock(store)
+        self._shelf = Shelf(store, engine.replicas)
+        self._transport = transport
+        self._on_notice = on_notice
+        self._ports: dict[SessionId, _Port] = {}
+        self._ports_of: dict[int, dict[SessionId, _Port]] = {}
+        """The same by queue."""
+        self._calls: deque[Callable[[], None]] = deque()
+        self._woken: deque[SessionId] = deque()
+        self._due: dict[SessionId, None] = {}
+        """Ports with events."""
+        self._deadlines = Deadlines()
+        """When ports want to be stepped, by the numbers of their sessions."""
+        self._sessions: dict[int, SessionId] = {}
+        self._events: list[EngineEvent] = []
+        self._session_numbers = itertools.count(1)
+        self._tokens = itertools.count(1)
+        self._answers: dict[int, Callable[[Answer], None]] = {}
+        """Who waits for the answers to what was asked of the catalog, by token."""
+        self._awaited: list[tuple[Callable[[], bool], Callable[[], None]]] = []
+        """(condition, what to do when it holds)."""
+        self._commits: deque[EngineEffects] = deque()
+        self._sends_lost = False
+        """What was to be sent after a commit that waits for long was thrown away."""
+        self._reads: deque[tuple[str, FetchFrames]] = deque()
+        """What joining members have asked for: one chunk a round, so that it delays nothing."""
+        self._retry_at_ms = 0
+        self._wake_at_ms: int | None = 0
+        self._is_stopping = False
+        self._doorbell = Doorbell()
+        self._ended = Latch()
+        self.thread = threading.Thread(
+            target=run_host, args=(self._run,), name="mirrorq-node", daemon=True
+        )
+
+    # --- From other threads -------------------------------------------------------------
+
+    def new_session(self) -> SessionId:
+        """A name for one more handle that this node steps."""
+        me = self.engine.me
+        return SessionId(me.node, me.incarnation, next(self._session_numbers))
+
+    def wake(self) -> None:
+        """End the node thread's wait."""
+        if self._transport is not None:
+            self._transport.wake()
+        else:
+            self._doorbell.ring()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have a function called on the node thread."""
+        self._calls.append(function)
+        self.wake()
+
+    def wake_session(self, session: SessionId) -> None:
+        self._woken.append(session)
+        self.wake()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread; what is open in handles is told that the node is closed."""
+        self._is_stopping = True
+        self.wake()
+        self._ended.wait(timeout)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread has not ended, or will begin in a moment."""
+        return not self._ended.is_set()
+
+    # --- On the node thread -------------------------------------------------------------
+
+    def read_copy(
+        self, queue_id: int, span: tuple[int, int], bytes_max: int, applied: int
+    ) -> CopyPage | None:
+        """What lives in this node's copy: see `copy_reader`. None also while a body that is
+        damaged here is on its way from another member.
+
+        Raises:
+            QueueNotFound, QueueDown: there is no copy here that may be asked, or no member that
+                could be asked has the first message whole.
+        """
+        try:
+            return read_copy(self.engine, self._shelf, queue_id, span, bytes_max, applied)
+        except StoreCorrupt as error:
+            self._note_damage(queue_id, error)
+            lost = self.engine.replicas[queue_id].transfer.lost
+            if error.span is None or lost.within(*error.span):
+                raise QueueDown(
+                    f"messages of queue {queue_id} are damaged on node {self.engine.me.node}: read "
+                    f"from another node. {error}"
+                ) from error
+            return None
+
+    def _note_damage(self, queue_id: int, error: StoreCorrupt) -> None:
+        """The engine is told, and has it mended."""
+        if error.span is None:
+            log.error("queue %d: %s", queue_id, error)
+        else:
+            self.post(Damaged(queue_id, *error.span, str(error)))
+
+    def post(self, event: EngineEvent) -> None:
+        """Give the engine an event in the next round."""
+        self._events.append(event)
+
+    def tell(self, node: str, message: NodeQuestion | NodeAnswer) -> None:
+        """Send a message to another node, past the engine."""
+        self._send([(node, message)])
+
+    def ask(self, command: CatalogCommand, answered: Callable[[Answer], None]) -> int:
+        """Have a catalog command done and be called back with the answer; return its token."""
+        token = next(self._tokens)
+        self._answers[token] = answered
+        self.post(Ask(token, command))
+        return token
+
+    def when(self, holds: Callable[[], bool], function: Callable[[], None]) -> None:
+        """Have a function called once, after the first step of the engine after which the
+        condition holds, or when this thread ends."""
+        self._awaited.append((holds, function))
+        # It may hold already, and nothing else may happen here for long.
+        self.wake()
+
+    def _look_at_awaited(self) -> None:
+        awaited, self._awaited = self._awaited, []
+        for one in awaited:
+            if one[0]():
+                one[1]()
+            else:
+                self._awaited.append(one)
+
+    def forget(self, token: int) -> None:
+        """Nobody waits for the answer to what was asked under this token any more."""
+        self._answers.pop(token, None)
+        self.post(Forget(token))
+
+    def open_port(self, session: SessionId, queue_id: int, port: SessionPort) -> None:
+        known = self._ports[session] = _Port(session, port, queue_id)
+        self._ports_of.setdefault(queue_id, {})[session] = known
+        self._sessions[session.number] = session
+        self._due[session] = None
+        self.post(SessionOpened(session, queue_id))
+
+    def close_port(self, session: SessionId) -> None:
+        known = self._ports.get(session)
+        if known is None:
+            return
+        # What its user called last is still on its way into requests.
+        self._step_port(known, clock.now_ms())
+        del self._ports[session], self._sessions[session.number]
+        others = self._ports_of[known.queue_id]
+        del others[session]
+        if not others:
+            del self._ports_of[known.queue_id]
+        self._deadlines.set(session.number, None)
+        self.post(SessionClosed(session, known.queue_id))
+
+    def _run(self) -> None:
+        try:
+            self._run_rounds()
+        finally:
+            self._ended.set()
+
+    def _run_rounds(self) -> None:
+        try:
+            while not self._is_stopping:
+                self._round()
+            self.post(WriteAll())
+            self._round()
+        except BaseException as error:
+            # Also what is no Exception, of a user's log handler: handles must not wait for ever.
+            self.failure = error
+            log.critical("node %s has stopped: %s", self.engine.me.node, error, exc_info=True)
+        try:
+            self._end()
+        finally:
+            if self.failure is not None and self._transport is not None:
+                # Last, for with it this node is known dead, and others hand out: clients and nodes
+                # find out now, and not when it has been silent for long.
+                self._transport.abandon()
+
+    def _end(self) -> None:
+        """Tell everybody who waits in this process."""
+        for session in list(self._ports):
+            self._end_port(session)
+        for callback in self._answers.values():
+            callback(Answer(0, 0, "ShutDown", "the node is closed"))
+        for _, function in self._awaited:
+            function()
+
+    def _end_port(self, session: SessionId) -> None:
+        known = self._ports.pop(session)
+        reason = (
+            "the node is closed" if self.failure is None else f"the node failed: {self.failure}"
+        )
+        known.port.step(clock.now_ms(), [*known.events, Closed(reason)])
+
+    def _round(self) -> None:
+        self._poll()
+        while self._calls:
+            self._calls.popleft()()
+        if self.entry is not None:
+            self.entry.step(clock.now_ms())
+        self._step_ports(clock.now_ms())
+        events, self._events = self._events, []
+        self._set_room()
+        effects = self.engine.step(clock.now_ms(), self._steady.us(), events)
+        self._wake_at_ms = effects.wake_at_ms
+        self.timings.note_steps(self.engine.replicas, self.engine.hosting.stepped)
+        if self.entry is not None:
+            self.entry.after_step()
+        if self._awaited:
+            self._look_at_awaited()
+        if self._transport is not None and effects.contacts is not None:
+            self._connect(self._transport, effects.contacts)
+        self._send(effects.send_first)
+        for reply in effects.replies:
+            self._reply(reply)
+        for change in effects.changes:
+            self._tell_ports(change)
+        if effects.round:
+            # Messages reach their users while the disk works.
+            self._step_ports(clock.now_ms())
+        self._wait_for_disk(effects)
+        self._commit_all()
+        self._read_next()
+        self._step_ports(clock.now_ms())
+        if self._transport is not None:
+            self._transport.flush()
+        self.watch.look(clock.now_ms())
+        if self.sampler.is_busy:
+            self.sampler.advance()
+
+    def _set_room(self) -> None:
+        """What the store takes for sure in the commit of this round."""
+        room = self.engine.room
+        if self._commits:
+            # They come first, and what they take is not known before they are on the disk.
+            room.set(0, 0, self.blocked_by)
+            return
+        if room.wanted:
+            self._store.make_room()
+        room.set(*self._store.room(room.wanted))
+
+    def _connect(self, transport: Transport, wanted: Mapping[str, str]) -> None:
+        """Have connections to just these: what stands already is left as it is."""
+        for node in transport.peers:
+            if node not in wanted:
+                transport.forget_peer(node)
+        for node, endpoint in wanted.items():
+            try:
+                transport.connect_peer(node, endpoint)
+            except ConfigError as error:
+                # Others have said where they are; what the user said was checked at start.
+                self.complaints.warn("cannot connect to %s: %s", node, error)
+
+    # --- Input --------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        timeout_ms = self._timeout_ms()
+        began_ms = clock.now_ms()
+        self._wait(timeout_ms)
+        self.watch.note_wait(clock.now_ms() - began_ms, timeout_ms)
+
+    def _wait(self, timeout_ms: int) -> None:
+        if self._transport is None:
+            self._doorbell.wait(timeout_ms / 1000)
+            return
+        for inbound in self._transport.poll(timeout_ms):
+            self._on_inbound(inbound)
+
+    def _timeout_ms(self) -> int:
+        if self._events or self._calls or self._woken or self._due or self._reads:
+            return 0
+        if self._is_stopping:
+            return 0
+        if self.sampler.is_busy:
+            return 0
+        now_ms = clock.now_ms()
+        wake = min(now_ms + POLL_MS_MAX, self._deadlines.next_ms)
+        if self._wake_at_ms is not None:
+            wake = min(wake, self._wake_at_ms)
+        if self._commits:
+            wake = min(wake, self._retry_at_ms)
+        if self.entry is not None and self.entry.wake_ms is not None:
+            wake = min(wake, self.entry.wake_ms)
+        return max(wake - now_ms, 0)
+
+    def _on_inbound(self, inbound: Inbound) -> None:
+        match inbound:
+            case PeerMessage():
+                message = self._decoded(inbound.peer, inbound.parts)
+                if isinstance(message, NodeQuestion | NodeAnswer):
+                    self.roll_call.on_message(inbound.peer, inbound.incarnation, message)
+                elif message is not None:
+                    self.post(FromPeer(inbound.peer, inbound.incarnation, message))
+            case PeerLinkUp():
+                self.post(LinkUp(inbound.peer))
+            case PeerLinkDown():
+                self.post(LinkDown(inbound.peer))
+            case SendLost():
+                # The ring and the sessions say again what matters, as after a reconnect.
+                self.post(LinkUp(inbound.peer))
+            case ProbeResult():
+                self.post(Probed(inbound.peer, inbound.refused))
+            case ClientMessage():
+                if self.entry is not None:
+                    self.entry.on_message(inbound)
+            case ReplyLost():
+                if self.entry is not None:
+                    self.entry.on_reply_lost(inbound.identity, inbound.gone, inbound.size)
+            case TooLarge():
+                assert self._transport is not None
+                limit = self._transport.part_bytes_max
+                self.oversize.note("a client", "a reply", (0, ""), inbound.size, limit)
+            case Refused():
+                self.complaints.warn("refused %s: %s", inbound.who, inbound.why)
+            case Garbage():
+                self.complaints.warn("garbage from %s: %s", inbound.source, inbound.why)
+
+    def _decoded(self, source: str, parts: list[bytes]) -> object | None:
+        try:
+            message: object = decode(parts)
+            check_publish(message)
+            if isinstance(message, PackedChunk):
+                message = unpacked(message)
+        except ProtocolError as error:
+            self.complaints.warn("dropped a message of %s: %s", source, error)
+            return None
+        return message
+
+    def _step_ports(self, now_ms: int) -> None:
+        """Let handles that have something to do turn it into requests."""
+        if not (self._woken or self._due or self._deadlines.next_ms <= now_ms):
+            return
+        due, self._due = self._due, {}
+        while self._woken:
+            due[self._woken.popleft()] = None
+        for number in self._deadlines.take_due(now_ms):
+            due[self._sessions[number]] = None
+        for session in due:
+            known = self._ports.get(session)
+            if known is not None:
+                self._step_port(known, now_ms)
+
+    def _step_port(self, known: _Port, now_ms: int) -> None:
+        events, known.events = known.events, []
+        requests, wake_ms = known.port.step(now_ms, events)
+        self._deadlines.set(known.session.number, wake_ms)
+        self._events.extend(FromSession(request) for request in requests)
+
+    def _tell_port(self, known: _Port, event: SessionEvent) -> None:
+        known.events.append(event)
+        self._due[known.session] = None
+
+    # --- Effects ------------------------------------------------------------------------
+
+    def _wait_for_disk(self, effects: EngineEffects) -> None:
+        """Put a round behind those that are not on disk: one that writes nothing is kept with the
+        last of them, for there is no bound to how many of these a full disk lets pass."""
+        if effects.round or not self._commits:
+            self._commits.append(effects)
+            return
+        last = self._commits[-1]
+        last.send += effects.send
+        last.reads += effects.reads
+        last.loads += effects.loads
+        last.answers += effects.answers
+        last.notices += effects.notices
+        last.probes += effects.probes
+        if len(last.send) > WAITING_SENDS_MAX:
+            # Lost, as on a link that breaks.
+            self._sends_lost = True
+            del last.send[: -WAITING_SENDS_MAX // 2], last.reads[:-WAITING_SENDS_MAX]
+
+    def _commit_all(self) -> None:
+        """Rounds in order: each waits for its own commit, and for all before it."""
+        if self._commits and clock.now_ms() < self._retry_at_ms:
+            return
+        while self._commits:
+            effects = self._commits[0]
+            if effects.round and not self._commit(effects):
+                return
+            self._commits.popleft()
+            self._carry_out(effects)
+            if effects.round:
+                self.post(Committed(effects.round))
+        if self._sends_lost and self._transport is not None:
+            # The ring and the sessions say again what matters, as after a reconnect.
+            self._sends_lost = False
+            for node in self._transport.peers:
+                self.post(LinkUp(node))
+
+    def _commit(self, effects: EngineEffects) -> bool:
+        if self._transport is not None:
+            self._transport.flush()
+        try:
+            with self.timings.commit():
+                self._store.commit(effects.writes, effects.raft)
+        except StoreFull as error:
+            if not self.blocked_by:
+                log.error("commits wait: %s", error)
+                self._blocked_since_ms = clock.now_ms()
+            self.blocked_by = str(error)
+            self._retry_at_ms = clock.now_ms() + RETRY_MS
+            return False
+        if self.blocked_by:
+            log.warning("commits go on")
+            self.blocked_by = ""
+            self._retry_at_ms = 0
+        return True
+
+    @property
+    def stuck_text(self) -> str:
+        """Why nothing of this node's users moves, "" when it does or may do so in a moment."""
+        why = self.blocked_by
+        waited_ms = clock.now_ms() - self._blocked_since_ms
+        return f"cannot write: {why}" if why and waited_ms >= self.engine.config.failure_ms else ""
+
+    def _carry_out(self, effects: EngineEffects) -> None:
+        self._send(effects.send)
+        self._reads.extend(effects.reads)
+        for load in effects.loads:
+            self.post(self._packed(load))
+        for answer in effects.answers:
+            callback = self._answers.pop(answer.token, None)
+            if callback is not None:
+                callback(answer)
+        for notice in effects.notices:
+            self._on_notice(notice)
+        for node in effects.probes:
+            if self._transport is not None:
+                self._transport.probe(node)
+
+    def _packed(self, load: OutboxLoad) -> OutboxLoaded:
+        """A batch for another queue, from frames of this one."""
+        try:
+            return packed(load, lambda *span: self._shelf.read(load.queue_id, *span))
+        except StoreCorrupt as error:
+            self._note_damage(load.queue_id, error)
+            return OutboxLoaded(load.queue_id, load.target, load.number, 0, 0, b"")
+        except ProtocolError as error:
+            log.error("cannot bring messages to queue %s: %s", load.target_name, error)
+            return OutboxLoaded(load.queue_id, load.target, load.number, 0, 0, b"")
+
+    def _read_next(self) -> None:
+        """Answer the next joining member that still waits: not one of an older view."""
+        while self._reads:
+            node, fetch = self._reads.popleft()
+            replica = self.engine.replicas.get(fetch.queue_id)
+            if replica is None or replica.ring.epoch != fetch.epoch:
+                continue
+            lost = replica.transfer.lost if replica.ring.in_sync else RangeSet()
+            span = (fetch.after_sequence + 1, fetch.upto_sequence)
+            told = partial(self._note_damage, fetch.queue_id)
+            self._send([(node, chunk_of(self._shelf, fetch, tuple(lost.within(*span)), told))])
+            return
+
+    def _send(self, messages: list[tuple[str, object]]) -> None:
+        if self._transport is None or not messages:
+            return
+        encoded: dict[int, Sequence[Part]] = {}
+        for node, message in messages:
+            parts = encoded.get(id(message))
+            if parts is None:
+                parts = encoded[id(message)] = encode(message)  # type: ignore[arg-type]
+            if not self._transport.send(node, _channel(message), parts):
+                self._note_unsent(self._transport, node, message, parts)
+
+    def _note_unsent(
+        self, transport: Transport, node: str, message: object, parts: Sequence[Part]
+    ) -> None:
+        """A node that is not connected is told again what matters; what is too large never is."""
+        if transport.takes(parts):
+            return
+        queue_id: int = getattr(message, "queue_id", 0)
+        queue = (queue_id, self.engine.catalog.name_of(queue_id) if queue_id else "")
+        size = max(map(len, parts))
+        kind = f"message {type(message).__name__}"
+        self.oversize.note(f"node {node}", kind, queue, size, transport.part_bytes_max)
+
+    def _reply(self, reply: SessionReply) -> None:
+        is_here = reply.session.node == self.engine.me.node
+        if is_here and reply.session not in self._ports:
+            return
+        is_own = self._is_own_hand_out(reply)
+        if isinstance(reply.reply, Browsed) and not reply.reply.frames:
+            reply, damaged = shown(self._shelf, reply)
+            for one in damaged:
+                self._note_damage(reply.queue_id, one)
+        try:
+            reply, rest = fill(self._shelf, reply)
+        except StoreCorrupt as error:
+            # First: what is fetched is not handed out again before it has come.
+            self._note_damage(reply.queue_id, error)
+            self.post(NotSent(reply))
+            return
+        if is_own and not self.engine.may_deliver(reply, clock.now_ms()):
+            self.post(NotSent(reply))
+            return
+        if rest is not None:
+            self.post(NotSent(rest))
+        if is_own and isinstance(reply.reply, Deliver):
+            self.engine.replicas[reply.queue_id].tally.note_sent(reply.reply)
+        if is_here:
+            self._tell_port(self._ports[reply.session], ReplyArrived(reply))
+        else:
+            self._send([(reply.session.node, reply)])
+
+    def _is_own_hand_out(self, reply: SessionReply) -> bool:
+        """Whether this node's master has decided it; else it comes from another one's."""
+        body = reply.reply
+        if not isinstance(body, Deliver) or body.frames:
+            return False
+        replica = self.engine.replicas.get(reply.queue_id)
+        master = replica.master if replica is not None else None
+        return not body.bare or (master is not None and master.reign == reply.epoch)
+
+    def _tell_ports(self, change: MasterChange | MasterLinkLost) -> None:
+        for known in self._ports_of.get(change.queue_id, {}).values():
+            if isinstance(change, MasterLinkLost):
+                self._tell_port(known, LinkLost())
+            elif change.reign:
+                self._tell_port(known, MasterChanged(change.reign, change.available))
+            else:
+                self._tell_port(known, Closed("the queue was deleted", deleted=True))
+
+
+
+
+def _channel(message: object) -> int:
+    """Small messages that must not wait travel beside the data, on a connection of their own."""
+    if isinstance(message, _DATA_TYPES) or hasattr(message, "epoch"):
+        return DATA
+    return CONTROL

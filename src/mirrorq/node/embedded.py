@@ -1,0 +1,71 @@
+"""Nodes that `MirroredQueue(…)` brings with it: one a path in a process, shared and counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mirrorq.api.sharing import Sharing, Use
+from mirrorq.config import Config
+from mirrorq.errors import ConfigError
+from mirrorq.node.node import Node
+from mirrorq.security.settings import Security
+
+__all__ = ["NODES", "acquire"]
+
+NODES: Sharing[Node] = Sharing()
+
+
+def acquire(
+    use: Use,
+    name: str,
+    *,
+    path: str | os.PathLike[str],
+    peers: Mapping[str, str] | None,
+    config: Config | None,
+    witness: bool,
+    security: Security | None,
+    insecure: bool,
+    listen: str | None,
+    join: str | Sequence[str] | None,
+    dashboard: str | None,
+) -> Node:
+    """The node on this path: the one that is open here, if its arguments are equal.
+
+    Raises:
+        ConfigError: a node with other arguments has this path open in this process.
+    """
+    arguments: dict[str, Any] = {
+        "name": name,
+        "peers": dict(peers) if peers else None,
+        "config": config or Config(),
+        "witness": witness,
+        "security": security,
+        "insecure": insecure,
+        "listen": listen,
+        "join": join,
+        "dashboard": dashboard,
+    }
+    where = str(Path(path).resolve())
+
+    def make() -> Node:
+        node = Node.__new__(Node)
+        try:
+            Node.__init__(node, path=path, **arguments)
+            return node
+        except BaseException:
+            node._give_up()
+            raise
+
+    def is_fit(node: Node, others: Any) -> bool:
+        differ = [one for one, value in arguments.items() if others[one] != value]
+        if differ:
+            raise ConfigError(
+                f"the node on {where} is open in this process with other values of "
+                f"{', '.join(differ)}: give both handles equal arguments"
+            )
+        return True
+
+    return NODES.begin(use, (os.getpid(), where), arguments, make, is_fit)

@@ -1,0 +1,118 @@
+"""Where a node listens, where others reach it, and through whom it joins a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mirrorq.api.arguments import check_text
+from mirrorq.engine.addresses import MARK
+from mirrorq.errors import ConfigError
+from mirrorq.security.settings import Security, check_endpoints, check_listen
+from mirrorq.transport.endpoint import parse_listen
+
+__all__ = ["Whereabouts"]
+
+ANYWHERE = "tcp://127.0.0.1:*"
+"""Where a node listens that joins and was not told where: any free port on loopback."""
+
+
+class Whereabouts:
+    """What a node's arguments say of it. See `mirrorq.Node` for what they mean.
+
+    Raises:
+        ConfigError: they contradict each other, or leave the node open to strangers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        peers: Mapping[str, str] | None,
+        listen: str | None,
+        join: str | Sequence[str] | None,
+        *,
+        insecure: bool,
+        security: Security | None,
+    ) -> None:
+        _check_names(name, peers)
+        self.peers = dict(peers or {})
+        """name -> endpoint, this node's own among them."""
+        self.joins = _join_endpoints(join, name, peers)
+        """Whom to ask for a place in a running cluster."""
+        self._name = name
+        self._given = listen or self.peers.get(name)
+        self._insecure = insecure
+        self._security = security
+        check_endpoints(self.joins, "join through", insecure=insecure, security=security)
+        if security is not None:
+            security.check_node(name, (other for other in peers or () if other != name))
+        if self._given is not None:
+            self._check_listen(self._given)
+
+    def to_bind(self, recorded: Mapping[str, str]) -> str | None:
+        """Where to listen; None: nowhere, it is a cluster of one.
+
+        Args:
+            recorded: endpoints of the cluster's nodes, as the store knows them: when nothing
+                was said, it is as before.
+        """
+        if self._given is not None:
+            return self._given
+        address = recorded.get(self._name)
+        if address is None and self.joins:
+            address = ANYWHERE
+        if address is not None:
+            self._check_listen(address)
+        return address
+
+    def endpoint(self, bound: str) -> str:
+        """Where others reach the node, which listens here.
+
+        Raises:
+            ConfigError: they would not.
+        """
+        endpoint = self.peers.get(self._name, bound)
+        if self.joins and parse_listen(endpoint).host in ("*", "0.0.0.0", "::"):
+            raise ConfigError(
+                f"node {self._name} listens on {endpoint}, which leads others nowhere: name "
+                f"the endpoint at which they reach it, as peers={{{self._name!r}: …}}"
+            )
+        return endpoint
+
+    def _check_listen(self, address: str) -> None:
+        check_listen(address, insecure=self._insecure, security=self._security)
+
+
+def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
+    check_text("a node's name", name)
+    if not name or name[:1] == MARK:
+        raise ConfigError(f"a node needs a name that does not begin with {MARK}, not {name!r}")
+    if peers is not None and not isinstance(peers, Mapping):
+        raise ConfigError(
+            f"peers is {peers!r}: it is a mapping of each node's name to its endpoint, such as "
+            "{'a': 'tcp://10.0.0.1:7400'}"
+        )
+    for peer, endpoint in (peers or {}).items():
+        check_text("a peer's name", peer)
+        check_text(f"the endpoint of peer {peer!r}", endpoint)
+    if peers is not None and name not in peers:
+        raise ConfigError(
+            f"node {name!r} is not among its peers {', '.join(peers)}: name every node of the "
+            "cluster with its endpoint, this one included"
+        )
+
+
+def _join_endpoints(
+    join: str | Sequence[str] | None, name: str, peers: Mapping[str, str] | None
+) -> tuple[str, ...]:
+    if join is None:
+        return ()
+    others = [other for other in peers or () if other != name]
+    if others:
+        raise ConfigError(
+            f"node {name!r} is given join= and the peers {', '.join(others)}: with join= name "
+            "this node only, the cluster tells who the others are"
+        )
+    texts = tuple(text.strip() for text in (join.split(",") if isinstance(join, str) else join))
+    if not texts:
+        raise ConfigError("join= names no endpoint: name one of the cluster's nodes")
+    return texts

@@ -1,0 +1,279 @@
+"""Bodies for what the master decided: frames read from the shelf, cut to what is named.
+
+The engine names messages; only the driver reads disks. Whole frames are passed on as they
+are on disk; one that straddles the edge of a range is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import frozen
+from msgspec.structs import replace
+
+from mirrorq.containers.ranges import Range
+from mirrorq.errors import ProtocolError, StoreCorrupt
+from mirrorq.protocol.ops import Entry, OpKind
+from mirrorq.protocol.ring import FetchFrames, FrameChunk, PackedChunk
+from mirrorq.protocol.sessions import Browsed, Deliver, HandOut, SessionReply
+from mirrorq.replication.replica import Replica
+from mirrorq.store.node_store import Store
+from mirrorq.wire import frames
+
+__all__ = ["Shelf"]
+
+
+# Where frames are read from: the store, and memory for what is written behind.
+#
+# With `durability: replicated` a message may be handed out before it is on this disk. Frames
+# reach the disk in the order of their sequences, so what is not there yet follows what is.
+#
+# Bodies of messages that were staged lie under the sequences that they had then (`staging`): they
+# are read there, and stamped with those that they have now, and with the commit's time.
+@frozen
+class Shelf:
+    """Reads frames of a node's queues. Used on the node thread only."""
+
+    store: Store
+    replicas: Mapping[int, Replica]
+
+    def read(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:
+        """Read messages that live, from memory too, wherever their bodies lie: at least one.
+
+        Raises:
+            StoreCorrupt: The first frame is not as it was written, or is not there. Its span is
+                of the sequences under which the bodies lie.
+        """
+        replica = self.replicas.get(queue_id)
+        if replica is None or not replica.state.staging.origins:
+            return self._joined(queue_id, first, last, bytes_max, 0)
+        found: list[memoryview] = []
+        while first <= last and bytes_max > 0:
+            end, shift = replica.state.staging.piece(first, last)
+            try:
+                read = self._joined(queue_id, first - shift, end - shift, bytes_max, shift)
+            except StoreCorrupt:
+                if found:
+                    return found
+                raise
+            if shift:
+                stamp_us = replica.state.stamps.at(first) * 1000
+                moved = (first - shift, end - shift, shift, stamp_us)
+                read = [memoryview(frames.shifted(frame, *moved)) for frame in read]
+            bytes_max -= sum(map(len, read))
+            found += read
+            reached = frames.span(read[-1])[1] + shift
+            if reached < end:
+                return found
+            first = end + 1
+        return found
+
+    def _joined(
+        self, queue_id: int, first: int, last: int, bytes_max: int, shift: int
+    ) -> list[memoryview]:
+        """As `stored`, of bodies that all are to be there: those before the first hole.
+
+        Raises:
+            StoreCorrupt: there is nothing before it.
+        """
+        try:
+            found = self.stored(queue_id, first, last, bytes_max)
+        except StoreCorrupt as error:
+            if error.span is not None:
+                error.behind = min(max(error.span[1], first), last) + 1 + shift
+            raise
+        place = first
+        for index, frame in enumerate(found):
+            low, high = frames.span(frame)
+            if low > place:
+                del found[index:]
+                last = low - 1
+                break
+            place = high + 1
+        if not found:
+            gap = StoreCorrupt(f"messages {first} to {last} of queue {queue_id} are not there")
+            gap.span, gap.behind = (first, last), last + 1 + shift
+            raise gap
+        return found
+
+    def stored(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:
+        """Read as `Store.read` does, from memory too: frames as they were written.
+
+        Raises:
+            StoreCorrupt: A frame is not as it was written.
+        """
+        replica = self.replicas.get(queue_id)
+        behind = replica.ring.behind(first, last) if replica is not None else []
+        if not behind:
+            return self.store.read(queue_id, first, last, bytes_max)
+        edge = behind[0].header.first_sequence
+        found = self.store.read(queue_id, first, edge - 1, bytes_max) if first < edge else []
+        size = sum(map(len, found))
+        for entry in behind:
+            if size >= bytes_max and found:
+                break
+            found.append(memoryview(entry.frame))
+            size += len(entry.frame)
+        return found
+
+DELIVER_BYTES = 8 << 20
+"""A Deliver carries about so much; what is left of the hand-out goes back and comes next."""
+
+
+def fill(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, SessionReply | None]:
+    """Put the bodies into a Deliver; everything else is returned as it is.
+
+    Returns:
+        The reply, and a Deliver of what did not fit into it, which is to be given back.
+
+    Raises:
+        StoreCorrupt: the first frame is not as it was written.
+    """
+    body = reply.reply
+    if isinstance(body, Deliver) and not body.frames and not body.bare:
+        ranges = [(piece.first, piece.last) for piece in body.handouts]
+        found, whole, end = frames_of(shelf, reply.queue_id, ranges)
+        sent, rest = _split_at(body.handouts, whole, end)
+        filled = replace(reply, reply=Deliver(body.consumer, sent, found))
+        return filled, replace(reply, reply=Deliver(body.consumer, rest)) if rest else None
+    return reply, None
+
+
+def shown(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, list[StoreCorrupt]]:
+    """Put the bodies into a Browsed, without those that are damaged. Returns it, and what is."""
+    body = reply.reply
+    assert isinstance(body, Browsed)
+    found: list[bytes] = []
+    pieces: list[tuple[int, int, int]] = []
+    damaged: list[StoreCorrupt] = []
+    size = 0
+    for low, last, count in body.ranges:
+        first = low
+        while first <= last and size < DELIVER_BYTES:
+            piece = [(first, last)]
+            try:
+                read, whole, end = frames_of(shelf, reply.queue_id, piece, DELIVER_BYTES - size)
+            except StoreCorrupt as error:
+                damaged.append(error)
+                first = max(error.behind, first + 1)
+                continue
+            end = last if whole else end
+            pieces.append((first, end, count))
+            found += read
+            size += sum(map(len, read))
+            first = end + 1
+    return replace(reply, reply=Browsed(body.request, tuple(pieces), tuple(found))), damaged
+
+
+def frames_of(
+    shelf: Shelf, queue_id: int, ranges: Sequence[Range], bytes_max: int = DELIVER_BYTES
+) -> tuple[tuple[bytes, ...], int, int]:
+    """Frames of the ranges, in their order, up to about `bytes_max`.
+
+    Returns:
+        The frames, how many ranges they hold whole, and the last sequence that they hold of the
+        range after these; it is below that range when they hold nothing of it.
+
+    Raises:
+        StoreCorrupt: the first frame is not as it was written, or not there.
+    """
+    found: list[bytes] = []
+    size = 0
+    for whole, (first, last) in enumerate(ranges):
+        while first <= last:
+            if size >= bytes_max:
+                return tuple(found), whole, first - 1
+            try:
+                read = shelf.read(queue_id, first, last, bytes_max - size)
+            except StoreCorrupt:
+                if found:
+                    return tuple(found), whole, first - 1
+                raise
+            for frame in read:
+                header = frames.header(frame)
+                start = max(first - header.first_sequence, 0)
+                stop = min(last + 1 - header.first_sequence, header.count)
+                found.append(frames.cut(bytes(frame), start, stop))
+                size += len(found[-1])
+                first = header.first_sequence + stop
+    return tuple(found), len(ranges), 0
+
+
+def _split_at(
+    handouts: Sequence[HandOut], whole: int, end: int
+) -> tuple[tuple[HandOut, ...], tuple[HandOut, ...]]:
+    """The first `whole` hand-outs and what of the next one is up to `end`, and the rest."""
+    sent, rest = list(handouts[:whole]), list(handouts[whole:])
+    if rest and end >= rest[0].first:
+        sent.append(replace(rest[0], last=end))
+        rest[0] = replace(rest[0], first=end + 1)
+    return tuple(sent), tuple(rest)
+
+
+def chunk_of(
+    shelf: Shelf,
+    fetch: FetchFrames,
+    lost: tuple[Range, ...] = (),
+    on_damage: Callable[[StoreCorrupt], None] | None = None,
+) -> PackedChunk:
+    """Answer a member that lacks bodies: frames after `after_sequence`, within the bytes asked for.
+
+    Args:
+        lost: what is known of those that are damaged everywhere.
+        on_damage: called with what is damaged here, which is not in the answer.
+    """
+    first, last = fetch.after_sequence + 1, fetch.upto_sequence
+    read: list[memoryview] = []
+    size, at = 0, first
+    while at <= last and size < fetch.bytes_max:
+        try:
+            got = shelf.stored(fetch.queue_id, at, last, fetch.bytes_max - size)
+        except StoreCorrupt as error:
+            if on_damage is not None:
+                on_damage(error)
+            if error.span is None:
+                break
+            at = max(error.span[1], at) + 1
+            continue
+        if not got:
+            break
+        at = frames.span(got[-1])[1] + 1
+        if fetch.is_continued and not read and frames.span(got[0])[0] < first:
+            del got[0]
+        size += sum(map(len, got))
+        read += got
+    upto = frames.span(read[-1])[1] if read and at <= last and size >= fetch.bytes_max else last
+    return PackedChunk(
+        fetch.queue_id,
+        fetch.epoch,
+        fetch.number,
+        fetch.after_sequence,
+        upto,
+        b"".join(read),
+        lost,
+    )
+
+
+def unpacked(chunk: PackedChunk) -> FrameChunk:
+    """Check and split what a donor sent; one call into C checks all frames.
+
+    Raises:
+        ProtocolError: these are not publish frames end to end.
+    """
+    entries = []
+    for view in frames.split_run(chunk.run):
+        header = frames.header(view)
+        if header.kind != OpKind.PUBLISH:
+            raise ProtocolError(
+                f"a chunk of a transfer holds op {header.lsn}, which publishes nothing"
+            )
+        entries.append(Entry(header, None, bytes(view)))
+    return FrameChunk(
+        chunk.queue_id,
+        chunk.epoch,
+        chunk.number,
+        chunk.after_sequence,
+        chunk.upto_sequence,
+        tuple(entries),
+        chunk.lost,
+    )

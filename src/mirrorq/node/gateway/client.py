@@ -1,0 +1,49 @@
+"""One client, as its entry node serves it: its link, its sessions, its calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from mirrorq.monitoring.presence import Served
+
+if TYPE_CHECKING:
+    from mirrorq.cluster.catalog.core import Catalog
+    from mirrorq.node.gateway.calls import Calls
+    from mirrorq.node.gateway.link import Link
+    from mirrorq.node.gateway.sessions import Sessions
+    from mirrorq.security.roles import Key
+
+__all__ = ["Client"]
+
+
+@define(eq=False)
+class Client:
+    """Who has said hello and is not gone."""
+
+    link: Link
+    sessions: Sessions
+    calls: Calls
+    address: str
+    """Of its connection."""
+    since_us: int
+    """When it came, by the wall clock."""
+
+    @property
+    def name(self) -> str:
+        return self.link.name
+
+    def served(self, catalog: Catalog, key: Key | None) -> Served:
+        """What is told to who asks who there is."""
+        queue_ids = dict.fromkeys(session.queue_id for session in self.sessions)
+        names = map(catalog.name_of, queue_ids)
+        return Served(
+            self.name,
+            self.address,
+            self.since_us / 1_000_000,
+            "" if key is None else key.name,
+            "" if key is None else key.role.value,
+            tuple(session.session.number for session in self.sessions),
+            tuple(name for name in names if name),
+        )

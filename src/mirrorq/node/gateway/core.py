@@ -1,0 +1,297 @@
+"""All clients of one node: who comes and goes, and what they say to whom it concerns."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from mirrorq import clock
+from mirrorq.config import Config
+from mirrorq.engine.core import Engine
+from mirrorq.errors import ProtocolError
+from mirrorq.monitoring.presence import Served
+from mirrorq.node.bans import Expulsions, expulsion_text
+from mirrorq.node.gateway.calls import Calls
+from mirrorq.node.gateway.client import Client
+from mirrorq.node.gateway.desk import Desk
+from mirrorq.node.gateway.link import Link, send
+from mirrorq.node.gateway.sessions import Sessions
+from mirrorq.node.gateway.silence import Silence
+from mirrorq.node.gateway.waits import Waits
+from mirrorq.protocol.clients import (
+    ClientBye,
+    ClientCall,
+    ClientClose,
+    ClientForget,
+    ClientHello,
+    ClientOpen,
+    ClientPing,
+    ClientRefused,
+    ClientUnknown,
+    ClientWelcome,
+)
+from mirrorq.protocol.sessions import SessionRequest
+from mirrorq.protocol.validation import NAME_CHARS_MAX
+from mirrorq.transport.flow_control import Window
+from mirrorq.transport.inbound import CONTROL, DATA
+from mirrorq.wire.frames import check_publish
+from mirrorq.wire.messages import WireMessage, decode
+
+if TYPE_CHECKING:
+    from mirrorq.node.authority import Authority
+    from mirrorq.node.driver import Driver
+    from mirrorq.node.overview import Overview
+    from mirrorq.transport.inbound import ClientMessage
+    from mirrorq.transport.transport import Transport
+
+__all__ = ["Entry"]
+
+log = logging.getLogger("mirrorq")
+
+CLIENTS_MAX = 4096
+"""Clients of one node. Each costs a connection and some KB."""
+EXPIRY_MS_MAX = 60_000
+"""A client may ask to be waited for up to this: it holds messages meanwhile."""
+WAITS_CHARS = 1000
+"""What a client is told of what its node waits for is cut to this."""
+WAITS_LOOK_MS = 50
+"""How often what clients wait for is looked for, beside each step of the engine."""
+
+
+class Entry:
+    """All clients of one node. Every method is the node thread's.
+
+    Args:
+        driver: takes requests, and steps the ports.
+        transport: carries replies.
+        config: bounds and times.
+        overview: what the node knows of queues.
+        authority: the keys of clients; None: no security, everybody may do everything.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        transport: Transport,
+        config: Config,
+        overview: Overview,
+        authority: Authority | None = None,
+    ) -> None:
+        self.wake_ms: int | None = None
+        """When `step` has something to do."""
+        self._driver = driver
+        self._transport = transport
+        self._config = config
+        self._authority = authority
+        self._keys_version = 0 if authority is None else authority.version
+        self._warn = driver.complaints.warn
+        self._clients: dict[bytes, Client] = {}
+        self._silence = Silence(config.heartbeat_ms)
+        self._expulsions = Expulsions()
+        self._waits = Waits()
+        self._desk = Desk(driver, overview)
+
+    @property
+    def client_count(self) -> int:
+        return len(self._clients)
+
+    @property
+    def _engine(self) -> Engine:
+        return self._driver.engine
+
+    # --- Input --------------------------------------------------------------------------
+
+    def on_message(self, inbound: ClientMessage) -> None:
+        """Take one message of a client."""
+        identity = inbound.identity
+        client = self._clients.get(identity)
+        if client is None:
+            self._silence.on_stranger(identity)
+        if self._authority is not None and not self._is_admitted(self._authority, inbound, client):
+            return
+        try:
+            message = decode(inbound.parts)
+            check_publish(message)
+        except ProtocolError as error:
+            self._warn("dropped a message of %s: %s", _label(identity, client), error)
+            if client is None:
+                send(self._transport, identity, ClientRefused(str(error)))
+            return
+        if isinstance(message, ClientHello):
+            self._on_hello(inbound, message)
+        elif client is None:
+            if not isinstance(message, ClientBye):
+                send(self._transport, identity, ClientUnknown())
+        else:
+            self._silence.on_heard(identity)
+            if inbound.channel == DATA:
+                client.link.window.on_received(sum(map(len, inbound.parts)))
+                self._on_known(client, message)
+                if client.link.window.is_report_due and identity in self._clients:
+                    self._pong(client)
+            elif isinstance(message, ClientPing):
+                client.link.channel = CONTROL
+                self._on_ping(client, message)
+            else:
+                kind = type(message).__name__
+                self._warn("dropped a %s of client %s: it is data", kind, client.name)
+
+    def _on_known(self, client: Client, message: WireMessage) -> None:
+        match message:
+            case SessionRequest():
+                client.sessions.on_request(message)
+            case ClientOpen():
+                client.sessions.open(message)
+            case ClientClose():
+                client.sessions.close(message.session)
+            case ClientCall():
+                if client.calls.admit(message):
+                    self._desk.serve(client, message)
+            case ClientForget():
+                client.calls.forget(message.number)
+            case ClientPing():
+                self._on_ping(client, message)
+            case ClientBye():
+                self._end(client, "said goodbye")
+            case _:
+                kind = type(message).__name__
+                self._warn("dropped a %s of client %s: not from clients", kind, client.name)
+
+    def _on_ping(self, client: Client, ping: ClientPing) -> None:
+        client.link.window.on_told(ping.received)
+        self._pong(client)
+        client.sessions.pass_credits()
+
+    def _pong(self, client: Client) -> None:
+        now_ms = clock.now_ms()
+        patience = self._silence.promise(client.link.identity, now_ms)
+        engine = self._engine
+        # A node that cannot write is of no more use to a client than one that is cut off.
+        stuck = self._driver.stuck_text
+        waits = engine.waiting_text() or stuck
+        client.link.pong(engine.is_paused(now_ms) or bool(stuck), patience, waits[:WAITS_CHARS])
+
+    def on_reply_lost(self, identity: bytes, gone: bool, size: int) -> None:
+        """Replies were dropped."""
+        client = self._clients.get(identity)
+        if client is None:
+            return
+        if gone:
+            self._end(client, "its connection ended")
+        else:
+            client.link.on_lost(size)
+
+    # --- Coming and going ---------------------------------------------------------------
+
+    def _on_hello(self, inbound: ClientMessage, hello: ClientHello) -> None:
+        identity = inbound.identity
+        known = self._clients.get(identity)
+        if known is not None:
+            self._end(known, "began anew")
+        if len(self._clients) >= CLIENTS_MAX:
+            why = f"node {self._engine.me.node} has {CLIENTS_MAX} clients already"
+            self._warn("refused a client: %s", why)
+            send(self._transport, identity, ClientRefused(why))
+            return
+        # It stands in logs: no line of it may look like another's.
+        name = "".join(c if c.isprintable() else "?" for c in hello.name[:NAME_CHARS_MAX])
+        why = self._expulsions.why(name)
+        if why:
+            send(self._transport, identity, ClientRefused(why, final=True))
+            return
+        own_ms = self._config.session_expiry_ms
+        expiry_ms = max(own_ms, min(hello.expiry_ms, EXPIRY_MS_MAX))
+        welcome = ClientWelcome(hello.number, self._engine.me.node, expiry_ms)
+        send(self._transport, identity, welcome)
+        self._clients[identity] = self._client(inbound, name)
+        self._silence.begin(identity, expiry_ms)
+        log.info("client %s came", name)
+
+    def _client(self, inbound: ClientMessage, name: str) -> Client:
+        authority, driver = self._authority, self._driver
+        window = Window(self._config.client_window_bytes)
+        link = Link(self._transport, inbound.identity, name, window, inbound.key)
+        if authority is not None:
+            link.permits = authority.permits(inbound.key, self._engine.catalog)
+        calls = Calls(link, driver, self._waits, self._hurry)
+        address = self._transport.address_of(inbound)
+        return Client(link, Sessions(link, driver), calls, address, clock.wall_us())
+
+    def _hurry(self) -> None:
+        """Somebody waits for something new."""
+        self.wake_ms = clock.now_ms()
+
+    def _end(self, client: Client, why: str) -> None:
+        log.info("client %s is gone: %s", client.name, why)
+        identity = client.link.identity
+        del self._clients[identity]
+        self._silence.end(identity)
+        client.calls.end()
+        client.sessions.end()
+
+    def served(self) -> tuple[Served, ...]:
+        """Every client, for who asks who there is."""
+        authority, catalog = self._authority, self._engine.catalog
+        return tuple(
+            client.served(catalog, None if authority is None else authority.key(client.link.key))
+            for client in self._clients.values()
+        )
+
+    def disconnect(self, name: str, why: str) -> int:
+        """End clients of this name, and take none that comes again; say how many there were."""
+        text = expulsion_text(self._engine.me.node, why)
+        self._expulsions.note(name, text)
+        found = [client for client in self._clients.values() if client.name == name]
+        for client in found:
+            self._warn("client %s is %s", client.name, text)
+            self._end(client, "an administrator disconnected it")
+            send(self._transport, client.link.identity, ClientRefused(text, final=True))
+        return len(found)
+
+    # --- Keys ---------------------------------------------------------------------------
+
+    def _is_admitted(
+        self, authority: Authority, inbound: ClientMessage, client: Client | None
+    ) -> bool:
+        """Whether the sender may speak, in the name of this client if it is one."""
+        if authority.key(inbound.key) is None:
+            why = f"node {self._engine.me.node} does not list the key {inbound.key} any more"
+            if client is not None:
+                self._end(client, why)
+            send(self._transport, inbound.identity, ClientRefused(why))
+            return False
+        return client is None or client.link.key == inbound.key
+
+    def _follow_keys(self, authority: Authority) -> None:
+        """The list of keys has changed: nobody keeps what he has lost."""
+        self._keys_version = authority.version
+        for client in list(self._clients.values()):
+            link = client.link
+            if authority.key(link.key) is None:
+                self._end(client, "its key is no longer listed")
+                refusal = ClientRefused("its key is no longer listed")
+                send(self._transport, link.identity, refusal)
+            else:
+                client.sessions.permit(authority.permits(link.key, self._engine.catalog))
+
+    # --- Time ---------------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> None:
+        """End clients that are silent, answer calls that waited."""
+        if self._authority is not None and self._authority.version != self._keys_version:
+            self._follow_keys(self._authority)
+        if self._transport.takes_turns(len(self._clients)):
+            for identity, silence_ms in self._silence.overdue(now_ms):
+                self._end(self._clients[identity], f"silent for {silence_ms} ms")
+        self._waits.look()
+        pause_ms = WAITS_LOOK_MS if self._waits.is_looking else self._config.heartbeat_ms
+        self.wake_ms = now_ms + pause_ms if self._clients else None
+
+    def after_step(self) -> None:
+        """The engine may have applied commands to the catalog: tell who waits for that."""
+        self._waits.look()
+        self._waits.on_catalog(self._engine.catalog.applied_index)
+
+
+def _label(identity: bytes, client: Client | None) -> str:
+    return f"connection {identity.hex()}" if client is None else f"client {client.name}"

@@ -1,0 +1,50 @@
+"""How much of what a client has asked for is handed out: its seat at a queue, by what it reads."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from mirrorq.protocol.sessions import Credit, Deliver
+from mirrorq.transport.flow_control import SHARES
+
+__all__ = ["Seat"]
+
+
+@define
+class Seat:
+    """One consumer of a client's session, as its entry node sees it."""
+
+    number: int
+    total: int = 0
+    """Credit that the client has asked for."""
+    told: int = 0
+    """Credit that the master was told."""
+    granted: int = 0
+    """Bytes in the last Credit that was passed on."""
+    come: int = 0
+    """Bytes that were delivered since."""
+
+    def on_deliver(self, deliver: Deliver) -> None:
+        self.come += sum(map(len, deliver.frames))
+
+    def halt(self) -> Credit:
+        """The client takes nothing more until it asks anew: to be told at once."""
+        self.total = self.told = self.granted = 0
+        return Credit(self.number, 0)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to tell the master."""
+        return self.total > self.told or (self.granted > 0 and self.come * 2 >= self.granted)
+
+    def credit(self, room: int, seats: int) -> Credit:
+        """What to tell it now.
+
+        Args:
+            room: bytes that may still be sent to the client, more than 0.
+            seats: consumers of this client, which share it.
+        """
+        self.told = self.total
+        self.granted = max(room // (SHARES * max(seats, 1)), 1)
+        self.come = 0
+        return Credit(self.number, self.total, self.granted)

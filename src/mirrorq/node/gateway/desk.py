@@ -1,0 +1,163 @@
+"""What clients are served beside their sessions: one call, one answer, now or later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mirrorq.errors import MirrorQError, PreconditionFailed, ProtocolError
+from mirrorq.node.bans import outcome_of
+from mirrorq.node.copy_reader import seek_copy
+from mirrorq.node.gateway.calls import refused
+from mirrorq.node.gateway.declarations import Declarations
+from mirrorq.node.status import node_statuses, policy_statuses
+from mirrorq.protocol.clients import (
+    ClientAdminister,
+    ClientAnswer,
+    ClientCall,
+    ClientDeclare,
+    ClientDelete,
+    ClientDisconnect,
+    ClientLook,
+    ClientRead,
+    ClientSeek,
+    ClientWatch,
+    Seen,
+)
+from mirrorq.protocol.commands import DeleteQueue
+from mirrorq.protocol.copy_page import pack_pieces
+
+if TYPE_CHECKING:
+    from mirrorq.node.driver import Driver
+    from mirrorq.node.gateway.client import Client
+    from mirrorq.node.overview import Overview
+
+__all__ = ["Desk"]
+
+
+class Desk:
+    """Serves the calls of all clients of one node.
+
+    Args:
+        driver: reads copies and asks other nodes; its engine has the catalog.
+        overview: what the node knows of queues.
+    """
+
+    def __init__(self, driver: Driver, overview: Overview) -> None:
+        self._driver = driver
+        self._overview = overview
+        self._declarations = Declarations(driver, overview)
+
+    def serve(self, client: Client, message: ClientCall) -> None:
+        """Begin with a call that was admitted."""
+        number, call = message.number, message.call
+        match call:
+            case ClientDeclare():
+                self._declarations.declare(client, number, call)
+            case ClientDelete():
+                self._delete(client, number, call)
+            case ClientLook():
+                self._look(client, number, call)
+            case ClientAdminister():
+                client.calls.ask(number, call.command, client.calls.answer)
+            case ClientWatch():
+                client.calls.wait_for(number, lambda: self._seen(number, call), on_catalog=True)
+            case ClientRead() | ClientSeek():
+                client.calls.wait_for(number, lambda: self._read(number, call))
+            case ClientDisconnect():
+                self._disconnect(client, number, call)
+
+    def _delete(self, client: Client, number: int, call: ClientDelete) -> None:
+        objection = self._overview.objection(
+            call.queue, if_empty=call.if_empty, if_unused=call.if_unused
+        )
+        if objection:
+            client.calls.answer(refused(number, PreconditionFailed(objection)))
+        else:
+            client.calls.ask(number, DeleteQueue(call.queue), client.calls.answer)
+
+    # --- What this node knows -------------------------------------------------------------
+
+    def _look(self, client: Client, number: int, call: ClientLook) -> None:
+        seen: object
+        match call.what:
+            case "status":
+                seen = self._overview.status(call.queue)
+            case "queues" | "shards":
+                permits = client.link.permits
+                seen = self._overview.statuses(shards=call.what == "shards", permits=permits)
+            case "nodes":
+                seen = node_statuses(self._driver.engine)
+            case "policies":
+                seen = policy_statuses(self._driver.engine)
+            case "attendance":
+                self._look_for_attendance(client, number)
+                return
+            case _:
+                text = f"nothing to look at is called {call.what!r}"
+                client.calls.answer(refused(number, ProtocolError(text)))
+                return
+        client.calls.answer(_data(number, seen))
+
+    def _seen(self, number: int, watch: ClientWatch) -> ClientAnswer | None:
+        """An exchange, if it is not as the client knows it."""
+        catalog = self._driver.engine.catalog
+        record = catalog.exchange(watch.exchange)
+        version = 0 if record is None else record.version
+        if version == watch.version or catalog.applied_index < watch.index:
+            return None
+        names: dict[int, str] = {}
+        rings: dict[int, tuple[int, ...]] = {}
+        for binding in () if record is None else record.bindings:
+            sharded = catalog.sharded(binding.queue_id)
+            queue = sharded or catalog.queue(binding.queue_id)
+            if queue is not None:
+                names[queue.id] = queue.name
+            if sharded is not None:
+                rings[sharded.id] = sharded.rings
+        return _data(number, Seen(version, catalog.applied_index, record, names, rings))
+
+    def _read(self, number: int, call: ClientRead | ClientSeek) -> ClientAnswer | None:
+        """From this node's copy; None while it has not come so far."""
+        try:
+            if isinstance(call, ClientSeek):
+                found = seek_copy(self._driver.engine, call.queue, call.stamp_ms, call.applied)
+                return None if found is None else ClientAnswer(number, found, "", "", b"")
+            span = (call.first, call.last)
+            page = self._driver.read_copy(call.queue, span, call.bytes_max, call.applied)
+        except MirrorQError as error:
+            return refused(number, error)
+        if page is None:
+            return None
+        data = pack_pieces(page.pieces)
+        return ClientAnswer(number, page.next, "", "", data, page.frames)
+
+    # --- What all nodes are asked ---------------------------------------------------------
+
+    def _look_for_attendance(self, client: Client, number: int) -> None:
+        roll_call = self._driver.roll_call
+        asked = roll_call.ask_attendance()
+
+        def look() -> ClientAnswer | None:
+            found = roll_call.attendance(asked)
+            return None if found is None else _data(number, found)
+
+        client.calls.wait_for(number, look)
+
+    def _disconnect(self, client: Client, number: int, call: ClientDisconnect) -> None:
+        roll_call = self._driver.roll_call
+        asked = roll_call.ask_disconnect(call.name, call.why)
+
+        def look() -> ClientAnswer | None:
+            found = roll_call.disconnected(asked)
+            if found is None:
+                return None
+            error, text = outcome_of(call.name, *found)
+            return ClientAnswer(number, found[0], error, text, b"")
+
+        client.calls.wait_for(number, look)
+
+
+def _data(number: int, seen: object) -> ClientAnswer:
+    return ClientAnswer(number, 0, "", "", msgspec.json.encode(seen))

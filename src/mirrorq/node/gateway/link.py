@@ -1,0 +1,93 @@
+"""The link to one client: who is at its other end, and what is on the way there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mirrorq.errors import ProtocolError
+from mirrorq.protocol.clients import ClientPong
+from mirrorq.transport.flow_control import Window
+from mirrorq.transport.inbound import CONTROL, DATA
+from mirrorq.wire.messages import Part, WireMessage, encode
+
+if TYPE_CHECKING:
+    from mirrorq.node.permissions import Permits
+    from mirrorq.transport.transport import Transport
+
+__all__ = ["Link", "send"]
+
+log = logging.getLogger("mirrorq")
+
+
+def send(transport: Transport, identity: bytes, message: WireMessage) -> None:
+    """Tell something to who is no client, or will be none."""
+    parts = _encoded(message)
+    if parts is not None:
+        transport.reply(identity, parts)
+
+
+class Link:
+    """What the parts of one client share."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        identity: bytes,
+        name: str,
+        window: Window,
+        key: str = "",
+        permits: Permits | None = None,
+    ) -> None:
+        self.identity = identity
+        """Of the connection."""
+        self.name = name
+        self.key = key
+        """The client's public key, "" without security."""
+        self.permits = permits
+        """What that key allows; None: everything."""
+        self.window = window
+        self.channel = DATA
+        """On which the client gives signs of life."""
+        self._transport = transport
+        self._is_lossy = False
+        """Messages to it were dropped; its next pong says so."""
+
+    def send(self, message: WireMessage) -> None:
+        """Tell the client something, unless it does not read."""
+        parts = _encoded(message)
+        if parts is None:
+            return
+        if self.window.is_overrun or not self._transport.reply(self.identity, parts):
+            self._is_lossy = True
+        else:
+            self.window.on_sent(sum(map(len, parts)))
+
+    def pong(self, paused: bool, patience: int, waits: str) -> None:
+        """Answer a sign of life, and say what has come.
+
+        Args:
+            paused: whether the node has no contact with a majority, or cannot write.
+            patience: in percent, see `ClientPong`.
+            waits: what keeps the node from taking part in a cluster, or from writing.
+        """
+        lost, self._is_lossy = self._is_lossy, False
+        pong = ClientPong(paused, lost, self.window.report(), patience, waits)
+        if self.channel == CONTROL:
+            self._transport.reply(self.identity, encode(pong), CONTROL)
+        else:
+            self.send(pong)
+
+    def on_lost(self, size: int) -> None:
+        """Replies of this size were dropped, and the connection goes on."""
+        self.window.on_lost(size)
+        self._is_lossy = True
+
+
+def _encoded(message: WireMessage) -> Sequence[Part] | None:
+    try:
+        return encode(message)
+    except ProtocolError as error:
+        log.error("cannot answer a client: %s", error)
+        return None

@@ -1,0 +1,318 @@
+"""The sessions of one client: requests in, replies and news of masters out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+from msgspec.structs import replace
+
+from mirrorq.engine.events import FromSession, SessionClosed
+from mirrorq.node.gateway.credit import Seat
+from mirrorq.node.permissions import Permits, lost_right
+from mirrorq.protocol.clients import ClientClosed, ClientLinkLost, ClientMaster, ClientOpen
+from mirrorq.protocol.commands import DeleteQueue
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.sessions import (
+    Attach,
+    Credit,
+    Deliver,
+    Detach,
+    Detached,
+    Request,
+    SessionReply,
+    SessionRequest,
+    Subscribe,
+    Unsubscribe,
+)
+from mirrorq.security.roles import Right
+from mirrorq.session.calls import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
+
+if TYPE_CHECKING:
+    from mirrorq.cluster.catalog.records import QueueRecord
+    from mirrorq.node.driver import Driver
+    from mirrorq.node.gateway.link import Link
+
+__all__ = ["Session", "Sessions"]
+
+log = logging.getLogger("mirrorq")
+
+SESSIONS_MAX = 4096
+"""Handles of one client."""
+SEATS_MAX = 1024
+"""Consumers of one handle."""
+
+
+@define(eq=False)
+class Session:
+    """One session of a client: a port of the driver that passes events on."""
+
+    sessions: Sessions
+    number: int
+    """The client's own."""
+    session: SessionId
+    """Its name on this node."""
+    queue_id: int
+    epoch: int = 0
+    attachment: int = 0
+    requests: int = 0
+    """The client's number of the last request that was passed on."""
+    sent: int = 0
+    """The number under which it was: credits are passed on when there is room, and repeated."""
+    seats: dict[int, Seat] = field(factory=dict)
+    """Consumers of this attachment."""
+
+    def step(
+        self, now_ms: int, events: Sequence[SessionEvent]
+    ) -> tuple[tuple[SessionRequest, ...], int | None]:
+        for event in events:
+            self.sessions.on_event(self, event)
+        return (), None
+
+    def is_next(self, request: SessionRequest) -> bool:
+        """Whether it follows what was passed on: the master must see no gap of our making,
+        or it would not take the Detach that we add."""
+        if request.attachment == self.attachment:
+            return request.number == self.requests + 1
+        return request.attachment > self.attachment and request.number == 1
+
+    def shows_gap(self, request: SessionRequest) -> bool:
+        """Whether requests before it are missing; else it is old or a repetition."""
+        if request.attachment == self.attachment:
+            return request.number > self.requests + 1
+        return request.attachment > self.attachment
+
+    def take(self, request: SessionRequest) -> None:
+        """Note the client's next request."""
+        if request.attachment != self.attachment:
+            self.sent = 0
+            self.seats.clear()
+        self.epoch, self.attachment = request.epoch, request.attachment
+        self.requests = request.number
+
+    def in_own_name(self, request: Request) -> SessionRequest:
+        """A request as that of this node's session."""
+        self.sent += 1
+        return SessionRequest(
+            self.queue_id, self.epoch, self.session, self.attachment, self.sent, request
+        )
+
+
+class Sessions:
+    """Of one client, each by the client's own number.
+
+    Args:
+        link: where replies go.
+        driver: steps the sessions and takes their requests.
+    """
+
+    def __init__(self, link: Link, driver: Driver) -> None:
+        self._link = link
+        self._driver = driver
+        self._open: dict[int, Session] = {}
+        self._owners: dict[int, SessionId] = {}
+        """Those that own an exclusive queue or are to."""
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._open.values())
+
+    # --- Coming and going -----------------------------------------------------------------
+
+    def open(self, message: ClientOpen) -> None:
+        """The client has a new handle."""
+        number, queue_id = message.session, message.queue
+        if number in self._open:
+            self._warn("client %s opened session %s twice", self._link.name, number)
+            return
+        if len(self._open) >= SESSIONS_MAX:
+            reason = f"a client has at most {SESSIONS_MAX} handles: close some"
+            self._link.send(ClientClosed(number, reason))
+            return
+        catalog, permits = self._driver.engine.catalog, self._link.permits
+        if catalog.is_deleted(queue_id):
+            self._link.send(ClientClosed(number, "the queue was deleted"))
+            return
+        if permits is not None and not permits.sees(queue_id):
+            why = permits.refusal(Right.READ, queue_id)
+            self._link.send(ClientClosed(number, why, refused=True))
+            return
+        record = catalog.queue(queue_id)
+        session_id = self._owners.get(number) or self._driver.new_session()
+        if record is not None and record.exclusive and record.owner != session_id:
+            self._end_left(number, record)
+            return
+        session = self._open[number] = Session(self, number, session_id, queue_id)
+        self._driver.open_port(session_id, queue_id, session)
+
+    def _end_left(self, number: int, record: QueueRecord) -> None:
+        """A client comes back to its exclusive queue, on another connection: that ended it.
+
+        Nobody else opens a session on a queue that was declared exclusive.
+        """
+        log.info("client %s has left its exclusive queue %r", self._link.name, record.name)
+        self._driver.ask(DeleteQueue(record.id), lambda _: None)
+        reason = (
+            f"the connection to node {record.view.members[0].id.node} ended, and with it the "
+            "exclusive queue: declare it anew"
+        )
+        self._link.send(ClientClosed(number, reason))
+
+    def owner(self, number: int) -> SessionId:
+        """This session is to own an exclusive queue: its name on this node."""
+        known = self._owners.get(number)
+        if known is None:
+            known = self._owners[number] = self._driver.new_session()
+        return known
+
+    def close(self, number: int) -> None:
+        """The client has closed a handle, or none came of its exclusive queue."""
+        session = self._open.pop(number, None)
+        if session is not None:
+            self._end(session)
+        self._end_owner(number)
+
+    def end(self) -> None:
+        """The client is gone."""
+        for session in self._open.values():
+            self._end(session)
+        for number in list(self._owners):
+            self._end_owner(number)
+
+    def permit(self, permits: Permits | None) -> None:
+        """What the client's key allows has changed: sessions that have lost a right end."""
+        before, self._link.permits = self._link.permits, permits
+        for session in list(self._open.values()):
+            why = lost_right(before, permits, session.queue_id)
+            if why:
+                self._refuse(session, why)
+
+    def _refuse(self, session: Session, why: str) -> None:
+        self._warn("ended a session of client %s: %s", self._link.name, why)
+        self.close(session.number)
+        self._link.send(ClientClosed(session.number, why, refused=True))
+
+    def _end(self, session: Session) -> None:
+        if session.attachment:
+            self._driver.post(FromSession(session.in_own_name(Detach())))
+        self._driver.close_port(session.session)
+
+    def _end_owner(self, number: int) -> None:
+        """The session is no more: an exclusive queue of it ends."""
+        owner = self._owners.pop(number, None)
+        if owner is not None:
+            self._driver.post(SessionClosed(owner, 0))
+
+    # --- From the client ------------------------------------------------------------------
+
+    def on_request(self, request: SessionRequest) -> None:
+        """Pass a request on to the queue's master."""
+        session = self._open.get(request.session.number)
+        if session is None:
+            # As a rule one that was on the way when its session ended.
+            log.debug("client %s: request of no session", self._link.name)
+            return
+        if session.queue_id != request.queue_id:
+            self._warn(
+                "dropped a request of client %s to queue %s: its session is on %s",
+                self._link.name,
+                request.queue_id,
+                session.queue_id,
+            )
+            return
+        if session.is_next(request):
+            self._pass_request(session, request)
+        elif session.shows_gap(request):
+            self._send_detached(request)
+
+    def _pass_request(self, session: Session, request: SessionRequest) -> None:
+        session.take(request)
+        body, permits = request.request, self._link.permits
+        if permits is not None:
+            why = permits.refusal_of_request(session.queue_id, body)
+            if why:
+                self._refuse(session, why)
+                return
+        if isinstance(body, Attach):
+            body = replace(body, owner=self._link.key)
+        if isinstance(body, Credit):
+            seat = session.seats.get(body.number)
+            if seat is not None and not body.total:
+                self._driver.post(FromSession(session.in_own_name(seat.halt())))
+            elif seat is not None:
+                seat.total = max(seat.total, body.total)
+                self._pass_credits(session)
+            return
+        if isinstance(body, Unsubscribe):
+            session.seats.pop(body.number, None)
+        elif isinstance(body, Subscribe) and body.number not in session.seats:
+            if len(session.seats) >= SEATS_MAX:
+                self._warn("dropped consumer %s of client %s", body.number, self._link.name)
+                return
+            session.seats[body.number] = Seat(body.number)
+        self._driver.post(FromSession(session.in_own_name(body)))
+
+    def _send_detached(self, request: SessionRequest) -> None:
+        """Something of this attachment was lost or dropped: the session attaches again."""
+        own, attachment = SessionId(self._link.name, 0, request.session.number), request.attachment
+        self._link.send(
+            SessionReply(request.queue_id, request.epoch, own, attachment, 0, Detached())
+        )
+
+    # --- Credit ---------------------------------------------------------------------------
+
+    def pass_credits(self) -> None:
+        """There may be more room on the way to this client."""
+        for session in self._open.values():
+            self._pass_credits(session)
+
+    def _pass_credits(self, session: Session) -> None:
+        """Let the master hand out what there is room for on the way to this client."""
+        due = [seat for seat in session.seats.values() if seat.is_due]
+        window = self._link.window
+        room = window.size - window.on_way
+        if not due or room <= 0:
+            return
+        seats = sum(len(other.seats) for other in self._open.values())
+        for seat in due:
+            self._driver.post(FromSession(session.in_own_name(seat.credit(room, seats))))
+
+    # --- To the client --------------------------------------------------------------------
+
+    def on_event(self, session: Session, event: SessionEvent) -> None:
+        """Pass on what the driver tells a session."""
+        number = session.number
+        match event:
+            case ReplyArrived():
+                self._pass_reply(session, event.reply)
+            case MasterChanged():
+                self._link.send(ClientMaster(number, event.epoch, event.available))
+            case LinkLost():
+                self._link.send(ClientLinkLost(number))
+            case Closed():
+                # A node that closes says the same; its clients go on at another.
+                if self._driver.engine.catalog.is_deleted(session.queue_id):
+                    self._on_deleted(session, event.reason)
+
+    def _pass_reply(self, session: Session, reply: SessionReply) -> None:
+        own = SessionId(self._link.name, 0, session.number)
+        self._link.send(
+            SessionReply(
+                reply.queue_id, reply.epoch, own, reply.attachment, reply.number, reply.reply
+            )
+        )
+        if isinstance(reply.reply, Deliver):
+            seat = session.seats.get(reply.reply.consumer)
+            if seat is not None and reply.attachment == session.attachment:
+                seat.on_deliver(reply.reply)
+                self._pass_credits(session)
+
+    def _on_deleted(self, session: Session, reason: str) -> None:
+        if self._open.pop(session.number, None) is not None:
+            self._driver.close_port(session.session)
+        self._link.send(ClientClosed(session.number, reason))
+
+    def _warn(self, text: str, *values: object) -> None:
+        """Say what a stranger has done wrong."""
+        self._driver.complaints.warn(text, *values)

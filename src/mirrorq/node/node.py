@@ -1,0 +1,607 @@
+"""`Node`: one process's part in a cluster, and the host of the handles that live on it.
+
+All logic is in `engine`; the node thread that runs it is in `driver`. Here is what users and
+handles call: each call becomes an event for the node thread and waits for its answer.
+
+*Threads*: every public method may be called from any thread, except in a forked child.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from mirrorq import clock
+from mirrorq.api.administration import Administration
+from mirrorq.api.arguments import check_command, check_config
+from mirrorq.api.host import Declared, SessionPort
+from mirrorq.api.listeners import Listeners
+from mirrorq.cluster.catalog.proposals import recorded_endpoints
+from mirrorq.config import Config
+from mirrorq.engine.core import Engine
+from mirrorq.engine.events import Release
+from mirrorq.errors import QueueDown, StoreCorrupt, named_error
+from mirrorq.monitoring.alarms import Alarm
+from mirrorq.monitoring.presence import Attendance
+from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.node import sigterm
+from mirrorq.node.authority import Authority
+from mirrorq.node.bans import outcome_of
+from mirrorq.node.calls import NodeCalls
+from mirrorq.node.copy_reader import seek_copy
+from mirrorq.node.driver import Driver
+from mirrorq.node.endpoints import Whereabouts
+from mirrorq.node.gateway.core import Entry
+from mirrorq.node.overview import Overview
+from mirrorq.node.queues import NodeQueues
+from mirrorq.node.sampling import NodeSample
+from mirrorq.node.spawned import spawn
+from mirrorq.node.status import node_statuses, policy_statuses
+from mirrorq.node.watch import ALARM, WAITS
+from mirrorq.protocol.commands import Administrative
+from mirrorq.protocol.copy_page import CopyPage
+from mirrorq.protocol.effects import Notice, QueueImage
+from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.routing import ExchangeRecord
+from mirrorq.replication.events import DAMAGE, SET_ASIDE
+from mirrorq.replication.state.queue_state import next_sequence_of
+from mirrorq.security.settings import Security
+from mirrorq.store.node_store import Store
+from mirrorq.transport.transport import Transport
+from mirrorq.waiting import Once, begin_thread, is_host_thread
+from mirrorq.wire.ops import FrameCodec
+
+if TYPE_CHECKING:
+    from mirrorq.api.exchange import Exchange
+    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.api.staged import Staged
+    from mirrorq.dashboard import Dashboard
+
+__all__ = ["Node"]
+
+log = logging.getLogger("mirrorq")
+
+HAND_OVER_MS = 2000
+"""close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
+HAND_OVER_LOOK_S = 0.005
+"""How often it looks whether there are."""
+WARNINGS = (
+    "loss",
+    "copy dropped",
+    "dead letters lost",
+    "catalog",
+    "gone",
+    "paused",
+    "foreign",
+    "past",
+    "kept out",
+    DAMAGE,
+    SET_ASIDE,
+    ALARM,
+    WAITS,
+)
+"""Kinds of notices that are warnings in the log."""
+ERRORS = ("name",)
+"""Kinds that are errors there: what is wrong does not mend itself."""
+CLOSE_S = 5.0
+"""close() ends within this, with or without a majority."""
+COPY_S = 30.0
+"""A copy that lags behind its master gets this long."""
+COPY_LOOK_S = 0.002
+"""How often it is looked at meanwhile: a reader waits for each piece."""
+Result = TypeVar("Result")
+
+
+class Node(Administration):
+    """One node: a store, a part in the catalog, and copies of queues.
+
+    Args:
+        name: this node's name, one of `peers`' names when there are any.
+        path: directory of its store; made if absent. One that is not empty and holds no store is
+            refused (StoreError).
+        peers: name -> endpoint of every node of the cluster, this one included. None: what
+            the store knows of its cluster; with an empty store a cluster of one, without
+            sockets.
+        config: limits and times; equal on all nodes.
+        witness: votes and holds no queue.
+        security: this node's secret key and the keys of who may connect; every node and client
+            of the cluster must have keys then. None: no keys, and loopback only.
+        insecure: allow to listen on other addresses than loopback without keys.
+        listen: endpoint to bind, when it differs from the advertised one in `peers`.
+        join: endpoint of one or more nodes of a running cluster, as a list or joined by
+            commas: an empty store joins it. Other nodes reach this one at its endpoint in
+            `peers` (which then names this node only), or where it listens; without either it
+            takes a free port on loopback. A store that has joined needs no `join` any more.
+        dashboard: `host:port` at which a web page shows the cluster, read-only; needs the extra
+            `dashboard`. Other addresses than loopback need `insecure`.
+
+    Returns at once, with or without peers; `wait_ready` waits for a majority.
+
+    Made in the main thread of a process in which SIGTERM has its default disposition, it is
+    closed at SIGTERM before the process ends; a handler of the application's stays in charge.
+
+    Raises:
+        ConfigError: arguments that contradict each other, an endpoint that cannot be bound.
+        StoreError: the store cannot be opened (StoreLocked, StoreCorrupt among them).
+    """
+
+    survives_fork = False
+    spawn = staticmethod(spawn)
+    """A node as a process of its own: see `mirrorq.node.spawned.spawn`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        path: str | os.PathLike[str],
+        peers: Mapping[str, str] | None = None,
+        config: Config | None = None,
+        witness: bool = False,
+        security: Security | None = None,
+        insecure: bool = False,
+        listen: str | None = None,
+        join: str | Sequence[str] | None = None,
+        dashboard: str | None = None,
+    ) -> None:
+        check_config(config)
+        whereabouts = Whereabouts(
+            name, peers, listen, join, insecure=insecure, security=security
+        )
+        self.name = name
+        """Its name in the cluster."""
+        self.config = config or Config()
+        """Its limits and times."""
+        self.path = Path(path)
+        """Directory of its store."""
+        self.peers = whereabouts.peers
+        """Endpoints by node, as they were given."""
+        self._endpoint = ""
+        self._listeners = Listeners()
+        self._transport: Transport | None = None
+        self._dashboard: Dashboard | None = None
+        self.authority = None if security is None else Authority(security)
+        """Who may do what, None without security. The node thread's."""
+        self._store = Store(self.path, node=name, config=self.config)
+        try:
+            self._listen(whereabouts)
+            self._driver = self._make_driver(witness, whereabouts.joins)
+            self._calls = NodeCalls(name, self._driver, ", ".join(self.peers) or name)
+            self._overview = Overview(self._driver, self._store)
+            self._queues = NodeQueues(self._driver, self._calls, self._overview)
+            if self._transport is not None:
+                self._driver.entry = Entry(
+                    self._driver, self._transport, self.config, self._overview, self.authority
+                )
+            self._warn_of_two()
+            self._closing = Once(self._close)
+            begin_thread(self._driver.thread)
+            sigterm.end_with(self)
+            if dashboard is not None:
+                self._dashboard = self._show(dashboard, insecure)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        """Nobody will have this node: who made it was interrupted, or it cannot be made."""
+        parts = self.__dict__
+        if "_closing" in parts:
+            self.close()
+            return
+        if parts.get("_transport") is not None:
+            parts["_transport"].close()
+        if "_store" in parts:
+            parts["_store"].close()
+
+    def _show(self, address: str, insecure: bool) -> Dashboard:
+        from mirrorq.dashboard import Dashboard
+
+        return Dashboard(self, address, insecure=insecure)
+
+    def _listen(self, whereabouts: Whereabouts) -> None:
+        address = whereabouts.to_bind(recorded_endpoints(self._store.raft_image()))
+        if address is not None:
+            incarnation = self._store.incarnation
+            self._transport = Transport(
+                self.name, incarnation, address, self.config, self.authority
+            )
+            self._endpoint = whereabouts.endpoint(self._transport.endpoint)
+
+    def _make_driver(self, witness: bool, joins: tuple[str, ...]) -> Driver:
+        store = self._store
+        me = MemberId(self.name, store.store_id, store.incarnation)
+        engine = Engine(
+            me,
+            self.endpoint,
+            self.peers,
+            self.config,
+            FrameCodec(),
+            store.raft_image(),
+            [self._image(queue_id) for queue_id in store.queue_ids()],
+            join=joins,
+            witness=witness,
+            seed=secrets.randbits(32),
+            now_ms=clock.now_ms(),
+        )
+        return Driver(engine, store, self._transport, self._on_notice)
+
+    def _image(self, queue_id: int) -> QueueImage:
+        """A queue's copy on this disk, as far as anything can be made of it.
+
+        Raises:
+            StoreCorrupt: nothing can, and there is no other node that may have one.
+        """
+        try:
+            image = self._store.load(queue_id, next_sequence_of)
+        except StoreCorrupt as error:
+            known = {*self.peers, *recorded_endpoints(self._store.raft_image())}
+            if known <= {self.name}:
+                raise
+            log.error(
+                "node %s: its copy of queue %d is damaged and is not used; it is taken anew from "
+                "another member that has one: %s",
+                self.name,
+                queue_id,
+                error,
+            )
+            return QueueImage(queue_id, broken=str(error))
+        if image.damaged:
+            log.warning(
+                "node %s: messages of queue %d are damaged on this disk (sequences %s) and are "
+                "fetched from another member that has them",
+                self.name,
+                queue_id,
+                ", ".join(f"{first} to {last}" for first, last in image.damaged),
+            )
+        return image
+
+    def _warn_of_two(self) -> None:
+        if len(self.peers) == 2:
+            log.warning(
+                "a cluster of two nodes (%s) has no majority without both: either one's death "
+                "pauses the other. Add a third node, a witness (witness=True) is enough",
+                ", ".join(self.peers),
+            )
+
+    # --- Life ---------------------------------------------------------------------------
+
+    @property
+    def endpoint(self) -> str:
+        """Where others reach this node; "" without peers."""
+        return self._endpoint
+
+    @property
+    def listening(self) -> str:
+        """The endpoint that is bound (with the port that was found); "" without peers."""
+        return "" if self._transport is None else self._transport.endpoint
+
+    def pickled(self, name: str) -> tuple[object, ...]:
+        """A handle on a node is not pickled: raises TypeError."""
+        raise TypeError(
+            f"the handle on queue {name!r} is of a node and cannot be pickled: pickle "
+            "one of mirrorq.connect(), or open the queue where it is used"
+        )
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def closed(self) -> bool:
+        """Whether it was closed, or has failed."""
+        return self._calls.is_closed or self._driver.failure is not None
+
+    def close(self) -> None:
+        """Hand masters over, stop, and close the store. Ends within 5 s. May be repeated.
+
+        Interrupted it goes on by itself: called again it waits for the rest.
+        """
+        self._calls.check_process()
+        self._closing.run()
+        if not is_host_thread():
+            sigterm.forget(self)
+
+    def _close(self) -> None:
+        if self._dashboard is not None:
+            self._dashboard.close()
+        self._hand_over()
+        self._calls.close()
+        self._driver.stop(CLOSE_S)
+        self._listeners.close(1.0, self._closing.callers)
+        if self._transport is not None:
+            self._transport.close()
+        self._store.close()
+
+    def _hand_over(self) -> None:
+        """Give the lease up, say that this end is a shutdown, and let the catalog's leader
+        find other masters for a moment."""
+        if self._transport is None or not self._driver.is_running:
+            return
+        self._driver.call(lambda: self._driver.post(Release()))
+        engine = self._driver.engine
+        deadline = clock.now_ms() + HAND_OVER_MS
+        while clock.now_ms() < deadline and not self._calls.run(
+            lambda: engine.has_left, 1.0, True
+        ):
+            time.sleep(HAND_OVER_LOOK_S)
+
+    @property
+    def unfounded(self) -> str:
+        """Why this node takes part in no cluster yet, and whom it waits for; "" when it does."""
+        text = self._driver.engine.waiting_text()
+        return f"node {self.name} {text}" if text else ""
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until this node takes part in a cluster that has a majority.
+
+        Raises:
+            NoQuorum: that did not come within `timeout` seconds.
+        """
+        self._calls.wait_ready(lambda: self._overview.is_ready, timeout)
+
+    # --- Queues -------------------------------------------------------------------------
+
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        shards: int | None = None,
+        timeout: float | None = 30,
+    ) -> MirroredQueue:
+        """Declare a queue and return a handle on it.
+
+        A queue that exists is returned as it is, though it may be down; a new one when all
+        members of its first view have it.
+
+        Args:
+            exclusive: the queue is this handle's alone: on this node only, and deleted when
+                the handle is closed or this process ends.
+            auto_delete: deleted when its last consumer has gone; `get` is no consumer.
+            passive: do not make it.
+            shards: make it of so many rings, 1 to 256, whose masters are spread over the nodes.
+                None: as it is; a new one is one ring, not sharded.
+
+        Raises:
+            PreconditionFailed: it exists with other properties, or belongs to another handle.
+            QueueNotFound: `passive`, and it does not exist.
+            NoQuorum: no majority within `timeout` seconds.
+        """
+        from mirrorq.api.queue import MirroredQueue
+
+        declared = self.declare(
+            name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            passive=passive,
+            timeout=timeout,
+            shards=shards,
+        )
+        return MirroredQueue._attach(self, declared, name)
+
+    def declare(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        passive: bool,
+        timeout: float | None,
+        shards: int | None = None,
+    ) -> Declared:
+        """Declare a queue."""
+        return self._queues.declare(
+            name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            passive=passive,
+            timeout=timeout,
+            shards=shards,
+        )
+
+    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+        """Ids of the shards of a sharded queue, () of another. From any thread."""
+        return self._queues.rings_of(queue_id)
+
+    def delete(
+        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
+    ) -> None:
+        """Delete a queue with everything in it.
+
+        Raises:
+            PreconditionFailed: it is not empty, or has consumers, and that was asked; or it is
+                one shard of a queue.
+        """
+        self._queues.delete(queue_id, if_empty=if_empty, if_unused=if_unused, timeout=timeout)
+
+    # --- Exchanges ----------------------------------------------------------------------
+
+    def staged(
+        self, transaction: str, version: int, queue: str, *, run: str | None = None
+    ) -> Staged:
+        """Write into a queue from many processes, exactly once, as `Client.staged` does."""
+        from mirrorq.api.staged import Staged
+
+        return Staged(self, transaction, version, queue, run)
+
+    def exchange(
+        self,
+        name: str,
+        kind: str | None = None,
+        *,
+        alternate: str | None = None,
+        passive: bool = False,
+        timeout: float | None = 30,
+    ) -> Exchange:
+        """Declare an exchange and return a handle on it.
+
+        Args:
+            kind: direct, fanout, topic or headers.
+            alternate: name of the exchange that gets what reaches no queue.
+            passive: do not make it; `kind` is not looked at.
+
+        Raises:
+            PreconditionFailed: it exists with other properties.
+            QueueNotFound: `passive`, and it does not exist.
+            NoQuorum: no majority within `timeout` seconds.
+        """
+        from mirrorq.api.exchange import Exchange
+
+        if passive:
+            self.wait_ready(timeout)
+        return Exchange.declare(self, name, kind, alternate, passive, timeout)
+
+    def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+        """The exchange as this node knows it. Records never change: any thread may read them."""
+        return self._driver.engine.catalog.exchange(name)
+
+    def queue_name(self, queue_id: int) -> str:
+        """The queue's name, "" when there is none of this id. From any thread."""
+        return self._queues.name_of(queue_id)
+
+    # --- Host of handles ----------------------------------------------------------------
+
+    def open_session(
+        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
+    ) -> SessionId:
+        """Register a handle; its first event tells who serves the queue."""
+        self._calls.check_open()
+        session = owner or self._driver.new_session()
+        self._driver.call(lambda: self._driver.open_port(session, queue_id, port))
+        return session
+
+    def close_session(self, session: SessionId) -> None:
+        self._driver.call(lambda: self._driver.close_port(session))
+
+    def wake(self, session: SessionId) -> None:
+        """Have the handle stepped soon."""
+        self._driver.wake_session(session)
+
+    def now_ms(self) -> int:
+        return clock.now_ms()
+
+    @property
+    def stuck_text(self) -> str:
+        """Why this node cannot write, "" when it can."""
+        why = self._driver.stuck_text
+        return f"node {self.name} {why}" if why else ""
+
+    def is_paused(self) -> bool:
+        """No contact with a majority."""
+        return self._driver.engine.lease.paused
+
+    def read_copy(
+        self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
+    ) -> CopyPage:
+        """What lives from `first` to `last` in this node's copy.
+
+        Raises:
+            QueueDown: it has none in sync, or it did not come as far as `applied` in time.
+        """
+        span = (first, last)
+        return self._from_copy(
+            lambda: self._driver.read_copy(queue_id, span, bytes_max, applied), queue_id
+        )
+
+    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
+        """The first sequence of this copy published at `stamp_ms` or later."""
+        engine = self._driver.engine
+        return self._from_copy(lambda: seek_copy(engine, queue_id, stamp_ms, applied), queue_id)
+
+    def _from_copy(self, look: Callable[[], Result | None], queue_id: int) -> Result:
+        """Look on the node thread until the copy has come far enough."""
+        return self._calls.until(
+            look,
+            COPY_S,
+            lambda: QueueDown(
+                f"the copy of queue {queue_id} on node {self.name} has not come as far as its "
+                f"master for {COPY_S:g} s: read from another node"
+            ),
+            pause_s=COPY_LOOK_S,
+        )
+
+    # --- Status and administration ------------------------------------------------------
+
+    def status(self, queue_id: int) -> QueueStatus:
+        """What this node knows of a queue. Never blocks for the network, never raises."""
+        return self._calls.run(
+            lambda: self._overview.status(queue_id), 1.0, QueueStatus.unknown()
+        )
+
+    def alarms(self) -> tuple[Alarm, ...]:
+        """The alarms that are raised at this node, with what happened and what to do. Never
+        blocks. Names of other nodes' alarms are in `nodes()`."""
+        return self._driver.watch.raised
+
+    def queues(self, *, shards: bool = False) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name.
+
+        Args:
+            shards: after each sharded queue that of each of its shards.
+        """
+        self._calls.check_open()
+        return self._calls.run(lambda: self._overview.statuses(shards=shards), 5.0, [])
+
+    def nodes(self) -> list[NodeStatus]:
+        """Every node of the cluster as this one sees it, by name."""
+        self._calls.check_open()
+        return self._calls.run(lambda: node_statuses(self._driver.engine), 5.0, [])
+
+    def sample(self, timeout: float = 1.0) -> NodeSample | None:
+        """What this node is like now, for metrics: of its own copies only.
+
+        When the node thread is busy for longer than `timeout` seconds, the last one that was
+        made, or None. May be called on a closed node.
+        """
+        return self._driver.sampler.take(timeout)
+
+    def policies(self) -> list[PolicyStatus]:
+        """Every policy of the cluster, by name."""
+        self._calls.check_open()
+        return self._calls.run(lambda: policy_statuses(self._driver.engine), 5.0, [])
+
+    def attendance(self) -> Attendance:
+        """Who uses the cluster: clients and consumers, as all its nodes have told."""
+        self._calls.check_open()
+        roll_call = self._driver.roll_call
+        return self._from_all(roll_call.ask_attendance, roll_call.attendance)
+
+    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
+        roll_call = self._driver.roll_call
+        asking = partial(roll_call.ask_disconnect, client, reason)
+        error, text = outcome_of(client, *self._from_all(asking, roll_call.disconnected))
+        if error:
+            raise named_error(error, text)
+
+    def _from_all(self, ask: Callable[[], int], look: Callable[[int], Result | None]) -> Result:
+        """Ask all nodes something, and wait for what comes of it: that is decided in time."""
+        self._calls.check_open()
+        number = self._calls.look(ask)
+        return self._calls.until(lambda: look(number))
+
+    def _administer(self, command: Administrative, timeout: float | None) -> int:
+        check_command(command)
+        return self._calls.command(command, timeout).value
+
+    def add_listener(self, on_event: Callable[[Notice], None]) -> None:
+        """Have a function called with what happens to this node, on a thread of its own."""
+        self._listeners.add(on_event)
+
+    def _on_notice(self, notice: Notice) -> None:
+        level = logging.WARNING if notice.kind in WARNINGS else logging.INFO
+        level = logging.ERROR if notice.kind in ERRORS else level
+        log.log(level, "node %s: %s", self.name, notice.text)
+        self._listeners.tell(notice)

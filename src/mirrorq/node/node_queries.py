@@ -1,0 +1,206 @@
+"""Asks every node of the cluster who uses it, and has clients and consumers disconnected wherever
+they are.
+
+A question goes to each other node that runs; what has come after `ANSWER_MS` counts, and who has
+not answered is named. Whoever asked looks again and again until there is an outcome. Everything
+runs on the node thread. What nodes say never raises, and of others' questions nothing is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from mirrorq import clock
+from mirrorq.errors import ProtocolError
+from mirrorq.monitoring.presence import Attendance, Roll, Seat, join, seat_of
+from mirrorq.node.bans import consumer_text
+from mirrorq.protocol.control import NodeAnswer, NodeQuestion
+from mirrorq.protocol.identities import SessionId
+from mirrorq.replication.events import SeatExpelled
+
+if TYPE_CHECKING:
+    from mirrorq.node.driver import Driver
+    from mirrorq.replication.replica import Replica
+
+__all__ = ["ANSWER_MS", "ATTENDANCE", "DISCONNECT", "RollCall", "roll_of"]
+
+log = logging.getLogger("mirrorq")
+
+ANSWER_MS = 3000
+"""Nodes that run get so long."""
+ASKED_MAX = 64
+"""Questions under way; the oldest is given up: nobody looks for its outcome any more."""
+SEATS_MAX = 10_000
+"""Consumers that one node tells of."""
+
+ATTENDANCE = "attendance"
+DISCONNECT = "disconnect"
+"""Of the client `subject`, or the consumer with this tag, because of `why`."""
+
+
+@define(eq=False)
+class _Question:
+    until_ms: int
+    waiting: dict[str, None]
+    """Nodes that have not answered."""
+    answers: list[NodeAnswer] = field(factory=list)
+
+
+class RollCall:
+    """The questions of one node."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, _Question] = {}
+
+    # --- For those on this node -----------------------------------------------------------
+
+    def ask_attendance(self) -> int:
+        """Begin; `presence` has the outcome."""
+        return self._ask(ATTENDANCE)
+
+    def attendance(self, number: int) -> Attendance | None:
+        """Who uses the cluster; None: some nodes may still answer."""
+        asked = self._ended(number)
+        if asked is None:
+            return None
+        rolls, unheard = [], list(asked.waiting)
+        for answer in asked.answers:
+            try:
+                rolls.append(Roll.from_bytes(answer.data))
+            except ProtocolError as error:
+                self._driver.complaints.warn("dropped an answer of a node: %s", error)
+        return join(rolls, unheard)
+
+    def ask_disconnect(self, client: str, why: str) -> int:
+        """Have it disconnected wherever it is, and kept out; `disconnected` has the outcome."""
+        return self._ask(DISCONNECT, client, why)
+
+    def disconnected(self, number: int) -> tuple[int, tuple[str, ...]] | None:
+        """How many of this name or tag there were, and which nodes have not answered; None:
+        some may still do so."""
+        asked = self._ended(number)
+        if asked is None:
+            return None
+        return sum(answer.count for answer in asked.answers), tuple(asked.waiting)
+
+    def _ask(self, what: str, subject: str = "", why: str = "") -> int:
+        number = next(self._numbers)
+        question = NodeQuestion(number, what, subject, why)
+        others = list(self._others())
+        asked = _Question(clock.now_ms() + ANSWER_MS, dict.fromkeys(others))
+        asked.answers.append(self._answer(question))
+        self._asked[number] = asked
+        while len(self._asked) > ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        for node in others:
+            self._driver.tell(node, question)
+        return number
+
+    def _others(self) -> Iterator[str]:
+        engine = self._driver.engine
+        for node in engine.catalog.nodes():
+            if node.member != engine.me and engine.is_alive(node.member):
+                yield node.name
+
+    def _ended(self, number: int) -> _Question | None:
+        asked = self._asked.get(number)
+        if asked is None:
+            return _Question(0, {})
+        if asked.waiting and clock.now_ms() < asked.until_ms:
+            return None
+        del self._asked[number]
+        return asked
+
+    # --- Between nodes --------------------------------------------------------------------
+
+    def on_message(self, node: str, incarnation: int, message: NodeQuestion | NodeAnswer) -> None:
+        """From another process that calls itself a node, with this name."""
+        record = self._driver.engine.catalog.node(node)
+        if record is None or record.incarnation != incarnation:
+            log.debug("dropped a %s of %s: no node of this cluster", type(message).__name__, node)
+        elif isinstance(message, NodeQuestion):
+            self._driver.tell(node, self._answer(message))
+        else:
+            asked = self._asked.get(message.number)
+            if asked is not None and node in asked.waiting:
+                del asked.waiting[node]
+                asked.answers.append(message)
+
+    def _answer(self, question: NodeQuestion) -> NodeAnswer:
+        entry = self._driver.entry
+        if question.what == ATTENDANCE:
+            return NodeAnswer(question.number, 0, roll_of(self._driver).to_bytes())
+        if question.what == DISCONNECT:
+            count = expel_consumer(self._driver, question.subject, question.why)
+            if not count and entry is not None and seat_of(question.subject) is None:
+                count = entry.disconnect(question.subject, question.why)
+            return NodeAnswer(question.number, count, b"")
+        # Of a later version: it is told that there is nothing of it here.
+        return NodeAnswer(question.number, 0, b"")
+
+
+def expel_consumer(driver: Driver, tag: str, why: str) -> int:
+    """End the consumer of this tag, if a master here has it; return how many those were."""
+    seat = seat_of(tag)
+    if seat is None:
+        return 0
+    session, number = SessionId(*seat[0]), seat[1]
+    found = 0
+    engine = driver.engine
+    for queue_id, replica in engine.replicas.items():
+        master = replica.master
+        if master is not None and master.active and (session, number) in master.delivery.consumers:
+            text = consumer_text(engine.me.node, why)
+            engine.hosting.post(queue_id, SeatExpelled(session, number, text))
+            log.info("node %s: consumer %s %s", engine.me.node, tag, text)
+            found += 1
+    return found
+
+
+def roll_of(driver: Driver) -> Roll:
+    """What this node knows: its own clients, and the consumers of the queues that it leads."""
+    engine, entry = driver.engine, driver.entry
+    seats = itertools.chain.from_iterable(
+        _seats_of(record.name, engine.replicas[record.id])
+        for record in engine.catalog.queues()
+        if record.id in engine.replicas
+    )
+    told = tuple(itertools.islice(seats, SEATS_MAX))
+    me = engine.me
+    served = () if entry is None else entry.served()
+    return Roll(me.node, me.incarnation, served, told, sum(1 for _ in seats))
+
+
+def _seats_of(name: str, replica: Replica) -> Iterator[Seat]:
+    """Those of one queue, if this node is its master."""
+    master = replica.master
+    if master is None or not master.active:
+        return
+    delivery = master.delivery
+    held = dict.fromkeys(delivery.consumers, 0)
+    for handout in delivery.open.values():
+        held[handout.key] = held.get(handout.key, 0) + handout.left.count
+    first = delivery.claim() or (delivery.active_seat() if delivery.is_single else None)
+    for key, unacknowledged in held.items():
+        session, number = key
+        seat = delivery.consumers.get(key)
+        if number == 0 and not unacknowledged:
+            continue
+        yield Seat(
+            name,
+            (session.node, session.incarnation, session.number),
+            number if seat is not None else 0,
+            unacknowledged,
+            0 if seat is None else seat.prefetch,
+            seat is not None and seat.exclusive,
+            seat is not None and seat.auto_ack,
+            first is None or first is seat,
+            "" if seat is None else seat.label,
+        )

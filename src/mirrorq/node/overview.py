@@ -1,0 +1,222 @@
+"""What one node knows of all queues of the cluster, for its users and its clients alike.
+
+Everything is read from what is at hand on the node thread, which alone calls this: nobody is
+asked, nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from attrs import evolve
+
+from mirrorq import clock
+from mirrorq.api.host import Declared
+from mirrorq.cluster.catalog.records import exclusive_text
+from mirrorq.errors import MirrorQError, PreconditionFailed, QueueNotFound
+from mirrorq.monitoring.status import QueueStatus
+from mirrorq.node.status import queue_status
+
+if TYPE_CHECKING:
+    from mirrorq.engine.core import Engine
+    from mirrorq.node.driver import Driver
+    from mirrorq.node.permissions import Permits
+    from mirrorq.store.node_store import Store
+
+__all__ = ["Overview", "listed", "shard_text", "summed"]
+
+if TYPE_CHECKING:
+    from mirrorq.cluster.catalog.core import Catalog
+    from mirrorq.cluster.catalog.sharding import ShardedRecord
+
+
+# A sharded queue's status: that of its shards as one, and in which order queues are listed.
+_WORST_FIRST = ("paused", "down", "syncing", "running")
+
+
+def listed(catalog: Catalog, *, shards: bool) -> list[int]:
+    """Return the ids of all queues, by name, as users know them.
+
+    Args:
+        shards: after each sharded queue its shards, by their number.
+    """
+    names: dict[str, tuple[int, ...]]
+    names = {q.name: (q.id,) for q in catalog.queues() if catalog.home_of(q.id) is None}
+    for sharded in catalog.sharded_queues():
+        rings = [ring for ring in sharded.rings if catalog.queue(ring) is not None]
+        names[sharded.name] = (sharded.id, *rings) if shards else (sharded.id,)
+    return [queue_id for name in sorted(names) for queue_id in names[name]]
+
+
+def shard_text(home: ShardedRecord) -> str:
+    """Return the refusal to delete one shard."""
+    return (
+        f"this is one of the {len(home.rings)} shards of queue {home.name!r}, which needs all of "
+        "them: purge it, or delete the queue"
+    )
+
+
+def summed(record: ShardedRecord, parts: Sequence[QueueStatus]) -> QueueStatus:
+    """Return the status of a sharded queue out of those of its shards.
+
+    A shard that is no more has the status `unknown`.
+    """
+    mirrors = list(dict.fromkeys(name for part in parts for name in part.mirrors))
+    lagging = [n for p in parts for n in p.mirrors if n not in p.synchronised_mirrors]
+    masters = dict.fromkeys(part.master for part in parts if part.master is not None)
+    syncing = [part for part in parts if part.sync_progress is not None]
+    seconds = [p.sync_seconds_left for p in syncing if p.sync_seconds_left is not None]
+    states = [part.state for part in parts]
+    return QueueStatus(
+        name=record.name,
+        state=next(state for state in _WORST_FIRST if state in states),
+        master=", ".join(masters) or None,
+        mirrors=tuple(mirrors),
+        synchronised_mirrors=tuple(name for name in mirrors if name not in lagging),
+        epoch=max(part.epoch for part in parts),
+        messages=sum(part.messages for part in parts),
+        messages_ready=sum(part.messages_ready for part in parts),
+        messages_unacknowledged=sum(part.messages_unacknowledged for part in parts),
+        counts_age_ms=max(part.counts_age_ms for part in parts),
+        # A consumer of the queue has a seat at every shard.
+        consumers=max(part.consumers for part in parts),
+        policy=next((part.policy for part in parts if part.policy is not None), None),
+        sync_progress=_mean([p.sync_progress for p in syncing if p.sync_progress is not None]),
+        sync_messages_left=sum(part.sync_messages_left for part in parts),
+        sync_bytes_left=sum(part.sync_bytes_left for part in parts),
+        sync_seconds_left=max(seconds) if syncing and len(seconds) == len(syncing) else None,
+        store_bytes=sum(part.store_bytes for part in parts),
+        blocked_by=_told([part.blocked_by for part in parts]),
+        warnings=_warnings(parts),
+        messages_delayed=sum(part.messages_delayed for part in parts),
+        messages_staged=sum(part.messages_staged for part in parts),
+        bytes_staged=sum(part.bytes_staged for part in parts),
+        shortfall=_told([part.shortfall for part in parts]),
+        messages_published=sum(part.messages_published for part in parts),
+        messages_delivered=sum(part.messages_delivered for part in parts),
+        messages_acknowledged=sum(part.messages_acknowledged for part in parts),
+        shards=len(parts),
+        missing=tuple(dict.fromkeys(name for part in parts for name in part.missing)),
+    )
+
+
+def _mean(shares: Sequence[float]) -> float | None:
+    return sum(shares) / len(shares) if shares else None
+
+
+def _told(texts: Sequence[str]) -> str:
+    """What is said of shards, each text once with the numbers of those that it is said of."""
+    found: dict[str, list[str]] = {}
+    for shard, text in enumerate(texts):
+        if text:
+            found.setdefault(text, []).append(str(shard))
+    if len(found) == 1 and all(texts):
+        return texts[0]
+    return "; ".join(f"shard {', '.join(numbers)}: {text}" for text, numbers in found.items())
+
+
+def _warnings(parts: Sequence[QueueStatus]) -> tuple[str, ...]:
+    gone = [str(shard) for shard, part in enumerate(parts) if not part.name]
+    found: list[str] = []
+    if gone:
+        found.append(
+            f"shard {', '.join(gone)} is no more, its last copy was given up: declare the queue "
+            "again to make it anew, and open it again"
+        )
+    texts = dict.fromkeys(text for part in parts for text in part.warnings)
+    for text in texts:
+        found.append(_told([text if text in part.warnings else "" for part in parts]))
+    return tuple(found)
+
+
+class Overview:
+    """Answers questions about queues, as of now."""
+
+    def __init__(self, driver: Driver, store: Store) -> None:
+        self._driver = driver
+        self._store = store
+
+    @property
+    def _engine(self) -> Engine:
+        return self._driver.engine
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the node takes part in a cluster that has a leader. From any thread."""
+        engine = self._engine
+        return engine.is_registered and engine.leader is not None
+
+    def is_served(self, queue_id: int) -> bool:
+        """Whether a queue's master has been heard of, or the queue is no more."""
+        engine = self._engine
+        sharded = engine.catalog.sharded(queue_id)
+        if sharded is not None:
+            return all(map(self.is_served, sharded.rings))
+        replica = engine.replicas.get(queue_id)
+        if replica is not None and replica.is_master:
+            return replica.is_serving
+        return queue_id in engine.reports or engine.catalog.queue(queue_id) is None
+
+    def found(self, name: str) -> Declared:
+        """The queue of this name.
+
+        Raises:
+            QueueNotFound: there is none, as far as this node knows.
+            PreconditionFailed: it belongs to one handle.
+        """
+        catalog = self._engine.catalog
+        sharded = catalog.sharded_named(name)
+        if sharded is not None:
+            return Declared(sharded.id, shards=sharded.rings)
+        record = catalog.queue_named(name)
+        if record is None:
+            raise QueueNotFound(f"no queue is named {name!r}: declare it, or correct the name")
+        if record.exclusive:
+            raise PreconditionFailed(exclusive_text(record))
+        return Declared(record.id)
+
+    def objection(self, queue_id: int, *, if_empty: bool, if_unused: bool) -> str:
+        """Why this queue must not be deleted on these conditions, "" when it may be."""
+        home = self._engine.catalog.home_of(queue_id)
+        if home is not None:
+            return shard_text(home)
+        if not (if_empty or if_unused):
+            return ""
+        status = self.status(queue_id)
+        if if_empty and status.messages:
+            return f"queue {status.name!r} has {status.messages} messages: purge it first"
+        if if_unused and status.consumers:
+            return f"queue {status.name!r} has {status.consumers} consumers: cancel them first"
+        return ""
+
+    def status(self, queue_id: int) -> QueueStatus:
+        """What users are told of a queue, a sharded one or a ring."""
+        sharded = self._engine.catalog.sharded(queue_id)
+        if sharded is not None:
+            return summed(sharded, [self.status(ring) for ring in sharded.rings])
+        status = queue_status(
+            self._engine,
+            queue_id,
+            clock.now_ms(),
+            self._queue_bytes(queue_id),
+            self._driver.blocked_by,
+        )
+        more = self._driver.watch.warnings_of(queue_id)
+        return evolve(status, warnings=status.warnings + more) if more else status
+
+    def statuses(self, *, shards: bool, permits: Permits | None = None) -> list[QueueStatus]:
+        """The status of every queue, by name.
+
+        Args:
+            shards: after each sharded queue that of each of its shards.
+            permits: of who asks, and is shown what it may know of; None: everything.
+        """
+        ids = listed(self._engine.catalog, shards=shards)
+        return [self.status(one) for one in ids if permits is None or permits.sees(one)]
+
+    def _queue_bytes(self, queue_id: int) -> int:
+        try:
+            return self._store.queue_bytes(queue_id)
+        except MirrorQError:
+            return 0

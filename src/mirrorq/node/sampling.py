@@ -1,0 +1,223 @@
+"""What a node is like at one moment, for metrics: frozen values, made on the node thread.
+
+Whoever scrapes waits a little for a fresh sample and takes the last one when the node thread is
+busy, with a commit to a slow disk for instance. So a scrape takes no lock that is held over a
+commit, and costs the node thread a slice of the queues a round.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from attrs import evolve, frozen
+
+from mirrorq import clock
+from mirrorq.containers.histogram import Observed
+from mirrorq.errors import MirrorQError
+from mirrorq.replication.counters import Tally
+from mirrorq.waiting import Latch
+
+if TYPE_CHECKING:
+    from mirrorq.node.driver import Driver
+    from mirrorq.replication.replica import Replica
+    from mirrorq.store.node_store import Store
+    from mirrorq.transport.transport import Transport
+
+__all__ = ["NodeSample", "QueueSample", "Sampler"]
+
+SLICE = 16
+"""Queues that one round of the node thread looks at: about half a millisecond."""
+FRESH_MS = 100
+"""A sample as young as this is given to the next one who asks."""
+
+
+@frozen
+class QueueSample:
+    """One copy of a queue, on this node."""
+
+    name: str
+    is_master: bool
+    """Its promotion is applied."""
+    in_sync: bool
+    members: int
+    members_in_sync: int
+    ready: int
+    """At the master, as all counts; else 0."""
+    unacked: int
+    delayed: int
+    consumers: int
+    unstable_bytes: int
+    is_blocked: bool
+    """Publishes, or their confirms, wait."""
+    copy_bytes: int
+    """Of frames in this node's store."""
+    sync_share: float
+    """0 to 1: how much of what lives is on this disk; 1 for a complete copy."""
+    tally: Tally
+
+
+@frozen
+class NodeSample:
+    """One node."""
+
+    made_ms: int
+    """By `clock.now_ms`."""
+    node: str
+    incarnation: int
+    is_leader: bool
+    is_paused: bool
+    is_blocked: bool
+    """Commits wait: the disk or the map is full."""
+    nodes: int
+    """In the catalog."""
+    nodes_alive: int
+    queues: int
+    """In the catalog."""
+    queues_down: int
+    """Of these, with no master that runs."""
+    store_used_bytes: int
+    store_bytes_max: int
+    connections: int
+    """Of the listening endpoint: peers' and clients'."""
+    peers_connected: int
+    clients: int
+    dropped: int
+    """Messages that found no connection, or a full one; they are said again."""
+    garbage: int
+    """Messages that could not be read."""
+    alarms: tuple[str, ...]
+    """Names of those that are raised."""
+    commits: Observed
+    rings: Observed
+    copies: tuple[QueueSample, ...]
+
+    def age_ms(self) -> int:
+        return max(clock.now_ms() - self.made_ms, 0)
+
+
+class Sampler:
+    """Makes samples of one node. `take` may be called from any thread."""
+
+    def __init__(self, driver: Driver, store: Store, transport: Transport | None) -> None:
+        self.latest: NodeSample | None = None
+        self._driver = driver
+        self._store = store
+        self._transport = transport
+        self._waiting: list[Latch] = []
+        self._left: deque[int] = deque()
+        self._copies: list[QueueSample] = []
+        self._down = 0
+        self.is_busy = False
+        """`advance` is to be called once a round."""
+
+    def take(self, patience_s: float) -> NodeSample | None:
+        """A sample made from now on; when none comes in time, the last one, if there was any."""
+        latest = self.latest
+        if latest is not None and latest.age_ms() <= FRESH_MS:
+            return latest
+        if self._driver.is_running and threading.current_thread() is not self._driver.thread:
+            done = Latch()
+            self._driver.call(lambda: self._begin(done))
+            done.wait(patience_s)
+        return self.latest
+
+    # --- On the node thread -------------------------------------------------------------
+
+    def _begin(self, done: Latch) -> None:
+        self._waiting.append(done)
+        if not self.is_busy:
+            self.is_busy = True
+            self._down = 0
+            self._copies = []
+            self._left = deque(record.id for record in self._driver.engine.catalog.queues())
+
+    def advance(self) -> None:
+        """Look at some more queues; when all have been, tell who waits."""
+        for _ in range(min(SLICE, len(self._left))):
+            self._look_at(self._left.popleft())
+        if self._left:
+            return
+        self.latest = self._sample()
+        self.is_busy = False
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done.set()
+
+    def _look_at(self, queue_id: int) -> None:
+        engine = self._driver.engine
+        record = engine.catalog.queue(queue_id)
+        if record is None:
+            return
+        self._down += not engine.is_alive(record.view.members[0].id)
+        replica = engine.replicas.get(queue_id)
+        if replica is None:
+            return
+        view = record.view
+        counts = (len(view.members), sum(member.in_sync for member in view.members))
+        self._copies.append(_copy(record.name, counts, replica, self._bytes_of(queue_id)))
+
+    def _bytes_of(self, queue_id: int) -> int:
+        try:
+            return self._store.queue_bytes(queue_id)
+        except MirrorQError:
+            return 0
+
+    def _sample(self) -> NodeSample:
+        driver, engine, transport = self._driver, self._driver.engine, self._transport
+        now_ms = clock.now_ms()
+        nodes = engine.catalog.nodes()
+        return NodeSample(
+            made_ms=now_ms,
+            node=engine.me.node,
+            incarnation=engine.me.incarnation,
+            is_leader=engine.leader == engine.me.node,
+            is_paused=engine.is_paused(now_ms),
+            is_blocked=bool(driver.blocked_by),
+            nodes=len(nodes),
+            nodes_alive=sum(engine.is_alive(node.member) for node in nodes),
+            queues=len(engine.catalog.queues()),
+            queues_down=self._down,
+            store_used_bytes=self._used_bytes(),
+            store_bytes_max=engine.config.store_bytes_max,
+            connections=0 if transport is None else transport.connection_count,
+            peers_connected=0 if transport is None else transport.peer_count,
+            clients=0 if driver.entry is None else driver.entry.client_count,
+            dropped=0 if transport is None else transport.dropped_count,
+            garbage=0 if transport is None else transport.garbage_count,
+            alarms=engine.alarms,
+            commits=driver.timings.commits.observed(),
+            rings=driver.timings.rings.observed(),
+            copies=tuple(sorted(self._copies, key=lambda copy: copy.name)),
+        )
+
+    def _used_bytes(self) -> int:
+        try:
+            return self._store.store_bytes()
+        except MirrorQError:
+            return 0
+
+
+def _copy(name: str, counts: tuple[int, int], replica: Replica, copy_bytes: int) -> QueueSample:
+    master = replica.master if replica.is_serving else None
+    delivery = None if master is None else master.delivery
+    missing, live = replica.transfer.missing.count, replica.state.live.count
+    share = 1 - min(missing, live) / live if live else 1.0
+    tally = replica.tally
+    return QueueSample(
+        name=name,
+        is_master=master is not None,
+        in_sync=replica.ring.in_sync,
+        members=counts[0],
+        members_in_sync=counts[1],
+        ready=0 if delivery is None else delivery.ready_count,
+        unacked=0 if delivery is None else delivery.unacknowledged,
+        delayed=0 if master is None else master.delays.count,
+        consumers=0 if delivery is None else delivery.consumer_count,
+        unstable_bytes=replica.ring.unstable_bytes,
+        is_blocked=bool(master is not None and master.blocked_by),
+        copy_bytes=copy_bytes,
+        sync_share=share if replica.ring.has_state else 0.0,
+        tally=evolve(tally, ended=dict(tally.ended)),
+    )

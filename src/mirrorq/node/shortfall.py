@@ -1,0 +1,109 @@
+"""What a queue lacks by its policy, in words: wanted 3 copies, have 2, and why.
+
+Pure. A policy that cannot be met is no error: nodes come and go. `status().warnings` says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.policy import Definition
+from mirrorq.protocol.views import find_store
+
+__all__ = ["missing", "shortfall"]
+
+
+def shortfall(
+    queue: QueueRecord,
+    definition: Definition,
+    holders: Mapping[str, MemberId],
+    is_alive: Callable[[MemberId], bool],
+) -> str:
+    """Return what the policy wants and the queue does not have, "" when it has it.
+
+    Args:
+        holders: nodes of the cluster that may hold queues: name -> newest life.
+        is_alive: whether a life runs, as far as the asker knows.
+    """
+    if queue.exclusive:
+        return ""
+    listed = definition.ha_params if isinstance(definition.ha_params, tuple) else ()
+    names = listed or sorted(holders)
+    lacks = {name: _lack(queue, definition, name, holders, is_alive) for name in names}
+    have = sum(not lack for lack in lacks.values())
+    if isinstance(definition.ha_params, int):
+        wanted = definition.ha_params
+        why = _why_fewer(queue, wanted, lacks, len(holders))
+    else:
+        wanted = len(names)
+        why = [lack for lack in lacks.values() if lack]
+    if have >= wanted:
+        return ""
+    master = queue.view.members[0].id.node
+    if listed and master not in listed:
+        why.append(f"the master stays on {master} until a listed node is in sync")
+    return f"wanted {wanted} copies, have {have}: {'; '.join(why)}"
+
+
+def missing(
+    queue: QueueRecord,
+    definition: Definition,
+    holders: Mapping[str, MemberId],
+    is_alive: Callable[[MemberId], bool],
+) -> tuple[str, ...]:
+    """Return the nodes that are out of the ring because they do not run, and belong there.
+
+    With `exactly` any node would do. Those that do not run are named while the ring is too small,
+    unless there are more of them than it lacks: which of them were in it is not known then.
+    """
+    if queue.exclusive:
+        return ()
+    members = [member.id.node for member in queue.view.members]
+    listed = definition.ha_params if isinstance(definition.ha_params, tuple) else ()
+    out = []
+    for name in listed or sorted(holders):
+        holder = holders.get(name)
+        if name not in members and holder is not None and not is_alive(holder):
+            out.append(name)
+    if isinstance(definition.ha_params, int) and len(out) > definition.ha_params - len(members):
+        return ()
+    return tuple(out)
+
+
+def _lack(
+    queue: QueueRecord,
+    definition: Definition,
+    name: str,
+    holders: Mapping[str, MemberId],
+    is_alive: Callable[[MemberId], bool],
+) -> str:
+    """Why a node has no copy that counts, "" when it has one."""
+    holder = holders.get(name)
+    if holder is None:
+        return f"{name} is no node of this cluster that holds queues"
+    if not is_alive(holder):
+        return f"{name} does not run"
+    known = find_store(queue.view, holder.node, holder.store)
+    if known is None or known.id != holder:
+        return f"{name} has no copy yet"
+    if known.in_sync:
+        return ""
+    if definition.ha_sync_mode == "manual":
+        return f"{name} is not in sync: ha-sync-mode is manual, synchronise it with sync_queue"
+    return f"{name} is synchronising"
+
+
+def _why_fewer(
+    queue: QueueRecord, wanted: int, lacks: Mapping[str, str], holder_count: int
+) -> list[str]:
+    """With `exactly` any node would do: nodes outside the view explain only a lack of nodes."""
+    members = [member.id.node for member in queue.view.members]
+    why = [lack for name, lack in lacks.items() if lack and name in members]
+    if holder_count < wanted:
+        why.insert(0, f"the cluster has {holder_count} nodes that hold queues")
+    out = [lack for name, lack in lacks.items() if lack.endswith("does not run")]
+    if len(lacks) - len(out) < wanted <= holder_count:
+        why += [lack for lack in out if lack not in why]
+    return why or ["another node is about to take a copy"]

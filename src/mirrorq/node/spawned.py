@@ -1,0 +1,377 @@
+"""`Node.spawn`: a node as a process of its own, which this process keeps alive.
+
+The node does not share the interpreter with the application then: nothing that the application
+computes delays it, and the application's forks do not concern it. Who uses its queues connects to
+it, from this process or any other.
+
+Both sides hold a pipe. The parent writes one line, the node's arguments, and keeps the pipe open:
+where it ends, the parent has ended, and the node closes. The node answers with lines of JSON: that
+it runs, why it cannot, and its log.
+
+*Threads*: one thread of the parent starts the process, reads what it says and starts it again.
+Every method may be called from any thread. A forked child has a copy that may ask and connect, and
+ends nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import attrs
+
+from mirrorq import clock, errors
+from mirrorq.api.exit_flush import flush_all
+from mirrorq.errors import MirrorQError, ShutDown, StoreLocked
+from mirrorq.waiting import Latch, begin_thread
+
+if TYPE_CHECKING:
+    from mirrorq.client.client import Client
+    from mirrorq.config import Config
+    from mirrorq.security.settings import Security
+
+__all__ = ["SpawnedNode", "spawn"]
+
+log = logging.getLogger("mirrorq")
+
+STOP_S = 10.0
+"""A node that is told to stop hands its masters over and closes its store within half of this."""
+START_S = 60.0
+"""spawn() waits no longer for the process to say something."""
+PAUSE_MIN_S = 0.1
+PAUSE_MAX_S = 5.0
+"""Before a node that has died is started again: doubled each time, up to this."""
+STEADY_S = 30.0
+"""One that has run for so long is started at once again when it dies."""
+
+_spawned: WeakSet[SpawnedNode] = WeakSet()
+
+
+def spawn(
+    name: str,
+    *,
+    path: str | os.PathLike[str],
+    peers: Mapping[str, str] | None = None,
+    config: Config | None = None,
+    witness: bool = False,
+    security: Security | None = None,
+    insecure: bool = False,
+    listen: str | None = None,
+    join: str | Sequence[str] | None = None,
+    dashboard: str | None = None,
+    python: str | None = None,
+) -> SpawnedNode:
+    """Run a node as a process of its own, and keep it running until `stop` or the end of this one.
+
+    Args:
+        name, path, peers, config, witness, security, insecure, join, dashboard: as for `Node`.
+        listen: as for `Node`. None where no peers are named and the store knows of none: a socket
+            file in `path`, which only processes of the same user reach.
+        python: the interpreter that runs it; None: the one that runs this.
+
+    Returns:
+        A handle, when the node runs. It listens then; `wait_ready` waits for a majority.
+
+    A node that dies is started again under the same arguments, after a pause that grows from 0.1
+    to 5 s. Its log goes to this process' logger `mirrorq`, its standard error is this process'.
+
+    Raises:
+        ConfigError, StoreError: as for `Node`; a store that is still being closed by a node of
+            before is waited for.
+        MirrorQError: no process came of it.
+    """
+    given = {
+        "name": name,
+        "path": os.path.abspath(os.fsdecode(path)),
+        "peers": None if peers is None else dict(peers),
+        "config": None if config is None else attrs.asdict(config),
+        "witness": witness,
+        "security": None if security is None else _secrets(security),
+        "insecure": insecure,
+        "listen": listen,
+        "join": join if join is None or isinstance(join, str) else list(join),
+        "dashboard": dashboard,
+    }
+    made = SpawnedNode(name, json.loads(json.dumps(given)), security, python or sys.executable)
+    made._start()
+    return made
+
+
+def _secrets(security: Security) -> dict[str, Any]:
+    """Through the pipe: never on a command line, which everybody may read."""
+    if security.path:
+        return {"path": security.path}
+    keys = [
+        {
+            "name": key.name,
+            "public_key": key.public_key,
+            "role": key.role.value,
+            "write": key.write,
+            "read": key.read,
+            "configure": key.configure,
+        }
+        for key in security.keys
+    ]
+    return {"secret_key": security.secret_key, "keys": keys}
+
+
+class SpawnedNode:
+    """A node in a process of its own. Made by `Node.spawn`.
+
+    Attributes:
+        name: of the node.
+        endpoint: where it is reached, the same after each restart.
+        restarts: how often it was started again.
+        error: why it did not start the last time that it was tried, "" when it did.
+    """
+
+    def __init__(
+        self, name: str, given: dict[str, Any], security: Security | None, python: str
+    ) -> None:
+        self.name = name
+        """Its name in the cluster."""
+        self.endpoint = ""
+        """Where clients reach it."""
+        self.restarts = 0
+        """How often it has died and was started again."""
+        self.error = ""
+        """Why it ended last; "" while it runs."""
+        self._given = given
+        self._security = security
+        self._python = python
+        self._owner_pid = os.getpid()
+        self._lock = threading.RLock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = Latch()
+        self._ended = Latch()
+        """Its thread has ended."""
+        self._first = Latch()
+        """The first try has come to something: an endpoint, or `_refusal`."""
+        self._refusal: MirrorQError | None = None
+        self._runs = False
+        self._thread = threading.Thread(
+            target=self._run_thread, name=f"mirrorq-spawned-{name}", daemon=True
+        )
+        _spawned.add(self)
+
+    def __enter__(self) -> SpawnedNode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<SpawnedNode {self.name} at {self.endpoint}, process {self.pid}>"
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None while there is none."""
+        process = self._process
+        return process.pid if process is not None and self._runs else None
+
+    def connect(self, **how: Any) -> Client:
+        """A client of this node, as `mirrorq.connect` gives it, with the node's own keys unless
+        `security=` names others. In any process that has this handle."""
+        from mirrorq.client.client import connect
+
+        given = {"security": self._security, "insecure": self._given["insecure"], **how}
+        return connect(self.endpoint, **given)
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until the node runs and has contact with a majority.
+
+        Raises:
+            NoQuorum: that did not come within `timeout` seconds.
+            ShutDown: it has been stopped.
+        """
+        if self._stopping.is_set():
+            raise ShutDown(f"node {self.name} was stopped")
+        begun = clock.now_ms()
+        with self.connect(timeout=timeout) as client:
+            spent = (clock.now_ms() - begun) / 1000
+            client.wait_ready(None if timeout is None else max(0.0, timeout - spent))
+
+    def stop(self, timeout: float = STOP_S) -> None:
+        """Have it hand its masters over and close its store; kill it when that takes longer.
+
+        May be repeated. In a forked child it does nothing: the node is the parent's.
+        """
+        if os.getpid() != self._owner_pid:
+            return
+        self._stopping.set()
+        with self._lock:
+            _end_input(self._process)
+        process = self._process
+        if not self._ended.wait(timeout) and process is not None:
+            log.warning(
+                "node %s (process %s) did not end within %s s: it is killed",
+                self.name,
+                process.pid,
+                timeout,
+            )
+            process.kill()
+            self._ended.wait()
+
+    # --- The thread that keeps it -------------------------------------------------------
+
+    def _start(self) -> None:
+        begin_thread(self._thread)
+        if not self._first.wait(START_S):
+            self._refusal = MirrorQError(
+                f"node {self.name} said nothing within {START_S} s: its standard error says why"
+            )
+        if self._refusal is not None:
+            self.stop(1.0)
+            raise self._refusal
+
+    def _run_thread(self) -> None:
+        try:
+            self._keep()
+        finally:
+            self._ended.set()
+
+    def _keep(self) -> None:
+        """Run the process again and again."""
+        pause_s = PAUSE_MIN_S
+        locked_until_ms = clock.now_ms() + int(STOP_S * 1000)
+        while not self._stopping.is_set():
+            begun_ms = clock.now_ms()
+            status = self._run()
+            if self._stopping.is_set():
+                break
+            if not self._first.is_set():
+                is_left = clock.now_ms() < locked_until_ms
+                if not (is_left and isinstance(self._refusal, StoreLocked)):
+                    self._refusal = self._refusal or MirrorQError(
+                        f"node {self.name} ended with status {status}: its standard error says why"
+                    )
+                    break
+                # A node of before, whose parent has just died, is closing the store.
+                self._refusal = None
+                self._stopping.wait(PAUSE_MIN_S)
+                continue
+            if clock.now_ms() - begun_ms >= STEADY_S * 1000:
+                pause_s = PAUSE_MIN_S
+            log.warning(
+                "node %s ended with status %s%s: it is started again in %s s",
+                self.name,
+                status,
+                f" ({self.error})" if self.error else "",
+                pause_s,
+            )
+            self._stopping.wait(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            self.restarts += not self._stopping.is_set()
+        self._first.set()
+
+    def _run(self) -> int:
+        """One life of the process. Returns its status; below 0: the signal that ended it."""
+        with self._lock:
+            if self._stopping.is_set():
+                return 0
+            try:
+                process = self._process = self._launch()
+            except OSError as error:
+                self.error = f"{self._python} cannot be run: {error}"
+                self._refusal = MirrorQError(f"node {self.name}: {self.error}")
+                return 127
+            self._runs = True
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):  # It has ended, or been stopped, already.
+            process.stdin.write(json.dumps(self._given).encode() + b"\n")
+        for line in _lines(process.stdout):
+            self._on_line(line)
+        status = process.wait()
+        self._runs = False
+        with self._lock:
+            _end_input(process)
+            process.stdout.close()
+        return status
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        home = str(Path(__file__).parents[1])
+        paths = [home, os.environ.get("PYTHONPATH", "")]
+        return subprocess.Popen(
+            [self._python, "-P", "-m", "mirrorq.node.spawned_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Without buffers, whose locks a forked child could inherit taken.
+            bufsize=0,
+            # Ctrl-C in a terminal is for the application, which then stops this.
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        )
+
+    def _on_line(self, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            log.warning("node %s printed %r", self.name, line[:200])
+            return
+        if "level" in said:
+            log.log(said["level"], "%s", said["text"])
+        elif "error" in said:
+            self.error = said["text"]
+            kind = getattr(errors, said["error"]) if said["error"] in errors.__all__ else None
+            self._refusal = (kind or MirrorQError)(said["text"])
+        elif "endpoint" in said:
+            self.error = ""
+            self._refusal = None
+            self.endpoint = said["endpoint"]
+            # A port that was found is kept, so that clients find the node again.
+            self._given["listen"] = said["listening"]
+            self._first.set()
+
+    def _forget_in_child(self) -> None:
+        """A forked child: its copy of the pipe must not keep the node alive."""
+        process, self._process = self._process, None
+        self._lock = threading.RLock()
+        if process is not None:
+            process.returncode = 0  # Not this process' child: nobody waits for it here.
+            for stream in (process.stdin, process.stdout):
+                _close_quietly(stream)
+
+
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    left = b""
+    while chunk := stream.read(65536):
+        *lines, left = (left + chunk).split(b"\n")
+        yield from lines
+
+
+def _end_input(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None:
+        _close_quietly(process.stdin)
+
+
+def _close_quietly(stream: IO[bytes] | None) -> None:
+    if stream is not None:
+        with contextlib.suppress(OSError):
+            stream.close()
+
+
+def _stop_all() -> None:
+    # First: what clients of this process have put is on its way to them.
+    flush_all()
+    for each in list(_spawned):
+        each.stop()
+
+
+def _after_fork() -> None:
+    for each in list(_spawned):
+        each._forget_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_stop_all)

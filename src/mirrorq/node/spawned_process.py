@@ -1,0 +1,149 @@
+"""The process that `Node.spawn` starts: one node, until its parent closes the pipe or ends.
+
+Standard input is that pipe, its first line the node's arguments; standard output is for lines of
+JSON only (what else is printed goes to standard error). The node's log goes there from a thread of
+its own: a parent that does not read delays no commit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from mirrorq.errors import MirrorQError
+
+__all__ = ["main"]
+
+LOOK_S = 1.0
+"""A parent that ended while others hold its pipe, or a node that failed, is noticed after this."""
+LINES_MAX = 10_000
+"""Lines of the log that wait for the parent; more are dropped, and counted."""
+LAST_S = 5.0
+"""At the end the parent gets so long to read them."""
+SOCKET_NAME = "node.sock"
+
+
+class Parent:
+    """What the parent is told."""
+
+    def __init__(self) -> None:
+        self._pid = os.getppid()
+        self._output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        self._lines: queue.Queue[str | None] = queue.Queue(LINES_MAX)
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write, name="mirrorq-parent", daemon=True)
+        self._thread.start()
+
+    def say(self, **words: Any) -> None:
+        try:
+            self._lines.put_nowait(json.dumps(words))
+        except queue.Full:
+            self._dropped += 1
+
+    def _write(self) -> None:
+        try:
+            while (line := self._lines.get()) is not None:
+                self._output.write(line + "\n")
+                if self._dropped:
+                    text = f"{self._dropped} lines of this log were not read in time and dropped"
+                    self._dropped = 0
+                    words = {"level": logging.WARNING, "text": text}
+                    self._output.write(json.dumps(words) + "\n")
+                self._output.flush()
+        except OSError:
+            pass  # Nobody reads any more.
+
+    def is_gone(self) -> bool:
+        """It ended, or closed the pipe. Waits up to LOOK_S.
+
+        The pipe alone does not tell: a process that the parent has forked may hold it too.
+        """
+        readable, _, _ = select.select([0], [], [], LOOK_S)
+        return bool(readable) or os.getppid() != self._pid
+
+    def end(self) -> None:
+        try:
+            self._lines.put(None, timeout=LAST_S)
+        except queue.Full:
+            return
+        self._thread.join(LAST_S)
+
+
+class ToParent(logging.Handler):
+    """A handler of the log."""
+
+    def __init__(self, parent: Parent) -> None:
+        super().__init__()
+        self._parent = parent
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._parent.say(level=record.levelno, text=self.format(record))
+
+
+def _node_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    from mirrorq.config import Config
+    from mirrorq.security.roles import Key
+    from mirrorq.security.settings import Security
+
+    given = dict(given)
+    if given["config"] is not None:
+        given["config"] = Config(**given["config"])
+    secrets = given["security"]
+    if secrets is not None:
+        if "path" in secrets:
+            given["security"] = Security.load(secrets["path"])
+        else:
+            keys = [Key(**words) for words in secrets["keys"]]
+            given["security"] = Security(secrets["secret_key"], keys)
+    return given
+
+
+def _run(parent: Parent, given: dict[str, Any]) -> None:
+    from mirrorq.node.node import Node
+
+    arguments = _node_arguments(given)
+    node = Node(**arguments)
+    if not node.listening:
+        # Nobody named an endpoint, and the store knows of none.
+        node.close()
+        arguments["listen"] = f"ipc://{Path(arguments['path']) / SOCKET_NAME}"
+        node = Node(**arguments)
+    with node:
+        parent.say(endpoint=node.endpoint, listening=node.listening)
+        while not parent.is_gone():
+            if node.closed():
+                raise MirrorQError(f"node {node.name} has stopped: its log says why")
+
+
+def main() -> int:
+    """Run the node; the status is 0 when the parent wanted the end, 1 when there is no node."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = sys.stdin.buffer.readline()
+    parent = Parent()
+    if not line:
+        return 0
+    mirrorq_log = logging.getLogger("mirrorq")
+    mirrorq_log.setLevel(logging.INFO)
+    mirrorq_log.addHandler(ToParent(parent))
+    try:
+        _run(parent, json.loads(line))
+    except MirrorQError as error:
+        parent.say(error=type(error).__name__, text=str(error))
+        return 1
+    finally:
+        parent.end()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""What `status()`, `nodes()` and `policies()` tell, made of what the engine of this node knows.
+
+On the node thread only; nobody is asked, nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.engine.core import Engine
+from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.node.shortfall import missing, shortfall
+from mirrorq.protocol.policy import Policy
+from mirrorq.protocol.views import counts_lives, in_sync_ids
+from mirrorq.replication.ring import BEHIND_BYTES_MAX
+from mirrorq.replication.writes import WRITE_BEHIND_MS
+
+__all__ = ["down_text", "node_statuses", "policy_statuses", "queue_status"]
+
+RANGES_SHOWN = 5
+"""Ranges of damaged messages that a warning names."""
+
+
+def queue_status(
+    engine: Engine, queue_id: int, now_ms: int, store_bytes: int, blocked_by: str
+) -> QueueStatus:
+    """What the engine of this node knows."""
+    record = engine.catalog.queue(queue_id)
+    if record is None:
+        return QueueStatus.unknown()
+    view = record.view
+    master = view.members[0].id
+    runs = engine.is_alive(master)
+    mirrors = tuple(member.id.node for member in view.members[1:])
+    in_sync = tuple(member.id.node for member in view.members[1:] if member.in_sync)
+    state = "running" if len(in_sync) == len(mirrors) else "syncing"
+    if not runs:
+        state = "down"
+    if engine.is_paused(now_ms):
+        state = "paused"
+    ready, unacknowledged, delayed, consumers, age_ms = _counts(engine, queue_id, now_ms)
+    policy = engine.catalog.policy_of(record.name)
+    replica = engine.replicas.get(queue_id)
+    syncing = engine.catalog.synchronising(queue_id)
+    progress = engine.sync_reports.of(now_ms, syncing, queue_id, replica)
+    lacks, missing = _shortfall(engine, record)
+    published, delivered, acknowledged = _totals(engine, queue_id)
+    return QueueStatus(
+        name=record.name,
+        state=state,
+        master=master.node if runs else None,
+        mirrors=mirrors,
+        synchronised_mirrors=in_sync,
+        epoch=view.epoch,
+        messages=ready + unacknowledged + delayed,
+        messages_ready=ready,
+        messages_unacknowledged=unacknowledged,
+        messages_delayed=delayed,
+        messages_staged=replica.state.staging.staged.count if replica is not None else 0,
+        bytes_staged=replica.state.staging.size if replica is not None else 0,
+        messages_published=published,
+        messages_delivered=delivered,
+        messages_acknowledged=acknowledged,
+        counts_age_ms=age_ms,
+        consumers=consumers,
+        policy=None if policy is None else policy.name,
+        sync_progress=progress.share if progress else None,
+        sync_messages_left=progress.messages_left if progress else 0,
+        sync_bytes_left=progress.bytes_left if progress else 0,
+        sync_seconds_left=progress.ms_left / 1000 if progress and progress.ms_left else None,
+        store_bytes=store_bytes,
+        blocked_by=blocked_by or _blocked_by(engine, queue_id),
+        warnings=tuple(_warnings(engine, record, lacks)),
+        exclusive=record.exclusive,
+        shortfall=lacks,
+        missing=missing,
+    )
+
+
+def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:
+    replica = engine.replicas.get(record.id)
+    if replica is not None and replica.halted:
+        yield replica.halted
+    yield from _damage_texts(engine, record.id)
+    text = down_text(engine, record.id)
+    if text:
+        yield text
+    if lacks:
+        yield lacks
+    if record.is_ending:
+        yield "is being deleted: it goes when its last messages for other queues have arrived"
+    dead = engine.catalog.definition_of(record.name).dead_letter_queue
+    catalog = engine.catalog
+    is_there = dead is None or catalog.queue_named(dead) or catalog.sharded_named(dead)
+    if not is_there:
+        yield f"dead-letter-queue {dead!r} does not exist: what ends goes nowhere. Declare it"
+    text = _durability_text(engine, record)
+    if text:
+        yield text
+    report = engine.reports.get(record.id)
+    lost = max(
+        replica.state.lost if replica is not None else 0,
+        report[0].lost if report is not None else 0,
+    )
+    if record.view.generation:
+        yield (
+            f"{record.view.generation} unclean promotions: {lost} messages are known to be lost, "
+            "and what only the masters before had beyond that"
+        )
+
+
+def _durability_text(engine: Engine, record: QueueRecord) -> str:
+    """What a confirm rests on, where that is not the disks of all in sync."""
+    told, found = engine.catalog.definition_of(record.name).durability, record.view.durability
+    if found == told == "fsync":
+        return ""
+    before = "fsync" if found == "fsync" else "replicated"
+    text = f"durability is changing from {before} to {told}"
+    if found == told:
+        text = f"durability {told}"
+    if found == "fsync":
+        return text
+    return (
+        f"{text}: when the power of all members in sync fails at once, what was confirmed or acked "
+        f"in the last {WRITE_BEHIND_MS} ms and one commit is lost (up to {BEHIND_BYTES_MAX >> 20} "
+        "MiB where the disk is slower than that)"
+    )
+
+
+def down_text(engine: Engine, queue_id: int) -> str:
+    """Why a queue has no master, and which node must come back; "" when it has one."""
+    record = engine.catalog.queue(queue_id)
+    if record is None or engine.is_alive(record.view.members[0].id):
+        return ""
+    named = [
+        f"{one.node} ({'shut down' if engine.catalog.was_stopped(one) else 'failed'})"
+        for one in in_sync_ids(record.view)
+    ]
+    if counts_lives(record.view):
+        return (
+            f"no member in sync is running: {', '.join(named)}. With durability replicated it goes "
+            "on, by an unclean promotion, when one of these has started again and all others have "
+            "started or are known to have ended; forget the node of one that does not come back"
+        )
+    return (
+        f"no member in sync is running: start {' or '.join(named)}, or allow the loss of what "
+        "only they have with ha-promote-on-failure and ha-promote-on-shutdown: always"
+    )
+
+
+def _shortfall(engine: Engine, record: QueueRecord) -> tuple[str, tuple[str, ...]]:
+    definition = engine.catalog.definition_of(record.name)
+    holders = {node.name: node.member for node in engine.catalog.nodes() if not node.witness}
+    asked = (record, definition, holders, engine.is_alive)
+    return shortfall(*asked), missing(*asked)
+
+
+def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, int, int]:
+    """(ready, unacknowledged, delayed, consumers, age): the master's own, or its last report."""
+    replica = engine.replicas.get(queue_id)
+    master = replica.master if replica is not None else None
+    if master is not None and master.active:
+        delivery = master.delivery
+        consumers = delivery.consumer_count
+        delayed = master.delays.count
+        return delivery.ready_count, delivery.unacknowledged, delayed, consumers, 0
+    known = engine.reports.get(queue_id)
+    if known is not None:
+        report, heard_ms = known
+        counts = (report.ready, report.unacknowledged, report.delayed, report.consumers)
+        return (*counts, max(now_ms - heard_ms, 0))
+    return (replica.state.live.count if replica is not None else 0, 0, 0, 0, 0)
+
+
+def _totals(engine: Engine, queue_id: int) -> tuple[int, int, int]:
+    """(published, delivered, acknowledged): the master's own, or its last report."""
+    replica = engine.replicas.get(queue_id)
+    if replica is not None and replica.is_serving:
+        return replica.tally.published, replica.tally.delivered, replica.tally.acked
+    known = engine.reports.get(queue_id)
+    return (known[0].published, known[0].delivered, known[0].acked) if known else (0, 0, 0)
+
+
+def _blocked_by(engine: Engine, queue_id: int) -> str:
+    replica = engine.replicas.get(queue_id)
+    if replica is not None and replica.blocked_by:
+        return replica.blocked_by
+    if replica is not None and replica.master is not None:
+        return ""
+    known = engine.reports.get(queue_id)
+    return known[0].blocked_by if known is not None else ""
+
+
+def _damage_texts(engine: Engine, queue_id: int) -> Iterator[str]:
+    """What of this node's copy is not as it was written."""
+    replica = engine.replicas.get(queue_id)
+    image = engine.hosting.images.get(queue_id)
+    if replica is None and image is not None and image.broken:
+        yield f"the copy on node {engine.me.node} is damaged and is not used: {image.broken}"
+    if replica is None or not replica.ring.in_sync:
+        return
+    transfer = replica.transfer
+    if transfer.lost:
+        yield (
+            f"{transfer.lost.count} messages are set aside, sequences {_shown(transfer.lost)}: "
+            f"they are damaged on node {engine.me.node}, and no member that could be asked has "
+            "them whole. They are delivered when one comes that has; mirrorq repair --discard ends "
+            "them"
+        )
+    if transfer.missing.count > transfer.lost.count:
+        yield (
+            f"sequences {_shown(transfer.sought)} are damaged on node {engine.me.node} and are "
+            "being fetched from another member"
+        )
+
+
+def _shown(ranges: RangeSet) -> str:
+    """A few ranges in words."""
+    texts = [f"{a}" if a == b else f"{a} to {b}" for a, b in islice(ranges, RANGES_SHOWN)]
+    return ", ".join(texts) + (", …" if len(ranges) > RANGES_SHOWN else "")
+
+
+def node_statuses(engine: Engine) -> list[NodeStatus]:
+    """What the engine of this node knows."""
+    return [
+        NodeStatus(
+            node.name,
+            node.endpoint,
+            node.incarnation,
+            node.witness,
+            engine.is_alive(node.member),
+            engine.leader == node.name,
+            engine.alarms_of(node.member),
+        )
+        for node in engine.catalog.nodes()
+    ]
+
+
+def policy_statuses(engine: Engine) -> list[PolicyStatus]:
+    """The policies in force, by name."""
+    return [_policy_status(policy) for policy in engine.catalog.policies()]
+
+
+def _policy_status(policy: Policy) -> PolicyStatus:
+    """What the catalog has."""
+    return PolicyStatus(
+        policy.name, policy.pattern, policy.given(), policy.priority, policy.apply_to
+    )

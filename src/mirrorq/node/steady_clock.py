@@ -1,0 +1,50 @@
+"""A node's steady clock: `steady_time` of this machine's clocks, kept in the node's store."""
+
+from __future__ import annotations
+
+import logging
+
+from mirrorq import clock
+from mirrorq.errors import StoreError
+from mirrorq.node.steady_time import SteadyTime
+from mirrorq.store.node_store import Store
+
+__all__ = ["SteadyClock"]
+
+log = logging.getLogger("mirrorq")
+
+_NAME = "steady time"
+"""Of the small value in the store."""
+RETRY_US = 10_000_000
+"""What a full disk did not take is tried again after this."""
+
+
+class SteadyClock:
+    """Of one life of a node. The node thread's."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._retry_us = 0
+        kept = store.get_meta(_NAME)
+        self._time = SteadyTime(1000 * clock.now_ms(), clock.wall_us(), clock.boot(), kept)
+        self._keep()
+
+    def us(self) -> int:
+        """Microseconds since 1970-01-01 UTC: the wall clock's, as if nobody had ever set it."""
+        now_us = 1000 * clock.now_ms()
+        steady_us = self._time.read(now_us, clock.wall_us())
+        if self._time.is_due and now_us >= self._retry_us:
+            self._retry_us = now_us + RETRY_US
+            self._keep()
+        return steady_us
+
+    def _keep(self) -> None:
+        """A step of the wall clock, and the machine's boot, are of the next life's concern."""
+        if not self._time.is_due:
+            return
+        try:
+            self._store.put_meta(_NAME, self._time.image())
+        except StoreError as error:
+            log.warning("what this node knows of its clocks is not kept: %s", error)
+        else:
+            self._time.on_kept()

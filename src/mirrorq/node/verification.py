@@ -1,0 +1,370 @@
+"""Everything that one store says, held against itself: checksums, keys, orders, references.
+
+`verify` walks a store that nobody has open and changes no byte of it. It goes on after what is
+wrong, so that one report names all of it (up to `PROBLEMS_MAX`).
+
+What it looks at
+    pages     LMDB's own: `lmdb.verify`, before the file is mapped
+    meta      format, versions, name, identity
+    queues    records, checkpoints (decoded), lists of what is lacking
+    messages  every frame's checksum, its queue, the key of its run, rising sequences and lsns
+    ops       the same, and every payload
+    a queue   no op missing after the checkpoint; no range acked that was never published; each
+              body that the applied state needs is there, or listed as lacking
+    garbage   what is yet to be deleted
+    raft      entries without a gap, terms that never fall, commands and the snapshot decoded
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from attrs import Factory, define, field
+
+from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.proposals import unpack
+from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_NOTHING, KIND_VOTERS, decode_voters
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.errors import ProtocolError
+from mirrorq.protocol.effects import RaftImage
+from mirrorq.protocol.ops import Entry, OpKind, UnknownOp
+from mirrorq.replication.state.queue_state import NUMBER_MAX, QueueState, next_sequence_of
+from mirrorq.store import runs
+from mirrorq.store.environment import Tables, Transaction
+from mirrorq.store.node_store import FORMAT_VERSION
+from mirrorq.store.offline import OfflineStore
+from mirrorq.store.queue_log import QueueLog, Record
+from mirrorq.store.raft_log import RaftLog
+from mirrorq.store.records import Damaged, decoded, place_key, unpack_u64, unseal
+from mirrorq.wire import frames
+
+__all__ = ["Report", "verify"]
+
+PROBLEMS_MAX = 1000
+"""A report of more helps nobody."""
+
+_PLACE = struct.Struct(">QQQ")
+_GARBAGE = struct.Struct(">cQQQ")
+_QUEUE = struct.Struct(">Q")
+_NUMBERS = (b"store id", b"incarnation", b"generation")
+_TEXTS = (b"lmdb", b"node")
+_TABLES = ("meta", "queues", "messages", "ops", "garbage", "raft")
+
+
+@define
+class Report:
+    """What a store holds, and what is wrong with it."""
+
+    path: str
+    node: str = ""
+    store_id: int = 0
+    incarnation: int = 0
+    file_bytes: int = 0
+    queues: int = 0
+    messages: int = 0
+    """That live by the logs: also those of ops that were never stable."""
+    messages_of: dict[int, int] = Factory(dict)
+    """The same by queue id."""
+    lacking_of: dict[int, int] = Factory(dict)
+    """Messages that were still to be fetched from another member, by queue id."""
+    frames: int = 0
+    raft_entries: int = 0
+    catalog_index: int = 0
+    """Of the last entry."""
+    problems: list[str] = Factory(list)
+    notes: list[str] = Factory(list)
+    """What is no damage: pages that cost space, copies that lack messages still to be fetched."""
+
+    @property
+    def is_good(self) -> bool:
+        return not self.problems
+
+
+@define
+class _Copy:
+    """What the walk has found of one queue."""
+
+    record: Record
+    held: RangeSet = field(factory=RangeSet)
+    """Sequences of the publish frames that are there."""
+
+
+def verify(store: OfflineStore, on_progress: Callable[[int, int], None] | None = None) -> Report:
+    """Walk a store.
+
+    Args:
+        on_progress: Called with values done and values in all.
+    """
+    report = Report(str(store.path), file_bytes=store.file_bytes)
+    report.problems += store.problems
+    report.notes += store.leaks
+    if not store.problems:
+        store.read(lambda txn: _Walk(txn, store.tables, report, on_progress).run())
+    return report
+
+
+class _Walk:
+    """One walk, within one transaction."""
+
+    def __init__(
+        self,
+        txn: Transaction,
+        tables: Tables,
+        report: Report,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._txn = txn
+        self._tables = tables
+        self._report = report
+        self._on_progress = on_progress
+        self._total = sum(int(txn.stat(table)["entries"]) for table in tables.all())
+        self._done = 0
+        self._copies: dict[int, _Copy] = {}
+        self._garbage: dict[tuple[bytes, int, int], RangeSet] = {}
+        self._log = QueueLog(txn, tables)
+
+    def run(self) -> None:
+        for name, look in (
+            ("meta", self._look_at_meta),
+            ("garbage", self._look_at_garbage),
+            ("queues", self._look_at_queue_value),
+        ):
+            for key, value in self._values(name):
+                with _noted(self._report):
+                    look(key, value)
+        self._look_for_meta()
+        self._look_at_runs("messages")
+        self._look_at_runs("ops")
+        for queue_id, copy in self._copies.items():
+            with _noted(self._report):
+                self._look_at_copy(queue_id, copy)
+        for _ in self._values("raft"):
+            pass
+        with _noted(self._report):
+            self._look_at_raft(RaftLog(self._txn, self._tables.raft).image())
+
+    def _values(self, name: str) -> Iterator[tuple[bytes, memoryview]]:
+        for key, value in self._txn.cursor(getattr(self._tables, name)):
+            yield bytes(key), value
+            self._done += 1
+            if self._on_progress is not None:
+                self._on_progress(self._done, self._total)
+
+    # --- Single values ------------------------------------------------------------------
+
+    def _look_at_meta(self, key: bytes, value: memoryview) -> None:
+        if key == b"format":
+            found = decoded("meta", key, value, unpack_u64)
+            if found != FORMAT_VERSION:
+                raise Damaged("meta", key, f"format {found}: this mirrorq reads {FORMAT_VERSION}")
+        elif key in _NUMBERS:
+            number = decoded("meta", key, value, unpack_u64)
+            if key == b"store id":
+                self._report.store_id = number
+            elif key == b"incarnation":
+                self._report.incarnation = number
+        elif key in _TEXTS:
+            text = decoded("meta", key, value, bytes.decode)
+            if key == b"node":
+                self._report.node = text
+        elif key.startswith(b"value "):
+            unseal("meta", key, value)
+        else:
+            raise Damaged("meta", key, "no such value is written")
+
+    def _look_for_meta(self) -> None:
+        for key in (b"format", b"lmdb", b"node", b"store id", b"incarnation"):
+            if self._txn.get(key, db=self._tables.meta) is None:
+                self._report.problems.append(str(Damaged("meta", key, "it is missing")))
+
+    def _look_at_garbage(self, key: bytes, value: memoryview) -> None:
+        last = decoded("garbage", key, value, unpack_u64)
+        if len(key) != _GARBAGE.size or key[:1] not in (b"m", b"o"):
+            raise Damaged("garbage", key, "no such key is written")
+        code, queue_id, generation, first = _GARBAGE.unpack(key)
+        self._garbage.setdefault((code, queue_id, generation), RangeSet()).add(first, last)
+
+    def _look_at_queue_value(self, key: bytes, value: memoryview) -> None:
+        unseal("queues", key, value)
+        if len(key) != _QUEUE.size + 1 or key[8:] not in (b"q", b"s", b"l"):
+            raise Damaged("queues", key, "no such key is written")
+        queue_id = _QUEUE.unpack_from(key)[0]
+        if key[8:] == b"q":
+            record = self._log.record(queue_id)
+            assert record is not None
+            self._copies[queue_id] = _Copy(record)
+        elif self._txn.get(key[:8] + b"q", db=self._tables.queues) is None:
+            raise Damaged("queues", key, f"queue {queue_id} has no record")
+
+    # --- Runs ---------------------------------------------------------------------------
+
+    def _look_at_runs(self, table: str) -> None:
+        before: tuple[int, int, int] = (0, 0, 0)
+        """Queue, generation, and last number of the run before."""
+        lsn = 0
+        for key, run in self._values(table):
+            with _noted(self._report):
+                if len(key) != _PLACE.size:
+                    raise Damaged(table, key, "no such key is written")
+                place: tuple[int, int, int] = _PLACE.unpack(key)
+                if place[:2] != before[:2]:
+                    before, lsn = (*place[:2], 0), 0
+                before, least = place, before[2] + 1
+                if self._is_garbage(table, key, place):
+                    continue
+                lsn = self._look_at_run(table, key, run, least, lsn)
+
+    def _is_garbage(self, table: str, key: bytes, place: tuple[int, int, int]) -> bool:
+        """Whether this run only waits to be deleted."""
+        queue_id, generation, number = place
+        listed = self._garbage.get((table[:1].encode(), queue_id, generation))
+        if listed is not None and number in listed:
+            return True
+        copy = self._copies.get(queue_id)
+        if copy is None or copy.record.generation != generation:
+            raise Damaged(
+                table, key, f"a run of generation {generation}, which queue {queue_id} has not"
+            )
+        return False
+
+    def _look_at_run(
+        self, table: str, key: bytes, run: memoryview, least: int, lsn_before: int
+    ) -> int:
+        """Check one run: everything in it is `least` or more. Return its last lsn."""
+        queue_id, _, number = _PLACE.unpack(key)
+        is_messages = table == "messages"
+        lsn = lsn_before
+        for frame in runs.split(table, key, run):
+            header = frames.header(frame)
+            first, last = header.lsn, header.lsn
+            if is_messages:
+                first, last = header.first_sequence, header.last_sequence
+            if header.queue_id != queue_id or (header.kind == OpKind.PUBLISH) != is_messages:
+                raise Damaged(
+                    table, key, f"a frame of kind {header.kind} of queue {header.queue_id}"
+                )
+            if first < least or header.lsn < lsn:
+                raise Damaged(
+                    table,
+                    key,
+                    f"frame {first} to {last}, lsn {header.lsn}, after {least - 1}, lsn {lsn}",
+                )
+            least, lsn = last + 1, header.lsn
+            if is_messages:
+                self._copies[queue_id].held.add(first, last)
+            self._report.frames += 1
+        if least != number + 1:
+            raise Damaged(table, key, f"the run ends with {least - 1}, its key says {number}")
+        return lsn
+
+    # --- A queue ------------------------------------------------------------------------
+
+    def _look_at_copy(self, queue_id: int, copy: _Copy) -> None:
+        self._report.queues += 1
+        image = self._log.image(queue_id, next_sequence_of)
+        key = place_key(queue_id, copy.record.generation, 0)
+        try:
+            state = QueueState() if image.state is None else QueueState.decode(image.state)
+        except ValueError as error:
+            raise Damaged("queues", _QUEUE.pack(queue_id) + b"s", str(error)) from error
+        if image.state is not None and state.applied != image.state_lsn:
+            raise Damaged(
+                "queues",
+                _QUEUE.pack(queue_id) + b"s",
+                f"the state is of lsn {state.applied}, the checkpoint says {image.state_lsn}",
+            )
+        self._look_for_bodies(queue_id, key, state, copy, RangeSet(image.lacking))
+        for entry in image.entries:
+            if isinstance(entry.payload, UnknownOp):
+                text = f"queue {queue_id}: op {entry.lsn} is of a later version of mirrorq"
+                self._report.notes.append(text)
+                return
+            self._apply(queue_id, key, state, entry)
+        self._report.messages_of[queue_id] = state.live.count
+        self._report.messages += state.live.count
+
+    def _look_for_bodies(
+        self, queue_id: int, key: bytes, state: QueueState, copy: _Copy, lacking: RangeSet
+    ) -> None:
+        missing = RangeSet(state.needed(1, NUMBER_MAX))
+        for held in copy.held:
+            missing.remove(*held)
+        if missing and lacking:
+            expected = sum(
+                last - first + 1 for piece in lacking for first, last in missing.within(*piece)
+            )
+            if expected:
+                self._report.lacking_of[queue_id] = expected
+                self._report.notes.append(
+                    f"queue {queue_id}: {expected} messages were still to be fetched from another "
+                    "member"
+                )
+            for piece in lacking:
+                missing.remove(*piece)
+        if missing:
+            first, last = missing.front()
+            raise Damaged(
+                "messages",
+                key,
+                f"{missing.count} messages of queue {queue_id} live and are not there, the first "
+                f"ones {first} to {last}",
+            )
+
+    def _apply(self, queue_id: int, key: bytes, state: QueueState, entry: Entry) -> None:
+        lsn, end = entry.lsn, state.next_sequence
+        ranges = getattr(entry.payload or entry.step, "ranges", ())
+        beyond = [piece for piece in ranges if piece[1] >= end]
+        if beyond:
+            raise Damaged(
+                "ops", key, f"op {lsn} of queue {queue_id} names {beyond[0]}, beyond {end - 1}"
+            )
+        state.apply(entry)
+
+    # --- Raft ---------------------------------------------------------------------------
+
+    def _look_at_raft(self, image: RaftImage) -> None:
+        index, term = 0, 0
+        if image.snapshot is not None:
+            index, term = image.snapshot.index, image.snapshot.term
+            if image.snapshot.data:
+                _decode(b"snapshot", Catalog.restore, image.snapshot.data)
+        for entry in image.entries:
+            key = b"e" + _QUEUE.pack(entry.index)
+            if entry.index != index + 1:
+                raise Damaged("raft", key, f"the entry before has index {index}")
+            if not term <= entry.term <= image.state.term:
+                raise Damaged(
+                    "raft", key, f"term {entry.term} after {term}, of {image.state.term} in all"
+                )
+            index, term = entry.index, entry.term
+            if entry.kind == KIND_COMMAND:
+                try:
+                    unpack(entry)
+                except ProtocolError as error:
+                    raise Damaged("raft", key, str(error)) from error
+            elif entry.kind == KIND_VOTERS:
+                if decode_voters(entry.data) is None:
+                    raise Damaged("raft", key, "no list of voters")
+            elif entry.kind != KIND_NOTHING:
+                raise Damaged("raft", key, f"kind {entry.kind} is not known")
+        self._report.raft_entries = len(image.entries)
+        self._report.catalog_index = index
+
+
+def _decode(key: bytes, decode: Callable[[bytes], object], data: bytes) -> None:
+    try:
+        decode(data)
+    except ProtocolError as error:
+        raise Damaged("raft", key, str(error)) from error
+
+
+@contextmanager
+def _noted(report: Report) -> Iterator[None]:
+    """Damage becomes a line of the report, and the walk goes on."""
+    try:
+        yield
+    except Damaged as error:
+        if len(report.problems) < PROBLEMS_MAX:
+            report.problems.append(str(error))

@@ -1,0 +1,176 @@
+"""Measures a node once a second and tells of its alarms. Of the node thread.
+
+It looks in rounds that there are anyway and wakes nobody: a node without peers that has nothing
+to do looks every ten seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mirrorq import clock
+from mirrorq.errors import MirrorQError
+from mirrorq.monitoring.alarms import Alarm, Alarms, Measures
+from mirrorq.node.shortfall import shortfall
+from mirrorq.protocol.effects import Notice
+from mirrorq.protocol.views import in_sync_ids
+
+if TYPE_CHECKING:
+    from mirrorq.engine.core import Engine
+    from mirrorq.node.oversize import Oversize
+    from mirrorq.node.timings import Timings
+    from mirrorq.store.node_store import Store
+
+__all__ = ["ALARM", "ALARM_OVER", "WAITS", "Watch"]
+
+LOOK_MS = 1000
+WAIT_MS = 3000
+"""Nodes that are started together found their cluster within this."""
+COPIES_MS = 10_000
+"""Which queues have one copy in sync is worked out when the catalog has changed, and this often."""
+ALARM, ALARM_OVER = "alarm", "alarm over"
+WAITS = "waits"
+"""Kinds of notices."""
+OF_EVERY_QUEUE = ("store_full", "disk_low")
+"""Alarms of a node that are warnings of each of its queues."""
+
+
+class Watch:
+    """Of one node."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        timings: Timings,
+        oversize: Oversize,
+        on_notice: Callable[[Notice], None],
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._timings = timings
+        self._oversize = oversize
+        self._on_notice = on_notice
+        self._alarms = Alarms()
+        self._looked_ms = self._waits_since_ms = clock.now_ms()
+        self._waits_for = ""
+        """As it was told last."""
+        self._late_ms = 0
+        self._damage_count = 0
+        self._last_copies: dict[int, str] = {}
+        self._copies_of = (-1, 0)
+        """(index of the catalog, time) by which they were worked out."""
+
+    @property
+    def raised(self) -> tuple[Alarm, ...]:
+        """From any thread."""
+        return self._alarms.raised
+
+    def warnings_of(self, queue_id: int) -> tuple[str, ...]:
+        """What users of a queue on this node should know, for its status."""
+        found = []
+        for alarm in self._alarms.raised:
+            if alarm.name in OF_EVERY_QUEUE and queue_id in self._engine.replicas:
+                found.append(f"node {self._engine.me.node}: {alarm.text}")
+            elif alarm.name == "last_copy" and queue_id in self._last_copies:
+                found.append(f"only node {self._engine.me.node} has a copy in sync")
+        found += [f"cannot send: {text}" for text in self._oversize.of_queue(queue_id)]
+        return tuple(found)
+
+    def note_wait(self, waited_ms: int, timeout_ms: int) -> None:
+        """The node thread waited, and wanted to be back after `timeout_ms` at the latest."""
+        self._late_ms = max(self._late_ms, waited_ms - timeout_ms)
+
+    def look(self, now_ms: int) -> None:
+        """Measure and tell, at most once a second."""
+        if now_ms - self._looked_ms < LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        self._tell_wait(now_ms)
+        raised, over = self._alarms.step(self._measures(now_ms))
+        if not raised and not over:
+            return
+        self._engine.alarms = tuple(alarm.name for alarm in self._alarms.raised)
+        for alarm in raised:
+            self._on_notice(Notice(ALARM, f"alarm {alarm.name}: {alarm.text}"))
+        for alarm in over:
+            after_s = (now_ms - alarm.since_ms) // 1000
+            self._on_notice(Notice(ALARM_OVER, f"alarm {alarm.name} is over after {after_s} s"))
+
+    def _tell_wait(self, now_ms: int) -> None:
+        """A node that is in no cluster for long says so, and what it waits for, when that changes:
+        who starts it alone sees nothing else of it."""
+        text = self._engine.waiting_text()
+        if not text:
+            self._waits_since_ms, self._waits_for = now_ms, ""
+        elif text != self._waits_for and now_ms - self._waits_since_ms >= WAIT_MS:
+            self._waits_for = text
+            self._on_notice(Notice(WAITS, text))
+
+    def _measures(self, now_ms: int) -> Measures:
+        engine = self._engine
+        free, total = self._disk()
+        late_ms, self._late_ms = self._late_ms, 0
+        return Measures(
+            now_ms=now_ms,
+            wall_ms=clock.wall_us() // 1000,
+            store_used=self._used(),
+            store_max=engine.config.store_bytes_max,
+            disk_free=free,
+            disk_total=total,
+            is_paused=self._has_lost_majority(now_ms),
+            last_copies=tuple(self._find_last_copies(now_ms).values()),
+            unsendable=self._oversize.recent(),
+            damaged=tuple(self._find_damaged()),
+            damage_count=self._damage_since_last_look(),
+            commit_ms=int(self._timings.take_longest() * 1000),
+            late_ms=late_ms,
+            failure_ms=engine.config.failure_ms,
+        )
+
+    def _has_lost_majority(self, now_ms: int) -> bool:
+        """A node that votes alone is its own majority: when it is late its disk is, or its host."""
+        engine = self._engine
+        return engine.is_founded and len(engine.voters) > 1 and engine.is_paused(now_ms)
+
+    def _disk(self) -> tuple[int, int]:
+        try:
+            found = os.statvfs(self._store.path)
+        except OSError:
+            return -1, 0
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def _used(self) -> int:
+        try:
+            return self._store.store_bytes()
+        except MirrorQError:
+            return 0
+
+    def _find_damaged(self) -> list[str]:
+        """Names of the queues of whose copies here something is damaged."""
+        hosting, catalog = self._engine.hosting, self._engine.catalog
+        records = (catalog.queue(queue_id) for queue_id in (*hosting.mending, *hosting.broken))
+        return [record.name for record in records if record is not None]
+
+    def _damage_since_last_look(self) -> int:
+        before, self._damage_count = self._damage_count, self._engine.hosting.damage_count
+        return self._damage_count - before
+
+    def _find_last_copies(self, now_ms: int) -> dict[int, str]:
+        """Queues mastered here of which nobody else has a copy in sync, though some should."""
+        catalog = self._engine.catalog
+        index, looked_ms = self._copies_of
+        if index == catalog.applied_index and now_ms - looked_ms < COPIES_MS:
+            return self._last_copies
+        self._copies_of = (catalog.applied_index, now_ms)
+        holders = {node.name: node.member for node in catalog.nodes() if not node.witness}
+        self._last_copies = {}
+        for record in catalog.queues():
+            if record.view.members[0].id != self._engine.me or len(in_sync_ids(record.view)) > 1:
+                continue
+            definition = catalog.definition_of(record.name)
+            if shortfall(record, definition, holders, self._engine.is_alive):
+                self._last_copies[record.id] = record.name
+        return self._last_copies

@@ -1,0 +1,68 @@
+"""What the pure core asks of the frame codec. `wire.ops.FrameCodec` answers; the core never
+touches bytes itself and so imports nothing of `wire`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mirrorq.protocol.ops import Entry, Header, Payload, Step
+from mirrorq.protocol.staged import Stage, Staging
+
+
+class OpCodec(Protocol):
+    """Makes entries. Every call is pure."""
+
+    def header(self, frame: bytes) -> Header:
+        """The header of a frame that has been checked before."""
+        ...
+
+    def cut(self, frame: bytes, start: int, stop: int) -> bytes:
+        """The publish frame with messages start to stop - 1 only."""
+        ...
+
+    def offsets(self, frame: bytes) -> bytes:
+        """Where each body of a publish frame ends, as int32 after a 0; b"" when not known."""
+        ...
+
+    def step(self, frame: bytes) -> Step | Stage | None:
+        """What comes with the messages of a publish frame. Raises ProtocolError: it is unsound."""
+        ...
+
+    def staged(self, frame: bytes) -> Stage | Staging:
+        """What a frame with FLAG_STAGED says in its first body. Raises ProtocolError: nothing."""
+        ...
+
+    def request(
+        self, asked: Staging, *, producer: int, first_number: int, settled: int
+    ) -> bytes:
+        """An unstamped frame that asks something of staged messages."""
+        ...
+
+    def publish(
+        self,
+        frame: bytes,
+        *,
+        queue_id: int,
+        epoch: int,
+        lsn: int,
+        first_sequence: int,
+        timestamp_us: int,
+    ) -> Entry:
+        """Stamp a producer's frame as the op at `lsn`."""
+        ...
+
+    def op(
+        self,
+        payload: Payload,
+        *,
+        queue_id: int,
+        epoch: int,
+        lsn: int,
+        timestamp_us: int,
+        count: int = 1,
+        producer: int = 0,
+        first_number: int = 0,
+        settled: int = 0,
+    ) -> Entry:
+        """Make an op that is no publish."""
+        ...

@@ -1,0 +1,39 @@
+"""Who is meant: stores, their lives, handles."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class StoreId(Struct, frozen=True, gc=False, order=True):
+    """One store on one node: what votes in the catalog. A wiped store is another one."""
+
+    node: str
+    store: int
+    """Random 63-bit identity, made when the store is created."""
+
+
+class MemberId(Struct, frozen=True, gc=False, order=True):
+    """One life of one store: what stands in a view."""
+
+    node: str
+    store: int
+    incarnation: int
+    """Grows by one at each start of the node, from `first_incarnation` on."""
+
+
+def first_incarnation(store: int) -> int:
+    """The number of a store's first life: another one for each store.
+
+    A connection names the node and the incarnation. Did each store begin with 1, what the
+    first life of an empty store says would be taken for the word of a lost one under its name.
+    """
+    return (store & 0x3FFF_FFFF) + 1
+
+
+class SessionId(Struct, frozen=True, gc=False, order=True):
+    """One handle. It lives on `node` and never moves to another."""
+
+    node: str
+    incarnation: int
+    number: int

@@ -1,0 +1,302 @@
+"""Policies: what may be told about the queues whose names match a pattern.
+
+A policy is a name, a pattern, a definition and a priority. Of the policies whose pattern is
+found in a queue's name the one with the highest priority is in force; of equal ones the name
+that sorts first. Definitions are not merged. Where no policy matches, and for each key that a
+definition leaves out, `Definition`'s defaults hold: a copy on every node, synchronised by
+itself. Keys and meanings are RabbitMQ's, durations in milliseconds; where a default is safer
+than RabbitMQ's its text says so.
+
+Everything is checked before anything changes: `parse` raises `PolicyError` for a definition
+that no queue could have, and what it returns is kept in the catalog as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+from attrs import asdict, fields_dict, frozen
+
+from mirrorq.errors import MALFORMED, PolicyError
+from mirrorq.protocol.pattern_cost import cost_error
+
+__all__ = [
+    "APPLY_TO",
+    "DEFAULT",
+    "NAME_CHARS_MAX",
+    "PATTERN_CHARS_MAX",
+    "Definition",
+    "Policy",
+    "from_text",
+    "in_force",
+    "parse",
+    "to_text",
+]
+
+NAME_CHARS_MAX = 255
+PATTERN_CHARS_MAX = 255
+"""A pattern is looked for on each node's own thread: it and the names it meets are short."""
+NUMBER_MAX = 2**53
+"""Numbers up to here are exact in JSON, which policies come as."""
+PRIORITY_MAX = 2**31
+APPLY_TO = ("queues", "all")
+
+
+@frozen
+class Definition:
+    """What holds for one queue, with every key that its policy leaves out at its default."""
+
+    ha_mode: Literal["all", "exactly", "nodes"] = "all"
+    """Where copies are. RabbitMQ's default is one copy; ours is one on every node."""
+    ha_params: int | tuple[str, ...] | None = None
+    """exactly: how many copies, the master's included. nodes: the names. all: None."""
+    ha_sync_mode: Literal["manual", "automatic"] = "automatic"
+    """Whether a new mirror fetches old messages by itself. RabbitMQ's default is manual."""
+    ha_sync_batch_size: int = 4096
+    """Most messages asked for in one request of a synchronisation."""
+    ha_promote_on_shutdown: Literal["when-synced", "always"] = "when-synced"
+    ha_promote_on_failure: Literal["when-synced", "always"] = "when-synced"
+    """Whether a mirror that is not in sync may become master when nobody in sync is left: it
+    serves what it has, the rest is lost. RabbitMQ's default is always."""
+    queue_master_locator: Literal["min-masters", "client-local", "random"] = "client-local"
+    max_length: int | None = None
+    """Most ready messages."""
+    max_length_bytes: int | None = None
+    """Most bytes of the bodies of ready messages."""
+    overflow: Literal["block", "reject-publish", "drop-head"] = "block"
+    """What a publish beyond a limit does. RabbitMQ's default is drop-head."""
+    max_rate: int | None = None
+    """Most messages that the master takes in a second; more wait."""
+    max_rate_bytes: int | None = None
+    """Most bytes of bodies that the master takes in a second; more wait."""
+    max_consumers: int | None = None
+    """Most consumers at a time."""
+    message_ttl: int | None = None
+    """ms after which a ready message ends."""
+    expires: int | None = None
+    """ms without any use after which the queue is deleted."""
+    delivery_limit: int | None = None
+    """A message returned more often than this is dead-lettered, or dropped."""
+    dead_letter_queue: str | None = None
+    """Name of the queue to which messages go that end without an ack."""
+    min_in_sync: int = 1
+    """A confirm needs so many copies in sync, the master's included."""
+    durability: Literal["fsync", "replicated"] = "fsync"
+    """What a confirm rests on: the disks of all in sync, or their memory, written behind."""
+    single_active_consumer: bool = False
+    """One consumer at a time is served; the next one takes over when it goes."""
+
+
+DEFAULT = Definition()
+"""What holds where no policy matches."""
+
+_KEYS = {name.replace("_", "-"): name for name in fields_dict(Definition)}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "ha-mode": ("all", "exactly", "nodes"),
+    "ha-sync-mode": ("manual", "automatic"),
+    "ha-promote-on-shutdown": ("when-synced", "always"),
+    "ha-promote-on-failure": ("when-synced", "always"),
+    "queue-master-locator": ("min-masters", "client-local", "random"),
+    "overflow": ("block", "reject-publish", "drop-head"),
+    "durability": ("fsync", "replicated"),
+}
+_LEAST: dict[str, int] = {
+    "ha-sync-batch-size": 1,
+    "max-length": 0,
+    "max-length-bytes": 0,
+    "max-rate": 1,
+    "max-rate-bytes": 1,
+    "max-consumers": 1,
+    "message-ttl": 0,
+    "expires": 1,
+    "delivery-limit": 0,
+    "min-in-sync": 1,
+}
+"""Least value of each number."""
+
+
+@frozen
+class Policy:
+    """One policy as the catalog keeps it."""
+
+    name: str
+    pattern: str
+    """A regular expression, looked for anywhere in the queue's name."""
+    definition: Definition
+    keys: tuple[str, ...]
+    """Those that were given, in the order given."""
+    priority: int = 0
+    apply_to: str = "queues"
+
+    def given(self) -> dict[str, Any]:
+        """The definition with only the keys that were given, as it was given."""
+        values = asdict(self.definition)
+        found = {key: values[_KEYS[key]] for key in self.keys}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+
+    def matches(self, queue: str) -> bool:
+        return _compiled(self.pattern).search(queue) is not None
+
+
+def in_force(policies: Iterable[Policy], queue: str) -> Policy | None:
+    """Return the policy that holds for a queue of this name, or None."""
+    matching = [policy for policy in policies if policy.matches(queue)]
+    return min(matching, key=lambda policy: (-policy.priority, policy.name), default=None)
+
+
+def parse(
+    name: object,
+    pattern: object,
+    definition: object,
+    priority: object = 0,
+    apply_to: object = "queues",
+) -> Policy:
+    """Return the policy that these arguments of `set_policy` mean.
+
+    Args:
+        definition: a mapping of keys as RabbitMQ writes them (`ha-mode`) to values.
+
+    Raises:
+        PolicyError: with what is wrong, the value, and what would be right.
+    """
+    known_name = _text("a policy's name", name, NAME_CHARS_MAX)
+    known_pattern = _pattern(known_name, pattern)
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise PolicyError(f"policy {known_name!r}: priority is a whole number, not {priority!r}")
+    if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
+        raise PolicyError(f"policy {known_name!r}: priority {priority} is beyond +-{PRIORITY_MAX}")
+    if apply_to not in APPLY_TO:
+        raise PolicyError(
+            f"policy {known_name!r}: apply-to is one of {', '.join(APPLY_TO)}, not {apply_to!r}"
+        )
+    if not isinstance(definition, Mapping) or not definition:
+        raise PolicyError(
+            f"policy {known_name!r}: a definition is a mapping of at least one key to its value, "
+            f"such as {{'ha-mode': 'all'}}, not {definition!r}"
+        )
+    try:
+        values: dict[str, Any] = {
+            _KEYS[key]: _value(key, definition[key]) for key in _known(definition)
+        }
+        parsed = Definition(**values)
+        _check_together(parsed, definition)
+    except PolicyError as error:
+        raise PolicyError(f"policy {known_name!r}: {error}") from None
+    return Policy(known_name, known_pattern, parsed, tuple(definition), priority, str(apply_to))
+
+
+def to_text(policy: Policy) -> str:
+    """Return the policy without its name as JSON: what the catalog's log and snapshots hold.
+
+    Only the keys that were given are in it, so that a later version may add keys.
+    """
+    fields = (policy.pattern, policy.given(), policy.priority, policy.apply_to)
+    return msgspec.json.encode(fields).decode()
+
+
+def from_text(name: str, text: str) -> Policy:
+    """Return the policy that `to_text` wrote.
+
+    Raises:
+        PolicyError: the text is no policy, or one of a later version.
+    """
+    try:
+        pattern, definition, priority, apply_to = msgspec.json.decode(
+            text, type=tuple[str, dict[str, Any], int, str]
+        )
+    except MALFORMED as error:
+        raise PolicyError(f"policy {name!r} is not readable: {error}") from None
+    return parse(name, pattern, definition, priority, apply_to)
+
+
+def _text(what: str, value: object, chars_max: int) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= chars_max:
+        raise PolicyError(f"{what} is a string of 1 to {chars_max} characters, not {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise PolicyError(f"{what} cannot be written as UTF-8: {error.reason}") from None
+    return value
+
+
+def _pattern(name: str, pattern: object) -> str:
+    # The empty pattern is found in every name.
+    text = "" if pattern == "" else _text(f"the pattern of policy {name!r}", pattern, 255)
+    try:
+        re.compile(text)
+        wrong = cost_error(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise PolicyError(
+            f"the pattern {text!r} of policy {name!r} is no regular expression: {error}"
+        ) from None
+    if wrong:
+        raise PolicyError(f"the pattern {text!r} of policy {name!r} {wrong}")
+    return text
+
+
+@lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def _known(definition: Mapping[Any, Any]) -> Iterable[str]:
+    for key in definition:
+        if key not in _KEYS:
+            raise PolicyError(f"unknown key {key!r}: the keys are {', '.join(sorted(_KEYS))}")
+    return definition
+
+
+def _value(key: str, value: object) -> object:
+    if key in _CHOICES:
+        if not isinstance(value, str) or value not in _CHOICES[key]:
+            raise PolicyError(f"{key} is one of {', '.join(_CHOICES[key])}, not {value!r}")
+        return value
+    if key in _LEAST:
+        return _number(key, value, _LEAST[key])
+    if key == "ha-params":
+        return _params(value)
+    if key == "single-active-consumer":
+        if not isinstance(value, bool):
+            raise PolicyError(f"{key} is true or false, not {value!r}")
+        return value
+    return _text(key, value, NAME_CHARS_MAX)
+
+
+def _number(key: str, value: object, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= NUMBER_MAX:
+        raise PolicyError(f"{key} is a whole number from {least} to {NUMBER_MAX}, not {value!r}")
+    return value
+
+
+def _params(value: object) -> int | tuple[str, ...]:
+    if isinstance(value, int):
+        return _number("ha-params", value, 1)
+    if not isinstance(value, list | tuple):
+        raise PolicyError(f"ha-params is a number or a list of node names, not {value!r}")
+    names = tuple(_text("a node name in ha-params", name, NAME_CHARS_MAX) for name in value)
+    if not names or len(dict.fromkeys(names)) < len(names):
+        raise PolicyError(f"ha-params names at least one node, and none twice, not {value!r}")
+    return names
+
+
+def _check_together(parsed: Definition, given: Mapping[str, Any]) -> None:
+    """Keys that are right by themselves and not beside each other."""
+    params = parsed.ha_params
+    if parsed.ha_mode == "exactly" and not isinstance(params, int):
+        raise PolicyError(
+            f"ha-mode exactly needs the number of copies in ha-params, not {params!r}"
+        )
+    if parsed.ha_mode == "nodes" and not isinstance(params, tuple):
+        raise PolicyError(f"ha-mode nodes needs a list of node names in ha-params, not {params!r}")
+    if parsed.ha_mode == "all" and params is not None:
+        raise PolicyError(f"ha-mode all takes no ha-params, but {params!r} were given")
+    copies = len(params) if isinstance(params, tuple) else params
+    if copies is not None and parsed.min_in_sync > copies:
+        raise PolicyError(
+            f"min-in-sync {parsed.min_in_sync} can never be reached with {copies} copies: "
+            "raise ha-params or lower min-in-sync"
+        )

@@ -1,0 +1,75 @@
+"""What a queue's declaration must be, before anything is asked of the catalog."""
+
+from __future__ import annotations
+
+from mirrorq.protocol.shard_names import SHARDS_MAX, shard_name, split_name
+
+__all__ = ["NAME_CHARS_MAX", "declaration_error", "shards_error"]
+
+
+def shards_error(shards: object) -> str:
+    """Return why a queue cannot have so many shards, "" when it can."""
+    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= SHARDS_MAX:
+        return f"a queue has 1 to {SHARDS_MAX} shards, or none at all (None), not {shards!r}"
+    return ""
+
+NAME_CHARS_MAX = 255
+"""Characters of a queue's name."""
+
+
+def declaration_error(
+    name: object,
+    exclusive: object,
+    auto_delete: object,
+    shards: object = None,
+    *,
+    passive: object = True,
+    durable: object = True,
+) -> str:
+    """Return what is wrong with a declaration before it is proposed, "" when nothing is."""
+    if not isinstance(name, str):
+        return f"a queue's name is a string, not {name!r}"
+    if not 0 < len(name) <= NAME_CHARS_MAX:
+        return f"a queue's name has 1 to {NAME_CHARS_MAX} characters, not {len(name)}"
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        return f"the queue's name {name!r} cannot be written as UTF-8: {error.reason}"
+    flags = {
+        "durable": durable,
+        "exclusive": exclusive,
+        "auto_delete": auto_delete,
+        "passive": passive,
+    }
+    for word, value in flags.items():
+        if not isinstance(value, bool):
+            return f"{word} is True or False, not {value!r}"
+    if not passive and split_name(name) is not None:
+        return (
+            f"the queue's name {name!r} is that of a shard: open a shard that exists with "
+            "passive=True, and give a queue another name"
+        )
+    return "" if shards is None else _sharded_error(name, exclusive, auto_delete, shards)
+
+
+def _sharded_error(name: str, exclusive: object, auto_delete: object, shards: object) -> str:
+    wrong = shards_error(shards)
+    if wrong:
+        return wrong
+    if exclusive:
+        return (
+            f"queue {name!r} cannot have shards and be exclusive: an exclusive queue is one "
+            "handle's alone, on that handle's node"
+        )
+    if auto_delete:
+        return (
+            f"queue {name!r} cannot have shards and auto_delete: who has consumed is judged shard "
+            "by shard. Delete it when it is no longer needed"
+        )
+    longest = len(shard_name(name, SHARDS_MAX - 1))
+    if longest > NAME_CHARS_MAX:
+        return (
+            f"the name of a sharded queue has at most {NAME_CHARS_MAX - longest + len(name)} "
+            f"characters, not {len(name)}: its shards' names are longer than it"
+        )
+    return ""

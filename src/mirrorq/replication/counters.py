@@ -1,0 +1,134 @@
+"""What became of a queue's messages while this node was its master: totals, for metrics. Pure.
+
+Counted where it is certain: ops when they are applied, so stable; confirms when they are told.
+Nothing is decided by it. One addition a batch, never one a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import define, field
+
+from mirrorq.containers.ranges import Range
+from mirrorq.protocol.ops import (
+    AckOp,
+    DiscardOp,
+    DropHeadOp,
+    Entry,
+    ExpiryOp,
+    OutboxOp,
+    PromotedOp,
+    PurgeOp,
+    RefusalOp,
+    ReturnLaterOp,
+    ReturnOp,
+    Step,
+)
+from mirrorq.protocol.sessions import Confirmed, Deliver, SessionReply, Settled
+from mirrorq.protocol.staged import CommitOp
+
+__all__ = ["REASONS", "Tally"]
+
+REASONS = ("expired", "maxlen", "rejected", "delivery_limit", "purged", "moved")
+"""Why messages end without an ack; as RabbitMQ calls them where it has the same."""
+
+
+@define
+class Tally:
+    """Of one queue, since this node has a copy of it. Only ever grows."""
+
+    published: int = 0
+    """Messages stored: stable."""
+    refused: int = 0
+    """Messages refused by an op: over a limit, as a rule."""
+    confirmed: int = 0
+    """Confirms told, other queues' included; told again after a reconnect they count again."""
+    delivered: int = 0
+    """Messages handed out and sent; also those that a get() fetches ahead."""
+    redelivered: int = 0
+    """Of these, not for the first time."""
+    acked: int = 0
+    acks_refused: int = 0
+    """Messages whose ack, nack or move came when they had gone back, as the master said."""
+    returned: int = 0
+    """Messages that went back to the queue."""
+    dead_lettered: int = 0
+    """Messages that went to a dead-letter queue."""
+    failovers: int = 0
+    """Times that this node took the queue over, its own restarts included."""
+    unclean: int = 0
+    """Of these, promotions of a member that was not in sync."""
+    ended: dict[str, int] = field(factory=lambda: dict.fromkeys(REASONS, 0))
+    """Messages that ended without an ack, by reason."""
+
+    def note(self, entry: Entry, verdict: str) -> None:
+        """An op was applied at the master.
+
+        Args:
+            verdict: why it changed nothing, as the state has it for staged messages; "" if it did.
+        """
+        payload = entry.payload
+        if payload is None:
+            self._note_publish(entry)
+        elif isinstance(payload, AckOp):
+            self.acked += _count(payload.ranges)
+        elif isinstance(payload, ReturnOp | ReturnLaterOp):
+            self.returned += _count(payload.ranges)
+        elif isinstance(payload, CommitOp):
+            self.published += 0 if verdict else payload.count
+        elif isinstance(payload, RefusalOp):
+            self.refused += entry.header.count
+        elif isinstance(payload, PromotedOp):
+            self.failovers += entry.lsn > 1
+            self.unclean += payload.how == "unclean"
+        else:
+            self._note_ended(payload)
+
+    def _note_publish(self, entry: Entry) -> None:
+        step, count = entry.step, entry.header.count
+        if step is None:
+            self.published += count
+        elif isinstance(step, Step):
+            self.acked += _count(step.ranges)
+            # The first body is the step itself.
+            self.published += 0 if step.target else count - 1
+
+    def _note_ended(self, payload: object) -> None:
+        match payload:
+            case ExpiryOp():
+                self.ended["expired"] += _count(payload.ranges)
+            case DropHeadOp():
+                self.ended["maxlen"] += _count(payload.ranges)
+            case PurgeOp():
+                self.ended["purged"] += _count(payload.ranges)
+            case DiscardOp() | OutboxOp():
+                reason = payload.reason if payload.reason in self.ended else "rejected"
+                count = _count(payload.ranges)
+                self.ended[reason] += count
+                if isinstance(payload, OutboxOp) and reason != "moved":
+                    self.dead_lettered += count
+            case _:
+                pass
+
+    def note_replies(self, replies: Iterable[SessionReply]) -> None:
+        """What the master tells in this step."""
+        for reply in replies:
+            body = reply.reply
+            if type(body) is Confirmed:
+                for _, count, _ in body.runs:
+                    self.confirmed += count
+            elif type(body) is Settled:
+                self.acks_refused += _count((one.first, one.last) for one in body.refused)
+
+    def note_sent(self, deliver: Deliver) -> None:
+        """A hand-out of the master has left."""
+        for piece in deliver.handouts:
+            count = piece.last - piece.first + 1
+            self.delivered += count
+            if piece.count > 1:
+                self.redelivered += count
+
+
+def _count(ranges: Iterable[Range]) -> int:
+    return sum(last - first + 1 for first, last in ranges)

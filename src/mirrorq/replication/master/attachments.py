@@ -1,0 +1,278 @@
+"""The handles that a master serves: one attachment each, with numbers both ways. Pure.
+
+Requests of an attachment count 1, 2, 3, … and replies do: a gap means that something was lost on
+the way, is answered with Detached, and the handle attaches anew. A handle whose link to its node
+broke has to do so, too; who does not in time is gone.
+
+A client's handle has a session at each node where its client enters, one after the other: its
+*line*. Of a line only the newest session is served, and what the one before it had is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from attrs import define, field
+
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.sessions import Attach, Detached, Flow, Reply, SessionReply, SessionRequest
+from mirrorq.replication.master.limits import Depth, Limit, full_text
+
+__all__ = ["Attachment", "Attachments", "Claims"]
+
+
+# What a master tells a handle of the room in its queue, so that a put waits at its caller. Pure.
+#
+# Told is how far a producer may go: so many messages beyond the highest number that the master
+# has. A handle's own puts use that up without a word; so there is news only when others fill the
+# queue, or when so much has become free that the handle knows less than half of it.
+@define
+class Told:
+    """What one attachment was told last, and what it has published since."""
+
+    flow: Flow | None = None
+    """None: nothing, which means that there is no bound."""
+    size_since: int = 0
+    """Bytes of bodies that it has published since."""
+
+    def news(
+        self, limit: Limit | None, depth: Depth, producer: int, highest: int, count_max: int
+    ) -> Flow | None:
+        """What the handle should know now, None when it knows.
+
+        Args:
+            producer, highest: the handle's producer id and its highest number in the log.
+            count_max: more than this is not worth telling.
+        """
+        if limit is None or limit.overflow != "block":
+            flow = None if self.flow is None else Flow(False)
+            self.flow = None
+            return flow
+        room = limit.room(depth)
+        flow = Flow(
+            True,
+            producer,
+            highest,
+            min(max(room.count, 0), count_max),
+            max(room.size, 0),
+            limit.count,
+            limit.size,
+            full_text(limit, depth) if limit.is_reached(depth) else "",
+        )
+        if not self._is_news(flow):
+            return None
+        self.flow = flow
+        self.size_since = 0
+        return flow
+
+    def _is_news(self, flow: Flow) -> bool:
+        told = self.flow
+        if told is None or told.producer != flow.producer:
+            return True
+        if (told.count_max, told.size_max) != (flow.count_max, flow.size_max):
+            return True
+        count = told.count - (flow.highest - told.highest)
+        size = told.size - self.size_since
+        return _differs(count, flow.count) or _differs(size, flow.size)
+
+
+def _differs(known: int, now: int) -> bool:
+    """Whether there is less room than a handle believes, or more than twice as much."""
+    return now < known or (now > known and now >= 2 * known)
+
+
+# Who is told what becomes of a producer's numbers. Pure.
+#
+# As a rule one session publishes under an id. After a failover of who publishes (another node's
+# master sends an outbox on, a client goes on through another node) there are two for a while, and
+# what the former one sent may arrive last. So a session that is gone takes its own claim along and
+# no other: whoever else publishes under that id still waits.
+#
+# An id is its owner's: of the key that opened it or, in a later reign, that was the first to name
+# it.
+# Under another's id a client could use up numbers, and whoever they belong to would take its own
+# messages for stored. Handles of nodes, and clients without keys, have one owner together.
+class Claims:
+    """The sessions that publish under each id, in one reign."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, tuple[SessionId, ...]] = {}
+        self._owners: dict[int, str] = {}
+
+    def open(self, producer: int, owner: str) -> None:
+        """The id is given to this owner."""
+        self._owners[producer] = owner
+
+    def admits(self, producer: int, owner: str) -> bool:
+        """Whether this owner may publish under the id; from now on it is its own."""
+        return self._owners.setdefault(producer, owner) == owner
+
+    def take(self, producer: int, session: SessionId) -> None:
+        """This session publishes under the id, too."""
+        known = self._sessions.get(producer, ())
+        if session not in known:
+            self._sessions[producer] = (*known, session)
+
+    def of(self, producer: int) -> tuple[SessionId, ...]:
+        """Who is to be told."""
+        return self._sessions.get(producer, ())
+
+    def drop(self, producer: int, session: SessionId) -> None:
+        """The session is gone."""
+        left = tuple(one for one in self._sessions.get(producer, ()) if one != session)
+        if left:
+            self._sessions[producer] = left
+        else:
+            self._sessions.pop(producer, None)
+
+    def forget(self, producer: int) -> None:
+        """The id has expired."""
+        self._owners.pop(producer, None)
+        self._sessions.pop(producer, None)
+
+
+@define
+class Attachment:
+    """One session's present attachment at a master."""
+
+    number: int
+    requests: int = 0
+    """Number of the last request taken."""
+    replies: int = 0
+    producer: int = 0
+    owner: str = ""
+    """The key of a client."""
+    line: int = 0
+    """Of a client's handle, see `Attach`; 0: it is on a node."""
+    turn: int = 0
+    lost_ms: int | None = None
+    """When the link to the session's node broke; None once it has attached again."""
+    told: Told = field(factory=Told)
+
+
+class Attachments:
+    """All of one reign."""
+
+    def __init__(self, queue_id: int, reign: int) -> None:
+        self.replies: list[SessionReply] = []
+        """What is to be sent."""
+        self._queue_id = queue_id
+        self._reign = reign
+        self._open: dict[SessionId, Attachment] = {}
+        self._lines: dict[tuple[str, int], SessionId] = {}
+        """(owner, line) -> its newest session: that one is attached."""
+        self._has_lost = False
+        """The link to some session's node broke."""
+
+    def get(self, session: SessionId) -> Attachment | None:
+        return self._open.get(session)
+
+    def number_of(self, session: SessionId) -> int:
+        """Number of the session's present attachment, 0 when it has none."""
+        attachment = self._open.get(session)
+        return 0 if attachment is None else attachment.number
+
+    def __iter__(self) -> Iterator[SessionId]:
+        return iter(self._open)
+
+    def __contains__(self, session: object) -> bool:
+        return session in self._open
+
+    def all(self) -> Collection[tuple[SessionId, Attachment]]:
+        return self._open.items()
+
+    # --- Numbers --------------------------------------------------------------------------
+
+    def begin(self, request: SessionRequest, body: Attach) -> Attachment | None:
+        """Attach, in place of an older attachment of that session; None: it is older itself, or
+        its client has gone on to another entry node."""
+        session = request.session
+        if self.number_of(session) >= request.attachment:
+            return None
+        former = self._lines.get((body.owner, body.line))
+        if former not in (None, session) and self._open[former].turn >= body.turn:
+            return None
+        self.end(session)
+        attachment = Attachment(
+            request.attachment,
+            requests=request.number,
+            owner=body.owner,
+            line=body.line,
+            turn=body.turn,
+        )
+        self._open[session] = attachment
+        if body.line:
+            self._lines[body.owner, body.line] = session
+        return attachment
+
+    def former(self, session: SessionId, body: Attach) -> SessionId | None:
+        """The session that this handle had at its client's entry node before this one."""
+        former = self._lines.get((body.owner, body.line))
+        return None if former == session else former
+
+    def accept(self, request: SessionRequest) -> Attachment | None:
+        """Take the next request of an attachment; say Detached when one before it was lost."""
+        attachment = self._open.get(request.session)
+        if attachment is None or attachment.number != request.attachment:
+            if attachment is None or attachment.number < request.attachment:
+                self._detach(request)
+            return None
+        if request.number != attachment.requests + 1:
+            if request.number > attachment.requests:
+                self._detach(request)
+            return None
+        attachment.requests = request.number
+        return attachment
+
+    def _detach(self, request: SessionRequest) -> None:
+        """Answer outside any attachment: number 0."""
+        session, number = request.session, request.attachment
+        self.replies.append(
+            SessionReply(request.queue_id, request.epoch, session, number, 0, Detached())
+        )
+
+    def reply(self, session: SessionId, reply: Reply) -> None:
+        """Answer a session, if it is still attached."""
+        attachment = self._open.get(session)
+        if attachment is None:
+            return
+        attachment.replies += 1
+        number = attachment.number
+        self.replies.append(
+            SessionReply(self._queue_id, self._reign, session, number, attachment.replies, reply)
+        )
+
+    def end(self, session: SessionId) -> Attachment | None:
+        """The session is gone. Returns what it had."""
+        attachment = self._open.pop(session, None)
+        if attachment is not None:
+            line = attachment.owner, attachment.line
+            if self._lines.get(line) == session:
+                del self._lines[line]
+        return attachment
+
+    # --- Broken links ---------------------------------------------------------------------
+
+    def on_link_lost(self, now_ms: int, node: str) -> None:
+        """Handles on that node must attach again."""
+        for session, attachment in self._open.items():
+            if session.node == node and attachment.lost_ms is None:
+                attachment.lost_ms = now_ms
+                self._has_lost = True
+
+    def overdue(self, now_ms: int, patience_ms: int) -> list[SessionId]:
+        """Who has not attached again for so long since its link broke."""
+        if not self._has_lost:
+            return []
+        lost = self._lost()
+        found = [session for session, since_ms in lost if now_ms - since_ms >= patience_ms]
+        self._has_lost = len(found) < len(lost)
+        return found
+
+    def wake_at_ms(self, patience_ms: int) -> int | None:
+        if not self._has_lost:
+            return None
+        return min((since_ms + patience_ms for _, since_ms in self._lost()), default=None)
+
+    def _lost(self) -> list[tuple[SessionId, int]]:
+        return [(one, a.lost_ms) for one, a in self._open.items() if a.lost_ms is not None]

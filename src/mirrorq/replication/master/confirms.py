@@ -1,0 +1,119 @@
+"""Confirms and refusals: what became of producers' numbers, told to who publishes under them.
+
+A run of numbers is noted when its op is stable and applied (R3), and told at the end of the step,
+unless the view lacks members, the disks lag behind the policy, the node has lost the majority, or
+this master may have been replaced by one that never heard of the messages.
+"""
+
+from __future__ import annotations
+
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import Header
+from mirrorq.protocol.sessions import Confirmed, Refused
+from mirrorq.protocol.views import in_sync_ids
+from mirrorq.replication.master.reign import LEASE_IDLE_MS, Reign
+from mirrorq.replication.state.queue_state import LOST, REFUSED
+
+__all__ = ["Confirms", "Run"]
+
+Run = tuple[int, int, int]
+"""(first number, how many, sequence of the first)."""
+
+
+class Confirms:
+    """What is to be told at the end of the step, and why it may have to wait."""
+
+    def __init__(self, reign: Reign) -> None:
+        self._reign = reign
+        self._runs: dict[tuple[SessionId, int], list[Run]] = {}
+        """(session, producer) -> runs to confirm."""
+        self.lease_wanted_until_ms = -LEASE_IDLE_MS
+        """Until then there is, or was lately, something to confirm that needs the lease."""
+
+    def note(self, producer: int, run: Run) -> None:
+        """The op of these numbers is stable and applied."""
+        for session in self._reign.claims.of(producer):
+            self._runs.setdefault((session, producer), []).append(run)
+
+    def refuse(self, header: Header, reason: str) -> None:
+        """The numbers of this op were refused, and the refusal is stable."""
+        refused = Refused(header.producer, header.first_number, header.count, reason)
+        for session in self._reign.claims.of(header.producer):
+            self._reign.reply(session, refused)
+
+    def answer_known(self, session: SessionId, producer: int, first: int, last: int) -> None:
+        """Numbers that the log holds: the applied ones now, the others when they are stable."""
+        known = self._reign.state.producers.get(producer)
+        if known is None:
+            return
+        for number, count, sequence, reason in known.outcomes_of(first, last):
+            if sequence <= REFUSED:
+                refused = Refused(producer, number, count, reason, sequence == LOST)
+                self._reign.reply(session, refused)
+            else:
+                runs = self._runs.setdefault((session, producer), [])
+                runs.append((number, count, sequence))
+
+    def forget(self, session: SessionId) -> None:
+        """The session is gone."""
+        for key in [key for key in self._runs if key[0] == session]:
+            del self._runs[key]
+
+    def flush(self, now_ms: int) -> None:
+        """Tell what is noted, unless something withholds it."""
+        if self._reign.lease.paused or not self._runs:
+            return
+        if self._lacks_members() or self._lacks_disks() or self._lacks_lease(now_ms):
+            return
+        for (session, producer), runs in self._runs.items():
+            self._reign.reply(session, Confirmed(producer, tuple(runs)))
+        self._runs.clear()
+
+    # --- What withholds them --------------------------------------------------------------
+
+    @property
+    def withheld_by(self) -> str:
+        """Why no confirm may be given by the policy, "" when they may."""
+        return self._lacks_members() or self._lacks_disks()
+
+    def _lacks_members(self) -> str:
+        """`min-in-sync`: why no confirm may be given in the present view, "" when it may.
+
+        Whatever is stable in a view is on the disk of all its members in sync, whenever it
+        became so (R8, Lemma 1): the number of members now decides, for old ops too.
+        """
+        least, view = self._reign.definition.min_in_sync, self._reign.ring.view
+        if least <= 1 or view is None:
+            return ""
+        in_sync = [one.node for one in in_sync_ids(view)]
+        if len(in_sync) >= least:
+            return ""
+        return f"min-in-sync {least}, have {len(in_sync)}: {', '.join(in_sync)}"
+
+    def _lacks_lease(self, now_ms: int) -> bool:
+        """Whether another may be master by now without what this one has.
+
+        Only where the policy allows that, and nobody is in sync beside it: else whoever replaces
+        it has all that is stable. The leader replaces a silent master after its lease.
+        """
+        reign = self._reign
+        if reign.definition.ha_promote_on_failure != "always":
+            return False
+        view = reign.ring.view
+        if view is None or len(in_sync_ids(view)) > 1:
+            return False
+        self.lease_wanted_until_ms = now_ms + LEASE_IDLE_MS
+        return now_ms >= reign.lease.until_ms
+
+    def _lacks_disks(self) -> str:
+        """`durability`: why no confirm may be given on the way from replicated to fsync.
+
+        From the moment at which this master knows the policy no confirm rests on memory.
+        """
+        ring = self._reign.ring
+        view = ring.view
+        if self._reign.definition.durability != "fsync":
+            return ""
+        if view is None or view.durability == "fsync" or ring.is_settled:
+            return ""
+        return "durability is fsync from now on: what was confirmed in memory goes to disk first"

@@ -1,0 +1,474 @@
+"""A master's reign over one queue: gives requests, applied ops and the end of a step to its parts.
+
+Where a confirm is decided: `Master.on_applied`, for publish entries; `confirms` tells it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mirrorq.config import Config
+from mirrorq.containers.timers import earliest
+from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.commands import CatalogCommand
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import (
+    FLAG_PRIORITY,
+    FLAG_STAGED,
+    Entry,
+    HorizonOp,
+    HorizonsOp,
+    LaneOp,
+    Payload,
+    ProducerOp,
+    PromotedOp,
+    RefusalOp,
+    ReturnLaterOp,
+    ReturnOp,
+    Step,
+)
+from mirrorq.protocol.policy import Definition
+from mirrorq.protocol.sessions import (
+    AckRange,
+    Attach,
+    Attached,
+    Browse,
+    Credit,
+    Detach,
+    Inquire,
+    OpenProducer,
+    Ping,
+    Pong,
+    Publish,
+    Purge,
+    Recalled,
+    Request,
+    SessionRequest,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
+from mirrorq.replication.disk_budget import Room
+from mirrorq.replication.master.attachments import Attachment
+from mirrorq.replication.master.auto_delete import Disuse, Vacancy
+from mirrorq.replication.master.confirms import Confirms
+from mirrorq.replication.master.courier import Targets, is_courier
+from mirrorq.replication.master.delays import Delays
+from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.master.departures import Departures
+from mirrorq.replication.master.endings import Endings
+from mirrorq.replication.master.hand_outs import HandOuts
+from mirrorq.replication.master.inquiries import browsed, counts
+from mirrorq.replication.master.intake import Intake
+from mirrorq.replication.master.level import Level
+from mirrorq.replication.master.producers import Producers
+from mirrorq.replication.master.purging import Purging
+from mirrorq.replication.master.reign import Lease, Reign
+from mirrorq.replication.master.settling import Settling
+from mirrorq.replication.master.stages import Stages
+from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.queue_state import QueueState
+
+__all__ = ["Master"]
+
+WAITING_COUNT = 64
+"""Requests that wait for a promotion are looked through when there are twice as many as were left
+the last time, and these."""
+_STAGED = SealOp | CommitOp | AbortOp | AskOp
+
+
+class Master:
+    """One reign over one queue. Called by `replica`; appends to the ring it is given."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        state: QueueState,
+        reign: int,
+        config: Config,
+        codec: OpCodec,
+        lease: Lease,
+        room: Room | None = None,
+        targets: Targets | None = None,
+    ) -> None:
+        self.reign = reign
+        self.active = False
+        """Whether `promoted` is applied."""
+        self.yielded_epoch = 0
+        """In this epoch nothing is handed out any more (`handover`)."""
+        self.vacancy = Vacancy(ring.queue_id, reign)
+        self.disuse = Disuse(ring.queue_id, reign)
+        self._ring = ring
+        self._state = state
+        self._config = config
+        self._reign = Reign(ring, state, reign, config, codec, lease, room, targets)
+        self.log = self._reign.log
+        self.attachments = self._reign.attachments
+        self.confirms = Confirms(self._reign)
+        self.producers = Producers(self._reign, self.confirms)
+        self.departures = Departures(self._reign)
+        self.endings = Endings(self._reign, self.departures)
+        self.level = Level(self._reign, self.endings)
+        self.intake = Intake(self._reign, self.producers, self.level, self.endings, self.departures)
+        self.settling = Settling(self._reign, self.endings, self.departures)
+        self.hand_outs = HandOuts(self._reign, self.settling)
+        self.purging = Purging(self._reign, self.settling)
+        self.stages = Stages(
+            self._reign, self.producers, self.confirms, self.intake, self.level, self.departures
+        )
+        self.waiting: deque[SessionRequest] = deque()
+        """Requests that have come before `promoted` was applied."""
+        self._waiting_max = WAITING_COUNT
+
+    # --- What others ask ------------------------------------------------------------------
+
+    @property
+    def delivery(self) -> Delivery:
+        return self._reign.delivery
+
+    @property
+    def delays(self) -> Delays:
+        return self._reign.delays
+
+    @property
+    def definition(self) -> Definition:
+        """What the policy in force says."""
+        return self._reign.definition
+
+    @property
+    def blocked_by(self) -> str:
+        """Why publishes or their confirms wait, "" when they do not."""
+        return self.confirms.withheld_by or self.intake.blocked_by
+
+    @property
+    def has_yielded(self) -> bool:
+        return self.yielded_epoch == self._ring.epoch
+
+    @property
+    def lease_wanted_until_ms(self) -> int:
+        """Until then this queue needs its node's lease, as far as is known."""
+        return max(self.hand_outs.lease_wanted_until_ms, self.confirms.lease_wanted_until_ms)
+
+    def take_commands(self) -> list[CatalogCommand]:
+        """What to ask the catalog for, once."""
+        commands, self._reign.commands = self._reign.commands, []
+        return commands
+
+    # --- The reign ------------------------------------------------------------------------
+
+    def begin(self, now_ms: int, promoted: PromotedOp) -> None:
+        """The first op of the reign."""
+        # What the promotion returns may exceed a limit, as any return may.
+        self.level.is_enforcing = False
+        self.log.propose(promoted)
+
+    def define(self, definition: Definition) -> None:
+        """What the policy in force says, from now on."""
+        reign = self._reign
+        before, reign.definition = reign.definition, definition
+        if definition == before:
+            return
+        if definition.message_ttl != before.message_ttl:
+            self.endings.begin()
+        self.intake.define(before)
+        self.level.define()
+        reign.delivery.is_single = definition.single_active_consumer
+        self.disuse.expires_ms = definition.expires
+
+    def _activate(self, now_ms: int) -> None:
+        self._reign.begin()
+        self.endings.begin()
+        self.active = True
+        self.disuse.use(now_ms)
+        if self.vacancy.was_consumed:
+            self.vacancy.expect(now_ms + 2 * self._config.failure_ms)
+        while self.waiting:
+            self.on_request(now_ms, self.waiting.popleft())
+
+    # --- Requests -------------------------------------------------------------------------
+
+    def on_request(self, now_ms: int, request: SessionRequest) -> None:
+        """A handle asks for something."""
+        if request.epoch != self.reign:
+            return
+        if not self.active:
+            self._wait(request)
+            return
+        session, body = request.session, request.request
+        if isinstance(body, Attach):
+            self._attach(now_ms, request, body)
+            return
+        if isinstance(body, Detach) and session in self.attachments:
+            # Whatever was lost before it: the handle is closed, and all that it held goes back.
+            if request.attachment >= self.attachments.number_of(session):
+                self.on_session_gone(session)
+            return
+        attachment = self.attachments.accept(request)
+        if attachment is not None:
+            self._serve(now_ms, session, attachment, body)
+
+    def _wait(self, request: SessionRequest) -> None:
+        """A handle that hears nothing attaches anew and says all again: what it said under an older
+        attachment is dropped, or a promotion that takes minutes would gather it by gigabytes."""
+        self.waiting.append(request)
+        if len(self.waiting) > self._waiting_max:
+            newest: dict[SessionId, int] = {}
+            for one in self.waiting:
+                newest[one.session] = max(newest.get(one.session, 0), one.attachment)
+            kept = (one for one in self.waiting if one.attachment == newest[one.session])
+            self.waiting = deque(kept)
+            self._waiting_max = 2 * len(self.waiting) + WAITING_COUNT
+
+    def _attach(self, now_ms: int, request: SessionRequest, body: Attach) -> None:
+        session = request.session
+        former = self.attachments.former(session, body)
+        attachment = self.attachments.begin(request, body)
+        if attachment is None:
+            return
+        if self._reign.delivery.has_consumer(former or session):
+            # It subscribes again next.
+            self.vacancy.expect(now_ms + self._config.failure_ms)
+        if former is not None:
+            self._succeed(former, session)
+        if not is_courier(session):
+            self.disuse.use(now_ms)
+        self.hand_outs.attach(session, body.held)
+        if body.producer:
+            self.producers.attach(session, attachment, body.producer)
+        self.level.tell(session, attachment)
+        self._reign.reply(session, Attached())
+
+    def _succeed(self, former: SessionId, session: SessionId) -> None:
+        """A client has gone on to another entry node: what its handle held is the new session's.
+
+        Before anything more is handed to it: what waits at the node that it has left would come
+        behind that, out of order (P2), and acks of what it holds would be another session's.
+        """
+        attachment = self.attachments.end(former)
+        if attachment is not None:
+            self.producers.drop(former, attachment)
+        self.confirms.forget(former)
+        self.hand_outs.succeed(former, session)
+
+    def _serve(
+        self, now_ms: int, session: SessionId, attachment: Attachment, body: Request
+    ) -> None:
+        match body:
+            case Publish():
+                self._publish(now_ms, session, attachment, body)
+            case Settle():
+                self.settling.on_settle(session, body)
+            case Credit():
+                self.disuse.use(now_ms)
+                self._reign.delivery.credit((session, body.number), body.total, body.size)
+            case Subscribe():
+                if not self.vacancy.is_ending and not self.disuse.is_ending:
+                    self.hand_outs.subscribe(session, body)
+            case Unsubscribe():
+                self._reign.delivery.unsubscribe((session, body.number))
+            case OpenProducer():
+                self.producers.open(session)
+            case Browse():
+                self._reign.reply(session, browsed(self._reign, body))
+            case Purge():
+                self.purging.on_purge(now_ms, session, body)
+            case Recalled():
+                self.purging.on_recalled(session, body.number)
+            case AckRange():
+                self.purging.on_ack_range(session, body)
+            case Inquire():
+                self._reign.reply(session, counts(self._reign, session, body))
+            case Ping():
+                self._reign.reply(session, Pong())
+            case _:
+                pass
+
+    def _publish(
+        self, now_ms: int, session: SessionId, attachment: Attachment, body: Publish
+    ) -> None:
+        header = self._reign.codec.header(body.frame)
+        if header.flags & FLAG_STAGED:
+            self.stages.on_publish(session, attachment.number, body)
+        else:
+            self.intake.on_publish(now_ms, (session, attachment.number, body, header))
+
+    # --- Who is gone ----------------------------------------------------------------------
+
+    def on_session_gone(self, session: SessionId) -> None:
+        """A handle was closed or its process is gone: what it held goes back, counted."""
+        self.waiting = deque(r for r in self.waiting if r.session != session)
+        attachment = self.attachments.end(session)
+        if attachment is not None:
+            self.producers.drop(session, attachment)
+        self.confirms.forget(session)
+        self.hand_outs.drop(session)
+
+    def on_expelled(self, session: SessionId, consumer: int, why: str) -> None:
+        """Somebody has disconnected one consumer: what it held goes back, counted."""
+        self.hand_outs.expel(session, consumer, why)
+
+    def on_node_gone(self, node: str, incarnation: int | None) -> None:
+        """A node's handles are gone; with an incarnation, only those of older lives."""
+        waiting = [request.session for request in self.waiting]
+        for session in dict.fromkeys([*self.attachments, *waiting]):
+            if session.node == node and (incarnation is None or session.incarnation < incarnation):
+                self.on_session_gone(session)
+
+    def on_link_lost(self, now_ms: int, node: str) -> None:
+        """Handles on that node must attach again; who does not is gone."""
+        self.waiting = deque(r for r in self.waiting if r.session.node != node)
+        self.attachments.on_link_lost(now_ms, node)
+
+    def _end_lost(self, now_ms: int) -> None:
+        for session in self.attachments.overdue(now_ms, 2 * self._config.failure_ms):
+            self.on_session_gone(session)
+
+    def knows(self, queue_id: int) -> bool:
+        """Whether numbers are kept of what was sent to that queue, or of what came from it."""
+        return queue_id in self._state.outbox or queue_id in self.producers.senders
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether it knows any other queue."""
+        return bool(self._state.outbox or self.producers.senders)
+
+    def on_neighbours_changed(self, queues: tuple[int, ...] | None) -> None:
+        """Other queues have other masters, or are no more; None: perhaps all."""
+        self.departures.couriers.on_targets_changed(queues)
+        self.producers.look_at_senders(queues)
+
+    # --- Applying -------------------------------------------------------------------------
+
+    def on_applied(self, now_ms: int, entry: Entry) -> None:
+        """The op is stable and applied: tell who waits for it."""
+        if isinstance(entry.step, Stage) or isinstance(entry.payload, _STAGED):
+            self._on_staged(entry)
+        elif entry.payload is None:
+            self._on_published(entry)
+        else:
+            self._on_op(now_ms, entry, entry.payload)
+        self.settling.discharge(entry.header.lsn)
+
+    def _on_published(self, entry: Entry) -> None:
+        header = entry.header
+        first, last = self.log.coming.on_applied(header.first_sequence, header.last_sequence)
+        if isinstance(entry.step, Step):
+            first = max(first, header.first_sequence + 1)
+            last = 0 if entry.step.target else last
+        if header.delay_ms:
+            for low, high, due_us in self._state.delayed.within(first, last):
+                self._reign.delays.wait(low, high, due_us)
+        elif first <= last:
+            priority = header.priority if header.flags & FLAG_PRIORITY else 0
+            self._reign.delivery.add_ready(first, last, priority)
+            self.endings.expiry.note(((first, last),))
+        run = (header.first_number, header.count, header.first_sequence)
+        self.confirms.note(header.producer, run)
+
+    def _on_op(self, now_ms: int, entry: Entry, payload: Payload) -> None:
+        match payload:
+            case ReturnOp():
+                self._reign.delivery.give_back(list(payload.ranges))
+            case ReturnLaterOp():
+                for first, last in payload.ranges:
+                    self._reign.delays.wait(first, last, payload.due_us)
+            case LaneOp():
+                self._reign.delivery.give_back(self._reign.delays.on_entered(payload))
+            case PromotedOp():
+                # Its epoch is a later one when this node learned of the reign from a snapshot.
+                if entry.header.epoch >= self.reign:
+                    self._activate(now_ms)
+            case ProducerOp():
+                self.producers.on_applied(entry.header.lsn, payload)
+            case RefusalOp():
+                self.confirms.refuse(entry.header, payload.reason)
+            case HorizonOp() | HorizonsOp():
+                self._reign.horizons.on_applied()
+            case _:
+                pass
+
+    def _on_staged(self, entry: Entry) -> None:
+        op = entry.payload
+        if isinstance(op, CommitOp):
+            first, last = self.log.coming.on_applied(op.sequence + 1, op.sequence + op.count)
+            if not self._state.verdict and first <= last:
+                self._reign.delivery.add_ready(first, last, 0)
+                self.endings.expiry.note(((first, last),))
+        self.stages.on_applied(entry)
+
+    # --- The end of a step ----------------------------------------------------------------
+
+    def settle(self, now_ms: int) -> None:
+        """Turn what this step's requests have made due into ops, replies and hand-outs."""
+        if not self.active:
+            return
+        self._end_lost(now_ms)
+        self.hand_outs.end_overdue(now_ms)
+        self.producers.expire(now_ms)
+        self.producers.end_senders()
+        self.endings.expire()
+        if self.level.is_enforcing:
+            self.level.enforce()
+        if self.settling.held_moves:
+            self.settling.resume_moves()
+        self.intake.admit_held(now_ms)
+        self.stages.admit()
+        self.stages.expire(now_ms)
+        self.settling.flush()
+        if self.purging.open:
+            self.purging.run(now_ms)
+        self._end_delays()
+        self.settling.discharge(self._state.applied)
+        # P2: what is on its way back comes before what is behind it.
+        is_free = not self.settling.is_returning and not self.has_yielded and not self.purging.open
+        self.hand_outs.run(now_ms, is_free=is_free)
+        if self.intake.held_by:
+            # What was handed out has made room, and nothing else may come to look at it.
+            self.intake.admit_held(now_ms)
+        self.hand_outs.move_horizon()
+        self.departures.run(now_ms)
+        self.level.tell_all()
+        self.confirms.flush(now_ms)
+        self._judge_use(now_ms)
+
+    def _end_delays(self) -> None:
+        due = self._reign.delays.due(self.log.time_us, self.log.next_sequence)
+        if due is not None:
+            self.log.propose(due)
+
+    def _judge_use(self, now_ms: int) -> None:
+        """Whether the queue has been left by all, and goes."""
+        delivery = self._reign.delivery
+        consumers = delivery.consumer_count
+        is_used = bool(consumers or delivery.unacknowledged or delivery.hungry)
+        for command in (
+            self.vacancy.judge(now_ms, consumers),
+            self.disuse.judge(now_ms, is_used),
+        ):
+            if command is not None:
+                self._reign.commands.append(command)
+
+    # --- Time -----------------------------------------------------------------------------
+
+    def wake_at_ms(self, now_ms: int) -> int | None:
+        """When a handle whose link broke is given up, a held publish is looked at again, or a
+        delay ends."""
+        return earliest(
+            self.attachments.wake_at_ms(2 * self._config.failure_ms),
+            self.intake.wake_at_ms(now_ms),
+            self.hand_outs.wake_at_ms(),
+            self.purging.open.wake_at_ms(),
+            self._active_wake_at_ms(now_ms) if self.active else None,
+        )
+
+    def _active_wake_at_ms(self, now_ms: int) -> int | None:
+        """The same of what time alone brings about."""
+        return earliest(
+            self.vacancy.wake_at_ms(),
+            self.disuse.wake_at_ms(),
+            self.endings.wake_at_ms(now_ms),
+            self.departures.couriers.wake_at_ms,
+            self.stages.wake_at_ms(),
+            self._reign.delays.wake_at_ms(now_ms, self.log.time_us),
+        )

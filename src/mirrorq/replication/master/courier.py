@@ -1,0 +1,383 @@
+"""Couriers: a master's way of bringing its outbox to other queues. Pure.
+
+The source's master is a producer of the target, through an ordinary `Session` under the outbox's
+own producer id. One batch is on its way to each target at a time: its number is `settled + 1`, so
+that numbers which went nowhere (a cycle) leave no gap. Only what is *applied* is published: from
+then on every possible successor has the same parcel under the same number, and will publish it
+again until it is marked done; the target's master knows the number, and takes it once.
+
+The bodies lie in frames on the own disk: the driver is asked to pack them (`OutboxLoad`, answered
+by `OutboxLoaded`), and finds out there, from a message's headers, whether it goes in a circle.
+
+Queues that answer each client in a queue of its own have had a hundred thousand targets: a courier
+is looked at when something came for its target or from it, or when its time has come, and one that
+has been without work for a while takes its leave. Numbers for a target that was deleted are given
+up by an op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from attrs import define, field
+
+from mirrorq.config import Config
+from mirrorq.containers.timers import FOREVER_MS, Deadlines, earliest
+from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.effects import OutboxLoad, OutboxLoaded, Parcel
+from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.ops import OutboxDoneOp
+from mirrorq.protocol.sessions import SessionReply, SessionRequest
+from mirrorq.protocol.staged import DONE, AbortOp, AskOp, CommitOp, Errand
+from mirrorq.replication.state.outbox import ERRAND, OUTBOX_BIT, Outlet, producer_of
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.session.calls import (
+    Failed,
+    LinkLost,
+    MasterChanged,
+    Put,
+    ReplyArrived,
+    SessionEvent,
+    Stored,
+)
+from mirrorq.session.machine import Session
+
+__all__ = ["Couriers", "NoTargets", "Targets", "is_courier", "source_of"]
+
+LOAD_COUNT = 1000
+"""Messages in one batch."""
+LOAD_BYTES = 1 << 20
+"""Bytes of frames that are read for one batch, about."""
+AGAIN_MS = 500
+"""What could not be read or was of unknown outcome is tried again after this."""
+IDLE_MS = 10_000
+"""A courier without work stays attached for this: the next message for its target waits for no
+attachment."""
+_SOURCE_SHIFT = 24
+_COUNTER_MASK = (1 << _SOURCE_SHIFT) - 1
+
+
+
+
+
+
+class Targets(Protocol):
+    """What a master asks of the catalog that its node knows."""
+
+    def find(self, name: str) -> int:
+        """Id of the queue of this name, 0 when there is none."""
+        ...
+
+    def serving(self, queue_id: int) -> tuple[int, bool] | None:
+        """(reign, whether its master runs) of a queue; None when it has been deleted."""
+        ...
+
+    def session_number(self, queue_id: int) -> int:
+        """A number for a courier of this queue that no other one has in this life."""
+        ...
+
+
+class NoTargets:
+    """Where there are no other queues."""
+
+    def find(self, name: str) -> int:
+        return 0
+
+    def serving(self, queue_id: int) -> tuple[int, bool] | None:
+        return 0, False
+
+    def session_number(self, queue_id: int) -> int:
+        return courier_number(queue_id, 0)
+
+
+def courier_number(queue_id: int, counter: int) -> int:
+    """The number of a courier's session."""
+    return OUTBOX_BIT | queue_id << _SOURCE_SHIFT | counter & _COUNTER_MASK
+
+
+def is_courier(session: SessionId) -> bool:
+    """Whether a session is that of another queue's master: no handle's."""
+    return bool(session.number & OUTBOX_BIT)
+
+
+def source_of(session: SessionId) -> int:
+    """The queue whose courier this is."""
+    return (session.number ^ OUTBOX_BIT) >> _SOURCE_SHIFT
+
+
+@define
+class Courier:
+    """One target's."""
+
+    session: Session
+    known: tuple[int, bool] = (0, False)
+    """What the session was told of the target's master."""
+    sent: int = 0
+    """Numbers up to here have been dealt with in this reign."""
+    loading: int = 0
+    """First number of the batch that the driver packs; 0: none."""
+    until: int = 0
+    """Last number of the batch on its way; 0: none."""
+    open_count: int = 0
+    """Its messages that have no outcome."""
+    refused: int = 0
+    errand: Errand | None = None
+    """The batch, when it is no messages."""
+    is_unsure: bool = False
+    """An outcome of it is unknown: it is published again, under the same numbers."""
+    again_ms: int = 0
+    used_ms: int = 0
+    """When there was last something for its target."""
+    events: list[SessionEvent] = field(factory=list)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.loading or self.until)
+
+
+def _is_idle_talk(errand: Errand | None, reason: str) -> bool:
+    """Whether nothing is lost though the target refused it: all but a commit that came too late."""
+    return errand is not None and (errand.what != "commit" or reason.startswith(DONE))
+
+
+class Couriers:
+    """Those of one reign of one queue."""
+
+    def __init__(
+        self,
+        me: MemberId,
+        queue_id: int,
+        state: QueueState,
+        config: Config,
+        targets: Targets,
+        codec: OpCodec,
+    ) -> None:
+        self.requests: list[SessionRequest] = []
+        self.loads: list[OutboxLoad] = []
+        self.done: list[OutboxDoneOp] = []
+        """Ops to propose."""
+        self.refused: list[tuple[int, int, str]] = []
+        """(target, messages, why) of what a target would not take."""
+        self._me = me
+        self._queue_id = queue_id
+        self._state = state
+        self._config = config
+        self._targets = targets
+        self._codec = codec
+        self._couriers: dict[int, Courier] = {}
+        self._given_up: dict[int, int] = {}
+        """Deleted target -> number up to which its parcels are being dropped."""
+        self._stirred: dict[int, None] = dict.fromkeys((*state.outbox.outlets, *state.outbox.idle))
+        """Targets to look at though nothing has come for them: at first all."""
+        self._deadlines = Deadlines()
+        """When to look at each target again."""
+
+    # --- Events ---------------------------------------------------------------------------
+
+    def on_reply(self, reply: SessionReply) -> None:
+        courier = self._couriers.get(reply.queue_id)
+        if courier is not None and courier.session.session == reply.session:
+            courier.events.append(ReplyArrived(reply))
+            self._stirred[reply.queue_id] = None
+
+    def on_target_link_lost(self, target: int) -> None:
+        """Between here and the target's master something may be gone."""
+        courier = self._couriers.get(target)
+        if courier is not None:
+            courier.events.append(LinkLost())
+            self._stirred[target] = None
+
+    def on_targets_changed(self, changed: Iterable[int] | None) -> None:
+        """These queues (None: perhaps all) have other masters now, or are no more."""
+        outbox = self._state.outbox
+        looked = (*outbox.outlets, *outbox.idle) if changed is None else changed
+        self._stirred.update((target, None) for target in looked if target in outbox)
+
+    @property
+    def targets(self) -> list[int]:
+        """Queues to which something may be on its way."""
+        return list(self._couriers)
+
+    def on_loaded(self, now_ms: int, loaded: OutboxLoaded) -> None:
+        """The driver has packed a batch."""
+        courier = self._couriers.get(loaded.target)
+        if courier is None or courier.loading != loaded.number:
+            return
+        courier.loading = 0
+        self._stirred[loaded.target] = None
+        if loaded.cycled:
+            courier.sent = loaded.number + loaded.cycled - 1
+            self.done.append(OutboxDoneOp(loaded.target, courier.sent, "cycle"))
+        if loaded.count:
+            courier.until = courier.sent + loaded.count
+            courier.open_count = loaded.count
+            courier.refused = 0
+            courier.is_unsure = False
+            courier.session.go_on_from(courier.sent + 1)
+            frame = loaded.frame
+            courier.session.put(Put(None, loaded.count, len(frame), lambda *_: frame, False))
+        elif not loaded.cycled:
+            courier.again_ms = now_ms + AGAIN_MS
+
+    # --- The end of a step ----------------------------------------------------------------
+
+    def pursue(self, now_ms: int) -> None:
+        """Ask for what is due: `requests`, `loads` and `done`."""
+        outbox, due = self._state.outbox, self._deadlines.take_due(now_ms)
+        if not (outbox.fresh or self._stirred or due):
+            return
+        looked, self._stirred = {**outbox.fresh, **self._stirred, **dict.fromkeys(due)}, {}
+        outbox.fresh.clear()
+        for target in [one for one in self._given_up if one not in outbox]:
+            del self._given_up[target]
+        for target in looked:
+            serving = self._targets.serving(target)
+            if serving is None:
+                self._give_up(target)
+            elif target in outbox.outlets or target in self._couriers:
+                self._serve(now_ms, target, serving)
+
+    def _waiting(self, courier: Courier, outlet: Outlet | None) -> list[Parcel]:
+        """The first parcels for a target that are to be published: applied ones, never others."""
+        if outlet is None:
+            return []
+        sent = courier.sent
+        found: list[Parcel] = []
+        count = 0
+        for parcel in outlet.parcels:
+            if parcel.last_number <= sent:
+                continue
+            if parcel.reason == ERRAND:
+                # It goes alone, when all before it has gone.
+                return found or [parcel]
+            skipped = max(sent + 1 - parcel.number, 0)
+            first = parcel.first + skipped
+            last = min(parcel.last, first + LOAD_COUNT - count - 1)
+            found.append(
+                Parcel(parcel.number + skipped, first, last, parcel.reason, parcel.stamp_us)
+            )
+            count += last - first + 1
+            if count >= LOAD_COUNT:
+                break
+        return found
+
+    def _give_up(self, target: int) -> None:
+        """The target has been deleted: so are the parcels for it and its numbers, by an op."""
+        self._couriers.pop(target, None)
+        self._deadlines.set(target, None)
+        outbox = self._state.outbox
+        number = outbox.next_number(target) - 1
+        if target in outbox and self._given_up.get(target) != number:
+            self._given_up[target] = number
+            self.done.append(OutboxDoneOp(target, number, "deleted"))
+
+    def _serve(self, now_ms: int, target: int, serving: tuple[int, bool]) -> None:
+        outlet = self._state.outbox.outlets.get(target)
+        courier = self._couriers.get(target)
+        if courier is None:
+            courier = self._couriers[target] = self._new_courier(target)
+        if courier.known != serving and serving[0]:
+            courier.known = serving
+            courier.events.append(MasterChanged(*serving))
+        self._step(now_ms, target, courier)
+        again_ms = None
+        if not courier.is_busy:
+            again_ms = self._go_on(now_ms, target, courier, outlet)
+        courier.session.complete_attach()
+        self.requests.extend(courier.session.flush(now_ms))
+        if outlet is not None or courier.is_busy:
+            courier.used_ms = now_ms
+        elif now_ms >= courier.used_ms + IDLE_MS:
+            self._dismiss(target, courier)
+            return
+        idle_ms = None if courier.is_busy else courier.used_ms + IDLE_MS
+        self._deadlines.set(target, earliest(again_ms, idle_ms, courier.session.wake_at_ms()))
+
+    def _go_on(
+        self, now_ms: int, target: int, courier: Courier, outlet: Outlet | None
+    ) -> int | None:
+        """Have the next batch packed; return when to try that again."""
+        waiting = self._waiting(courier, outlet)
+        if not waiting or waiting[0].number != courier.sent + 1:
+            return None
+        if now_ms < courier.again_ms:
+            return courier.again_ms
+        self._load(target, courier, waiting)
+        return None
+
+    def _dismiss(self, target: int, courier: Courier) -> None:
+        """There has been nothing for this target for long: another courier goes on from what is
+        applied."""
+        del self._couriers[target]
+        self._deadlines.set(target, None)
+        courier.session.detach()
+        self.requests.extend(courier.session.flush(0))
+
+    def _new_courier(self, target: int) -> Courier:
+        number = self._targets.session_number(self._queue_id)
+        name = SessionId(self._me.node, self._me.incarnation, number)
+        producer = producer_of(self._queue_id, self._state.generation)
+        courier = Courier(Session(name, target, self._config, producer=producer))
+        courier.sent = self._state.outbox.outlets[target].parcels[0].number - 1
+        return courier
+
+    def _load(self, target: int, courier: Courier, waiting: list[Parcel]) -> None:
+        courier.errand = self._state.staging.errands.get((target, waiting[0].number))
+        if courier.errand is not None:
+            self._say(courier, courier.errand.op(self._queue_id), waiting[0].number)
+            return
+        courier.loading = waiting[0].number
+        producer = producer_of(self._queue_id, self._state.generation)
+        self.loads.append(
+            OutboxLoad(self._queue_id, target, producer, tuple(waiting), LOAD_BYTES)
+        )
+
+    def _say(self, courier: Courier, asked: CommitOp | AbortOp | AskOp, number: int) -> None:
+        """No body is read: the target is told something of what is staged there."""
+
+        def pack(producer: int, first_number: int, settled: int) -> bytes:
+            return self._codec.request(
+                asked, producer=producer, first_number=first_number, settled=settled
+            )
+
+        courier.until = number
+        courier.open_count = 1
+        courier.refused = 0
+        courier.is_unsure = False
+        courier.session.go_on_from(number)
+        courier.session.put(Put(None, 1, 0, pack, True))
+
+    def _step(self, now_ms: int, target: int, courier: Courier) -> None:
+        events, courier.events = courier.events, []
+        for output in courier.session.step(now_ms, events):
+            if isinstance(output, Stored):
+                courier.open_count -= output.count
+            elif isinstance(output, Failed):
+                courier.open_count -= output.count
+                if output.unknown:
+                    courier.is_unsure = True
+                elif not _is_idle_talk(courier.errand, output.reason):
+                    courier.refused += output.count
+                    self.refused.append((target, output.count, output.reason))
+        if courier.until and courier.open_count <= 0:
+            until, courier.until = courier.until, 0
+            if courier.is_unsure:
+                courier.again_ms = now_ms + AGAIN_MS
+            else:
+                courier.sent = until
+                outcome = "refused" if courier.refused else "confirmed"
+                self.done.append(OutboxDoneOp(target, until, outcome))
+
+    def end(self) -> list[SessionRequest]:
+        """The reign is over: others go on from what is applied. Returns their last requests."""
+        for target, courier in list(self._couriers.items()):
+            self._dismiss(target, courier)
+        requests, self.requests = self.requests, []
+        return requests
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When a target is to be looked at though nothing happens."""
+        next_ms = self._deadlines.next_ms
+        return None if next_ms == FOREVER_MS else next_ms

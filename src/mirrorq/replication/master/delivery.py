@@ -1,0 +1,638 @@
+"""Who holds what: ready messages, consumers and open hand-outs of one master's reign.
+
+Nothing here is replicated. It is made anew from the applied state when a master's promotion
+is applied, and is gone with its reign. A *hand-out* is one contiguous piece given to one
+consumer; its number is unique in the reign, so (epoch, sequence, delivery count, number)
+names a delivery for ever.
+
+A message is in exactly one place: ready, in one open hand-out, or on its way out (an ack, a
+return or a purge of it is in the log and not yet applied).
+
+A step looks at the consumers that wait and at the hand-outs that it makes or ends, never at all
+that are seated or open: consumers with slow callbacks hold tens of thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import define, field
+
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.sessions import Deliver, HandOut
+from mirrorq.replication.master.limits import Depth, oldest
+from mirrorq.replication.state.priorities import ReadyLanes
+from mirrorq.replication.state.queue_state import QueueState, Run
+
+ConsumerKey = tuple[SessionId, int]
+
+BACK_COUNT = 16_384
+"""Hand-outs of which it is remembered what went back: some 4 MB. Beyond them an ack that comes
+late counts as done when its message has ended since, whoever ended it."""
+DELIVER_COUNT = 4096
+"""Messages in one Deliver: bounds its size together with the byte bound of the driver."""
+
+
+@define
+class ConsumerSeat:
+    """One consumer at the master."""
+
+    key: ConsumerKey
+    prefetch: int
+    exclusive: bool = False
+    auto_ack: bool = False
+    total: int = 0
+    """Credit: how many may be handed to it in all in this attachment."""
+    handed: int = 0
+    bare: bool = False
+    """It gets no bodies."""
+    label: str = ""
+    size_left: int | None = None
+    """Bytes of bodies that may still be handed to it; None: no bound."""
+
+    @property
+    def is_claim(self) -> bool:
+        """Nobody else is handed anything."""
+        return self.bare and self.exclusive
+
+    @property
+    def who(self) -> str:
+        return f"{self.label or 'a consumer'} on node {self.key[0].node}"
+
+    @property
+    def wants(self) -> int:
+        if self.size_left is not None and self.size_left <= 0:
+            return 0
+        return self.total - self.handed
+
+
+@define
+class OpenHandOut:
+    key: ConsumerKey
+    count: int
+    left: RangeSet = field(factory=RangeSet)
+    """What of it is neither settled nor returned."""
+    handed_ms: int = 0
+
+
+class Delivery:
+    """Ready messages, consumers in rotation, and open hand-outs."""
+
+    def __init__(self, state: QueueState, epoch: int) -> None:
+        self._state = state
+        self._epoch = epoch
+        self.ready = _ready_of(state)
+        self.came_back: list[Range] = []
+        """What became ready again since the master looked."""
+        self.is_single = False
+        """single-active-consumer: one consumer at a time is served."""
+        self.consumers: dict[ConsumerKey, ConsumerSeat] = {}
+        self.consumer_count = 0
+        """Those beside what get() does."""
+        self.open: dict[int, OpenHandOut] = {}
+        self.unacknowledged = 0
+        self.aside = RangeSet()
+        """Live, and given to nobody: no member that could be asked has their bodies whole."""
+        self.withheld: list[Range] = []
+        """Those, and the live messages whose bodies are on their way here."""
+        self._barriers: dict[int, int] = {}
+        """Priority -> place in its lane from which on nothing is handed out: a body that was
+        damaged here is on its way from another member."""
+        self.fetching: dict[ConsumerKey, None] = {}
+        """Handles whose get() has fetched something since they were last asked to give back what
+        no call waits for, and that hold something still."""
+        self._held: dict[SessionId, dict[int, None]] = {}
+        """Open hand-outs of each session."""
+        self._back: dict[int, RangeSet] = {}
+        """Hand-out number -> what of it went back. All else that was handed out, is open no more
+        and lives no more was settled under that number: an ack that comes again is told so."""
+        self._waiting: dict[ConsumerKey, int] = {}
+        """Consumers that wait for messages, and for how many: the one whose turn it is first."""
+        self._wanted = 0
+        """How many all of them wait for."""
+        self._keys_of: dict[SessionId, dict[ConsumerKey, None]] = {}
+        """Consumers by session: a crowd attaches at once, and each looks for its own."""
+        self._exclusive: dict[ConsumerKey, None] = {}
+        self._prefetches: dict[int, int] = {}
+        """Prefetch -> how many consumers have it."""
+        self._number = 0
+
+    # --- Consumers ----------------------------------------------------------------------
+
+    def subscribe(self, seat: ConsumerSeat) -> str:
+        """Seat a consumer or change it; return why not, or ""."""
+        for key in self._exclusive:
+            if key != seat.key:
+                return f"{self.consumers[key].who} holds the queue exclusively"
+        if seat.exclusive:
+            others = [other for key, other in self.consumers.items() if key != seat.key]
+            if any(other.key[1] != 0 for other in others):
+                named = f": {others[0].who}" if seat.is_claim else ""
+                return f"the queue has {len(others)} other consumers{named}"
+        held = self._held_by_others(seat.key) if seat.is_claim else ""
+        if held:
+            return held
+        known = self.consumers.get(seat.key)
+        if known is None:
+            self.seat(seat)
+        else:
+            self._count_prefetch(known.prefetch, -1)
+            known.prefetch = seat.prefetch
+            self._count_prefetch(known.prefetch, 1)
+        return ""
+
+    def seat(self, seat: ConsumerSeat) -> None:
+        """It is one of the consumers from now on."""
+        self.consumers[seat.key] = seat
+        self.consumer_count += seat.key[1] != 0
+        self._count_prefetch(seat.prefetch, 1)
+        self._note_wants(seat)
+        self._keys_of.setdefault(seat.key[0], {})[seat.key] = None
+        if seat.exclusive:
+            self._exclusive[seat.key] = None
+
+    def has_consumer(self, session: SessionId) -> bool:
+        """Whether a session has a consumer beside what get() does."""
+        return any(number for _, number in self._keys_of.get(session, ()))
+
+    def _held_by_others(self, key: ConsumerKey) -> str:
+        """Who holds messages unacknowledged beside this consumer, "" when nobody does."""
+        for handout in self.open.values():
+            if handout.key != key:
+                seat = self.consumers.get(handout.key)
+                who = seat.who if seat is not None else f"a handle on node {handout.key[0].node}"
+                return f"{who} holds messages unacknowledged, {handout.left.first} the first"
+        return ""
+
+    def claim(self) -> ConsumerSeat | None:
+        """The consumer beside which nobody is handed anything."""
+        exclusive = map(self.consumers.__getitem__, self._exclusive)
+        return next((seat for seat in exclusive if seat.is_claim), None)
+
+    def unsubscribe(self, key: ConsumerKey) -> None:
+        seat = self.consumers.pop(key, None)
+        if seat is None:
+            return
+        self.consumer_count -= key[1] != 0
+        self._count_prefetch(seat.prefetch, -1)
+        self._wanted -= self._waiting.pop(key, 0)
+        self._exclusive.pop(key, None)
+        keys = self._keys_of[key[0]]
+        del keys[key]
+        if not keys:
+            del self._keys_of[key[0]]
+
+    def unsubscribe_session(self, session: SessionId) -> None:
+        for key in list(self._keys_of.get(session, ())):
+            self.unsubscribe(key)
+
+    def credit(self, key: ConsumerKey, total: int, size: int = 0) -> None:
+        """It may be handed so many in all; 0: none until it is told anew."""
+        seat = self.consumers.get(key)
+        if seat is not None:
+            seat.total = max(seat.total, total) if total else 0
+            if size > 0 and not seat.bare:
+                seat.size_left = size
+            self._note_wants(seat)
+
+    def _note_wants(self, seat: ConsumerSeat) -> None:
+        """It wants more or fewer than before: who begins to wait is the last to have its turn."""
+        wants = max(seat.wants, 0)
+        self._wanted += wants - self._waiting.get(seat.key, 0)
+        if wants:
+            self._waiting[seat.key] = wants
+        else:
+            self._waiting.pop(seat.key, None)
+
+    def active_seat(self) -> ConsumerSeat | None:
+        """single-active-consumer: the one that is served.
+
+        The oldest consumer. Where there is none, the handle whose get() has messages that are
+        not settled, else the oldest that waits in one: who only might call again keeps nobody
+        waiting.
+        """
+        seats = self.consumers.values()
+        for is_next in (
+            lambda seat: seat.key[1] != 0,
+            lambda seat: self._holds(seat.key),
+            lambda seat: seat.wants > 0,
+        ):
+            found = next(filter(is_next, seats), None)
+            if found is not None:
+                return found
+        return None
+
+    @property
+    def hungry(self) -> bool:
+        """Whether some consumer waits for a message."""
+        return bool(self._waiting)
+
+    def is_hungry_beside(self, key: ConsumerKey) -> bool:
+        """Whether some other consumer than this one waits for a message."""
+        return len(self._waiting) > (key in self._waiting)
+
+    def wanted(self) -> int:
+        """How many messages all consumers would take now."""
+        return self._wanted
+
+    def prefetch_max(self) -> int:
+        """The largest prefetch of a consumer."""
+        return max(self._prefetches, default=0)
+
+    def _count_prefetch(self, prefetch: int, change: int) -> None:
+        count = self._prefetches.get(prefetch, 0) + change
+        if count:
+            self._prefetches[prefetch] = count
+        else:
+            del self._prefetches[prefetch]
+
+    def fetchers(self) -> list[ConsumerKey]:
+        """Handles that hold what their get() has fetched."""
+        return [(session, 0) for session in self._held if self._holds((session, 0))]
+
+    def _holds(self, key: ConsumerKey) -> bool:
+        return any(self.open[number].key == key for number in self._held.get(key[0], ()))
+
+    # --- What is ready ------------------------------------------------------------------
+
+    @property
+    def ready_size(self) -> int:
+        """Bytes of the bodies of what is ready."""
+        total = self._state.sizes.total
+        return sum(total(first, last) for first, last in self.ready_sequences())
+
+    def drop_oldest(self, excess: Depth) -> tuple[list[Range], Depth]:
+        """Take the oldest ready messages of the lowest priority out, then those of the next, until
+        the excess is gone.
+
+        Returns them, and what is left of the excess when nothing is ready any more.
+        """
+        dropped: list[Range] = []
+        for priority in reversed(self.ready.priorities):
+            lane = self.ready.lane(priority)
+            while lane and (excess.count or excess.size):
+                first, last, shift = self._front(lane)
+                last, excess = oldest(self._state.sizes, first, last, excess)
+                lane.remove(first + shift, last + shift)
+                dropped.append((first, last))
+        return dropped, excess
+
+    def take_out(self, ranges: RangeSet) -> list[Range]:
+        """Take what is ready of these out, of every priority; return it."""
+        taken = RangeSet()
+        for first, last in ranges:
+            for run in self._state.runs(first, last):
+                lane, shift = self.ready.lane(run.priority), run.shift
+                for low, high in lane.within(run.first + shift, run.last + shift):
+                    lane.remove(low, high)
+                    taken.add(low - shift, high - shift)
+        return list(taken)
+
+    def _front(self, lane: RangeSet) -> tuple[int, int, int]:
+        """(first, last, shift) of the sequences that stand first in a lane."""
+        first, last = lane.front()
+        shift = 0
+        if self._state.places:
+            last, shift = self._state.places.at(first, last)
+        return first - shift, last - shift, shift
+
+    def ready_sequences(self) -> Iterator[Range]:
+        """Sequences of what is ready, in the order of hand-out."""
+        places = self._state.places
+        for first, end in self.ready:
+            while first <= end:
+                last, shift = places.at(first, end) if places else (end, 0)
+                yield first - shift, last - shift
+                first = last + 1
+
+    def withhold(self, awaited: list[Range], aside: list[Range]) -> None:
+        """Say whose bodies are not whole on this disk: nothing is handed out past what is
+        awaited, and what is set aside is left out. All that is in neither is as any other."""
+        self.withheld = [*awaited, *aside]
+        back = self.aside
+        self.aside = RangeSet()
+        for first, last in aside:
+            for low, high in back.within(first, last):
+                self.aside.add(low, high)
+            back.remove(first, last)
+        self.give_back(list(back))
+        for low, high in self.take_out(RangeSet(aside)):
+            self.aside.add(low, high)
+        self._barriers = {}
+        for first, last in awaited:
+            for run in self._state.runs(first, last):
+                lane = self.ready.lane(run.priority)
+                place = next(iter(lane.within(run.first + run.shift, run.last + run.shift)), None)
+                if place is not None:
+                    before = self._barriers.get(run.priority, place[0])
+                    self._barriers[run.priority] = min(before, place[0])
+
+    def take_aside(self, first: int, last: int) -> list[Range]:
+        """What is set aside of these ends: its sequences."""
+        taken = self.aside.within(first, last)
+        self.aside.remove(first, last)
+        return taken
+
+    @property
+    def ready_count(self) -> int:
+        """How many messages nobody holds, those that are set aside among them."""
+        return self.ready.count + self.aside.count
+
+    # --- Handing out --------------------------------------------------------------------
+
+    def hand_out(self, now_ms: int = 0) -> list[tuple[ConsumerKey, Deliver]]:
+        """Give ready messages below their horizons to consumers, in rotation.
+
+        Higher priorities first: nothing is handed out past one that waits for its horizon.
+        """
+        pieces: dict[ConsumerKey, list[HandOut]] = {}
+        counts: dict[ConsumerKey, int] = {}
+        ready = self.ready
+        while True:
+            priority, lane = ready.top()
+            if not lane:
+                break
+            horizon = self._horizon(priority)
+            if lane.first >= horizon:
+                break
+            seat = self._next_seat(counts)
+            if seat is None:
+                break
+            share = self._share(seat, counts.get(seat.key, 0))
+            piece = self._take_front(seat, lane, horizon, share)
+            self.open[piece.number].handed_ms = now_ms
+            pieces.setdefault(seat.key, []).append(piece)
+            taken = piece.last - piece.first + 1
+            counts[seat.key] = counts.get(seat.key, 0) + taken
+        return [
+            (key, Deliver(key[1], tuple(list_), (), self.consumers[key].bare))
+            for key, list_ in pieces.items()
+        ]
+
+    def _horizon(self, priority: int) -> int:
+        state = self._state
+        horizon = state.lanes[priority].horizon if priority else state.horizon
+        if self._barriers:
+            return min(horizon, self._barriers.get(priority, horizon))
+        return horizon
+
+    def _next_seat(self, counts: dict[ConsumerKey, int]) -> ConsumerSeat | None:
+        claim = self.claim()
+        if claim is not None or self.is_single:
+            active = claim or self.active_seat()
+            if active is None or active.wants <= 0 or counts.get(active.key, 0) >= DELIVER_COUNT:
+                return None
+            return active
+        for _ in range(len(self._waiting)):
+            key = next(iter(self._waiting))
+            self._waiting[key] = self._waiting.pop(key)
+            if counts.get(key, 0) < DELIVER_COUNT:
+                return self.consumers[key]
+        return None
+
+    def _share(self, seat: ConsumerSeat, given: int) -> int:
+        """Few messages are spread one by one; many go in pieces that keep frames whole."""
+        waiting = len(self._waiting)
+        is_shared = waiting > 1 and not self.is_single
+        fair = max(1, self.ready.count // waiting) if is_shared else self.ready.count
+        return min(seat.wants, fair, DELIVER_COUNT - given)
+
+    def _take_front(self, seat: ConsumerSeat, lane: RangeSet, horizon: int, share: int) -> HandOut:
+        first, last = lane.front()
+        last = min(last, first + share - 1, horizon - 1)
+        shift = 0
+        if self._state.places:
+            last, shift = self._state.places.at(first, last)
+        count, last = self._state.count_run(first - shift, last - shift)
+        if seat.size_left is not None:
+            last, _ = oldest(self._state.sizes, first - shift, last, Depth(0, seat.size_left))
+            seat.size_left -= self._state.sizes.total(first - shift, last)
+        lane.remove(first, last + shift)
+        first -= shift
+        self._number += 1
+        self.open[self._number] = OpenHandOut(seat.key, count, RangeSet(((first, last),)))
+        self._held.setdefault(seat.key[0], {})[self._number] = None
+        if not seat.key[1]:
+            self.fetching[seat.key] = None
+        taken = last - first + 1
+        seat.handed += taken
+        self._note_wants(seat)
+        self.unacknowledged += taken
+        return HandOut(self._epoch, self._number, first, last, count)
+
+    # --- Settling -----------------------------------------------------------------------
+
+    def take(self, session: SessionId, piece: HandOut) -> list[Range]:
+        """Close what is open of this piece; return what was, [] when nothing."""
+        if piece.epoch != self._epoch:
+            return self._take_inherited(piece)
+        handout = self.open.get(piece.number)
+        if handout is None or handout.key[0] != session or handout.count != piece.count:
+            return []
+        found = handout.left.within(piece.first, piece.last)
+        for first, last in found:
+            self.unacknowledged -= handout.left.remove(first, last)
+        if not handout.left:
+            self._close(piece.number)
+        return found
+
+    def _close(self, number: int) -> OpenHandOut:
+        """Nothing of this hand-out is held any more, or is to be."""
+        handout = self.open.pop(number)
+        session = handout.key[0]
+        held = self._held[session]
+        del held[number]
+        if not held:
+            del self._held[session]
+            self.fetching.pop((session, 0), None)
+        return handout
+
+    def take_back(self, session: SessionId, piece: HandOut) -> list[Range]:
+        """`take`, of what comes again."""
+        found = self.take(session, piece)
+        if piece.epoch == self._epoch:
+            self._note_back(piece.number, found)
+        return found
+
+    def _note_back(self, number: int, ranges: list[Range]) -> None:
+        if not ranges:
+            return
+        back = self._back.setdefault(number, RangeSet())
+        for first, last in ranges:
+            back.add(first, last)
+        if len(self._back) > BACK_COUNT:
+            del self._back[next(iter(self._back))]
+
+    def may_take(self, session: SessionId, piece: HandOut) -> bool:
+        """Whether `take` would close all of this piece; nothing changes."""
+        if piece.epoch != self._epoch:
+            found = len(list(self._inherited(piece)))
+        else:
+            handout = self.open.get(piece.number)
+            if handout is None or handout.key[0] != session or handout.count != piece.count:
+                return False
+            found = sum(b - a + 1 for a, b in handout.left.within(piece.first, piece.last))
+        return found == piece.last - piece.first + 1
+
+    def unhand(self, key: ConsumerKey, piece: HandOut) -> None:
+        """A hand-out that was decided and not sent: as if it had not been."""
+        handout = self.open.get(piece.number)
+        if handout is None or piece.epoch != self._epoch:
+            return
+        back = handout.left.within(piece.first, piece.last)
+        for first, last in back:
+            gone = handout.left.remove(first, last)
+            self.unacknowledged -= gone
+            if key in self.consumers:
+                seat = self.consumers[key]
+                seat.handed -= gone
+                if seat.size_left is not None:
+                    seat.size_left += self._state.sizes.total(first, last)
+                self._note_wants(seat)
+        if not handout.left:
+            self._close(piece.number)
+        self.give_back(back)
+
+    def is_known(self, piece: HandOut) -> bool:
+        """Whether it may have been settled before: by a request that comes again now, of whichever
+        session. A hand-out goes to one handle, so its name is proof enough of whose it was."""
+        if piece.epoch != self._epoch:
+            return piece.epoch >= self._state.fence
+        return piece.number <= self._number
+
+    def open_of(self, piece: HandOut) -> list[Range]:
+        """What of a piece of this reign is open."""
+        handout = self.open.get(piece.number) if piece.epoch == self._epoch else None
+        return [] if handout is None else handout.left.within(piece.first, piece.last)
+
+    def unsettled(self, piece: HandOut) -> RangeSet:
+        """What of a piece that is open no more did not end by its ack, as far as the applied state
+        tells: it lives, or has gone back and whoever was handed it next has ended it.
+
+        Of an earlier reign it is not known who has ended what lives no more: its ack may have been
+        applied before the failover.
+        """
+        found = RangeSet(self._state.live.within(piece.first, piece.last))
+        coming = max(piece.first, self._state.next_sequence)
+        if coming <= piece.last:
+            found.add(coming, piece.last)
+        back = self._back.get(piece.number) if piece.epoch == self._epoch else None
+        for first, last in back.within(piece.first, piece.last) if back is not None else ():
+            found.add(first, last)
+        return found
+
+    def _take_inherited(self, piece: HandOut) -> list[Range]:
+        """An ack across a promotion: the count decides whether it is still this message's.
+
+        Taken when the message is ready, last raised by a promotion, with the ack's count + 1.
+        """
+        taken: list[Range] = []
+        for run, sequence in list(self._inherited(piece)):
+            place = sequence + run.shift
+            self.ready.lane(run.priority).remove(place, place)
+            taken.append((sequence, sequence))
+        return taken
+
+    def _inherited(self, piece: HandOut) -> Iterator[tuple[Run, int]]:
+        """What `_take_inherited` would take: each sequence, with where it stands."""
+        state = self._state
+        if piece.epoch < state.fence:
+            return  # counts of a past that was lost say nothing here
+        for run in state.runs(piece.first, piece.last):
+            lane, shift = self.ready.lane(run.priority), run.shift
+            for low, high in lane.within(run.first + shift, run.last + shift):
+                for sequence in range(low - shift, high - shift + 1):
+                    same = state.delivery_count(sequence) == piece.count + 1
+                    if same and state.raised_by_promotion(sequence):
+                        yield run, sequence
+
+    def give_back(self, ranges: list[Range]) -> None:
+        """Seen by nobody, or returned by an op that is now applied: ready again."""
+        for first, last in ranges:
+            for low, high in self._state.live.within(first, last):
+                self.came_back.append((low, high))
+                for run in self._state.runs(low, high):
+                    if not run.is_delayed:
+                        self.ready.add(run.priority, run.first + run.shift, run.last + run.shift)
+
+    def holdings(self, session: SessionId) -> list[tuple[int, OpenHandOut]]:
+        """Open hand-outs of one session, by number."""
+        return [(number, self.open[number]) for number in self._held.get(session, ())]
+
+    def rename(self, former: SessionId, session: SessionId) -> None:
+        """What one session holds is another one's from now on."""
+        held = self._held.pop(former, {})
+        if held:
+            self._held.setdefault(session, {}).update(held)
+        for number in held:
+            handout = self.open[number]
+            handout.key = (session, handout.key[1])
+        if (former, 0) in self.fetching:
+            del self.fetching[former, 0]
+            self.fetching[session, 0] = None
+
+    def handed_before(self, at_ms: int) -> list[int]:
+        """Open hand-outs made before this time, the oldest first."""
+        old = []
+        for number, handout in self.open.items():
+            if handout.handed_ms >= at_ms:
+                break
+            old.append(number)
+        return old
+
+    def renew(self, number: int, now_ms: int) -> None:
+        """A hand-out counts as made now."""
+        handout = self.open.pop(number)
+        handout.handed_ms = now_ms
+        self.open[number] = handout
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest open hand-out was made; None when there is none."""
+        for handout in self.open.values():
+            return handout.handed_ms
+        return None
+
+    def drop(self, number: int) -> list[Range]:
+        """Close a whole hand-out; return what was open of it."""
+        handout = self._close(number)
+        self.unacknowledged -= handout.left.count
+        self._note_back(number, list(handout.left))
+        return list(handout.left)
+
+    def add_ready(self, first: int, last: int, priority: int = 0) -> None:
+        """New messages of one priority."""
+        if priority:
+            self.ready.add(priority, first, last)
+        else:
+            self.ready.plain.add(first, last)
+
+    def take_ready(self) -> list[Range]:
+        """Everything that is ready ends: its sequences."""
+        taken = [*self.ready_sequences(), *self.aside]
+        self.ready = ReadyLanes(RangeSet())
+        self.aside = RangeSet()
+        return taken
+
+
+def _ready_of(state: QueueState) -> ReadyLanes:
+    """All that lives and is not delayed, each at its place in its lane."""
+    plain = state.live.copy()
+    ready = ReadyLanes(plain)
+    for priority, lane in state.lanes.items():
+        for first, last in lane.members:
+            plain.remove(first, last)
+            ready.add(priority, first, last)
+    for first, last, _ in state.delayed:
+        for run in state.runs(first, last):
+            ready.lane(run.priority).remove(run.first, run.last)
+    for first, last, shift in state.places.by_sequence:
+        for run in state.runs(first, last):
+            ready.lane(run.priority).remove(run.first, run.last)
+            ready.add(run.priority, run.first + shift, run.last + shift)
+    for sequence in state.resting:
+        run = state.run(sequence, sequence)
+        place = sequence + run.shift
+        ready.lane(run.priority).remove(place, place)
+    return ready

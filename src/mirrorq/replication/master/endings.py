@@ -1,0 +1,117 @@
+"""Messages that end without an ack: expired, dropped, rejected, returned too often.
+
+`Endings.end` is the one place where they do, but for a purge. Where they go from there is the
+policy's dead-letter queue, if it names one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol.ops import DiscardOp, DropHeadOp, ExpiryOp, OutboxOp
+from mirrorq.replication.master.departures import Departures
+from mirrorq.replication.master.expiry import Expiry
+from mirrorq.replication.master.limits import Depth
+from mirrorq.replication.master.reign import Reign
+
+__all__ = ["Endings"]
+
+EXPIRY_LOOK_MS = 60_000
+"""Deadlines of messages are compared with the time at least so often."""
+
+
+class Endings:
+    """One reign's."""
+
+    def __init__(self, reign: Reign, departures: Departures) -> None:
+        self.counts: dict[str, int] = {}
+        """Messages of this reign that ended without an ack, by reason."""
+        self.expiry = Expiry(reign.state)
+        """Deadlines of what is ready."""
+        self._reign = reign
+        self._departures = departures
+        self._missing_target = ""
+        """The dead-letter queue that was not there when it was last looked for."""
+
+    def begin(self) -> None:
+        """What is ready, or for how long it may be, has changed as a whole."""
+        reign = self._reign
+        self.expiry.begin(reign.definition.message_ttl, reign.delivery.ready_sequences())
+
+    def end(self, ranges: Iterable[Range], reason: str) -> None:
+        """End messages that are ready no more, and held by nobody, on every copy: by an op.
+
+        Args:
+            reason: expired, maxlen, rejected or delivery_limit, as RabbitMQ calls them.
+        """
+        ending = RangeSet(ranges)
+        if not ending:
+            return
+        self.counts[reason] = self.counts.get(reason, 0) + ending.count
+        named, log = tuple(ending), self._reign.log
+        target = self._dead_letter_target(ending.count)
+        match reason:
+            case _ if target:
+                log.propose(OutboxOp(named, target, reason))
+            case "expired":
+                log.propose(ExpiryOp(named))
+            case "maxlen":
+                log.propose(DropHeadOp(named))
+            case _:
+                log.propose(DiscardOp(named, reason))
+        if reason == "delivery_limit":
+            limit = self._reign.definition.delivery_limit
+            text = (
+                f"{ending.count} message(s), the first of them {ending.first}, were returned "
+                f"more than delivery-limit {limit} times and have ended"
+            )
+            self._reign.notice("delivery limit", text)
+
+    def _dead_letter_target(self, count: int) -> int:
+        """The queue to which messages go that end without an ack; 0: nowhere."""
+        name = self._reign.definition.dead_letter_queue
+        if name is None or self._departures.is_ending:
+            return 0
+        target = self._reign.targets.find(name)
+        if not target:
+            self.counts["no_dead_letter_queue"] = self.counts.get("no_dead_letter_queue", 0) + count
+            if self._missing_target != name:
+                text = (
+                    f"dead-letter-queue {name!r} does not exist: {count} message(s) have ended "
+                    "and went nowhere, and so will others. Declare it"
+                )
+                self._reign.notice("dead letters lost", text)
+        self._missing_target = "" if target else name
+        return target
+
+    def drop_head(self, excess: Depth) -> None:
+        """End the oldest messages; those that are still on their way to being ready last."""
+        ranges, excess = self._reign.delivery.drop_oldest(excess)
+        if excess.count or excess.size:
+            more, _ = self._reign.log.coming.drop_oldest(excess)
+            ranges += more
+        self.end(ranges, "maxlen")
+
+    # --- Time -----------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Messages whose time is over are handed to nobody."""
+        delivery = self._reign.delivery
+        if not delivery.came_back and self.expiry.next_ms is None:
+            return
+        if delivery.came_back:
+            self.expiry.note(delivery.came_back)
+            delivery.came_back = []
+        over = self.expiry.due(self._reign.log.time_us // 1000)
+        if over:
+            self.end(delivery.take_out(over), "expired")
+
+    def wake_at_ms(self, now_ms: int) -> int | None:
+        """When the next message may expire."""
+        expiry_ms = self.expiry.next_ms
+        if expiry_ms is None:
+            return None
+        # The time may go a little faster than the clock: look again, however far away it seems.
+        left_ms = expiry_ms - self._reign.log.time_us // 1000
+        return now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS)

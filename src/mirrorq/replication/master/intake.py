@@ -1,0 +1,293 @@
+"""Publishes at a master: held while there is no room, judged, refused, or put into the log."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.run_length import sizes_of
+from mirrorq.containers.timers import earliest
+from mirrorq.errors import ProtocolError
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import FLAG_PRIORITY, FLAG_STEP, NOT_TAKEN, Header, Step
+from mirrorq.protocol.policy import Definition
+from mirrorq.protocol.sessions import Publish
+from mirrorq.replication.disk_budget import SMALL_BYTES
+from mirrorq.replication.master.attachments import Attachment
+from mirrorq.replication.master.courier import is_courier
+from mirrorq.replication.master.departures import Departures
+from mirrorq.replication.master.endings import Endings
+from mirrorq.replication.master.level import Level
+from mirrorq.replication.master.limits import Depth, Limit, Verdict, judge
+from mirrorq.replication.master.producers import Producers
+from mirrorq.replication.master.rate_limit import Pace, has_same_pace, pace_of
+from mirrorq.replication.master.reign import Reign
+
+__all__ = ["Intake"]
+
+HELD_COUNT = 64
+"""Held publishes are looked through for void ones when there are twice as many as were left the
+last time, and these."""
+HELD_MS = 50
+"""Publishes that wait for room are looked at again after this."""
+
+Item = tuple[SessionId, int, Publish, Header]
+"""A publish of this attachment of a session, and its frame's header."""
+
+
+class Intake:
+    """One reign's."""
+
+    def __init__(
+        self,
+        reign: Reign,
+        producers: Producers,
+        level: Level,
+        endings: Endings,
+        departures: Departures,
+    ) -> None:
+        self.held_by = ""
+        """Why the first of the held publishes waits, if a limit is why."""
+        self._reign = reign
+        self._producers = producers
+        self._level = level
+        self._endings = endings
+        self._departures = departures
+        self._held: deque[Item] = deque()
+        self._held_max = HELD_COUNT
+        self._pace: Pace | None = None
+
+    def define(self, before: Definition) -> None:
+        """The policy in force is another one."""
+        if not has_same_pace(self._reign.definition, before):
+            self._pace = pace_of(self._reign.definition)
+
+    # --- Held -----------------------------------------------------------------------------
+
+    def on_publish(self, now_ms: int, item: Item) -> None:
+        """A handle publishes; nothing with FLAG_STAGED (`stages`)."""
+        self._held.append(item)
+        if len(self._held) == 1:
+            self.admit_held(now_ms)
+        elif len(self._held) > self._held_max:
+            self._held = deque(filter(self._is_current, self._held))
+            self._held_max = 2 * len(self._held) + HELD_COUNT
+
+    def _is_current(self, item: Item) -> bool:
+        """Whether its session is attached as it was: else it has said it again, or is gone."""
+        return self._reign.attachments.number_of(item[0]) == item[1]
+
+    def admit_held(self, now_ms: int) -> None:
+        """Publishes that waited for unstable ops to become stable, for room on the disk, or for
+        the queue to become shorter."""
+        held = self._held
+        self.held_by = ""
+        while held and not self.held_by:
+            if self._pace is not None and not self._pace.is_open(now_ms):
+                self.held_by = self._pace.text
+                return
+            session, number, body, _ = item = held[0]
+            attachment = self._reign.attachments.get(session)
+            is_current = attachment is not None and attachment.number == number
+            if is_current and not self._takes(session, body):
+                if not self._cut_first():
+                    return
+                continue
+            held.popleft()
+            if attachment is not None and is_current:
+                self._admit(item, attachment)
+
+    def _takes(self, session: SessionId, body: Publish) -> bool:
+        """R10, and a store that can still be drained."""
+        reign = self._reign
+        if self._is_impossible(session, body):
+            return True  # It is refused.
+        return not self._is_unstable_full and reign.room.has(len(body.frame))
+
+    @property
+    def _is_unstable_full(self) -> bool:
+        reign = self._reign
+        return reign.ring.unstable_bytes >= reign.config.unstable_bytes_max
+
+    def _cut_first(self) -> bool:
+        """Puts that were packed together need no place together: small pieces may find some."""
+        codec = self._reign.codec
+        session, number, body, header = self._held[0]
+        size, count = len(body.frame), header.count
+        if body.whole or count == 1 or size <= SMALL_BYTES or self._is_unstable_full:
+            return False
+        step = max(1, count * SMALL_BYTES // (2 * size))
+        self._held.popleft()
+        for start in reversed(range(0, count, step)):
+            frame = codec.cut(body.frame, start, min(start + step, count))
+            item = (session, number, Publish(frame, False), codec.header(frame))
+            self._held.appendleft(item)
+        return True
+
+    def _is_impossible(self, session: SessionId, body: Publish) -> bool:
+        """Whether it would wait for ever. Nobody would hear of the refusal of a courier's."""
+        return not self._reign.room.is_possible(len(body.frame)) and not is_courier(session)
+
+    def _hold(self, item: Item, reason: str) -> None:
+        """The first of them was not taken after all."""
+        self.held_by = reason
+        self._held.appendleft(item)
+
+    @property
+    def blocked_by(self) -> str:
+        """Why publishes wait, "" when they do not."""
+        if self.held_by and self._held:
+            return self.held_by
+        full = self._level.full_text
+        if full or not self._held:
+            return full
+        reign = self._reign
+        if not reign.room.has(len(self._held[0][2].frame)):
+            return reign.room.full_text
+        return (
+            f"{reign.ring.unstable_bytes} bytes are not yet on every member in sync; the bound "
+            f"is unstable_bytes_max {reign.config.unstable_bytes_max}"
+        )
+
+    def wake_at_ms(self, now_ms: int) -> int | None:
+        """When to look at them again, though nothing happens."""
+        if not self._held:
+            return None
+        wake = None if self.held_by else now_ms + HELD_MS
+        if self._pace is not None:
+            wake = earliest(wake, self._pace.opens_at_ms(now_ms))
+        return wake
+
+    # --- Admitted -------------------------------------------------------------------------
+
+    def _admit(self, item: Item, attachment: Attachment) -> None:
+        session, _, body, header = item
+        first = self._producers.first_new(session, attachment, header, body.whole)
+        if not first:
+            return
+        if self._is_impossible(session, body):
+            self._producers.refuse(header, self._reign.room.impossible_text(len(body.frame)))
+            return
+        if header.flags & FLAG_STEP:
+            self._take_step(item)
+            return
+        frame = self._reign.codec.cut(body.frame, first - header.first_number, header.count)
+        if self._level.limit is None:
+            self.store(frame)
+        else:
+            self._take_in(session, attachment, Publish(frame, body.whole), self._level.limit)
+
+    def _take_in(
+        self, session: SessionId, attachment: Attachment, body: Publish, limit: Limit
+    ) -> None:
+        """Store, refuse or hold a producer's new messages, as the queue's limit has it."""
+        codec, level = self._reign.codec, self._level
+        frame: bytes = body.frame
+        while True:
+            header = codec.header(frame)
+            count = header.count
+            depth = level.depth()
+            sizes = sizes_of(codec.offsets(frame), count)
+            verdict = judge(limit, depth, sizes, body.whole)
+            if verdict.action == "refuse" and is_courier(session):
+                # Nobody would hear of it, and the message would be lost.
+                self.store(frame)
+                return
+            if verdict.action == "hold":
+                rest = Publish(frame, body.whole)
+                self._hold((session, attachment.number, rest, header), verdict.reason)
+                return
+            piece = codec.cut(frame, 0, verdict.count)
+            if verdict.action == "refuse":
+                self._producers.refuse(codec.header(piece), verdict.reason)
+            elif limit.overflow == "drop-head":
+                self._store_dropping(piece, depth, verdict)
+            else:
+                attachment.told.size_since += sum(sizes[: verdict.count])
+                self.store(piece)
+            if verdict.count == count:
+                return
+            frame = codec.cut(frame, verdict.count, count)
+
+    def _store_dropping(self, frame: bytes, depth: Depth, verdict: Verdict) -> None:
+        """Make room, store, and drop what of a batch larger than the limit is too old."""
+        excess = self._level.excess_with(depth, verdict)
+        is_all_older = verdict.keep < verdict.count
+        self._endings.drop_head(Depth(depth.count, 0) if is_all_older else excess)
+        self.store(frame)
+        self._endings.drop_head(Depth(verdict.count - verdict.keep, 0))
+
+    def store(self, frame: bytes) -> None:
+        """Put a producer's messages into the log."""
+        reign = self._reign
+        reign.room.take(len(frame))
+        entry = reign.log.publish(frame)
+        if self._pace is not None:
+            # The first body of a step says what comes with its messages, and is none.
+            first = 1 if entry.header.flags & FLAG_STEP else 0
+            sizes = sizes_of(entry.offsets, entry.header.count)[first:]
+            self._pace.take(len(sizes), sum(sizes))
+        if entry.header.flags & FLAG_PRIORITY:
+            reign.horizons.announce(entry.header.priority)
+
+    # --- Steps ----------------------------------------------------------------------------
+
+    def _take_step(self, item: Item) -> None:
+        """Acks and puts in one op: all of it, a refusal of all of it, or it waits."""
+        session, _, body, header = item
+        step = self._step_of(body)
+        why = self._step_error(session, body, step)
+        if step is None or why:
+            self._producers.refuse(header, why)
+            return
+        if step.target and not self._departures.is_known:
+            self._departures.ask()
+            self._hold(item, "the catalog is to know first that the queue sends to another")
+            return
+        if step.target or header.count == 1 or self._has_room(item):
+            for piece in body.handouts:
+                self._reign.delivery.take(session, piece)
+            self.store(body.frame)
+
+    def _step_of(self, body: Publish) -> Step | None:
+        try:
+            step = self._reign.codec.step(body.frame)
+        except ProtocolError:
+            return None
+        return step if isinstance(step, Step) else None
+
+    def _has_room(self, item: Item) -> bool:
+        """Whether a step's messages go in now; if not, it is held or refused."""
+        level = self._level
+        _, _, body, header = item
+        if level.limit is None:
+            return True
+        depth = level.depth()
+        sizes = sizes_of(self._reign.codec.offsets(body.frame), header.count)[1:]
+        verdict = judge(level.limit, depth, sizes, True)
+        if verdict.action == "hold":
+            self._hold(item, verdict.reason)
+        elif verdict.action == "refuse":
+            self._producers.refuse(header, verdict.reason)
+        else:
+            level.make_room(depth, verdict)
+        return verdict.action == "store"
+
+    def _step_error(self, session: SessionId, body: Publish, step: Step | None) -> str:
+        """Why nothing of a step can be done, "" when all can."""
+        if step is None or not body.whole or is_courier(session):
+            return "it is no step"
+        acked = RangeSet((piece.first, piece.last) for piece in body.handouts)
+        if acked != RangeSet(step.ranges):
+            return "the deliveries that it acks are not those of its op"
+        if sum(piece.last - piece.first + 1 for piece in body.handouts) != acked.count:
+            return f"{NOT_TAKEN}: one was to be acked twice"
+        for piece in body.handouts:
+            if not self._reign.delivery.may_take(session, piece):
+                return (
+                    f"{NOT_TAKEN}: message {piece.first} went back to the queue or was settled "
+                    "by somebody else"
+                )
+        if step.target and not self._departures.may_go_to(step.target):
+            return f"queue {step.target}, or this one, is deleted"
+        return ""

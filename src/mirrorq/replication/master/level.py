@@ -1,0 +1,101 @@
+"""How full a queue is by its limit, at its master: judged on the whole log; what is done about it.
+
+What `limits` decides of a publish is carried out here: room is made for it under `drop-head`,
+handles are told of the room that is left under `block`.
+"""
+
+from __future__ import annotations
+
+from mirrorq.protocol.identities import SessionId
+from mirrorq.replication.master.attachments import Attachment
+from mirrorq.replication.master.endings import Endings
+from mirrorq.replication.master.limits import Depth, Verdict, full_text, limit_of
+from mirrorq.replication.master.reign import Reign
+
+__all__ = ["Level"]
+
+
+class Level:
+    """One reign's."""
+
+    def __init__(self, reign: Reign, endings: Endings) -> None:
+        self.limit = limit_of(reign.definition)
+        self.is_enforcing = False
+        """A limit has changed, or what comes is not known before it is there: what is ready may
+        be too much."""
+        self._has_told = False
+        """Some handle may believe in a bound."""
+        self._reign = reign
+        self._endings = endings
+
+    def define(self) -> None:
+        """The policy in force is another one."""
+        limit = limit_of(self._reign.definition)
+        self.is_enforcing = self.is_enforcing or limit != self.limit
+        self.limit = limit
+
+    def depth(self) -> Depth:
+        """What is ready or on its way there, judged on the whole log."""
+        delivery = self._reign.delivery
+        coming = self._reign.log.coming.depth()
+        count = delivery.ready.count + coming.count
+        if self.limit is None or not self.limit.counts_bytes:
+            return Depth(count, 0)
+        return Depth(count, delivery.ready_size + coming.size)
+
+    @property
+    def full_text(self) -> str:
+        """Why no put is taken, "" when one may be."""
+        limit = self.limit
+        if limit is None or limit.overflow != "block":
+            return ""
+        depth = self.depth()
+        return full_text(limit, depth) if limit.is_reached(depth) else ""
+
+    # --- drop-head ------------------------------------------------------------------------
+
+    def excess_with(self, depth: Depth, verdict: Verdict) -> Depth:
+        """What is too much when there is to be room for what was judged at this depth."""
+        assert self.limit is not None
+        need = Depth(depth.count + verdict.room.count, depth.size + verdict.room.size)
+        return self.limit.exceeded_by(need)
+
+    def make_room(self, depth: Depth, verdict: Verdict) -> None:
+        """What comes is an op of many parts: what of it is too much is dropped when it is there."""
+        if self.limit is not None and self.limit.overflow == "drop-head":
+            self._endings.drop_head(self.excess_with(depth, verdict))
+            self.is_enforcing = True
+
+    def enforce(self) -> None:
+        """A limit that has become lower holds at once where the oldest messages go."""
+        self.is_enforcing = False
+        limit = self.limit
+        if limit is not None and limit.overflow == "drop-head":
+            self._endings.drop_head(limit.exceeded_by(self.depth()))
+
+    # --- block ----------------------------------------------------------------------------
+
+    def tell_all(self) -> None:
+        """Before the confirms: who sees one and puts again knows that the queue is full."""
+        is_bounded = self.limit is not None and self.limit.overflow == "block"
+        if not is_bounded and not self._has_told:
+            return
+        self._has_told = is_bounded
+        depth = self.depth() if is_bounded else Depth(0, 0)
+        for session, attachment in self._reign.attachments.all():
+            if is_bounded or attachment.told.flow is not None:
+                self._tell(session, attachment, depth)
+
+    def tell(self, session: SessionId, attachment: Attachment) -> None:
+        """How much the queue takes before puts wait, when the handle should know."""
+        self._tell(session, attachment, self.depth())
+
+    def _tell(self, session: SessionId, attachment: Attachment, depth: Depth) -> None:
+        reign = self._reign
+        producer = attachment.producer
+        highest = reign.log.highest.get(producer, 0)
+        count_max = reign.config.unconfirmed_count_max
+        flow = attachment.told.news(self.limit, depth, producer, highest, count_max)
+        if flow is not None:
+            self._has_told = True
+            reign.reply(session, flow)

@@ -1,0 +1,247 @@
+"""How much a queue holds, and what becomes of a publish that would make it more. Pure.
+
+A limit counts what is ready, and what is on its way there: every publish in the log, stable or
+not. What consumers hold does not count, so what they give back may exceed a limit: it keeps its
+place. The master alone judges, when it takes a publish into the log; what it decides travels
+as ops (a refusal, a drop-head), and mirrors look at no limit.
+
+`block` lets the publish wait, `reject-publish` refuses it, `drop-head` ends the oldest ready
+messages, in an op *before* the publish, so that no copy ever holds more than the limit. What can
+never fit is refused under each of them: waiting would have no end, and dropping would empty the
+queue for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.containers.run_length import SizedPiece, Sizes
+from mirrorq.protocol.ops import Entry
+from mirrorq.protocol.policy import Definition
+
+NO_LIMIT = 1 << 62
+
+
+class Depth(Struct, frozen=True, gc=False):
+    """How much is ready or on its way there."""
+
+    count: int
+    size: int
+    """Bytes of bodies; 0 when nobody limits them."""
+
+
+class Limit(Struct, frozen=True, gc=False):
+    """Most messages and most bytes of bodies that may be ready."""
+
+    count: int
+    size: int
+    overflow: Literal["block", "reject-publish", "drop-head"]
+
+    @property
+    def counts_bytes(self) -> bool:
+        return self.size < NO_LIMIT
+
+    def room(self, depth: Depth) -> Depth:
+        """What may still come; below 0 what is too much."""
+        return Depth(self.count - depth.count, self.size - depth.size)
+
+    def is_reached(self, depth: Depth) -> bool:
+        """Whether no message with a body has room."""
+        return depth.count >= self.count or depth.size >= self.size
+
+    def exceeded_by(self, depth: Depth) -> Depth:
+        """What is too much."""
+        return Depth(max(depth.count - self.count, 0), max(depth.size - self.size, 0))
+
+    def text(self) -> str:
+        """The limit in words of the policy."""
+        parts = []
+        if self.count < NO_LIMIT:
+            parts.append(f"max-length {self.count}")
+        if self.counts_bytes:
+            parts.append(f"max-length-bytes {self.size}")
+        return " and ".join(parts)
+
+
+def limit_of(definition: Definition) -> Limit | None:
+    """What a definition says; None: no limit."""
+    count, size = definition.max_length, definition.max_length_bytes
+    if count is None and size is None:
+        return None
+    return Limit(
+        NO_LIMIT if count is None else count,
+        NO_LIMIT if size is None else size,
+        definition.overflow,
+    )
+
+
+class Verdict(Struct, frozen=True, gc=False):
+    """What to do with the first `count` messages of a batch. The rest is judged after it."""
+
+    action: Literal["store", "refuse", "hold"]
+    count: int
+    keep: int = 0
+    """store, drop-head: so many of them, the newest, stay."""
+    room: Depth = Depth(0, 0)
+    """store, drop-head: what these need."""
+    reason: str = ""
+
+
+def judge(limit: Limit, depth: Depth, sizes: Sequence[int], whole: bool) -> Verdict:
+    """Judge a batch: bodies of these sizes, all or none if `whole`."""
+    if whole:
+        return _judge_whole(limit, depth, sizes)
+    if not _may_ever_fit(limit, 1, sizes[0]):
+        bad = _prefix(sizes, lambda size: not _may_ever_fit(limit, 1, size))
+        return Verdict("refuse", bad, reason=_never(limit, 1, sizes[0]))
+    good = _prefix(sizes, lambda size: _may_ever_fit(limit, 1, size))
+    if limit.overflow == "drop-head":
+        return _dropping(limit, sizes[:good])
+    room = limit.room(depth)
+    fits = _fitting(room, sizes[:good])
+    if fits:
+        return Verdict("store", fits)
+    if limit.overflow == "block":
+        return Verdict("hold", len(sizes), reason=full_text(limit, depth))
+    refused = good if room.count <= 0 else _prefix(sizes[:good], lambda size: size > room.size)
+    return Verdict("refuse", refused, reason=full_text(limit, depth))
+
+
+def _judge_whole(limit: Limit, depth: Depth, sizes: Sequence[int]) -> Verdict:
+    count, size = len(sizes), sum(sizes)
+    if limit.overflow == "drop-head":
+        bad = [one for one in sizes if not _may_ever_fit(limit, 1, one)]
+        if bad:
+            return Verdict("refuse", count, reason=_never(limit, 1, bad[0]))
+        return _dropping(limit, sizes)
+    if not _may_ever_fit(limit, count, size):
+        return Verdict("refuse", count, reason=_never(limit, count, size))
+    room = limit.room(depth)
+    if count <= room.count and size <= room.size:
+        return Verdict("store", count)
+    action: Literal["refuse", "hold"] = "hold" if limit.overflow == "block" else "refuse"
+    return Verdict(action, count, reason=full_text(limit, depth))
+
+
+def _dropping(limit: Limit, sizes: Sequence[int]) -> Verdict:
+    """All are taken; of more than the limit the newest stay."""
+    keep = _fitting(Depth(limit.count, limit.size), sizes[::-1])
+    need = Depth(keep, sum(sizes[len(sizes) - keep :]))
+    return Verdict("store", len(sizes), keep, need)
+
+
+def _may_ever_fit(limit: Limit, count: int, size: int) -> bool:
+    return count <= limit.count and size <= limit.size
+
+
+def _prefix(sizes: Sequence[int], test: Callable[[int], bool]) -> int:
+    """How many of the first pass a test."""
+    for index, size in enumerate(sizes):
+        if not test(size):
+            return index
+    return len(sizes)
+
+
+def _fitting(room: Depth, sizes: Sequence[int]) -> int:
+    """How many of the first have room together."""
+    most = min(len(sizes), max(room.count, 0))
+    if sum(sizes[:most]) <= room.size:
+        return most
+    left = room.size
+    for index, size in enumerate(sizes):
+        left -= size
+        if left < 0:
+            return index
+    return most
+
+
+def _never(limit: Limit, count: int, size: int) -> str:
+    return (
+        f"{count} message(s) of {size} bytes together never fit a queue with {limit.text()}: "
+        "publish less at once, or raise the limit"
+    )
+
+
+def full_text(limit: Limit, depth: Depth) -> str:
+    """Why there is no room now."""
+    held = f"{depth.count} messages"
+    if limit.counts_bytes:
+        held += f" of {depth.size} bytes"
+    return f"the queue is full: {held} are ready, its policy says {limit.text()}: consume and ack"
+
+
+class InLog:
+    """Messages that are in the master's log and not applied yet."""
+
+    def __init__(self) -> None:
+        self._sizes = Sizes()
+        self._coming = RangeSet()
+        """What will be ready when it is applied."""
+        self._doomed = 0
+        """Those up to here are dropped by an op behind them in the log."""
+
+    def note(self, entry: Entry) -> None:
+        """A publish is appended to the log."""
+        header = entry.header
+        self._sizes.append_offsets(header.first_sequence, entry.offsets, header.count)
+        self._coming.add(header.first_sequence, header.last_sequence)
+
+    def note_pieces(self, first: int, pieces: Sequence[SizedPiece]) -> None:
+        """A commit is appended to the log: its messages have numbers from `first` on."""
+        count = sum(high - low + 1 for low, high, _ in pieces)
+        if count:
+            self._sizes.append_pieces(first, pieces)
+            self._coming.add(first, first + count - 1)
+
+    def on_applied(self, first: int, last: int) -> Range:
+        """A publish is applied; return what of it is ready, (1, 0) when nothing."""
+        self._sizes.forget(1, last)
+        self._coming.remove(1, last)
+        first = max(first, self._doomed + 1)
+        return (first, last) if first <= last else (1, 0)
+
+    def _left(self) -> list[Range]:
+        """What of it will be ready."""
+        coming = self._coming
+        return coming.within(self._doomed + 1, coming.last) if coming else []
+
+    def depth(self) -> Depth:
+        """How much of it will be ready."""
+        left = self._left()
+        count = sum(last - first + 1 for first, last in left)
+        return Depth(count, sum(self._sizes.total(first, last) for first, last in left))
+
+    def drop_oldest(self, excess: Depth) -> tuple[list[Range], Depth]:
+        """Let the oldest end until the excess is gone; return them, and what is left of it."""
+        dropped: list[Range] = []
+        for first, last in self._left():
+            end, excess = oldest(self._sizes, first, last, excess)
+            if end < first:
+                break
+            self._doomed = end
+            dropped.append((first, end))
+        return dropped, excess
+
+
+def oldest(sizes: Sizes, first: int, last: int, excess: Depth) -> tuple[int, Depth]:
+    """Where the first messages end without which the excess is gone, and what is left of it.
+
+    The end is first - 1 when nothing is in excess.
+    """
+    count, size = excess.count, excess.size
+    end = first - 1
+    for low, high, each in sizes.runs(first, last):
+        if count <= 0 and size <= 0:
+            break
+        need = max(count, -(-size // each) if each and size > 0 else 0)
+        if size > 0 and not each:
+            need = high - low + 1
+        taken = min(need, high - low + 1)
+        end = low + taken - 1
+        count -= taken
+        size -= taken * each
+    return end, Depth(max(count, 0), max(size, 0))

@@ -1,0 +1,160 @@
+"""The end of a queue's log at its master: appends ops, and knows what is in it, applied or not.
+
+Sequences and producers' numbers are judged on the whole log, unstable ops too: what was put
+there comes before whatever is put there next.
+"""
+
+from __future__ import annotations
+
+from mirrorq.containers.run_length import SizedPiece, Sizes
+from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.ops import (
+    Entry,
+    LaneOp,
+    OpKind,
+    OutboxOp,
+    Payload,
+    ProducerOp,
+    PromotedOp,
+    Step,
+)
+from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, Stage
+from mirrorq.replication.master.limits import InLog
+from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.queue_state import GENERATION_BITS, QueueState
+
+__all__ = ["LogTail"]
+
+_NUMBERED = (
+    OpKind.PUBLISH,
+    OpKind.REFUSAL,
+    OpKind.SEAL,
+    OpKind.COMMIT,
+    OpKind.ABORT,
+    OpKind.ASK,
+)
+"""Kinds of ops that use numbers of a producer."""
+
+
+class LogTail:
+    """One reign's. It begins with what the master inherited and has not applied."""
+
+    def __init__(self, ring: Ring, state: QueueState, codec: OpCodec) -> None:
+        self.next_sequence = state.next_sequence
+        self.highest = {number: p.highest for number, p in state.producers.items()}
+        """Producer -> its highest number in the log; who is not here is unknown."""
+        self.coming = InLog()
+        """Messages that are not applied yet."""
+        self.outbox_lsn = 0
+        """Last op that put something into the outbox."""
+        self._ring = ring
+        self._state = state
+        self._codec = codec
+        for lsn in range(state.applied + 1, ring.received + 1):
+            entry = ring.entry(lsn)
+            assert entry is not None, "an unapplied op is always in memory"
+            self._inherit(entry)
+
+    def _inherit(self, entry: Entry) -> None:
+        self.note(entry)
+        if isinstance(entry.payload, ProducerOp):
+            for number in entry.payload.expired:
+                self.highest.pop(number, None)
+
+    @property
+    def last(self) -> int:
+        """The lsn of the last op."""
+        return self._ring.received
+
+    @property
+    def time_us(self) -> int:
+        """The queue's time in this step: a stamp on ops, and what ends TTLs and delays."""
+        return self._ring.time.now_us
+
+    # --- Appending ------------------------------------------------------------------------
+
+    def propose(
+        self,
+        payload: Payload,
+        *,
+        count: int = 1,
+        producer: int = 0,
+        first_number: int = 0,
+        settled: int = 0,
+    ) -> None:
+        """Append an op that is no publish."""
+        ring = self._ring
+        entry = self._codec.op(
+            payload,
+            queue_id=ring.queue_id,
+            epoch=ring.epoch,
+            lsn=ring.received + 1,
+            timestamp_us=self.time_us,
+            count=count,
+            producer=producer,
+            first_number=first_number,
+            settled=settled,
+        )
+        self.append(entry)
+
+    def publish(self, frame: bytes) -> Entry:
+        """Stamp a producer's frame and append it; return the op that it has become."""
+        ring = self._ring
+        entry = self._codec.publish(
+            frame,
+            queue_id=ring.queue_id,
+            epoch=ring.epoch,
+            lsn=ring.received + 1,
+            first_sequence=self.next_sequence,
+            timestamp_us=self.time_us,
+        )
+        self.append(entry)
+        return entry
+
+    def append(self, entry: Entry) -> None:
+        """Put an op at the end of the log."""
+        self.note(entry)
+        self._ring.append(entry)
+
+    # --- What is in it --------------------------------------------------------------------
+
+    def note(self, entry: Entry) -> None:
+        """Take in what an op of the log means for those that follow it."""
+        header = entry.header
+        if header.kind in _NUMBERED and header.producer:
+            number = header.producer
+            self.highest[number] = max(self.highest.get(number, 0), header.last_number)
+        if header.kind == OpKind.PUBLISH:
+            self._note_publish(entry)
+        else:
+            self._note_op(header.lsn, entry.payload)
+
+    def _note_publish(self, entry: Entry) -> None:
+        self.next_sequence = entry.header.last_sequence + 1
+        if not isinstance(entry.step, Stage):
+            self.coming.note(entry)
+        if isinstance(entry.step, Step) and entry.step.target:
+            self.outbox_lsn = entry.header.lsn
+
+    def _note_op(self, lsn: int, payload: Payload) -> None:
+        match payload:
+            case PromotedOp():
+                least = payload.generation << GENERATION_BITS
+                self.next_sequence = max(self.next_sequence, least)
+            case LaneOp():
+                self.next_sequence = payload.next_place
+            case CommitOp():
+                self.next_sequence = payload.sequence + payload.count + 1
+                self.coming.note_pieces(payload.sequence + 1, self._sizes_of(payload))
+            case _:
+                pass
+        is_told = isinstance(payload, CommitOp | AbortOp) and bool(payload.others)
+        if is_told or isinstance(payload, OutboxOp | AskOp):
+            self.outbox_lsn = lsn
+
+    def _sizes_of(self, op: CommitOp) -> list[SizedPiece]:
+        """Those of the messages that a commit will bring, as far as known now."""
+        staging = self._state.staging
+        if staging.count(op) == op.count:
+            return staging.sizes_of(op)
+        return [(1, op.count, Sizes())] if op.count else []

@@ -1,0 +1,182 @@
+"""Producers' ids at a master: who opened them, which number is next, when they expire.
+
+A producer is judged on the whole log, unstable ops too: what is at or below its highest number
+there is known, and is confirmed when its op is stable. A batch is cut at the first new number.
+"""
+
+from __future__ import annotations
+
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import Header, ProducerOp, RefusalOp
+from mirrorq.protocol.sessions import Detached, ProducerOpened, ProducerUnknown, ResendNumber
+from mirrorq.replication.master.attachments import Attachment
+from mirrorq.replication.master.confirms import Confirms
+from mirrorq.replication.master.courier import is_courier
+from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.state.outbox import is_outbox, sender_of
+
+__all__ = ["Producers"]
+
+EXPIRY_LOOKS = 16
+"""Idle producer ids are looked for so often in one expiry time."""
+
+
+class Producers:
+    """All that publish in one reign."""
+
+    def __init__(self, reign: Reign, confirms: Confirms) -> None:
+        self.look_at_ms = 0
+        """Idle ids are looked for again at this time."""
+        self._reign = reign
+        self._confirms = confirms
+        self._openers: dict[int, SessionId] = {}
+        """lsn of an id's op -> who asked for it."""
+        self.senders: dict[int, tuple[int, ...]] = {}
+        """Another queue -> its ids here, one for each past that it had."""
+        self._doubtful: dict[int, None] = {}
+        """Other queues that may be deleted; at first all."""
+        for producer in filter(is_outbox, reign.log.highest):
+            self._note_sender(producer)
+        self.look_at_senders(None)
+
+    # --- Opening --------------------------------------------------------------------------
+
+    def open(self, session: SessionId) -> None:
+        """Give the session an id of its own; it is told when that is stable."""
+        log = self._reign.log
+        log.propose(ProducerOp(f"{session.node}/{session.number}"))
+        self._openers[log.last] = session
+
+    def on_applied(self, lsn: int, payload: ProducerOp) -> None:
+        """An id has been given, or ids have expired."""
+        reign = self._reign
+        if not payload.expired:
+            reign.log.highest.setdefault(reign.state.producer_id(lsn), 0)
+        opener = self._openers.pop(lsn, None)
+        if opener is not None:
+            opened = reign.state.producer_id(lsn)
+            attached = reign.attachments.get(opener)
+            reign.claims.open(opened, "" if attached is None else attached.owner)
+            reign.reply(opener, ProducerOpened(opened))
+
+    def attach(self, session: SessionId, attachment: Attachment, producer: int) -> None:
+        """The session goes on under an id that it had before."""
+        if self._owns(session, attachment, producer):
+            self._claim(session, attachment, producer)
+
+    def _owns(self, session: SessionId, attachment: Attachment, producer: int) -> bool:
+        """Whether what a session publishes may go under this id."""
+        if is_outbox(producer) != is_courier(session):
+            return False
+        claims = self._reign.claims
+        is_new = producer not in self._reign.log.highest
+        return is_new or claims.admits(producer, attachment.owner)
+
+    def _claim(self, session: SessionId, attachment: Attachment, producer: int) -> None:
+        attachment.producer = producer
+        self._reign.claims.take(producer, session)
+
+    def drop(self, session: SessionId, attachment: Attachment) -> None:
+        """The session is gone."""
+        self._reign.claims.drop(attachment.producer, session)
+
+    # --- Numbers --------------------------------------------------------------------------
+
+    def first_new(
+        self, session: SessionId, attachment: Attachment, header: Header, is_whole: bool
+    ) -> int:
+        """The first number of a batch that the log does not hold; 0: nothing of it is to be taken.
+
+        Whoever is to hear something of the numbers before it is answered.
+        """
+        reign = self._reign
+        highest, producer, last = reign.log.highest, header.producer, header.last_number
+        if is_outbox(producer) and is_courier(session):
+            # It does not expire while that queue lives: who is not known has published nothing.
+            self._admit_sender(producer)
+        if producer not in highest or not self._owns(session, attachment, producer):
+            reign.reply(session, ProducerUnknown(producer))
+            return 0
+        self._claim(session, attachment, producer)
+        if last <= header.settled:
+            return 0
+        expected = max(highest[producer], header.settled) + 1
+        first = header.first_number
+        if first > expected:
+            reign.reply(session, ResendNumber(producer, expected))
+            return 0
+        if first < expected:
+            self._confirms.answer_known(session, producer, first, min(last, expected - 1))
+        if last < expected:
+            return 0
+        if is_whole and first < expected:
+            reign.reply(session, Detached())
+            return 0
+        return expected
+
+    def refuse(self, header: Header, reason: str) -> None:
+        """A refusal is an op: it uses the numbers, and is told when it is stable."""
+        self._reign.log.propose(
+            RefusalOp(reason),
+            count=header.count,
+            producer=header.producer,
+            first_number=header.first_number,
+            settled=header.settled,
+        )
+
+    # --- Other queues ---------------------------------------------------------------------
+
+    def _admit_sender(self, producer: int) -> None:
+        """Another queue's id needs no op to begin. One that is deleted has nothing to say any
+        more: all that it had was confirmed before, and what comes is a repetition."""
+        sender = sender_of(producer)
+        if producer in self._reign.log.highest or self._reign.targets.serving(sender) is None:
+            return
+        self._reign.log.highest[producer] = 0
+        self._note_sender(producer)
+
+    def _note_sender(self, producer: int) -> None:
+        sender = sender_of(producer)
+        self.senders[sender] = (*self.senders.get(sender, ()), producer)
+
+    def look_at_senders(self, queues: tuple[int, ...] | None) -> None:
+        """These queues (None: perhaps all) may be no more."""
+        looked = self.senders if queues is None else queues
+        self._doubtful.update((sender, None) for sender in looked if sender in self.senders)
+
+    def end_senders(self) -> None:
+        """The ids of queues that are deleted end by an op."""
+        if not self._doubtful:
+            return
+        doubtful, self._doubtful = self._doubtful, {}
+        gone = [one for one in doubtful if self._reign.targets.serving(one) is None]
+        self._end(tuple(number for one in gone for number in self.senders.pop(one)))
+
+    def _end(self, producers: tuple[int, ...]) -> None:
+        """These ids are unknown from here on."""
+        if producers:
+            self._reign.log.propose(ProducerOp("", producers))
+        for number in producers:
+            self._reign.log.highest.pop(number, None)
+            self._reign.claims.forget(number)
+
+    # --- Expiry ---------------------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> None:
+        """Ids that were idle for long end by an op; from here on they are unknown."""
+        if now_ms < self.look_at_ms:
+            return
+        reign = self._reign
+        expiry_ms = reign.config.producer_expiry_ms
+        self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
+        least_us = reign.log.time_us - expiry_ms * 1000
+        old = tuple(
+            number
+            for number, producer in reign.state.producers.items()
+            if producer.used_us < least_us and self._may_expire(number)
+        )
+        self._end(old)
+
+    def _may_expire(self, producer: int) -> bool:
+        """Another queue's id does not: what that queue sends again must be known here."""
+        return producer in self._reign.log.highest and not is_outbox(producer)

@@ -1,0 +1,130 @@
+"""Stretches of a queue that somebody ends without holding them: purges, and acks by sequence of
+who has a claim on the whole queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import define
+
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import AckOp, PurgeOp
+from mirrorq.protocol.sessions import AckRange, Purge, Purged, Recall
+from mirrorq.replication.master.attachments import Attachments
+from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.master.settling import Settling
+
+__all__ = ["OpenPurge", "Purges", "Purging"]
+
+
+# Purges under way at a master. Pure.
+#
+# A purge ends what is ready, and that is also what handles have fetched and no call has returned.
+# So the handles are asked to give that back first; nothing is handed out meanwhile. One that does
+# not answer in time keeps what it has.
+@define
+class OpenPurge:
+    """One that waits."""
+
+    session: SessionId
+    request: int
+    number: int
+    until_ms: int
+    waits: dict[SessionId, int]
+    """Handle -> its attachment then; who attaches anew keeps nothing that was not seen."""
+
+
+class Purges:
+    """All of one reign, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self._open: list[OpenPurge] = []
+        self._number = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def begin(
+        self, session: SessionId, request: int, until_ms: int, holders: Mapping[SessionId, int]
+    ) -> int:
+        """Open a purge that waits for these handles; return the number to ask them with."""
+        self._number += 1
+        self._open.append(OpenPurge(session, request, self._number, until_ms, dict(holders)))
+        return self._number
+
+    def on_recalled(self, session: SessionId, number: int) -> None:
+        """A handle has given back what nobody had seen."""
+        for purge in self._open:
+            if purge.number == number:
+                purge.waits.pop(session, None)
+
+    def take_due(self, now_ms: int, attachments: Attachments) -> list[OpenPurge]:
+        """Those that wait for nobody any more."""
+        due = []
+        for purge in self._open:
+            waits = any(attachments.number_of(one) == at for one, at in purge.waits.items())
+            if not waits or now_ms >= purge.until_ms:
+                due.append(purge)
+        if due:
+            self._open = [purge for purge in self._open if purge not in due]
+        return due
+
+    def wake_at_ms(self) -> int | None:
+        return min((purge.until_ms for purge in self._open), default=None)
+
+
+class Purging:
+    """One reign's."""
+
+    def __init__(self, reign: Reign, settling: Settling) -> None:
+        self.open = Purges()
+        """Under way: nothing is handed out meanwhile."""
+        self._reign = reign
+        self._settling = settling
+
+    def on_purge(self, now_ms: int, session: SessionId, body: Purge) -> None:
+        """Ready and delayed messages end, and what handles have fetched that nobody has seen."""
+        reign = self._reign
+        holders = {
+            session: reign.attachments.number_of(session)
+            for session, _ in reign.delivery.fetchers()
+            if session in reign.attachments
+        }
+        until_ms = now_ms + reign.config.failure_ms
+        number = self.open.begin(session, body.request, until_ms, holders)
+        for holder in holders:
+            reign.reply(holder, Recall(0, number))
+
+    def on_recalled(self, session: SessionId, number: int) -> None:
+        """A handle has given back what nobody had seen."""
+        self.open.on_recalled(session, number)
+
+    def run(self, now_ms: int) -> None:
+        """Carry out the purges that wait for nobody any more."""
+        for purge in self.open.take_due(now_ms, self._reign.attachments):
+            self._purge(purge)
+
+    def _purge(self, purge: OpenPurge) -> None:
+        reign = self._reign
+        ended = RangeSet((*reign.delivery.take_ready(), *reign.delays.take_all()))
+        if ended:
+            reign.log.propose(PurgeOp(tuple(ended)))
+        self._settling.answer_purge(purge.session, purge.request, ended.count)
+
+    def on_ack_range(self, session: SessionId, body: AckRange) -> None:
+        """Who holds a claim has read these elsewhere. Told when stable, as any ack; asked again,
+        it ends what is left."""
+        reign = self._reign
+        claim = reign.delivery.claim()
+        if claim is None or claim.key != (session, body.number):
+            why = f"{claim.who} holds the queue" if claim else "nobody holds the queue exclusively"
+            reign.reply(session, Purged(body.request, 0, f"the claim has ended: {why}"))
+            return
+        first, last = max(body.first, 1), min(body.last, reign.state.next_sequence - 1)
+        delayed = reign.delays.take(first, last)
+        taken = reign.delivery.take_out(RangeSet(((first, last),)))
+        ended = RangeSet((*taken, *reign.delivery.take_aside(first, last), *delayed))
+        if ended:
+            reign.log.propose(AckOp(tuple(ended)))
+        self._settling.answer_purge(session, body.request, ended.count)

@@ -1,0 +1,95 @@
+"""How much a queue takes in a second: `max-rate` and `max-rate-bytes`. Pure.
+
+The master alone judges, before it takes a publish into the log: when what it has taken is more
+than the time since has allowed, the next publish waits, whole, and so does what comes behind it.
+Nothing is refused or split. After a while without publishes a second's worth may come at once.
+All is counted in whole thousandths, so that no rounding lets a queue take more.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from mirrorq.protocol.policy import Definition
+
+__all__ = ["Pace", "has_same_pace", "pace_of"]
+
+BURST_MS = 1000
+
+
+def pace_of(definition: Definition) -> Pace | None:
+    """What a definition says; None: no bound."""
+    count, size = definition.max_rate, definition.max_rate_bytes
+    if count is None and size is None:
+        return None
+    return Pace(_Bucket(count), _Bucket(size))
+
+
+def has_same_pace(one: Definition, other: Definition) -> bool:
+    """Whether what has come counts on, though other keys differ."""
+    return (one.max_rate, one.max_rate_bytes) == (other.max_rate, other.max_rate_bytes)
+
+
+@define
+class _Bucket:
+    """What may still come, in thousandths: below 0 while it has to be waited for."""
+
+    rate: int | None
+    """A second; None: as much as there is."""
+    level: int = 0
+    filled_ms: int | None = None
+
+    def fill(self, now_ms: int) -> None:
+        if self.rate is None:
+            return
+        if self.filled_ms is None:
+            self.level = self.rate * BURST_MS
+        else:
+            grown = self.level + self.rate * max(now_ms - self.filled_ms, 0)
+            self.level = min(grown, self.rate * BURST_MS)
+        self.filled_ms = now_ms
+
+    def take(self, amount: int) -> None:
+        if self.rate is not None:
+            self.level -= amount * 1000
+
+    @property
+    def wait_ms(self) -> int:
+        """Until something may come, counted from when it was filled last."""
+        if self.rate is None or self.level > 0:
+            return 0
+        return -self.level // self.rate + 1
+
+
+@define
+class Pace:
+    """Of one queue in one reign."""
+
+    count: _Bucket
+    size: _Bucket
+
+    def is_open(self, now_ms: int) -> bool:
+        """Whether a publish may come."""
+        self.count.fill(now_ms)
+        self.size.fill(now_ms)
+        return not self.count.wait_ms and not self.size.wait_ms
+
+    def take(self, count: int, size: int) -> None:
+        """So many messages with bodies of so many bytes in all have come."""
+        self.count.take(count)
+        self.size.take(size)
+
+    def opens_at_ms(self, now_ms: int) -> int:
+        """When a publish may come."""
+        self.is_open(now_ms)
+        return now_ms + max(self.count.wait_ms, self.size.wait_ms)
+
+    @property
+    def text(self) -> str:
+        """Why a publish waits: the same text as long as it does."""
+        parts = []
+        if self.count.rate is not None:
+            parts.append(f"max-rate {self.count.rate}")
+        if self.size.rate is not None:
+            parts.append(f"max-rate-bytes {self.size.rate}")
+        return f"more is published than the policy takes in a second: {' and '.join(parts)}"

@@ -1,0 +1,87 @@
+"""What the parts of one master's reign share. Each of them is given it, and changes it freely."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from mirrorq.config import Config
+from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.commands import CatalogCommand
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.policy import DEFAULT
+from mirrorq.protocol.sessions import Reply
+from mirrorq.replication.disk_budget import Room
+from mirrorq.replication.master.attachments import Attachments, Claims
+from mirrorq.replication.master.courier import NoTargets, Targets
+from mirrorq.replication.master.delays import Delays
+from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.master.log_tail import LogTail
+from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.priorities import Horizons
+from mirrorq.replication.state.queue_state import QueueState
+
+__all__ = ["LEASE_IDLE_MS", "Lease", "Reign"]
+
+LEASE_IDLE_MS = 2000
+"""The lease is kept up for so long after the last thing that needed it; the next one after that
+waits for a round trip to the catalog's leader."""
+
+
+@define
+class Lease:
+    """One object a node, shared by all its queues: a renewal steps none of them."""
+
+    until_ms: int = 0
+    """Messages may be handed out before this moment."""
+    paused: bool = False
+    """No contact with a majority: nothing is confirmed."""
+
+
+class Reign:
+    """One reign over one queue."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        state: QueueState,
+        epoch: int,
+        config: Config,
+        codec: OpCodec,
+        lease: Lease,
+        room: Room | None = None,
+        targets: Targets | None = None,
+    ) -> None:
+        self.epoch = epoch
+        """In which it began: its name."""
+        self.ring = ring
+        self.state = state
+        self.config = config
+        self.codec = codec
+        self.lease = lease
+        self.room = room or Room()
+        """Of the store."""
+        self.targets = targets or NoTargets()
+        """Other queues."""
+        self.log = LogTail(ring, state, codec)
+        self.attachments = Attachments(ring.queue_id, epoch)
+        self.claims = Claims()
+        self.horizons = Horizons()
+        self.definition = DEFAULT
+        """What the policy in force says."""
+        self.commands: list[CatalogCommand] = []
+        """What to ask the catalog for."""
+        self.begin()
+
+    def begin(self) -> None:
+        """What is ready and delayed is as the applied state has it; nobody holds anything."""
+        self.delivery = Delivery(self.state, self.epoch)
+        self.delivery.is_single = self.definition.single_active_consumer
+        self.delays = Delays(self.state)
+
+    def reply(self, session: SessionId, reply: Reply) -> None:
+        """Answer a session, if it is still attached."""
+        self.attachments.reply(session, reply)
+
+    def notice(self, kind: str, text: str) -> None:
+        """Tell whoever runs the node."""
+        self.ring.out.notices.append((kind, text))

@@ -1,0 +1,226 @@
+"""Acks and returns at a master: those of a step become one op each, and are answered when it is
+stable. A refusal, too, is told only when everything before it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import define, field
+
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import AckOp, OutboxOp, ReturnLaterOp, ReturnOp
+from mirrorq.protocol.sessions import HandOut, Purged, Settle, Settled
+from mirrorq.replication.master.departures import Departures
+from mirrorq.replication.master.endings import Endings
+from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.state.queue_state import NUMBER_MAX
+
+__all__ = ["Duties", "PendingSettle", "Settling"]
+
+
+WENT_BACK = "the message went back to the queue or was settled by somebody else"
+"""Why a settlement is refused, as a rule."""
+
+
+@define
+class PendingSettle:
+    """An answer that waits."""
+
+    session: SessionId
+    request: int
+    refused: tuple[HandOut, ...]
+    why: str
+    late: tuple[HandOut, ...] = ()
+    """Not open any more: whether this is their ack come again is seen when all ops before it are
+    applied."""
+
+
+@define
+class Duties:
+    """What waits for an lsn to be applied."""
+
+    settles: list[PendingSettle] = field(factory=list)
+    purges: list[tuple[SessionId, int, int]] = field(factory=list)
+
+
+class Settling:
+    """One reign's."""
+
+    def __init__(self, reign: Reign, endings: Endings, departures: Departures) -> None:
+        self.held_moves: list[tuple[SessionId, Settle]] = []
+        """They wait for the catalog to know that the queue sends to another."""
+        self._reign = reign
+        self._endings = endings
+        self._departures = departures
+        self._acks: list[Range] = []
+        self._returns: list[Range] = []
+        self._rejects: list[Range] = []
+        self._moves: dict[int, list[Range]] = {}
+        """Target -> messages that are to go there in this step's op."""
+        self._settles: list[PendingSettle] = []
+        self._duties: dict[int, Duties] = {}
+        self._return_lsn = 0
+        """Last return in the log."""
+
+    # --- Requests -------------------------------------------------------------------------
+
+    def on_settle(self, session: SessionId, body: Settle) -> None:
+        """A handle is done with what it holds, or gives it back."""
+        if body.kind == "move" and not self._departures.is_known:
+            self._departures.ask()
+            self.held_moves.append((session, body))
+            return
+        if body.kind == "move" and not (body.target and self._departures.may_go_to(body.target)):
+            why = f"queue {body.target}, to which it was to be moved, is deleted"
+            pending = PendingSettle(session, body.request, (), why)
+            for piece in body.handouts:
+                self._judge(pending, piece, [])
+            self._settles.append(pending)
+            return
+        pending = PendingSettle(session, body.request, (), "")
+        for piece in body.handouts:
+            self._settle(pending, body, piece)
+        if body.kind != "giveback":
+            self._settles.append(pending)
+
+    def _settle(self, pending: PendingSettle, body: Settle, piece: HandOut) -> None:
+        """Settle one piece; note what of it is not the session's to settle, or not any more."""
+        delivery, session = self._reign.delivery, pending.session
+        goes_back = body.kind in ("giveback", "nack")
+        taken = (delivery.take_back if goes_back else delivery.take)(session, piece)
+        if body.kind == "giveback":
+            delivery.give_back(taken)
+            return
+        if body.kind == "nack" and body.delay_ms:
+            due_us = min(self._reign.log.time_us + body.delay_ms * 1000, NUMBER_MAX)
+            self._reign.delays.give_back(taken, due_us)
+        else:
+            self._way_of(body).extend(taken)
+        self._judge(pending, piece, taken, goes_back=goes_back)
+
+    def _judge(
+        self,
+        pending: PendingSettle,
+        piece: HandOut,
+        taken: list[Range],
+        *,
+        goes_back: bool = False,
+    ) -> None:
+        """Note what of a piece is refused, or may have been settled before."""
+        delivery = self._reign.delivery
+        if not delivery.is_known(piece):
+            pending.refused += _pieces_without(piece, taken)
+            return
+        held = delivery.open_of(piece)
+        pending.refused += tuple(_part(piece, first, last) for first, last in held)
+        if goes_back and piece.epoch == self._reign.epoch:
+            return  # it has gone back: by this nack when it came first, or with its consumer
+        pending.late += _pieces_without(piece, (*taken, *held))
+
+    def _way_of(self, body: Settle) -> list[Range]:
+        """Where this step's messages settled in this way are gathered."""
+        match body.kind:
+            case "ack":
+                return self._acks
+            case "reject":
+                return self._rejects
+            case "move":
+                return self._moves.setdefault(body.target, [])
+            case _:
+                return self._returns
+
+    def drop(self, number: int) -> None:
+        """Who held this hand-out is gone: what is left of it goes back, counted."""
+        self._returns.extend(self._reign.delivery.drop(number))
+
+    # --- The end of a step ----------------------------------------------------------------
+
+    def resume_moves(self) -> None:
+        """Moves that waited for the catalog to know of them."""
+        if self._departures.is_known:
+            held, self.held_moves = self.held_moves, []
+            for session, body in held:
+                self.on_settle(session, body)
+
+    def flush(self) -> None:
+        """All acks and returns of this step are one op each."""
+        log = self._reign.log
+        if self._acks:
+            log.propose(AckOp(tuple(RangeSet(self._acks))))
+            self._acks = []
+        for target, ranges in self._moves.items():
+            if ranges:
+                log.propose(OutboxOp(tuple(RangeSet(ranges)), target, "moved"))
+        self._moves = {}
+        if self._rejects:
+            self._endings.end(self._rejects, "rejected")
+            self._rejects = []
+        if self._returns:
+            self._return(RangeSet(self._returns))
+            self._returns = []
+        for due_us, later in self._reign.delays.returns():
+            self._return(later, due_us)
+        if self._settles:
+            # A refusal, too, is told only when everything before it is stable.
+            self._duty().settles.extend(self._settles)
+            self._settles = []
+
+    def _return(self, ranges: RangeSet, due_us: int | None = None) -> None:
+        """Messages go back to their places, now or later, but for those back too often."""
+        reign = self._reign
+        limit = reign.definition.delivery_limit
+        if limit is not None:
+            spent = reign.state.returned_often(ranges, limit)
+            for first, last in spent:
+                ranges.remove(first, last)
+            self._endings.end(spent, "delivery_limit")
+        if ranges and due_us is not None:
+            reign.log.propose(ReturnLaterOp(tuple(ranges), due_us))
+        elif ranges:
+            reign.log.propose(ReturnOp(tuple(ranges)))
+            self._return_lsn = reign.log.last
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether something is on its way back to its place."""
+        return self._reign.state.applied < self._return_lsn
+
+    # --- Answers --------------------------------------------------------------------------
+
+    def _duty(self) -> Duties:
+        return self._duties.setdefault(self._reign.log.last, Duties())
+
+    def answer_purge(self, session: SessionId, request: int, count: int) -> None:
+        """So many messages have ended, when all that is in the log by now is stable."""
+        self._duty().purges.append((session, request, count))
+
+    def _settled(self, settle: PendingSettle) -> Settled:
+        """The answer, now that all before it is applied."""
+        refused, unsettled = settle.refused, self._reign.delivery.unsettled
+        for piece in settle.late:
+            refused += tuple(_part(piece, first, last) for first, last in unsettled(piece))
+        return Settled(settle.request, refused, settle.why or (WENT_BACK if refused else ""))
+
+    def discharge(self, lsn: int) -> None:
+        """The op is stable and applied: answer who waits for it."""
+        duties = self._duties.pop(lsn, None)
+        if duties is None:
+            return
+        reply = self._reign.reply
+        for settle in duties.settles:
+            reply(settle.session, self._settled(settle))
+        for session, request, count in duties.purges:
+            reply(session, Purged(request, count))
+
+
+def _pieces_without(piece: HandOut, done: Iterable[Range]) -> tuple[HandOut, ...]:
+    """The parts of a hand-out that are not in `done`."""
+    rest = RangeSet(((piece.first, piece.last),))
+    for first, last in done:
+        rest.remove(first, last)
+    return tuple(_part(piece, low, high) for low, high in rest)
+
+
+def _part(piece: HandOut, first: int, last: int) -> HandOut:
+    return HandOut(piece.epoch, piece.number, first, last, piece.count)

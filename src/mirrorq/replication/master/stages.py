@@ -1,0 +1,245 @@
+"""What a master does with staged messages: judges what is asked, expires, answers. Pure.
+
+Whether a commit succeeds is worked out where it is *applied*, on every copy alike (`staging`); here
+it gets the sequences that it will need, which nobody uses if it is refused. What can be refused
+before it is in the log is refused by an op of its own that keeps no body, and fences nobody: a
+queue that is full, a store that is, something that was decided already.
+
+What is asked of staged messages does not stand behind puts that wait for room: a commit may be
+what makes it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec.structs import replace
+
+from mirrorq.errors import ProtocolError
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.ops import FLAG_PRIORITY, FLAG_STEP, FLAG_TRANSIENT, Entry, Header
+from mirrorq.protocol.sessions import Publish
+from mirrorq.protocol.staged import DONE, WAIT, AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
+from mirrorq.replication.master.attachments import Attachment
+from mirrorq.replication.master.confirms import Confirms
+from mirrorq.replication.master.courier import is_courier, source_of
+from mirrorq.replication.master.departures import Departures
+from mirrorq.replication.master.intake import HELD_COUNT, Intake
+from mirrorq.replication.master.level import Level
+from mirrorq.replication.master.limits import judge
+from mirrorq.replication.master.producers import Producers
+from mirrorq.replication.master.reign import Reign
+
+__all__ = ["Stages"]
+
+LOOKS = 16
+"""Idle runs are looked for so often in one staged_timeout_ms."""
+
+
+class Stages:
+    """One reign's."""
+
+    def __init__(
+        self,
+        reign: Reign,
+        producers: Producers,
+        confirms: Confirms,
+        intake: Intake,
+        level: Level,
+        departures: Departures,
+    ) -> None:
+        self._reign = reign
+        self._producers = producers
+        self._confirms = confirms
+        self._intake = intake
+        self._level = level
+        self._departures = departures
+        self._held: deque[tuple[SessionId, int, Publish]] = deque()
+        self._held_max = HELD_COUNT
+        self._look_ms = 0
+        self._is_stalled = False
+        """The catalog is to know first that the queue has something to tell others."""
+
+    # --- Requests -----------------------------------------------------------------------
+
+    def on_publish(self, session: SessionId, number: int, body: Publish) -> None:
+        """A frame with FLAG_STAGED, from this attachment of a session."""
+        self._held.append((session, number, body))
+        self.admit()
+        if len(self._held) > self._held_max:
+            number_of = self._reign.attachments.number_of
+            self._held = deque(one for one in self._held if number_of(one[0]) == one[1])
+            self._held_max = 2 * len(self._held) + HELD_COUNT
+
+    def admit(self) -> None:
+        """R10: they wait for unstable ops to become stable, and for nothing else."""
+        reign = self._reign
+        bytes_max = reign.config.unstable_bytes_max
+        self._is_stalled = self._is_stalled and not self._departures.is_known
+        while self._held and not self._is_stalled and reign.ring.unstable_bytes < bytes_max:
+            session, number, body = self._held.popleft()
+            attachment = reign.attachments.get(session)
+            if attachment is not None and attachment.number == number:
+                self._admit(session, attachment, body)
+
+    def _admit(self, session: SessionId, attachment: Attachment, body: Publish) -> None:
+        header = self._reign.codec.header(body.frame)
+        if not self._producers.first_new(session, attachment, header, body.whole):
+            return
+        try:
+            if not header.flags & FLAG_STEP:
+                raise ProtocolError("a frame with FLAG_STAGED has FLAG_STEP, too")
+            asked = self._reign.codec.staged(body.frame)
+        except ProtocolError as error:
+            self._producers.refuse(header, str(error))
+            return
+        if isinstance(asked, Stage):
+            self._take_chunk(header, body, asked)
+        else:
+            self._take_request((session, attachment.number, body), header, asked)
+
+    def _take_chunk(self, header: Header, body: Publish, asked: Stage) -> None:
+        why = self._verdict(asked) or self._stage_error(header, body)
+        if why:
+            self._producers.refuse(header, why)
+        else:
+            self._intake.store(body.frame)
+
+    def _take_request(
+        self, item: tuple[SessionId, int, Publish], header: Header, asked: Staging
+    ) -> None:
+        session = item[0]
+        asked, why = self._told(session, asked) if is_courier(session) else self._asked(asked)
+        if why:
+            self._producers.refuse(header, why)
+        elif _has_to_tell(asked) and not self._departures.is_known:
+            self._held.appendleft(item)
+            self._stall()
+        else:
+            self._reign.log.propose(
+                asked,
+                producer=header.producer,
+                first_number=header.first_number,
+                settled=header.settled,
+            )
+
+    def _stall(self) -> None:
+        """Have the catalog know that the queue is not to be deleted over what it has to tell."""
+        self._is_stalled = True
+        self._departures.ask()
+
+    def _verdict(self, asked: Stage | Staging) -> str:
+        staging = self._reign.state.staging
+        return staging.verdict(asked.transaction, asked.version, asked.run)
+
+    def _told(self, session: SessionId, asked: Staging) -> tuple[Staging, str]:
+        """Another queue says or asks something. Nobody there waits for room here."""
+        if isinstance(asked, AskOp):
+            return asked, "" if asked.asker == source_of(session) else "it asks for another queue"
+        if not _is_decision(asked):
+            return asked, "another queue decides, and does not ask"
+        if isinstance(asked, CommitOp):
+            self._level.is_enforcing = True
+            return self._numbered(asked, self._reign.state.staging.count(asked)), ""
+        return asked, ""
+
+    def _asked(self, asked: Staging) -> tuple[Staging, str]:
+        """A driver asks."""
+        if isinstance(asked, AskOp) or _is_decision(asked):
+            return asked, "only another queue says so"
+        why = self._verdict(asked)
+        if isinstance(asked, AbortOp):
+            # To give up what was given up before changes nothing.
+            why = why if why.startswith(DONE) else ""
+            if not why:
+                asked = replace(asked, others=tuple(filter(self._is_there, asked.others)))
+        if why or isinstance(asked, SealOp | AbortOp):
+            return asked, why
+        gone = [other for other in asked.others if not self._is_there(other)]
+        if gone or (asked.others and self._departures.is_ending):
+            return asked, f"queue {gone[0] if gone else self._reign.ring.queue_id} is deleted"
+        return self._sized(asked)
+
+    def _is_there(self, queue_id: int) -> bool:
+        return queue_id != self._reign.ring.queue_id and self._departures.is_there(queue_id)
+
+    def _stage_error(self, header: Header, body: Publish) -> str:
+        if header.count < 2 or not body.whole:
+            return "a chunk is at least one message, and is staged whole"
+        if header.flags & (FLAG_PRIORITY | FLAG_TRANSIENT) or header.delay_ms or header.ttl_ms:
+            return "staged messages have no priority, delay or ttl, and are persistent"
+        if not self._reign.room.has(len(body.frame)):
+            return f"{self._reign.room.full_text}, or abort what is staged"
+        return ""
+
+    def _sized(self, op: CommitOp) -> tuple[CommitOp, str]:
+        """A commit with the sequences that it needs, if there is room for its messages."""
+        staging, level = self._reign.state.staging, self._level
+        count = staging.count(op) if not staging.lacking(op) else 0
+        if level.limit is not None and count:
+            depth = level.depth()
+            sizes = [size for count, size in staging.size_runs(op) for _ in range(count)]
+            verdict = judge(level.limit, depth, sizes, True)
+            if verdict.action != "store":
+                wait = f"{WAIT}: " if verdict.action == "hold" else ""
+                return op, wait + verdict.reason
+            level.make_room(depth, verdict)
+        return self._numbered(op, count), ""
+
+    def _numbered(self, op: CommitOp, count: int) -> CommitOp:
+        """A commit with the sequences of the messages that it brings."""
+        return replace(op, sequence=self._reign.log.next_sequence, count=count)
+
+    # --- The log --------------------------------------------------------------------------
+
+    def on_applied(self, entry: Entry) -> None:
+        """Tell who asked."""
+        header, why, payload = entry.header, self._reign.state.verdict, entry.payload
+        if why:
+            self._confirms.refuse(header, why)
+            return
+        sequence = payload.sequence if isinstance(payload, CommitOp) else header.lsn
+        run = (header.first_number, header.count, header.first_sequence or sequence)
+        self._confirms.note(header.producer, run)
+
+    # --- Time -----------------------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> None:
+        """Runs whose driver and tasks have been silent for long are given up, by ops; sealed ones
+        ask the queue that decides."""
+        if now_ms < self._look_ms:
+            return
+        config, staging, log = self._reign.config, self._reign.state.staging, self._reign.log
+        timeout_ms = config.staged_timeout_ms
+        least_ms = min(timeout_ms, config.sealed_timeout_ms)
+        self._look_ms = now_ms + max(least_ms // LOOKS, 1)
+        for name in list(staging.idle_runs(log.time_us - timeout_ms * 1000)):
+            why = f"it has staged nothing for {timeout_ms} ms (staged_timeout_ms)"
+            log.propose(AbortOp(*name, why))
+        before_us = log.time_us - config.sealed_timeout_ms * 1000
+        for transaction, version, run, home in list(staging.sealed_runs(before_us)):
+            self._ask((transaction, version, run), home)
+
+    def _ask(self, name: tuple[str, int, str], home: int) -> None:
+        log, run = self._reign.log, self._reign.state.staging.run(*name)
+        if not self._is_there(home):
+            why = f"queue {home}, which was to decide, is deleted"
+            log.propose(AbortOp(*name, why, is_decision=True))
+        elif run is not None and not run.has_asked:
+            if self._departures.is_known:
+                log.propose(AskOp(*name, self._reign.ring.queue_id))
+            else:
+                self._stall()
+
+    def wake_at_ms(self) -> int | None:
+        """When to look again."""
+        return self._look_ms if self._reign.state.staging.open else None
+
+
+def _is_decision(asked: Staging) -> bool:
+    return isinstance(asked, CommitOp | AbortOp) and asked.is_decision
+
+
+def _has_to_tell(asked: Staging) -> bool:
+    """Whether other queues are to hear of it."""
+    return isinstance(asked, AskOp) or bool(getattr(asked, "others", ()))

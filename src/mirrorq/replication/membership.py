@@ -1,0 +1,96 @@
+"""Which members the master counts in, and which it moves to the tail for being slow (R8, R9)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mirrorq.config import Config
+from mirrorq.containers.timers import earliest
+from mirrorq.protocol.commands import ChangeView
+from mirrorq.protocol.effects import ReplicaEffects
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.views import Member
+from mirrorq.replication.ring import Ring
+
+__all__ = ["Membership"]
+
+SLOW_FACTOR = 5
+"""A member that was too slow is not counted in again for so many lag_ms_max."""
+PROPOSE_AGAIN_MS = 500
+"""A proposal to count a member in that nothing came of is made again after this."""
+
+
+class Membership:
+    """Of one queue's ring, as its master proposes to change it."""
+
+    def __init__(self, ring: Ring, config: Config) -> None:
+        self._ring = ring
+        self._config = config
+        self._proposed: tuple[int, int] = (0, 0)
+        """Epoch and time of the last proposal."""
+        self._samples: deque[tuple[int, int]] = deque()
+        """R9: (time, received) of the master, one a tick."""
+        self._slow_until_ms: dict[MemberId, int] = {}
+
+    def count_in(self, now_ms: int, out: ReplicaEffects, *, is_active: bool) -> None:
+        """R8: only the master proposes, and it waits for the member from here on.
+
+        It also ends a settling view. A member counted in by the same proposal has on its disk
+        what the others have there, for R8 asks it of this epoch's whole history too.
+
+        Args:
+            is_active: whether the promotion that began the reign is applied.
+        """
+        ring = self._ring
+        if not ring.has_joiners and not ring.is_settling:
+            return
+        slow = {member: t for member, t in self._slow_until_ms.items() if now_ms < t}
+        if any(member in slow for member in ring.joiners):
+            # Nothing else would look again in a queue that is idle by then.
+            out.wake_at_ms = earliest(out.wake_at_ms, min(slow.values()))
+        gates, settled = ring.countable(slow), ring.is_settled
+        if not (gates or settled) or ring.view is None or not is_active:
+            return
+        epoch, asked_ms = self._proposed
+        if epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS:
+            out.wake_at_ms = earliest(out.wake_at_ms, asked_ms + PROPOSE_AGAIN_MS)
+            return
+        self._proposed = (ring.epoch, now_ms)
+        counted = tuple(Member(m.id, m.in_sync or m.id in gates) for m in ring.view.members)
+        in_sync = tuple(member for member in counted if member.in_sync)
+        joining = tuple(member for member in counted if not member.in_sync)
+        out.propose = ChangeView(ring.queue_id, ring.epoch, in_sync + joining, settled=settled)
+        out.wake_at_ms = earliest(out.wake_at_ms, now_ms + PROPOSE_AGAIN_MS)
+
+    def sample(self, now_ms: int) -> None:
+        """A tick: note how far the master is."""
+        ring, lag_ms = self._ring, self._config.lag_ms_max
+        if ring.is_master:
+            self._samples.append((now_ms, ring.received))
+            while len(self._samples) > 1 and now_ms - self._samples[1][0] >= lag_ms:
+                self._samples.popleft()
+        else:
+            self._samples.clear()
+
+    def move_slow_out(self, now_ms: int, out: ReplicaEffects) -> None:
+        """R9: who has not on disk what the master had lag_ms_max ago goes to the tail."""
+        ring = self._ring
+        if not self._samples or ring.view is None or out.propose is not None:
+            return
+        sampled_ms, old = self._samples[0]
+        if (
+            now_ms - sampled_ms < self._config.lag_ms_max
+            or ring.stable >= old
+            or ring.assured < old
+        ):
+            return
+        behind = [m.id for m in ring.view.members if ring.reported.get(m.id, old) < old]
+        epoch, asked_ms = self._proposed
+        if not behind or (epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS):
+            return
+        self._proposed = (ring.epoch, now_ms)
+        # Only the first: those to its right may lag for no reason but that it is their left.
+        slow = behind[0]
+        self._slow_until_ms[slow] = now_ms + SLOW_FACTOR * self._config.lag_ms_max
+        kept = tuple(member for member in ring.view.members if member.id != slow)
+        out.propose = ChangeView(ring.queue_id, ring.epoch, (*kept, Member(slow, False)))

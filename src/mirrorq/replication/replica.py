@@ -1,0 +1,594 @@
+"""A replica: gives events, marks, stable ops and the end of a step to its parts."""
+
+from __future__ import annotations
+
+from mirrorq.config import Config
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.timers import earliest
+from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.effects import OutboxLoaded, Persisted, QueueImage, ReplicaEffects
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.ops import Entry, PromotedOp, UnknownOp
+from mirrorq.protocol.policy import DEFAULT
+from mirrorq.protocol.ring import (
+    Data,
+    FetchFrames,
+    FrameChunk,
+    History,
+    HistoryRequest,
+    JoinerDurable,
+    Mark,
+    Repaired,
+    ResendFrom,
+    RingMessage,
+    TooOld,
+    TransferRequest,
+    TransferState,
+    Watermark,
+)
+from mirrorq.protocol.views import View, is_in_sync
+from mirrorq.replication.counters import Tally
+from mirrorq.replication.disk_budget import Room
+from mirrorq.replication.events import (
+    DAMAGE,
+    MENDED,
+    SET_ASIDE,
+    CourierReplied,
+    Declared,
+    Defined,
+    Fetching,
+    FrameDamaged,
+    LeaseChanged,
+    LinkLost,
+    NeighboursChanged,
+    NodeGone,
+    ReplicaEvent,
+    Requested,
+    RingReceived,
+    SeatExpelled,
+    SessionGone,
+    TargetLinkLost,
+    Tick,
+    Undelivered,
+    ViewInstalled,
+    WriteAll,
+    YieldAsked,
+)
+from mirrorq.replication.master.core import Master
+from mirrorq.replication.master.courier import Targets
+from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.membership import Membership
+from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.transfer import Transfer
+from mirrorq.replication.writes import Writes, quiet_tick_ms
+
+__all__ = ["Replica"]
+
+ROOM_LOOK_MS = 50
+"""A frame that was refused for want of room is asked for again when there is some: looked at this
+often."""
+NO_ROOM_MS = 1000
+NO_ROOM_MS_MAX = 10_000
+"""A joining member for whose next frame there is no room for so long takes the state anew; then
+after twice as long, up to the second."""
+
+
+class Replica:
+    """One member's copy of one queue."""
+
+    def __init__(
+        self,
+        me: MemberId,
+        queue_id: int,
+        config: Config,
+        codec: OpCodec,
+        image: QueueImage,
+        lease: Lease,
+        room: Room | None = None,
+        targets: Targets | None = None,
+    ) -> None:
+        self.me = me
+        self.queue_id = queue_id
+        self.broken = image.broken
+        """Why nothing can be made of what is on this disk: the copy takes part in nothing until a
+        view has it join, and then it begins anew."""
+        self.halted = image.broken and f"the copy here is damaged and is not used: {image.broken}"
+        """Why this copy has stopped: damage, or an op of a version to come."""
+        self.state = QueueState() if image.state is None else QueueState.decode(image.state)
+        self.room = room or Room()
+        self.ring = Ring(
+            me,
+            queue_id,
+            config.joiner_bytes_max,
+            self.room,
+            config.mark_delay_ms,
+            image.time_ahead_us,
+        )
+        self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s)
+        self.master: Master | None = None
+        self.tally = Tally()
+        """For metrics."""
+        self.definition = DEFAULT
+        """What the policy in force says; only what the master decides by it counts."""
+        self._declared = Declared(False, False)
+        self.may_fetch = True
+        """By policy, or because somebody said so: see `Catalog.synchronising`."""
+        self.reported = 0
+        """Messages that the last master said the queue has: what a loss is counted by."""
+        self._config = config
+        self._codec = codec
+        self._lease = lease
+        self._targets = targets
+        self._next_tick_ms = 0
+        self._wanted_room_ms: int | None = None
+        """Since when there is no room for the next frame."""
+        self._no_room_ms = NO_ROOM_MS
+        self._is_withholding = False
+        """Some messages were not to be handed out at the end of the last step."""
+        self._is_ticking = False
+        """At the end of the last step the ring had something to repeat."""
+        self._writes = Writes(
+            self.ring, self.transfer, config, self.room, len(image.state or b"")
+        )
+        self._membership = Membership(self.ring, config)
+        self._load(image)
+
+    def _load(self, image: QueueImage) -> None:
+        self.ring.time.note(self.state.time_us)
+        self.ring.load(image.entries, self.state.applied, self.state.history)
+        self.ring.stable = max(image.stable, self.state.applied)
+        self.ring._recount_unstable()
+        while self.state.applied < min(self.ring.stable, self.ring.received):
+            entry = self.ring.entry(self.state.applied + 1)
+            assert entry is not None, "the store gives every op after its checkpoint"
+            if not self._apply(0, entry):
+                break
+        self.transfer.begin(self.state, RangeSet(image.lacking))
+        self.transfer.note_damaged(image.damaged)
+
+    # --- Queries ------------------------------------------------------------------------
+
+    @property
+    def is_master(self) -> bool:
+        return self.master is not None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this is the master and its promotion is applied."""
+        return self.master is not None and self.master.active
+
+    @property
+    def blocked_by(self) -> str:
+        """Why publishes wait here, "" when they do not."""
+        if self.master is not None:
+            return self.master.blocked_by
+        return self.room.full_text if self.ring.is_member and self.room.is_short else ""
+
+    @property
+    def yielded_epoch(self) -> int | None:
+        """The present epoch, when its master hands out nothing in it any more."""
+        master = self.master
+        return master.yielded_epoch if master is not None and master.has_yielded else None
+
+    # --- The step -----------------------------------------------------------------------
+
+    def step(self, now_ms: int, steady_us: int, *events: ReplicaEvent) -> ReplicaEffects:
+        out = ReplicaEffects()
+        self.ring.out = out
+        self.ring.time.begin(steady_us)
+        for event in events:
+            self._on_event(now_ms, event)
+        if not self.halted:
+            self._settle(now_ms, out)
+        if not self.broken:
+            self._writes.make(now_ms, self.state, out)
+        master = self.master
+        if master is not None:
+            couriers = master.departures.couriers
+            if couriers.requests or couriers.loads:
+                out.requests += couriers.requests
+                out.loads, couriers.requests, couriers.loads = couriers.loads, [], []
+            attachments = master.attachments
+            if attachments.replies:
+                out.replies, attachments.replies = attachments.replies, []
+                self.tally.note_replies(out.replies)
+            out.commands = master.take_commands()
+        out.wake_at_ms = self._wake_at_ms(now_ms, out.wake_at_ms)
+        return out
+
+    def _on_event(self, now_ms: int, event: ReplicaEvent) -> None:
+        if self.broken and not isinstance(event, ViewInstalled | Defined | Declared | Fetching):
+            return
+        master = self.master
+        match event:
+            case RingReceived():
+                if self.ring.view is not None and event.message.epoch == self.ring.epoch:
+                    self._on_ring(now_ms, event.sender, event.message)
+                elif type(event.message) is History:
+                    self.ring.keep_early(event.sender, event.message)
+            case Requested():
+                if master is not None:
+                    master.on_request(now_ms, event.request)
+            case Persisted():
+                self.ring.on_persisted(event.number)
+                for first, last in self.transfer.on_written(event.number):
+                    named = _messages_text(first, last)
+                    text = f"fetched, and whole again on this disk: {named}"
+                    self.ring.out.notices.append((MENDED, text))
+            case FrameDamaged():
+                self._on_damage(now_ms, event)
+            case ViewInstalled():
+                self._install(now_ms, event.view)
+            case Defined():
+                self.definition = event.definition
+                if master is not None:
+                    master.define(event.definition)
+            case Declared():
+                self._declared = event
+                self._declare()
+            case Fetching():
+                self.may_fetch = event.allowed
+            case CourierReplied():
+                if master is not None:
+                    master.departures.couriers.on_reply(event.reply)
+            case OutboxLoaded():
+                if master is not None:
+                    master.departures.couriers.on_loaded(now_ms, event)
+            case TargetLinkLost():
+                if master is not None:
+                    master.departures.couriers.on_target_link_lost(event.target)
+            case NeighboursChanged():
+                if master is not None:
+                    master.on_neighbours_changed(event.queues)
+            case LeaseChanged():
+                pass  # the end of the step hands out and confirms what is due
+            case LinkLost():
+                self.ring.on_link_lost(event.node)
+                self.transfer.on_link_lost(event.node)
+                if master is not None:
+                    master.on_link_lost(now_ms, event.node)
+            case NodeGone():
+                if master is not None:
+                    master.on_node_gone(event.node, event.incarnation)
+            case SessionGone():
+                if master is not None:
+                    master.on_session_gone(event.session)
+            case SeatExpelled():
+                if master is not None:
+                    master.on_expelled(event.session, event.consumer, event.why)
+            case Undelivered():
+                if master is not None:
+                    master.hand_outs.on_undelivered(event.session, event.deliver)
+            case YieldAsked():
+                # Of another epoch it means nothing: the leader asks again.
+                if master is not None and event.epoch == self.ring.epoch:
+                    master.yielded_epoch = event.epoch
+            case WriteAll():
+                self._writes.end_behind()
+            case Tick():
+                if now_ms >= self._next_tick_ms:
+                    self._next_tick_ms = self._tick_after(now_ms)
+                    self.ring.on_tick()
+                    self._membership.sample(now_ms)
+
+    def _on_ring(self, now_ms: int, sender: MemberId, message: RingMessage) -> None:
+        ring = self.ring
+        match message:
+            case Data():
+                ring.on_data(sender, message)
+            case Watermark():
+                ring.on_watermark(sender, message)
+            case Mark():
+                ring.on_mark(sender, message)
+            case JoinerDurable():
+                ring.on_joiner_durable(sender, message)
+            case History():
+                received = ring.received
+                if ring.on_history(sender, message):
+                    self._on_repaired(now_ms, received)
+            case HistoryRequest():
+                ring.on_history_request(sender, message)
+            case Repaired():
+                ring.on_repaired(sender, message)
+            case ResendFrom():
+                ring.on_resend(sender, message)
+            case TooOld():
+                if ring.too_old(sender, message):
+                    ring.has_state = False
+            case TransferRequest():
+                self._give_state(sender, message)
+            case TransferState():
+                self._take_state(now_ms, message)
+            case FetchFrames():
+                if ring.is_member:
+                    # One that joins has what it has; who asks knows what it looks for.
+                    ring.out.reads.append((sender, message))
+            case FrameChunk():
+                self._take_chunk(now_ms, message)
+
+    # --- Views --------------------------------------------------------------------------
+
+    def _install(self, now_ms: int, view: View) -> None:
+        ring = self.ring
+        if ring.view is not None and view.epoch <= ring.view.epoch:
+            return
+        if self.broken:
+            if is_in_sync(view, self.me):
+                return  # It has nothing to lead or to vouch with, and says nothing.
+            self.broken = self.halted = ""
+            self._start_over()
+        ring.install(view)
+        self._wanted_room_ms, self._no_room_ms = None, NO_ROOM_MS
+        self.transfer.forget()
+        self._next_tick_ms = self._tick_after(now_ms)
+        before = self.master
+        if not ring.is_master:
+            self.master = None
+        elif self.master is None or self.master.reign != view.reign:
+            self._reign(now_ms, view)
+        if before is not None and before is not self.master:
+            ring.out.requests += before.departures.couriers.end()
+        early = ring.take_early()
+        if early is not None:
+            self._on_ring(now_ms, *early)
+
+    def _reign(self, now_ms: int, view: View) -> None:
+        master = Master(
+            self.ring,
+            self.state,
+            view.reign,
+            self._config,
+            self._codec,
+            self._lease,
+            self.room,
+            self._targets,
+        )
+        master.define(self.definition)
+        self.master = master
+        self._declare()
+        if self.halted:
+            return
+        master.begin(now_ms, self._promoted(view))
+
+    def _declare(self) -> None:
+        if self.master is not None:
+            known = self._declared
+            self.master.departures.is_ending = known.is_ending
+            self.master.departures.is_known = known.has_outbox
+            self.master.vacancy.declare(
+                auto_delete=known.auto_delete, was_consumed=known.was_consumed
+            )
+
+    def _promoted(self, view: View) -> PromotedOp:
+        """The reign's first op. Unclean when the view's last unclean promotion is not in this
+        log: it is this one, or the master that was to begin with it died before it did."""
+        begun = self.state.generation
+        for entry in self.ring.log:
+            if isinstance(entry.payload, PromotedOp):
+                begun = max(begun, entry.payload.generation)
+        if begun >= view.generation:
+            return PromotedOp("cold" if view.how == "cold" else "clean")
+        lost = self.transfer.given_up()
+        for entry in self._writes.chunk:
+            lost.remove(entry.header.first_sequence, entry.header.last_sequence)
+        unapplied = (e for e in self.ring.log if e.lsn > self.state.applied and e.payload is None)
+        kept = self.state.live.count - lost.count + sum(e.header.count for e in unapplied)
+        count = max(lost.count, self.reported - kept)
+        return PromotedOp("unclean", view.generation, view.reign, tuple(lost), count)
+
+    def _on_repaired(self, now_ms: int, received: int) -> None:
+        """The log agrees with the master's; before it was cut it went up to `received`."""
+        ring = self.ring
+        is_new_past = ring.view is not None and ring.view.generation > self.state.generation
+        if is_new_past and ring.received < received:
+            text = _dropped_text(ring.received, received, self.state)
+            ring.out.notices.append(("copy dropped", text))
+        if ring.received < self.state.applied:
+            # What was applied here is not in the history: this copy is of another past.
+            self._start_over()
+        if ring.has_state:
+            ring.announce()
+
+    def _last_sequence_in_log(self) -> int:
+        for entry in reversed(self.ring.log):
+            if entry.payload is None:
+                return entry.header.last_sequence
+        return self.state.next_sequence - 1
+
+    def _start_over(self) -> None:
+        self.state = QueueState()
+        self._writes.start_over()
+        self.ring.reset(0, [])
+        self.ring.stable = 0
+        self.ring.has_state = False
+        self.transfer.start_over()
+
+    # --- Transfer -----------------------------------------------------------------------
+
+    def _give_state(self, sender: MemberId, message: TransferRequest) -> None:
+        if self.ring.in_sync and self.ring.repaired:
+            answer = TransferState(
+                self.queue_id,
+                self.ring.epoch,
+                message.number,
+                self.state.applied,
+                self.state.encode(),
+            )
+            self.ring.out.send.append((sender, answer))
+
+    def _take_state(self, now_ms: int, message: TransferState) -> None:
+        ring = self.ring
+        state = self.transfer.accept_state(now_ms, message, ring.epoch, ring.received)
+        if state is None or (ring.has_state and not self._wants_state(now_ms)) or ring.has_append:
+            return
+        lacking = self.transfer.lacking.copy()
+        first, last = self._last_sequence_in_log() + 1, state.next_sequence - 1
+        if first <= last:
+            lacking.add(first, last)
+        if self._wanted_room_ms is not None:
+            self._wanted_room_ms = None
+            self._no_room_ms = min(2 * self._no_room_ms, NO_ROOM_MS_MAX)
+        self.state = state
+        ring.time.note(state.time_us)
+        ring.reset(state.applied, state.history)
+        ring.has_state = True
+        self.transfer.begin(state, lacking)
+        self._writes.on_state()
+        ring.announce()
+
+    def _take_chunk(self, now_ms: int, message: FrameChunk) -> None:
+        chunk = self.transfer.accept_chunk(now_ms, message, self.ring.epoch, self.state) or ()
+        if all(self.room.take(len(entry.frame)) for entry in chunk):
+            self._writes.chunk += chunk
+        else:
+            self.transfer.on_no_room(now_ms)
+
+    def _wants_state(self, now_ms: int) -> bool:
+        """Whether a newer state is of use to a joining member that cannot take the next frame.
+
+        It stands behind a message for which it has no room, and so never hears of the acks that
+        come after it, which would make room. A state brings no bodies.
+        """
+        since_ms = None if self.ring.in_sync else self._wanted_room_ms
+        return since_ms is not None and now_ms - since_ms >= self._no_room_ms
+
+    def _look_for_room(self, now_ms: int) -> None:
+        ring = self.ring
+        ring.look_for_room()
+        if not ring.refused_bytes:
+            self._wanted_room_ms = None
+        elif self._wanted_room_ms is None:
+            self._wanted_room_ms = now_ms
+
+    # --- The end of a step --------------------------------------------------------------
+
+    def _settle(self, now_ms: int, out: ReplicaEffects) -> None:
+        ring = self.ring
+        self._look_for_room(now_ms)
+        ring.complete = self.transfer.is_complete
+        is_lacking = not ring.in_sync or bool(self.transfer.missing)
+        if is_lacking and ring.is_member and ring.repaired and ring.view is not None:
+            lost = self.transfer.lost.count
+            wake = self.transfer.pursue(
+                now_ms,
+                ring.view,
+                ring.has_state and not self._wants_state(now_ms),
+                self.may_fetch or ring.in_sync,
+                self.definition.ha_sync_batch_size,
+                out,
+            )
+            out.wake_at_ms = earliest(out.wake_at_ms, wake)
+            if ring.in_sync and self.transfer.lost.count > lost:
+                self._tell_of_lost()
+        ring.settle(now_ms)
+        received = ring.received
+        self._apply_stable(now_ms)
+        if self.master is not None:
+            if self.transfer.missing or self._is_withholding:
+                self._withhold(self.master)
+            self.master.settle(now_ms)
+            if ring.received != received:
+                ring.settle(now_ms)
+            self._membership.count_in(now_ms, out, is_active=self.master.active)
+            self._membership.move_slow_out(now_ms, out)
+
+    # --- Damage -------------------------------------------------------------------------
+
+    def _on_damage(self, now_ms: int, found: FrameDamaged) -> None:
+        """A frame was read that is not as it was written: what of it lives is fetched anew."""
+        if self.halted:
+            return
+        needed = self.state.needed(found.first, found.last)
+        for first, last in self.transfer.on_damage(now_ms, needed):
+            text = f"damaged on this disk: {_messages_text(first, last)}: {found.text}"
+            self.ring.out.notices.append((DAMAGE, text))
+
+    def _tell_of_lost(self) -> None:
+        first, last = self.transfer.lost.front()
+        count = self.transfer.lost.count
+        more = "" if count == last - first + 1 else f", {count} messages in all"
+        text = (
+            f"set aside: {_messages_text(first, last)}{more}: no member that could be asked has "
+            "them whole. They wait until one comes that has; the others are delivered"
+        )
+        self.ring.out.notices.append((SET_ASIDE, text))
+
+    def _withhold(self, master: Master) -> None:
+        """Nothing is handed out that cannot be read here."""
+        carried, transfer = self.state.carried, self.transfer
+        self._is_withholding = bool(transfer.missing)
+        master.delivery.withhold(
+            [piece for one in transfer.sought for piece in carried(*one)],
+            [piece for one in transfer.lost for piece in carried(*one)],
+        )
+
+    def _apply_stable(self, now_ms: int) -> None:
+        ring = self.ring
+        if self.state.applied >= ring.stable:
+            return
+        while ring.has_state and self.state.applied < min(ring.stable, ring.received):
+            entry = ring.entry(self.state.applied + 1)
+            assert entry is not None, "entries are kept until they are applied"
+            if not self._apply(now_ms, entry):
+                return
+
+    def _apply(self, now_ms: int, entry: Entry) -> bool:
+        if isinstance(entry.payload, UnknownOp):
+            self.halted = (
+                f"op {entry.lsn} is of kind {entry.header.kind}, which this version does not "
+                "know: upgrade this node to the version of the queue's master"
+            )
+            return False
+        ended = self.state.apply(entry)
+        if isinstance(entry.payload, PromotedOp) and entry.payload.how == "unclean":
+            self.ring.out.notices.append(("loss", _loss_text(entry.payload)))
+        self.transfer.on_ended(ended)
+        self._writes.on_applied(now_ms, entry, ended)
+        if self.master is not None:
+            self.tally.note(entry, self.state.verdict)
+            self.master.on_applied(now_ms, entry)
+        return True
+
+    # --- Time ---------------------------------------------------------------------------
+
+    def _tick_after(self, now_ms: int) -> int:
+        """All queues of a node tick together, with its signs of life: it wakes once."""
+        heartbeat_ms = self._config.heartbeat_ms
+        next_ms = now_ms - now_ms % heartbeat_ms + heartbeat_ms
+        return next_ms if 2 * (next_ms - now_ms) >= heartbeat_ms else next_ms + heartbeat_ms
+
+    def _wake_at_ms(self, now_ms: int, wake: int | None) -> int | None:
+        tick_ms = master_ms = None
+        ring = self.ring
+        was_ticking, self._is_ticking = self._is_ticking, ring.needs_tick
+        if self._is_ticking:
+            if not was_ticking and self._next_tick_ms <= now_ms:
+                # There was nothing to repeat: what is news now is not to be said twice at once.
+                self._next_tick_ms = self._tick_after(now_ms)
+            tick_ms = max(self._next_tick_ms, now_ms + 1)
+            if ring.is_quiet:
+                tick_ms = quiet_tick_ms(self._config, tick_ms)
+        if self.master is not None:
+            master_ms = self.master.wake_at_ms(now_ms)
+        mark_ms, write_ms = ring.mark_at_ms, self._writes.wake_at_ms(self.state)
+        room_ms = now_ms + ROOM_LOOK_MS if ring.refused_bytes else None
+        return earliest(wake, tick_ms, mark_ms, write_ms, master_ms, room_ms)
+
+
+def _messages_text(first: int, last: int) -> str:
+    return f"message {first}" if first == last else f"messages {first} to {last}"
+
+
+def _loss_text(promoted: PromotedOp) -> str:
+    return (
+        f"unclean promotion {promoted.generation} in epoch {promoted.reign}: the new master was "
+        f"not in sync, {promoted.lost_count} messages are known to be lost"
+    )
+
+
+def _dropped_text(kept: int, received: int, state: QueueState) -> str:
+    text = f"after an unclean promotion the queue goes on without ops {kept + 1} to {received}"
+    if kept < state.applied:
+        return f"{text}: this copy, of {state.live.count} messages, is dropped and made anew"
+    return f"{text}: they are cut from this copy"

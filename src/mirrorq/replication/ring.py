@@ -1,0 +1,750 @@
+"""One member of one queue's ring: a log that a majority of nobody, but every member in sync,
+has on disk.
+
+Guarantee. An op that the master calls *stable* is on the disk of every member in sync of
+the view in force, at the same lsn, after the same ops. Whatever any master of any epoch
+ever called stable is in the log of each later master.
+
+Not guaranteed. An op that is not stable may vanish, and may come back from another disk.
+Nothing here tells users anything: that is `replica`, from stable ops only.
+
+How it works. Members stand in a row, m0 (master), m1 … mj in sync, then joining ones.
+A frame goes right along the row, each member passing it on before its own disk write.
+`durable` marks run after it: each mirror passes right the minimum of what came from the mirror
+on its left and its own; what the last in sync member sends to the master is on the disks of all
+mirrors, and the master calls stable what is on its own disk too. One op costs two trips and one
+disk write, whatever the size of the ring, and a body crosses each link once.
+
+It gets trickier when the row changes. Each change is a *view* with a new epoch, agreed by
+the catalog. In a new epoch nothing of the old one counts: marks start from zero, frames
+with the old epoch on the envelope are dropped, and a member takes part only when it is
+*repaired* (R6): the master's history, (epoch, last lsn) pairs as they were when the epoch
+began, travels right, and each member cuts its log to the greatest lsn at which both have
+the same epoch. Length alone says nothing: two logs of the same length may differ.
+
+Lemma 1. A stable op is in the log of every member in sync.
+Lemma 2. Two logs with the same epoch at an lsn agree up to that lsn.
+Lemma 4. Whatever an old master calls stable, whenever, is in its successor's log: the old
+one needs the mark of every member in sync of its view, and a member that has installed the
+successor's view sends none, while what it sent before covers ops that it has on disk.
+
+With `durability: replicated` the view says so, and a mark says what a member has received
+(`assured`), for as long as its disk is not too far behind. Then "on the disk" above reads "in
+the memory of this life": such views judge members in sync by incarnation.
+
+Invariants:
+1. log entries are base + 1 … received, without a gap.
+2. durable <= received; neither grows past what repair has found to agree.
+3. Only a repaired member accepts, forwards, marks or answers.
+4. Gating on a joining member ends with the epoch, never before (R8).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterable
+
+from mirrorq.protocol import views
+from mirrorq.protocol.effects import ReplicaEffects
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.ops import Entry
+from mirrorq.protocol.ring import (
+    Data,
+    History,
+    HistoryRequest,
+    JoinerDurable,
+    Mark,
+    Repaired,
+    ResendFrom,
+    TooOld,
+    Watermark,
+)
+from mirrorq.protocol.views import View
+from mirrorq.replication.disk_budget import Room, cost
+from mirrorq.replication.history import common_lsn, cut_history, extend_history
+from mirrorq.replication.queue_time import QueueTime
+
+MESSAGE_BYTES = 1 << 20
+"""A resend is cut into messages of about this size, so that none delays the next round."""
+RESEND_BYTES = 16 << 20
+"""What one resend sends at most; the receiver's next mark or request brings the rest."""
+REPEAT_COUNT = 2
+"""Ticks after the last change in which marks are repeated: what a reconnect swallowed, should the
+news of it not come. (With the news itself all is said again.)"""
+BEHIND_BYTES_MAX = 16 << 20
+"""`durability: replicated`: with more than this not on its disk a member's marks wait for it."""
+
+
+
+
+class Ring:
+    """The log and the marks of one member. Methods are called by `replica` only."""
+
+    def __init__(
+        self,
+        me: MemberId,
+        queue_id: int,
+        joiner_bytes_max: int,
+        room: Room | None = None,
+        mark_delay_ms: int = 0,
+        time_ahead_us: int = 0,
+    ) -> None:
+        self.me = me
+        self.queue_id = queue_id
+        self.out = ReplicaEffects()
+        """Where effects go; the replica takes it at the end of each step."""
+        self.view: View | None = None
+        self.epoch = 0
+        self._stand(views.NOWHERE)
+        self.has_joiners = False
+        """The view has members that are not in sync."""
+        self.repaired = False
+        self.has_state = True
+        """False while a joiner waits for a transferred state: it asks for no resend."""
+        self.complete = True
+        """False while frames of live messages are not on this disk (R7)."""
+
+        self.log: deque[Entry] = deque()
+        self.log_bytes = 0
+        self.base = 0
+        """lsn before the first entry that is kept in memory."""
+        self.received = 0
+        self.history: list[tuple[int, int]] = []
+        """(epoch, last lsn) up to received, of the newest epochs (`extend_history`)."""
+        self.durable = 0
+        """What is on disk of it."""
+        self.is_at_receipt = False
+        """The view says `replicated`: marks say what is received."""
+        self.behind_bytes = 0
+        """Then: bytes of the log beyond `durable`."""
+        self.stable = 0
+        """Known stable; may run ahead of received in a joining member only."""
+        self.unstable_bytes = 0
+
+        self.start_history: tuple[tuple[int, int], ...] = ()
+        self.start_last = 0
+        """Last lsn of the history with which this epoch began."""
+        self.gates: dict[MemberId, int] = {}
+        """R8: joining members that stable waits for, with their durable."""
+        self.joiners: dict[MemberId, int] = {}
+        self._w_left = 0
+        self._w_sent = 0
+        self._round_mark = 0
+        """At the master: what came round in this epoch."""
+        self._joiner_sent = -1
+        self._right_received = -1
+        """What the right has been sent; -1 until it says that it is repaired."""
+        self._awaits_right = False
+        """In a new epoch, until a tick or a break: the right says by itself when it is repaired."""
+        self._early: tuple[MemberId, History] | None = None
+        """Of an epoch that this node is still to learn of."""
+        self._left_heard = False
+        self._marked = (-1, -1)
+        self._mark_delay_ms = mark_delay_ms
+        self.mark_at_ms: int | None = None
+        """When a mark goes right that says only what is stable, if no op takes it along before."""
+        self._is_watermark_fresh = False
+        """Said since the last tick: the next one need not repeat it."""
+        self._is_mark_fresh = False
+        self._is_repeating = False
+        """In this step: what it says again is not fresh at the next tick."""
+        self._ticks_left = REPEAT_COUNT
+        self._asked_from = 0
+
+        self.reported: dict[MemberId, int] = {}
+        """R9: durable of members in sync, told while ops wait for them."""
+        self.time = QueueTime(time_ahead_us)
+        self._room = room or Room()
+        self.refused_bytes = 0
+        """Of the next frame, for which there was no room when it came; 0: none was refused."""
+        self._joiner_bytes_max = joiner_bytes_max
+        self._append: list[Entry] = []
+        self.append_cost = 0
+        """Room that messages not yet given to the store will take there."""
+        self._truncate_to: int | None = None
+        self._writes: deque[tuple[int, int]] = deque()
+        self._write_number = 0
+
+    # --- Start --------------------------------------------------------------------------
+
+    def load(self, entries: Iterable[Entry], base: int, history: list[tuple[int, int]]) -> None:
+        """Take the log's end from disk: everything after `base`."""
+        self.base = self.received = base
+        self.history = list(history)
+        for entry in entries:
+            self._keep(entry)
+        self.durable = self.received
+
+    def install(self, view: View) -> None:
+        """Enter a newer epoch (R4: never an older one)."""
+        is_first = self.view is None
+        self.view = view
+        self.epoch = view.epoch
+        self._stand(views.standing(view, self.me))
+        self.has_joiners = not all(member.in_sync for member in view.members)
+        self.repaired = False
+        self._w_left = self._w_sent = self._round_mark = 0
+        self.is_at_receipt = view.durability == "replicated"
+        self._recount_behind()
+        self._joiner_sent = -1
+        self._right_received = -1
+        self._awaits_right = True
+        self._left_heard = False
+        self.refused_bytes = 0
+        self._marked = (-1, -1)
+        self.mark_at_ms = None
+        self._ticks_left = REPEAT_COUNT
+        self._asked_from = 0
+        self.time.install(is_master=self.is_master)
+        self.gates = {}
+        self.joiners = {}
+        self.reported = {}
+        if self.is_master:
+            self.repaired = True
+            # Of one promoted uncleanly: what it has is the queue from here on.
+            self.has_state = True
+            self._forget_lost_marks()
+            self.start_history = tuple(self.history)
+            self.start_last = self.received
+            self._send_history()
+        elif is_first and (left := self._left()) is not None:
+            # It may have been sent before there was a copy here to keep it (`keep_early`).
+            self._send(left, HistoryRequest(self.queue_id, view.epoch))
+
+    def _stand(self, standing: views.Standing) -> None:
+        self._standing = standing
+        self.is_master = standing.is_master
+        self.is_member = standing.is_member
+        self.in_sync = standing.in_sync
+
+    # --- Questions ----------------------------------------------------------------------
+
+    @property
+    def assured(self) -> int:
+        """What this member's marks say: on its disk, or received where the view says so."""
+        if self.is_at_receipt and self.behind_bytes <= BEHIND_BYTES_MAX:
+            return self.received
+        return self.durable
+
+    @property
+    def is_settling(self) -> bool:
+        return self.view is not None and self.view.durability == "settling"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was confirmed in memory before this settling epoch is on the disks of
+        all in sync: the history with which it began holds it (see R8), and this epoch's marks,
+        which began at nothing and tell of disks, have passed that."""
+        return self.is_settling and self.is_master and self._round_mark >= self.start_last
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether a cut waits for this step's write."""
+        return self._truncate_to is not None
+
+    @property
+    def has_append(self) -> bool:
+        """Whether entries wait to be given to the store."""
+        return bool(self._append)
+
+    def behind(self, first: int, last: int) -> list[Entry]:
+        """Entries that hold messages of a range and are not known to be on this disk."""
+        found = []
+        for index in range(max(self.durable - self.base, 0), len(self.log)):
+            entry = self.log[index]
+            if entry.payload is not None:
+                continue
+            if entry.header.first_sequence > last:
+                break
+            if entry.header.last_sequence >= first:
+                found.append(entry)
+        return found
+
+    def entry(self, lsn: int) -> Entry | None:
+        """The entry at `lsn` if it is kept in memory."""
+        index = lsn - self.base - 1
+        return self.log[index] if 0 <= index < len(self.log) else None
+
+    # --- The master ---------------------------------------------------------------------
+
+    def append(self, entry: Entry) -> None:
+        """The master adds the next op."""
+        assert self.is_master
+        assert entry.lsn == self.received + 1
+        self._accept(entry)
+
+    def countable(self, excluded: Container[MemberId] = ()) -> tuple[MemberId, ...]:
+        """R8: joining members that may be counted in now; stable waits for them from here.
+
+        Not what this master knows to be stable alone decides: its predecessor may have
+        confirmed more, all of it within the history with which this epoch began.
+        """
+        if self.view is None or not self.is_master:
+            return ()
+        for joiner, durable in self.joiners.items():
+            if joiner in excluded:
+                continue
+            if durable >= self.stable and durable >= self.start_last:
+                self.gates.setdefault(joiner, durable)
+        return tuple(self.gates)
+
+    # --- Messages -----------------------------------------------------------------------
+
+    def keep_early(self, sender: MemberId, message: History) -> None:
+        """A left that learns of a view first need not be asked for what it has said already."""
+        kept = 0 if self._early is None else self._early[1].epoch
+        if message.epoch > max(self.epoch, kept):
+            self._early = (sender, message)
+
+    def take_early(self) -> tuple[MemberId, History] | None:
+        """What was kept of the epoch that has just begun."""
+        if self._early is None or self._early[1].epoch > self.epoch:
+            return None
+        early, self._early = self._early, None
+        return early if early[1].epoch == self.epoch else None
+
+    def on_history(self, sender: MemberId, message: History) -> bool:
+        """R6. Returns True when this member has just become repaired."""
+        if self.repaired or sender != self._left() or message.epoch != self.epoch:
+            return False
+        self.time.hear(message.time_us)
+        self.start_history = message.history
+        self.start_last = message.history[-1][1] if message.history else 0
+        self._cut(common_lsn(self.history, message.history))
+        self._forget_lost_marks()
+        self.repaired = True
+        self._send_history()
+        return True
+
+    def on_history_request(self, sender: MemberId, message: HistoryRequest) -> None:
+        if self.repaired and message.epoch == self.epoch and sender == self._right():
+            self._send_history()
+
+    def on_repaired(self, sender: MemberId, message: Repaired) -> None:
+        if message.epoch == self.epoch and sender == self._right():
+            self._right_received = message.received
+            self._awaits_right = False
+            # A watermark that came before its repair was dropped there.
+            self._w_sent = 0
+            self._serve_right(always=True)
+
+    def on_resend(self, sender: MemberId, message: ResendFrom) -> None:
+        if message.epoch == self.epoch and sender == self._right():
+            self._right_received = min(message.lsn - 1, self.received)
+            self._serve_right(always=True)
+
+    def on_data(self, sender: MemberId, message: Data) -> None:
+        if not self._from_left(sender, message.epoch):
+            return
+        for entry in message.entries:
+            if entry.lsn == self.received + 1:
+                if entry.payload is None and not self._room.take(len(entry.frame)):
+                    self.refused_bytes = len(entry.frame)
+                    break  # The store is full: asked for again when there is room.
+                self.refused_bytes = 0
+                self._accept(entry)
+            elif entry.lsn > self.received:
+                self._ask_again()
+                break
+        self.time.hear(message.time_us)
+        self._learn_stable(message.stable)
+
+    def look_for_room(self) -> None:
+        """Ask for what was refused as soon as it can be taken."""
+        if self.refused_bytes and self._room.has(self.refused_bytes):
+            self.refused_bytes = self._asked_from = 0
+            self._ask_again()
+
+    def on_mark(self, sender: MemberId, message: Mark) -> None:
+        if not self._from_left(sender, message.epoch):
+            return
+        if message.received > self.received:
+            self._ask_again()
+        self.time.hear(message.time_us)
+        self._learn_stable(message.stable)
+
+    def on_watermark(self, sender: MemberId, message: Watermark) -> None:
+        if not self.repaired or message.epoch != self.epoch or self.view is None:
+            return
+        if self.is_master:
+            expected = self._standing.last_in_sync
+        else:
+            expected = self._left() if self.in_sync else None
+        if sender == expected:
+            self._w_left = max(self._w_left, message.lsn)
+
+    def on_joiner_durable(self, sender: MemberId, message: JoinerDurable) -> None:
+        if not self.is_master or message.epoch != self.epoch or self.view is None:
+            return
+        member = views.find(self.view, sender)
+        if member is None:
+            return
+        if member.in_sync:
+            self.reported[sender] = max(self.reported.get(sender, 0), message.lsn)
+            return
+        self.joiners[sender] = max(self.joiners.get(sender, 0), message.lsn)
+        if sender in self.gates:
+            self.gates[sender] = self.joiners[sender]
+
+    def on_persisted(self, number: int) -> None:
+        before = self.durable
+        while self._writes and self._writes[0][0] <= number:
+            self.durable = max(self.durable, min(self._writes.popleft()[1], self.received))
+        if self.is_at_receipt:
+            first, end = max(before - self.base, 0), self.durable - self.base
+            self.behind_bytes -= sum(len(self.log[i].frame) for i in range(first, end))
+
+    def on_link_lost(self, node: str) -> None:
+        """What was on the way to `node` may be gone: say again all that it was told, and nobody
+        else. (What came from there is said again by that node, which has lost its connection.)"""
+        if not self.is_concerned(node):
+            return
+        left, right, to = self._left(), self._right(), self._watermark_to()
+        master = self._standing.master
+        if right is not None and right.node == node:
+            self._right_received = -1
+            self._awaits_right = False
+            self._marked = (-1, -1)
+        if to is not None and to.node == node:
+            self._w_sent = 0
+        if left is not None and left.node == node:
+            self._left_heard = False
+            self._ask_left()
+        if master is not None and master.node == node:
+            self._joiner_sent = -1
+            self._report_behind()
+        self._ticks_left = REPEAT_COUNT
+
+    def is_concerned(self, node: str) -> bool:
+        """Whether this member says anything to that node: a neighbour's, or the master's."""
+        standing = self._standing
+        around = (standing.left, standing.right, standing.master)
+        return self.is_member and any(one is not None and one.node == node for one in around)
+
+    def on_tick(self) -> None:
+        """Repeat what a lost message would leave hanging."""
+        if self.view is None or not self.is_member:
+            return
+        self._awaits_right = False
+        self._ask_left()
+        self._report_behind()
+        if self._ticks_left > 0 or self.stable < self.received:
+            self._repeat()
+
+    def _ask_left(self) -> None:
+        """Ask again for what the left has not begun to send."""
+        self._asked_from = 0
+        left = self._left()
+        if left is not None and not self.repaired:
+            self._send(left, HistoryRequest(self.queue_id, self.epoch))
+        elif left is not None and self.has_state and not self._left_heard:
+            self._send(left, Repaired(self.queue_id, self.epoch, self.received))
+
+    def _report_behind(self) -> None:
+        """R9: while ops wait the master hears who has them on disk; of those that this member
+        has no room for, it knows only that they were refused."""
+        is_behind = self.stable < self.received or self.refused_bytes > 0
+        if is_behind and self.in_sync and not self.is_master:
+            self._report_durable()
+
+    def _repeat(self) -> None:
+        """Each kind of mark that has been quiet since the last tick is due again."""
+        if not (self._is_watermark_fresh or self._is_mark_fresh):
+            self._ticks_left -= 1
+        if not self._is_watermark_fresh:
+            self._w_sent = 0
+        if not self._is_mark_fresh:
+            self._marked = (-1, -1)
+        self._joiner_sent = -1
+        self._is_watermark_fresh = self._is_mark_fresh = False
+        self._is_repeating = True
+
+    @property
+    def needs_tick(self) -> bool:
+        """Whether a tick would still do anything."""
+        return self.is_member and (self._ticks_left > 0 or self._is_waiting)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether ticks only repeat what is known to all, if nothing was lost."""
+        return not (self._is_waiting or self.has_joiners)
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether an answer is still to come, here or at a neighbour."""
+        asks = not self.is_master and not (self.repaired and self._left_heard)
+        asks = asks or self.refused_bytes > 0
+        behind = 0 <= self._right_received < self.received
+        return asks or behind or self.stable < self.received
+
+    def announce(self) -> None:
+        """A joiner has its state now: ask the left for what follows."""
+        left = self._left()
+        if left is not None and self.repaired and self.has_state:
+            self._send(left, Repaired(self.queue_id, self.epoch, self.received))
+
+    def too_old(self, sender: MemberId, message: TooOld) -> bool:
+        return message.epoch == self.epoch and sender == self._left() and not self.in_sync
+
+    # --- The end of a step --------------------------------------------------------------
+
+    def settle(self, now_ms: int = 0) -> None:
+        """Send marks and frames that this step has made due."""
+        if self.view is None or not self.repaired or not self.is_member:
+            return
+        if 0 <= self._right_received < self.received:
+            self._serve_right(always=False)
+        self._pass_watermark()
+        if self.is_master:
+            self._advance_stable()
+        elif not self.in_sync:
+            self._report_joiner()
+        self._mark_right(now_ms)
+        if self._is_repeating:
+            # A repetition is no news, and asks for no further one.
+            self._is_repeating = self._is_watermark_fresh = self._is_mark_fresh = False
+
+    def take_write(self) -> tuple[int | None, tuple[Entry, ...]]:
+        """What of the log this step wants on disk: (truncate to, appended entries)."""
+        cut, entries = self._truncate_to, tuple(self._append)
+        self._truncate_to = None
+        self.append_cost = 0
+        self._append.clear()
+        return cut, entries
+
+    def note_write(self) -> int:
+        """Number a write; everything received so far is durable when it is persisted."""
+        self._write_number += 1
+        self._writes.append((self._write_number, self.received))
+        return self._write_number
+
+    def trim(self, applied: int) -> None:
+        """Forget entries that are applied and that no member will ask this one for."""
+        if not self.log:
+            return
+        keep_bytes = self._joiner_bytes_max if self.has_joiners else 0
+        limit = min(applied, self.stable, self.durable)
+        while self.log and self.log[0].lsn <= limit and self.log_bytes > keep_bytes:
+            entry = self.log.popleft()
+            self.log_bytes -= len(entry.frame)
+            self.base = entry.lsn
+
+    def reset(self, lsn: int, history: list[tuple[int, int]]) -> None:
+        """A transferred state stands at `lsn`: the log begins there (R7)."""
+        self.log.clear()
+        self.log_bytes = 0
+        self._append.clear()
+        self.append_cost = self.refused_bytes = 0
+        self._truncate_to = None
+        self.base = self.received = lsn
+        self.history = list(history)
+        self.durable = 0
+        self._writes.clear()
+        self._recount_unstable()
+        self._recount_behind()
+
+    # --- Inside -------------------------------------------------------------------------
+
+    def _left(self) -> MemberId | None:
+        return self._standing.left
+
+    def _right(self) -> MemberId | None:
+        return self._standing.right
+
+    def _send(self, to: MemberId, message: object) -> None:
+        self.out.send.append((to, message))  # type: ignore[arg-type]
+
+    def _send_history(self) -> None:
+        right = self._right()
+        if right is not None:
+            history = History(self.queue_id, self.epoch, self.start_history, self.time.told_us)
+            self._send(right, history)
+
+    def _from_left(self, sender: MemberId, epoch: int) -> bool:
+        ready = self.repaired and self.has_state
+        if not ready or epoch != self.epoch or sender != self._left():
+            return False
+        self._left_heard = True
+        return True
+
+    def _ask_again(self) -> None:
+        left = self._left()
+        if left is not None and self._asked_from != self.received + 1:
+            self._asked_from = self.received + 1
+            self._send(left, ResendFrom(self.queue_id, self.epoch, self.received + 1))
+
+    def _keep(self, entry: Entry) -> None:
+        self.log.append(entry)
+        size = len(entry.frame)
+        self.log_bytes += size
+        self.received = entry.lsn
+        if entry.lsn > self.stable:
+            self.unstable_bytes += size
+        if self.is_at_receipt:
+            self.behind_bytes += size
+        self.time.note(entry.header.timestamp_us)
+        extend_history(self.history, entry.epoch, entry.lsn, self.stable)
+
+    def _accept(self, entry: Entry) -> None:
+        self._keep(entry)
+        self._append.append(entry)
+        if entry.payload is None:
+            self.append_cost += cost(len(entry.frame))
+        self._ticks_left = REPEAT_COUNT
+
+    def _cut(self, lsn: int) -> None:
+        """R6: cut the log in memory to `lsn`; the disk follows in this step's write."""
+        if lsn >= self.received:
+            return
+        while self.log and self.log[-1].lsn > lsn:
+            self.log_bytes -= len(self.log.pop().frame)
+        self.received = lsn
+        self.base = min(self.base, lsn)
+        self.history = cut_history(self.history, lsn)
+        # Two epochs may cut in one step: what the first one cut is still on disk.
+        self._truncate_to = lsn if self._truncate_to is None else min(self._truncate_to, lsn)
+        self._append = [entry for entry in self._append if entry.lsn <= lsn]
+        kept = (len(entry.frame) for entry in self._append if entry.payload is None)
+        self.append_cost = sum(cost(size) for size in kept)
+        # It falls with a truncation: what is appended in place of the cut is not on disk.
+        self.durable = min(self.durable, lsn)
+        self._writes = deque((number, min(end, lsn)) for number, end in self._writes)
+        self._recount_unstable()
+        self._recount_behind()
+
+    def _forget_lost_marks(self) -> None:
+        """After an unclean promotion other ops come at lsns that were stable once: what is
+        beyond the own log must be called stable anew. (A joining member may know of such.)"""
+        self.stable = min(self.stable, self.received)
+
+    def _recount_unstable(self) -> None:
+        self.unstable_bytes = sum(len(e.frame) for e in self.log if e.lsn > self.stable)
+
+    def _recount_behind(self) -> None:
+        behind = (len(e.frame) for e in self.log if e.lsn > self.durable)
+        self.behind_bytes = sum(behind) if self.is_at_receipt else 0
+
+    def _learn_stable(self, stable: int) -> None:
+        if stable <= self.stable:
+            return
+        index = max(self.stable - self.base, 0)
+        until = min(stable, self.received) - self.base
+        while index < until:
+            self.unstable_bytes -= len(self.log[index].frame)
+            index += 1
+        self.stable = stable
+        self._ticks_left = REPEAT_COUNT
+
+    def _serve_right(self, always: bool) -> None:
+        """Send the right what it lacks, frames first seen in this step included."""
+        right = self._right()
+        if right is None or self._right_received < 0 or not (self.repaired and self.has_state):
+            return
+        if self._right_received < self.base:
+            self._right_received = -1
+            self._send(right, TooOld(self.queue_id, self.epoch))
+            return
+        if not always and self._right_received >= self.received:
+            return
+        sent = 0
+        while sent < RESEND_BYTES:
+            batch = self._batch_after(self._right_received)
+            if not batch and not always:
+                break
+            data = Data(self.queue_id, self.epoch, self.stable, batch, self.time.told_us)
+            self._send(right, data)
+            self._marked = (self.stable, self.received)
+            self._is_mark_fresh = True
+            if not batch:
+                break
+            self._right_received = batch[-1].lsn
+            sent += sum(len(entry.frame) for entry in batch)
+            always = False
+
+    def _batch_after(self, lsn: int) -> tuple[Entry, ...]:
+        batch = []
+        size = 0
+        index = lsn - self.base
+        while index < len(self.log) and size < MESSAGE_BYTES:
+            batch.append(self.log[index])
+            size += len(self.log[index].frame)
+            index += 1
+        return tuple(batch)
+
+    def _pass_watermark(self) -> None:
+        """R2: the running minimum of the mirrors goes right; the last in sync closes the ring.
+
+        The master knows its own disk, and counts it in itself (`_advance_stable`).
+        """
+        standing = self._standing
+        if not self.in_sync or self.is_master:
+            return
+        lowest = self.assured
+        if lowest <= self.stable and not self.is_settling:
+            # It has come round, or its master's first op in this epoch takes it round. While
+            # a view settles it is the marks of this epoch that count.
+            return
+        if standing.left != standing.master and self._w_left < lowest:
+            lowest = self._w_left
+        if lowest <= self._w_sent:
+            return
+        to = self._watermark_to()
+        if to is not None:
+            self._w_sent = lowest
+            self._is_watermark_fresh = True
+            self._send(to, Watermark(self.queue_id, self.epoch, lowest))
+
+    def _watermark_to(self) -> MemberId | None:
+        standing = self._standing
+        if not self.in_sync or self.is_master:
+            return None
+        return standing.master if standing.is_last_in_sync else standing.right
+
+    def _advance_stable(self) -> None:
+        """R2 at the master: what every disk (or memory) has that it waits for."""
+        assert self.view is not None
+        lowest = self.assured
+        if self._w_left < lowest and not self._standing.is_last_in_sync:
+            lowest = self._w_left
+        if lowest > self._round_mark:
+            self._round_mark = lowest
+        for durable in self.gates.values():
+            lowest = min(lowest, durable)
+        self._learn_stable(lowest)
+
+    def _report_joiner(self) -> None:
+        """R7: a joiner tells the master what it has, only while its copy is complete."""
+        if self.in_sync or not (self.has_state and self.complete) or self.view is None:
+            return
+        if self.assured > self._joiner_sent:
+            self._joiner_sent = self.assured
+            self._report_durable()
+
+    def _report_durable(self) -> None:
+        master = self._standing.master
+        if master is not None and self.repaired:
+            self._send(master, JoinerDurable(self.queue_id, self.epoch, self.assured))
+
+    def _mark_right(self, now_ms: int) -> None:
+        right = self._standing.right
+        mark = (self.stable, self.received)
+        if right is None or mark == self._marked:
+            # Also to one that has not said that it is repaired: after a break its word may have
+            # come before the news of the break, and only a mark makes it ask again.
+            self.mark_at_ms = None
+            return
+        if not self.has_state or self._awaits_right:
+            return
+        if self._mark_delay_ms and self._marked[1] == self.received:
+            # Only what is stable is news, and as a rule the next op takes it along.
+            if self.mark_at_ms is None:
+                self.mark_at_ms = now_ms + self._mark_delay_ms
+            if now_ms < self.mark_at_ms:
+                return
+        self.mark_at_ms = None
+        self._marked = mark
+        self._is_mark_fresh = True
+        mark_now = Mark(self.queue_id, self.epoch, *mark, self.time.told_us)
+        self._send(right, mark_now)
+
+

@@ -1,0 +1,225 @@
+"""Messages that have ended in a queue and are on their way to other queues: applied state. Pure.
+
+An OutboxOp ends messages here and makes them *parcels* for another queue, numbered without gaps
+for each target. Bodies stay where they are, in the frames of this queue; a parcel names their
+sequences, and frames with parcels are kept, and fetched by joining members, like those of live
+messages. `courier` publishes parcels, with their numbers, at the target's master; an OutboxDoneOp
+ends them when the target has confirmed.
+
+The numbers belong to a producer id of their own, `producer_of`. An unclean promotion begins
+another past, in which other messages may get the same numbers: so it has another id.
+
+Of a target that lives and to which nothing is on its way, one number is kept: the next one. Of one
+that is deleted nothing is, from an OutboxDoneOp on that says so.
+
+Invariants:
+1. parcels of one target stand in order of number, without gaps, up to its `next_number`.
+2. `kept` holds the sequences of all parcels; none of them is live, and none is in two parcels.
+3. every outlet has a parcel; a target has an outlet or a number in `idle`, never both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from attrs import define, evolve, field
+
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol.effects import Parcel
+
+__all__ = ["ERRAND", "PUT", "Outbox", "Outlet", "is_outbox", "producer_of", "sender_of"]
+
+OUTBOX_BIT = 1 << 62
+"""Of producer ids and of session numbers: no op gives such an id, no handle has such a number."""
+GENERATION_SHIFT = 40
+ERRAND = "errand"
+"""Reason of a parcel that is no message but something said of staged ones: `staging` has it. It
+has no sequence."""
+PUT = "put"
+"""Reason of a parcel that was published for its target: it did not end, it begins."""
+
+Image = list[tuple[int, int, list[tuple[int, int, int, str, int]]]]
+"""(target, next number, parcels) of each outlet."""
+
+
+def producer_of(queue_id: int, generation: int) -> int:
+    """The producer id under which a queue's parcels are published.
+
+    Args:
+        generation: unclean promotions of the queue so far: each one has an epoch of its own.
+    """
+    return OUTBOX_BIT | generation << GENERATION_SHIFT | queue_id
+
+
+def is_outbox(producer: int) -> bool:
+    """Whether a producer id is that of another queue."""
+    return bool(producer & OUTBOX_BIT)
+
+
+def sender_of(producer: int) -> int:
+    """The queue whose parcels are published under this id."""
+    return producer & (1 << GENERATION_SHIFT) - 1
+
+
+
+
+@define
+class Outlet:
+    """What is on its way to one queue."""
+
+    next_number: int = 1
+    parcels: deque[Parcel] = field(factory=deque)
+
+
+class Outbox:
+    """All parcels of one queue."""
+
+    def __init__(self) -> None:
+        self.outlets: dict[int, Outlet] = {}
+        """Of targets to which something is on its way, by their ids."""
+        self.idle: dict[int, int] = {}
+        """Next number of the other targets: theirs go on."""
+        self.fresh: dict[int, None] = {}
+        """Targets for which something has come that their courier has not seen: no part of the
+        state, and nobody looks on a mirror."""
+        self.kept = RangeSet()
+        """Sequences of this queue whose bodies are needed yet."""
+        self._errands = 0
+        """Parcels that are no messages."""
+
+    @property
+    def count(self) -> int:
+        """Messages and errands on their way."""
+        return self.kept.count + self._errands
+
+    def __contains__(self, target: object) -> bool:
+        """Whether the next number for that queue is kept."""
+        return target in self.outlets or target in self.idle
+
+    def __bool__(self) -> bool:
+        return bool(self.outlets or self.idle)
+
+    def next_number(self, target: int) -> int:
+        """Of the next parcel for that queue."""
+        outlet = self.outlets.get(target)
+        return self.idle.get(target, 1) if outlet is None else outlet.next_number
+
+    def _outlet(self, target: int) -> Outlet:
+        """The target's outlet; it is given a parcel next."""
+        self.fresh[target] = None
+        outlet = self.outlets.get(target)
+        if outlet is None:
+            outlet = self.outlets[target] = Outlet(self.idle.pop(target, 1))
+        return outlet
+
+    def add(self, target: int, ranges: Iterable[Range], reason: str, stamp_us: int) -> None:
+        """These have ended and are to be published in the target."""
+        for first, last in ranges:
+            outlet = self._outlet(target)
+            outlet.parcels.append(Parcel(outlet.next_number, first, last, reason, stamp_us))
+            outlet.next_number += last - first + 1
+            self.kept.add(first, last)
+
+    def add_errand(self, target: int, stamp_us: int) -> int:
+        """Something is to be said to the target; return its number."""
+        outlet = self._outlet(target)
+        number = outlet.next_number
+        outlet.parcels.append(Parcel(number, 0, 0, ERRAND, stamp_us))
+        self._errands += 1
+        outlet.next_number += 1
+        return number
+
+    def done(self, target: int, number: int) -> tuple[Range, ...]:
+        """Parcels up to this number are no more; return the sequences that nobody needs now."""
+        outlet = self.outlets.get(target)
+        ended: list[Range] = []
+        while outlet is not None and outlet.parcels and outlet.parcels[0].number <= number:
+            parcel = outlet.parcels.popleft()
+            last = min(parcel.last, parcel.first + number - parcel.number)
+            if parcel.reason == ERRAND:
+                self._errands -= 1
+            else:
+                ended.append((parcel.first, last))
+            if last < parcel.last:
+                rest = evolve(parcel, number=number + 1, first=last + 1)
+                outlet.parcels.appendleft(rest)
+        for first, last in ended:
+            self.kept.remove(first, last)
+        if outlet is not None and not outlet.parcels:
+            del self.outlets[target]
+            self.fresh.pop(target, None)
+            self.idle[target] = outlet.next_number
+        return tuple(ended)
+
+    def forget(self, target: int) -> None:
+        """The target is no more: its numbers are never asked for again. (What has come for it
+        since this was decided is ended by the next such op.)"""
+        self.idle.pop(target, None)
+
+    def begin_anew(self, lost: Iterable[Range]) -> list[tuple[int, int, int]]:
+        """An unclean promotion: these bodies are lost; numbers begin again under another id.
+
+        Returns:
+            (target, old number, new number) of each errand.
+        """
+        errands = []
+        gone = RangeSet(lost)
+        old, self.outlets, self.kept = self.outlets, {}, RangeSet()
+        self.idle, self.fresh = {}, {}
+        self._errands = 0
+        for target, outlet in old.items():
+            for parcel in outlet.parcels:
+                if parcel.reason == ERRAND:
+                    number = self.add_errand(target, parcel.stamp_us)
+                    errands.append((target, parcel.number, number))
+                    continue
+                left = RangeSet(((parcel.first, parcel.last),))
+                for first, last in gone.within(parcel.first, parcel.last):
+                    left.remove(first, last)
+                self.add(target, left, parcel.reason, parcel.stamp_us)
+        return errands
+
+    def image(self) -> Image:
+        """The outbox as plain data; equal ones give equal data."""
+        made: Image = [(target, number, []) for target, number in self.idle.items()]
+        made += [
+            (
+                target,
+                outlet.next_number,
+                [(p.number, p.first, p.last, p.reason, p.stamp_us) for p in outlet.parcels],
+            )
+            for target, outlet in self.outlets.items()
+        ]
+        return sorted(made, key=lambda one: one[0])
+
+    @classmethod
+    def restore(cls, image: Image, next_sequence: int) -> Outbox:
+        """Read what `image` gave. Raises ValueError when it breaks an invariant."""
+        made = cls()
+        for target, next_number, parcels in image:
+            outlet = Outlet(next_number)
+            number = parcels[0][0] if parcels else next_number
+            for fields in parcels:
+                parcel = Parcel(*fields)
+                is_errand = parcel.reason == ERRAND
+                is_sound = parcel.number == number and parcel.first <= parcel.last < next_sequence
+                if is_errand != (parcel.last == 0):
+                    is_sound = False
+                if not is_sound or made.kept.within(parcel.first, parcel.last):
+                    raise ValueError(f"an outbox for queue {target} with a wrong parcel {parcel}")
+                if is_errand:
+                    made._errands += 1
+                else:
+                    made.kept.add(parcel.first, parcel.last)
+                outlet.parcels.append(parcel)
+                number = parcel.last_number + 1
+            if number != next_number:
+                raise ValueError(f"an outbox for queue {target} whose next number is {number}")
+            if outlet.parcels:
+                made.outlets[target] = outlet
+            elif next_number > 1:
+                made.idle[target] = next_number
+        made.outlets = dict(sorted(made.outlets.items()))
+        made.fresh = dict.fromkeys(made.outlets)
+        return made

@@ -1,0 +1,818 @@
+"""The applied state of one queue: which messages live, how often each came back, who produced.
+
+Every member applies the same stable ops in the same order, so states at the same lsn are
+equal on all copies (Lemma 3). The state knows nothing of consumers: who holds what now is
+the master's own matter (`delivery`) and ends with its reign.
+
+A message is *live* from its publish to its ack. Its delivery count is
+
+    1 + returns of it + promotions that happened while it was live and below the horizon
+
+Promotions are kept as marks, (lsn, sequence): each counts for every message below. That
+makes a promotion cost the same for ten messages and for ten million.
+
+A *delayed* message lives and is not ready; the LaneOp that ends its delay gives it a new *place*
+behind all that stand in its lane. Horizons and marks are about places; a message that was never
+delayed stands at its sequence.
+
+Messages of a priority above 0 are members of a *lane*, which has a horizon and marks of its own
+(`priorities`); `horizon` and `marks` here are those of priority 0.
+
+Invariants:
+1. live sequences are below next_sequence.
+2. `returned` holds live sequences only.
+3. outcomes of a producer are above its settled mark, in order of number.
+4. `delayed`, `places` and `resting` hold live sequences only, each of one of the first two at most.
+5. members of lanes are live, each of one lane only; who is of none has priority 0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+import msgspec
+from attrs import define, field
+
+from mirrorq.containers.range_map import Places, Spans
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.containers.run_length import Column, Sizes
+from mirrorq.errors import MALFORMED
+from mirrorq.protocol.ops import (
+    FLAG_PRIORITY,
+    FLAG_TRANSIENT,
+    PRIORITY_MAX,
+    AckOp,
+    DiscardOp,
+    DropHeadOp,
+    Entry,
+    ExpiryOp,
+    Header,
+    HorizonOp,
+    HorizonsOp,
+    LaneOp,
+    OpKind,
+    OutboxDoneOp,
+    OutboxOp,
+    ProducerOp,
+    PromotedOp,
+    PurgeOp,
+    ReturnLaterOp,
+    ReturnOp,
+    Step,
+)
+from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
+from mirrorq.replication.history import HISTORY_COUNT, extend_history
+from mirrorq.replication.state.outbox import PUT, Image, Outbox, is_outbox
+from mirrorq.replication.state.priorities import Lane
+from mirrorq.replication.state.staging import Image as StagingImage
+from mirrorq.replication.state.staging import Outcome, Staging
+
+RUN_BYTES = 16
+"""Of a run of a column, or a range, in the bytes of a state."""
+STATE_VERSION = 7
+OLDEST_VERSION = 1
+"""The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
+messages count 0 bytes, and no policy's TTL ends them. Up to 4 none knew delays, and
+up to 5 none knew an outbox, up to 6 nothing staged."""
+GENERATION_BITS = 40
+"""Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
+all that the lost past can have given out, and room for eight million of them."""
+UNTIMED_VERSION = 3
+"""The first version with sizes and times; 4 has each message's ttl too."""
+MARKS_TRIM_COUNT = 8
+"""Promotion marks are looked through for dead ones when there are more than this."""
+
+OFFSET_SIZE = 4
+"""Bytes of an offset in a frame."""
+
+REFUSED = 0
+"""First sequence of an outcome that is a refusal."""
+LOST = -1
+"""The same of what was stored, and has since been lost."""
+
+
+@define
+class Producer:
+    """One producer id: the highest number in the applied log and what became of each."""
+
+    highest: int = 0
+    settled: int = 0
+    outcomes: list[tuple[int, int, int, str]] = field(factory=list)
+    """(first number, count, first sequence or REFUSED, reason), in order of number."""
+    used_us: int = 0
+    """Timestamp of the last op that named it; decides about expiry."""
+
+    def note(self, first: int, count: int, sequence: int, reason: str, settled: int) -> None:
+        """Record the outcome of numbers first to first + count - 1."""
+        self.highest = max(self.highest, first + count - 1)
+        self.settled = max(self.settled, settled)
+        outcomes = self.outcomes
+        if outcomes and sequence != REFUSED:
+            before = outcomes[-1]
+            joins = before[0] + before[1] == first and before[2] + before[1] == sequence
+            if joins and before[2] > REFUSED:
+                outcomes[-1] = (before[0], before[1] + count, before[2], "")
+                count = 0
+        if count:
+            outcomes.append((first, count, sequence, reason))
+        self._forget_settled()
+
+    def _forget_settled(self) -> None:
+        keep = 0
+        for first, count, _, _ in self.outcomes:
+            if first + count - 1 > self.settled:
+                break
+            keep += 1
+        if keep:
+            del self.outcomes[:keep]
+
+    def outcomes_of(self, first: int, last: int) -> list[tuple[int, int, int, str]]:
+        """What became of first to last, as far as it is kept."""
+        found = []
+        for start, count, sequence, reason in self.outcomes:
+            low, high = max(first, start), min(last, start + count - 1)
+            if low <= high:
+                shifted = sequence + low - start if sequence > REFUSED else sequence
+                found.append((low, high - low + 1, shifted, reason))
+        return found
+
+    def lose(self, lost: RangeSet, reason: str) -> None:
+        """These sequences are lost: who asks again what became of them must not hear a confirm."""
+        kept, self.outcomes = self.outcomes, []
+        for outcome in kept:
+            first, count, sequence, why = outcome
+            gone = lost.within(sequence, sequence + count - 1) if sequence > REFUSED else []
+            if not gone:
+                self.outcomes.append(outcome)
+                continue
+            begin = sequence
+            for low, high in gone:
+                if begin < low:
+                    self.outcomes.append((first + begin - sequence, low - begin, begin, why))
+                self.outcomes.append((first + low - sequence, high - low + 1, LOST, reason))
+                begin = high + 1
+            if begin < sequence + count:
+                rest = sequence + count - begin
+                self.outcomes.append((first + begin - sequence, rest, begin, why))
+
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""What a frame's header and the store's keys can hold."""
+
+
+_Priority = Annotated[int, msgspec.Meta(ge=1, le=PRIORITY_MAX)]
+
+
+class _Image(msgspec.Struct, array_like=True):
+    """The state as bytes: a checkpoint, or what a transfer carries."""
+
+    version: int
+    applied: _Number
+    next_sequence: _Number
+    horizon: _Number
+    live: bytes
+    transient: bytes
+    returned: dict[_Number, tuple[_Number, _Number]]
+    marks: list[tuple[_Number, _Number]]
+    producers: dict[_Number, tuple[_Number, _Number, list[tuple[int, int, int, str]], int]]
+    history: list[tuple[_Number, _Number]]
+    lanes: list[tuple[_Priority, _Number, list[tuple[_Number, _Number]], bytes]] = []
+    """(priority, horizon, marks, members), in order of priority."""
+    sizes: bytes = b""
+    stamps: bytes = b""
+    generation: _Number = 0
+    fence: _Number = 0
+    lost: _Number = 0
+    ttls: bytes = b""
+    delayed: bytes = b""
+    places: bytes = b""
+    resting: dict[_Number, _Number] = {}
+    outbox: Image = []
+    staging: StagingImage = []
+    time_us: _Number = 0
+
+
+NUMBER_MAX = 2**63 - 1
+
+
+class Run(NamedTuple):
+    """Neighbours in order of sequence that share a lane."""
+
+    priority: int
+    first: int
+    last: int
+    shift: int = 0
+    """Place = sequence + shift."""
+    is_delayed: bool = False
+    """They stand at no place yet."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """An unclean promotion came before the end of their delay that this past knows: they may
+        have had another one, and been handed out, in the past that was lost."""
+        return self.first + self.shift >> GENERATION_BITS > self.first >> GENERATION_BITS
+
+
+class QueueState:
+    """What all stable ops up to `applied` have made of the queue."""
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.time_us = 0
+        """The greatest stamp of an op: the queue's time goes on from there."""
+        self.next_sequence = 1
+        self.horizon = 1
+        """Messages below this sequence may be handed out."""
+        self.live = RangeSet()
+        self.transient = RangeSet()
+        """Live messages that a cold promotion drops."""
+        self.returned: dict[int, tuple[int, int]] = {}
+        """sequence -> (returns, lsn of the last return)."""
+        self.marks: list[tuple[int, int]] = []
+        """Promotions: (lsn, sequence). Counts for live messages below sequence."""
+        self.lanes: dict[int, Lane] = {}
+        """Priorities above 0 that were ever used."""
+        self.sizes = Sizes()
+        """Bytes of each live message's body."""
+        self.stamps = Column()
+        """When each live message was published: ms since 1970; 0 is not known."""
+        self.ttls = Column()
+        """Each live message's own time to live in ms; 0 is none."""
+        self.has_ttls = False
+        """Whether some message may have one. Not part of the state: a hint for a master."""
+        self.delayed = Spans()
+        """Published with a delay that has not ended, each with the moment at which it will, in
+        microseconds since 1970."""
+        self.places = Places()
+        """Of messages that were delayed."""
+        self.resting: dict[int, int] = {}
+        """Returned with a delay that has not ended -> the moment at which it will."""
+        self._is_mixed = False
+        """Whether there may be a message of another lane, or at another place than its own."""
+        self.outbox = Outbox()
+        """Messages that ended here and are on their way to other queues."""
+        self.staging = Staging()
+        """What is staged, and where bodies of committed messages lie."""
+        self.verdict = ""
+        """Why the last op about staged messages was refused. Not part of the state."""
+        self.producers: dict[int, Producer] = {}
+        self.history: list[tuple[int, int]] = []
+        """(epoch, last lsn) of applied ops, the newest `HISTORY_COUNT` epochs, oldest first."""
+        self.generation = 0
+        """How many unclean promotions this past has, or knows to have been in others."""
+        self.fence = 0
+        """Reign of the last unclean promotion: no delivery of an earlier one can be acked."""
+        self.lost = 0
+        """Messages that unclean promotions have lost, as far as their masters could tell."""
+
+    # --- Queries ------------------------------------------------------------------------
+
+    def delivery_count(self, sequence: int) -> int:
+        """The count of the next delivery of this message."""
+        if self._is_mixed:
+            return self.count_run(sequence, sequence)[0]
+        raised = sum(1 for _, mark in self.marks if mark > sequence)
+        return 1 + raised + self.returned.get(sequence, (0, 0))[0]
+
+    def count_run(self, first: int, last: int) -> Range:
+        """(delivery count of `first`, end of the run within last that shares it)."""
+        marks, shift = self.marks, 0
+        raised = 0
+        if self._is_mixed:
+            run = self.run(first, last)
+            marks, last, shift = self._marks_of(run), run.last, run.shift
+            raised = int(run.is_doubtful)
+        for _, mark in marks:
+            if mark > first + shift:
+                raised += 1
+                last = min(last, mark - shift - 1)
+        returned = self.returned
+        if not returned:
+            return 1 + raised, last
+        returns = returned.get(first, (0, 0))[0]
+        sequence = first + 1
+        while sequence <= last and returned.get(sequence, (0, 0))[0] == returns:
+            sequence += 1
+        return 1 + raised + returns, sequence - 1
+
+    def producer_id(self, lsn: int) -> int:
+        """The id that a producer op at `lsn` gives: lsns come again in another past."""
+        return lsn + (self.generation << GENERATION_BITS)
+
+    def returned_often(self, ranges: RangeSet, limit: int) -> RangeSet:
+        """Those of these messages that one more return would bring above a delivery limit."""
+        if limit == 0:
+            return ranges.copy()
+        often = RangeSet()
+        for first, last in ranges:
+            for sequence in range(first, last + 1):
+                if self.returned.get(sequence, (0, 0))[0] >= limit:
+                    often.add(sequence, sequence)
+        return often
+
+    def raised_by_promotion(self, sequence: int) -> bool:
+        """Whether the last raise of this message's count was a promotion."""
+        run = self.run(sequence, sequence)
+        place = sequence + run.shift
+        promoted = int(run.is_doubtful)  # before all that was known of it in this past
+        promoted = max((lsn for lsn, mark in self._marks_of(run) if mark > place), default=promoted)
+        return promoted > self.returned.get(sequence, (0, 0))[1]
+
+    def _marks_of(self, run: Run) -> list[tuple[int, int]]:
+        if run.is_delayed:
+            return []
+        return self.lanes[run.priority].marks if run.priority else self.marks
+
+    def run(self, first: int, last: int) -> Run:
+        """`first` and those after it, within `last`, that share its lane."""
+        if not self._is_mixed:
+            return Run(0, first, last)
+        priority = 0
+        for other, lane in self.lanes.items():
+            low, high = lane.members.run(first, last)
+            if low == first:
+                priority, last = other, high
+                break
+            last = min(last, low - 1)
+        waits = self.delayed.run(first, last)
+        if waits is not None:
+            if waits[0] == first:
+                return Run(priority, first, waits[1], 0, True)
+            last = waits[0] - 1
+        stands = self.places.by_sequence.run(first, last)
+        if stands is not None:
+            if stands[0] == first:
+                return Run(priority, first, stands[1], stands[2])
+            last = stands[0] - 1
+        return Run(priority, first, last)
+
+    def runs(self, first: int, last: int) -> list[Run]:
+        """first to last, cut where lane or shift change, in order of sequence."""
+        found = []
+        while first <= last:
+            found.append(self.run(first, last))
+            first = found[-1].last + 1
+        return found
+
+    def needed(self, first: int, last: int) -> list[Range]:
+        """The parts of first to last under which lie bodies that a copy must have on its disk."""
+        found = self.live.within(first, last)
+        if self.outbox.kept:
+            found = list(RangeSet((*found, *self.outbox.kept.within(first, last))))
+        if self.staging:
+            found = [*self.staging.plain(found), *self.staging.needed(first, last)]
+            found = list(RangeSet(found))
+        return found
+
+    def carried(self, first: int, last: int) -> list[Range]:
+        """The live messages whose bodies lie under first to last (see `needed`)."""
+        if not self.staging:
+            return self.live.within(first, last)
+        found = list(self.staging.plain(self.live.within(first, last)))
+        for low, high, shift in self.staging.origins.by_sequence.within(first, last):
+            found += self.live.within(low + shift, high + shift)
+        return found
+
+    def dead_around(self, ended: RangeSet) -> Iterator[Range]:
+        """The widest ranges around what has ended under which no needed body lies."""
+        if not self.staging:
+            for sequence, _ in ended:
+                first, last = self.live.gap(sequence, 1, self.next_sequence - 1)
+                yield self.outbox.kept.gap(sequence, first, last)
+            return
+        needed = RangeSet(self.needed(1, self.next_sequence - 1))
+        for sequence, _ in ended:
+            yield needed.gap(sequence, 1, self.next_sequence - 1)
+
+    def latest_stamp_us(self) -> int:
+        """The greatest stamp that the state still shows, for one of a version that did not keep
+        the greatest of all."""
+        stamps = (value for _, _, value in self.stamps.runs(1, self.next_sequence - 1))
+        used = (producer.used_us for producer in self.producers.values())
+        latest_us = max(max(stamps, default=0) * 1000, max(used, default=0))
+        return min(latest_us, NUMBER_MAX)
+
+    def epoch_span(self, lsn: int) -> tuple[int, int, int, int]:
+        """The epochs, from the first to the last possible one, in which the op at `lsn` was made,
+        and the ops of which that is so: (first, last, after, upto); zeros when it is not known.
+
+        It is one epoch, but at the oldest end of a history of which older epochs are not kept.
+        """
+        index = bisect_right(self.history, lsn - 1, key=lambda item: item[1])
+        if index == len(self.history):
+            return 0, 0, 0, 0
+        epoch, upto = self.history[index]
+        if index:
+            return epoch, epoch, self.history[index - 1][1], upto
+        return epoch if len(self.history) < HISTORY_COUNT else 0, epoch, 0, upto
+
+    # --- Applying -----------------------------------------------------------------------
+
+    def apply(self, entry: Entry) -> tuple[Range, ...]:
+        """Apply the next op; return the ranges under which bodies lay that nobody needs now."""
+        return self.staging.freed(self._apply(entry))
+
+    def _apply(self, entry: Entry) -> tuple[Range, ...]:
+        header = entry.header
+        self.applied = header.lsn
+        self.time_us = max(self.time_us, header.timestamp_us)
+        extend_history(self.history, header.epoch, header.lsn, header.lsn)
+        payload = entry.payload
+        if payload is None:
+            if isinstance(entry.step, Stage):
+                return self._stage(entry, entry.step)
+            self._publish(entry)
+            if entry.step is not None:
+                return self._take_step(entry, entry.step)
+        elif isinstance(payload, DropHeadOp) and self.outbox.kept:
+            # It was judged on the whole log: some may have been on their way to other queues.
+            live = (piece for one in payload.ranges for piece in self.live.within(*one))
+            return self._end(tuple(live))
+        elif isinstance(payload, AckOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
+            return self._end(payload.ranges)
+        elif isinstance(payload, SealOp | CommitOp | AbortOp | AskOp):
+            return self._decide(entry, payload)
+        elif isinstance(payload, OutboxOp):
+            self._send_off(payload, header.timestamp_us)
+        elif isinstance(payload, OutboxDoneOp):
+            return self._outbox_done(payload)
+        elif isinstance(payload, ReturnOp):
+            self._return(payload.ranges, header.lsn)
+        elif isinstance(payload, HorizonOp):
+            self.horizon = max(self.horizon, payload.sequence)
+        elif isinstance(payload, LaneOp):
+            self._enter(payload)
+        elif isinstance(payload, ReturnLaterOp):
+            self._return_later(payload, header.lsn)
+        elif isinstance(payload, HorizonsOp):
+            self._move_horizons(payload)
+        elif isinstance(payload, PromotedOp):
+            return self._promote(payload, header.lsn)
+        elif isinstance(payload, ProducerOp):
+            self._producer(payload, header.lsn, header.timestamp_us)
+        elif header.kind == OpKind.REFUSAL:
+            self._refuse(entry)
+        return ()
+
+    def _publish(self, entry: Entry) -> None:
+        header = entry.header
+        first, last = header.first_sequence, header.first_sequence + header.count - 1
+        self.live.add(first, last)
+        self.sizes.append_offsets(first, entry.offsets, header.count)
+        self.stamps.append(first, last, max(header.timestamp_us, 0) // 1000)
+        self.ttls.append(first, last, header.ttl_ms)
+        self.has_ttls = self.has_ttls or header.ttl_ms > 0
+        self.next_sequence = last + 1
+        if header.flags & FLAG_TRANSIENT:
+            self.transient.add(first, last)
+        if header.flags & FLAG_PRIORITY:
+            self._lane(header.priority).members.add(first, last)
+        if header.delay_ms:
+            due_us = min(header.timestamp_us + header.delay_ms * 1000, NUMBER_MAX)
+            self.delayed.add(first, last, due_us)
+            self._is_mixed = True
+        producer = self._producer_of(header.producer)
+        if producer is not None:
+            producer.used_us = header.timestamp_us
+            producer.note(header.first_number, header.count, first, "", header.settled)
+
+    def _note(self, header: Header, sequence: int, why: str) -> None:
+        """What became of an op about staged messages, for whoever asked for it."""
+        self.verdict = why
+        producer = self._producer_of(header.producer)
+        if producer is not None:
+            producer.used_us = header.timestamp_us
+            outcome = REFUSED if why else sequence
+            producer.note(header.first_number, header.count, outcome, why, header.settled)
+
+    def _stage(self, entry: Entry, stage: Stage) -> tuple[Range, ...]:
+        """The bodies of a chunk: messages later, if ever. Its first body is none."""
+        header = entry.header
+        first, last = header.first_sequence, header.last_sequence
+        self.next_sequence = last + 1
+        offsets, count = entry.offsets[OFFSET_SIZE:], header.count - 1
+        why = self.staging.on_stage(stage, first + 1, offsets, count, header.timestamp_us)
+        self._note(header, first, why)
+        return ((first, last if why else first),)
+
+    def _decide(
+        self, entry: Entry, payload: SealOp | CommitOp | AbortOp | AskOp
+    ) -> tuple[Range, ...]:
+        header = entry.header
+        sequence = header.lsn
+        outcome = Outcome()
+        if isinstance(payload, SealOp):
+            outcome = self.staging.on_seal(payload, header.timestamp_us)
+        elif isinstance(payload, AbortOp):
+            outcome = self.staging.on_abort(payload)
+        elif isinstance(payload, CommitOp):
+            outcome = self.staging.on_commit(payload)
+            sequence = payload.sequence
+            self.next_sequence = max(self.next_sequence, sequence + payload.count + 1)
+            self._come_forth(payload, outcome, max(header.timestamp_us, 0) // 1000)
+        else:
+            outcome = self.staging.on_ask(payload, header.queue_id)
+        for target, errand in outcome.errands:
+            number = self.outbox.add_errand(target, header.timestamp_us)
+            self.staging.errands[target, number] = errand
+        self._note(header, sequence, outcome.why)
+        return tuple(outcome.dropped)
+
+    def _come_forth(self, op: CommitOp, outcome: Outcome, stamp_ms: int) -> None:
+        """What was staged is messages from now on, behind the op's own sequence."""
+        first = op.sequence + 1
+        for low, high in outcome.pieces:
+            self.staging.origins.enter(low, high, first)
+            first += high - low + 1
+        if first == op.sequence + 1:
+            return
+        self.live.add(op.sequence + 1, first - 1)
+        self.stamps.append(op.sequence + 1, first - 1, stamp_ms)
+        self.ttls.append(op.sequence + 1, first - 1, 0)
+        self.sizes.append_pieces(op.sequence + 1, outcome.sizes)
+
+    def _producer_of(self, number: int) -> Producer | None:
+        """The producer of this id. Another queue's needs no op to begin."""
+        known = self.producers.get(number)
+        if known is None and is_outbox(number):
+            known = self.producers[number] = Producer()
+        return known
+
+    def _take_step(self, entry: Entry, step: Step) -> tuple[Range, ...]:
+        """The acks and the puts of one op; its first body was no message."""
+        header = entry.header
+        first, last = header.first_sequence, header.last_sequence
+        acked = tuple(piece for one in step.ranges for piece in self.live.within(*one))
+        if step.target:
+            self._end((*acked, (first, last)))
+            put = ((first + 1, last),)
+            self.outbox.add(step.target, put, PUT, header.timestamp_us)
+            return (*acked, (first, first))
+        return self._end((*acked, (first, first)))
+
+    def _send_off(self, payload: OutboxOp, stamp_us: int) -> None:
+        ending = [piece for one in payload.ranges for piece in self.live.within(*one)]
+        self._end(tuple(ending))
+        self.outbox.add(payload.target, ending, payload.reason, stamp_us)
+
+    def _outbox_done(self, payload: OutboxDoneOp) -> tuple[Range, ...]:
+        ended = self.outbox.done(payload.target, payload.number)
+        self.staging.forget_errands(payload.target, payload.number)
+        if payload.outcome == "deleted":
+            self.outbox.forget(payload.target)
+        return ended
+
+    def _lane(self, priority: int) -> Lane:
+        lane = self.lanes.get(priority)
+        if lane is None:
+            lane = self.lanes[priority] = Lane()
+            self.lanes = dict(sorted(self.lanes.items()))
+            self._is_mixed = True
+        return lane
+
+    def _move_horizons(self, payload: HorizonsOp) -> None:
+        for priority, place in payload.horizons:
+            if priority:
+                lane = self._lane(priority)
+                lane.horizon = max(lane.horizon, place)
+            else:
+                self.horizon = max(self.horizon, place)
+
+    def _refuse(self, entry: Entry) -> None:
+        header = entry.header
+        producer = self._producer_of(header.producer)
+        if producer is not None:
+            reason = getattr(entry.payload, "reason", "")
+            producer.used_us = header.timestamp_us
+            producer.note(header.first_number, header.count, REFUSED, reason, header.settled)
+
+    def _end(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+        for first, last in ranges:
+            self.live.remove(first, last)
+            if self.transient:
+                self.transient.remove(first, last)
+            if self._is_mixed:
+                self._leave(first, last)
+            if self.returned:
+                self._forget_returns(first, last)
+        for first, _ in ranges:
+            gap = self.live.gap(first, 1, self.next_sequence - 1)
+            self.sizes.forget(*gap)
+            self.stamps.forget(*gap)
+            self.ttls.forget(*gap)
+        if len(self.marks) > MARKS_TRIM_COUNT:
+            self._trim_marks()
+        return ranges
+
+    def _leave(self, first: int, last: int) -> None:
+        for lane in self.lanes.values():
+            lane.members.remove(first, last)
+        self.delayed.remove(first, last)
+        self.places.end(first, last)
+        self._rest_no_more(first, last)
+        self._is_mixed = bool(self.lanes or self.delayed or self.places or self.resting)
+
+    def _rest_no_more(self, first: int, last: int) -> None:
+        resting = self.resting
+        if last - first < len(resting):
+            for sequence in range(first, last + 1):
+                resting.pop(sequence, None)
+        else:
+            self.resting = {s: due for s, due in resting.items() if not first <= s <= last}
+
+    def _enter(self, payload: LaneOp) -> None:
+        """Delays have ended."""
+        place = payload.place
+        for first, last in payload.entering:
+            for low, high, _ in self.delayed.within(first, last):
+                self.places.enter(low, high, place + low - first)
+            self.delayed.remove(first, last)
+            place += last - first + 1
+        self.next_sequence = max(self.next_sequence, place)
+        for first, last in payload.returning:
+            self._rest_no_more(first, last)
+
+    def _return_later(self, payload: ReturnLaterOp, lsn: int) -> None:
+        self._return(payload.ranges, lsn)
+        for first, last in payload.ranges:
+            for low, high in self.live.within(first, last):
+                self.resting.update(dict.fromkeys(range(low, high + 1), payload.due_us))
+                self._is_mixed = True
+
+    def _forget_returns(self, first: int, last: int) -> None:
+        if last - first < len(self.returned):
+            for sequence in range(first, last + 1):
+                self.returned.pop(sequence, None)
+        else:
+            kept = {s: r for s, r in self.returned.items() if not first <= s <= last}
+            self.returned = kept
+
+    def _trim_marks(self) -> None:
+        self.marks = self._needed(self.marks, self.live)
+        for lane in self.lanes.values():
+            lane.marks = self._needed(lane.marks, lane.members)
+
+    def _needed(self, marks: list[tuple[int, int]], members: RangeSet) -> list[tuple[int, int]]:
+        least = members.first if members else self.next_sequence
+        return [(lsn, mark) for lsn, mark in marks if mark > least]
+
+    def _return(self, ranges: tuple[Range, ...], lsn: int) -> None:
+        for first, last in ranges:
+            for low, high in self.live.within(first, last):
+                for sequence in range(low, high + 1):
+                    returns = self.returned.get(sequence, (0, 0))[0]
+                    self.returned[sequence] = (returns + 1, lsn)
+
+    def _promote(self, payload: PromotedOp, lsn: int) -> tuple[Range, ...]:
+        ended: tuple[Range, ...] = ()
+        if payload.how != "clean" and self.transient:
+            ended = self._end(tuple(self.transient))
+        # A message published later is not below the horizon's past: the mark ends where the
+        # queue ends now.
+        ends = self.next_sequence
+        least = 0
+        if payload.how == "unclean":
+            ended += self._begin_anew(payload)
+            # What the lost past has handed out is not known: it may have been everything.
+            least = ends
+            self._skip_to(payload.generation << GENERATION_BITS)
+        self.marks.append((lsn, max(min(self.horizon, ends), least)))
+        for lane in self.lanes.values():
+            lane.marks.append((lsn, max(min(lane.horizon, ends), least)))
+        self._trim_marks()
+        return ended
+
+    def _skip_to(self, sequence: int) -> None:
+        if sequence > self.next_sequence:
+            for column in (self.sizes, self.stamps):
+                column.append(self.next_sequence, sequence - 1, 0)
+            self.next_sequence = sequence
+
+    def _begin_anew(self, payload: PromotedOp) -> tuple[Range, ...]:
+        """An unclean promotion: what the new master lacks is lost, and older acks are void."""
+        self.generation = max(self.generation, payload.generation)
+        self.fence = max(self.fence, payload.reign)
+        self.lost += payload.lost_count
+        reason = (
+            f"it was stored, and lost by the unclean promotion of epoch {payload.reign}: whether a "
+            "consumer had it before is not known"
+        )
+        sequences = RangeSet(payload.lost)
+        for producer in self.producers.values():
+            producer.lose(sequences, reason)
+        lost = self.staging.lose(payload.lost)
+        dropped = self.staging.lost_runs(payload.lost)
+        self.staging.renumber(self.outbox.begin_anew(lost))
+        return (*self._end(tuple(lost)), *dropped)
+
+    def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
+        for number in payload.expired:
+            self.producers.pop(number, None)
+        if not payload.expired:
+            self.producers[self.producer_id(lsn)] = Producer(used_us=timestamp_us)
+
+    # --- Bytes --------------------------------------------------------------------------
+
+    @property
+    def bytes_about(self) -> int:
+        """Of `encode`, without making it: what grows with the depth of the queue."""
+        runs = len(self.live) + len(self.sizes) + len(self.stamps) + len(self.ttls)
+        return RUN_BYTES * runs
+
+    def encode(self) -> bytes:
+        """The whole state as bytes; equal states give equal bytes."""
+        image = _Image(
+            STATE_VERSION,
+            self.applied,
+            self.next_sequence,
+            self.horizon,
+            self.live.to_bytes(),
+            self.transient.to_bytes(),
+            dict(sorted(self.returned.items())),
+            self.marks,
+            {
+                number: (p.highest, p.settled, p.outcomes, p.used_us)
+                for number, p in sorted(self.producers.items())
+            },
+            self.history,
+            [
+                (priority, lane.horizon, lane.marks, lane.members.to_bytes())
+                for priority, lane in self.lanes.items()
+            ],
+            self.sizes.to_bytes(),
+            self.stamps.to_bytes(),
+            self.generation,
+            self.fence,
+            self.lost,
+            self.ttls.to_bytes(),
+            self.delayed.to_bytes(),
+            self.places.by_sequence.to_bytes(),
+            dict(sorted(self.resting.items())),
+            self.outbox.image(),
+            self.staging.image(),
+            self.time_us,
+        )
+        return msgspec.msgpack.encode(image)
+
+    @classmethod
+    def decode(cls, data: bytes) -> QueueState:
+        """Read what `encode` wrote. Raises ValueError on anything else."""
+        try:
+            image = msgspec.msgpack.decode(data, type=_Image)
+        except MALFORMED as error:
+            raise ValueError(f"a queue's state of {len(data)} bytes: {error}") from error
+        if not OLDEST_VERSION <= image.version <= STATE_VERSION:
+            raise ValueError(
+                f"a queue's state of version {image.version}, not {OLDEST_VERSION} to "
+                f"{STATE_VERSION}"
+            )
+        state = cls()
+        state.applied = image.applied
+        state.next_sequence = image.next_sequence
+        state.horizon = image.horizon
+        state.live = RangeSet.from_bytes(image.live)
+        state.transient = RangeSet.from_bytes(image.transient)
+        for priority, horizon, marks, members in image.lanes:
+            state.lanes[priority] = Lane(horizon, marks, RangeSet.from_bytes(members))
+        state.delayed = Spans.from_bytes(image.delayed)
+        state.places = Places.from_bytes(image.places, image.next_sequence)
+        state.resting = image.resting
+        state.outbox = Outbox.restore(image.outbox, image.next_sequence)
+        state.staging = Staging.restore(image.staging, image.next_sequence)
+        state._is_mixed = bool(state.lanes or state.delayed or state.places or state.resting)
+        held_by_lanes = [lane.members for lane in state.lanes.values()]
+        for held in (state.live, state.transient, *held_by_lanes):
+            if held and held.last >= image.next_sequence:
+                raise ValueError(f"a queue's state holds {held.last} of {image.next_sequence - 1}")
+        state.returned = image.returned
+        state.marks = image.marks
+        state.history = image.history[-HISTORY_COUNT:]
+        state.sizes = Sizes.from_bytes(image.sizes)
+        state.stamps = Column.from_bytes(image.stamps)
+        state.ttls = Column.from_bytes(image.ttls)
+        state.has_ttls = bool(len(state.ttls))
+        if image.version == UNTIMED_VERSION and state.live:
+            state.ttls.append(1, image.next_sequence - 1, 0)
+        for column in (state.sizes, state.stamps, state.ttls):
+            column.check_end(image.next_sequence - 1)
+            if image.version < UNTIMED_VERSION and state.live:
+                column.append(1, image.next_sequence - 1, 0)
+        state.generation = image.generation
+        state.fence = image.fence
+        state.lost = image.lost
+        for number, (highest, settled, outcomes, used_us) in image.producers.items():
+            state.producers[number] = Producer(highest, settled, outcomes, used_us)
+        state.time_us = image.time_us or state.latest_stamp_us()
+        return state
+
+
+
+
+def next_sequence_of(image: bytes | None) -> int:
+    """What the first message after this encoded state has at least; 0: it cannot be read."""
+    try:
+        return QueueState.decode(image).next_sequence if image is not None else 0
+    except ValueError:
+        return 0

@@ -1,0 +1,538 @@
+"""Staged messages of one queue: who has staged what, what was decided. Applied state. Pure.
+
+Chunks are publish frames whose messages nobody sees. They have sequences like any frame, under
+which their bodies lie in the store, here called their *origins*. A commit gives the winners'
+messages sequences of their own, behind all that the queue has: from then on they are messages like
+others, and only who reads bodies asks `origins` where they lie. No body is ever copied, and a
+commit of ten million messages is one small op: all of it shows at once, on every copy.
+
+What was decided stays decided:
+
+- A version that is committed answers everything about it, and about versions before it, with
+  `DONE`. The highest version of each transaction is kept as long as the queue lives.
+- A run that was aborted, has expired, or whose commit was refused, is *fenced* until its version
+  is committed by another run: whatever of it is still on its way is refused. So a refused commit
+  stays refused however often it comes, and a slow task cannot complete what was given up.
+- A *sealed* run is touched by nothing but the decision of the queue that it waits for.
+
+Invariants:
+1. `staged` and the origins of committed messages are disjoint; both lie below the queue's end.
+2. chunks of an attempt are numbered from 1 without gaps.
+3. at or below a transaction's committed version nothing is open but sealed runs.
+4. the winners of a sealed run are staged, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from attrs import define, field, frozen
+
+from mirrorq.containers.range_map import Places
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.containers.run_length import SizedPiece, Sizes
+from mirrorq.errors import MALFORMED
+from mirrorq.protocol.staged import (
+    DONE,
+    FENCED,
+    SEALED,
+    AbortOp,
+    AskOp,
+    CommitOp,
+    Errand,
+    SealOp,
+    Stage,
+    Winner,
+)
+
+__all__ = ["Attempt", "Outcome", "Run", "Staging", "Work"]
+
+ATTEMPTS_MAX = 1 << 20
+"""Open attempts of one queue: about 300 bytes of memory each."""
+
+Image = list[Any]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Ranges = list[tuple[_Number, _Number]]
+_Attempts = list[tuple[_Number, _Number, _Number, _Ranges]]
+_Winners = tuple[tuple[_Number, _Number, _Number, _Number], ...]
+_Runs = list[tuple[str, _Number, _Number, bool, _Winners, _Attempts]]
+_Works = list[tuple[str, _Number, _Runs, list[tuple[str, str]]]]
+_What = Literal["commit", "abort", "ask"]
+_Errands = list[tuple[_Number, _Number, _What, str, _Number, str]]
+_IMAGE = tuple[list[tuple[str, _Number]], _Works, bytes, bytes, _Errands]
+
+
+@frozen
+class Outcome:
+    """What applying an op about staged messages has done."""
+
+    why: str = ""
+    """Why it was refused; "" when it was not."""
+    pieces: list[Range] = field(factory=list)
+    """Origins of what was committed, in order."""
+    sizes: list[SizedPiece] = field(factory=list)
+    """Of these, in order."""
+    dropped: list[Range] = field(factory=list)
+    """Origins of what nobody needs any more."""
+    errands: list[tuple[int, Errand]] = field(factory=list)
+    """What other queues are to be told: (queue id, what)."""
+
+
+@define
+class Attempt:
+    """What one try of one task has staged."""
+
+    chunks: int = 0
+    count: int = 0
+    """Messages."""
+    ranges: list[Range] = field(factory=list)
+    """Their origins, one range a chunk."""
+
+
+@define
+class Run:
+    """What one try of a driver has staged."""
+
+    attempts: dict[tuple[int, int], Attempt] = field(factory=dict)
+    """By (partition, attempt)."""
+    used_us: int = 0
+    """When something was last staged, or when it was sealed, by the queue's time."""
+    home: int = 0
+    """Sealed: id of the queue that decides; 0: not sealed."""
+    has_asked: bool = False
+    """Sealed: that queue was asked."""
+    winners: tuple[Winner, ...] = ()
+    """Of a sealed run."""
+
+
+@define
+class Work:
+    """One version of a transaction that is not committed."""
+
+    runs: dict[str, Run] = field(factory=dict)
+    fenced: dict[str, str] = field(factory=dict)
+    """Runs that will never be committed, and why."""
+
+
+class Staging:
+    """All of one queue. Changed by ops only."""
+
+    def __init__(self) -> None:
+        self.committed: dict[str, int] = {}
+        """The highest committed version of each transaction."""
+        self.open: dict[tuple[str, int], Work] = {}
+        self.staged = RangeSet()
+        """Origins of what is staged and not committed."""
+        self.sizes = Sizes()
+        """Bytes of each of these bodies."""
+        self.origins = Places()
+        """Committed messages that live, or are on their way to another queue: their origins are
+        the names of these places, their sequences the places."""
+        self.errands: dict[tuple[int, int], Errand] = {}
+        """What is on its way to other queues: (queue id, number in the outbox) -> what."""
+        self.attempts = 0
+        """How many are open."""
+        self.size = 0
+        """Bytes of all that is staged."""
+
+    # --- Queries ------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self.staged or self.origins)
+
+    def verdict(self, transaction: str, version: int, run: str) -> str:
+        """Why nothing of this run can be staged or committed; "" when it can."""
+        if version <= self.committed.get(transaction, -1):
+            return f"{DONE}: version {self.committed[transaction]} of {transaction!r} is"
+        work = self.open.get((transaction, version))
+        if work is not None and run in work.fenced:
+            return f"{FENCED}: run {run!r} is given up: {work.fenced[run]}"
+        return ""
+
+    def run(self, transaction: str, version: int, run: str) -> Run | None:
+        """What of a run is staged."""
+        work = self.open.get((transaction, version))
+        return None if work is None else work.runs.get(run)
+
+    def lacking(self, op: CommitOp | SealOp) -> str:
+        """Why these winners cannot be committed; "" when all of them are staged, whole."""
+        run = self.run(op.transaction, op.version, op.run)
+        known = run.attempts if run is not None else {}
+        partitions: dict[int, int] = {}
+        for partition, attempt, chunks, count in op.winners:
+            if partition in partitions:
+                return f"attempts {partitions[partition]} and {attempt} of partition {partition}"
+            partitions[partition] = attempt
+            found = known.get((partition, attempt), Attempt())
+            if (found.chunks, found.count) != (chunks, count):
+                return (
+                    f"partition {partition}, attempt {attempt}: {found.chunks} chunk(s) of "
+                    f"{found.count} message(s) are staged, not {chunks} of {count}"
+                )
+        return ""
+
+    def winners_of(self, op: CommitOp) -> tuple[Winner, ...]:
+        """Those that an op names, or that are sealed here."""
+        if not op.is_decision:
+            return op.winners
+        run = self.run(op.transaction, op.version, op.run)
+        return run.winners if run is not None else ()
+
+    def pieces(self, op: CommitOp) -> list[Range]:
+        """Origins of the winners' messages, in order."""
+        run = self.run(op.transaction, op.version, op.run)
+        if run is None:
+            return []
+        found: list[Range] = []
+        for partition, attempt, _, _ in self.winners_of(op):
+            known = run.attempts.get((partition, attempt))
+            found += known.ranges if known is not None else ()
+        return found
+
+    def size_runs(self, op: CommitOp) -> list[tuple[int, int]]:
+        """(so many messages, bytes of each) of the winners, in order."""
+        return [
+            (high - low + 1, size)
+            for first, last in self.pieces(op)
+            for low, high, size in self.sizes.runs(first, last)
+        ]
+
+    def count(self, op: CommitOp) -> int:
+        """How many messages the winners have."""
+        return sum(last - first + 1 for first, last in self.pieces(op))
+
+    def sizes_of(self, op: CommitOp) -> list[SizedPiece]:
+        """The sizes of the winners' messages, in order: of this moment."""
+        return [(first, last, self.sizes) for first, last in self.pieces(op)]
+
+    def needed(self, first: int, last: int) -> list[Range]:
+        """Origins within first to last whose bodies a copy must have."""
+        committed = self.origins.by_sequence.within(first, last)
+        return [*self.staged.within(first, last), *[(low, high) for low, high, _ in committed]]
+
+    def plain(self, ranges: Iterable[Range]) -> Iterator[Range]:
+        """What of these sequences has its body where its sequence says."""
+        for first, last in ranges:
+            for low, high, _ in self.origins.by_place.within(first, last):
+                if first < low:
+                    yield first, low - 1
+                first = high + 1
+            if first <= last:
+                yield first, last
+
+    def piece(self, first: int, last: int) -> Range:
+        """(end of the run within last whose bodies lie together, sequence less origin)."""
+        return self.origins.at(first, last) if self.origins else (last, 0)
+
+    def idle_runs(self, before_us: int) -> Iterator[tuple[str, int, str]]:
+        """Runs that are not sealed and have staged nothing since then."""
+        for (transaction, version), work in self.open.items():
+            for name, run in work.runs.items():
+                if not run.home and run.used_us < before_us:
+                    yield transaction, version, name
+
+    def sealed_runs(self, before_us: int) -> Iterator[tuple[str, int, str, int]]:
+        """Runs that were sealed before then, and the queue that decides."""
+        for (transaction, version), work in self.open.items():
+            for name, run in work.runs.items():
+                if run.home and run.used_us < before_us:
+                    yield transaction, version, name, run.home
+
+    # --- Applying -----------------------------------------------------------------------
+
+    def on_stage(
+        self, stage: Stage, first: int, offsets: bytes, count: int, stamp_us: int
+    ) -> str:
+        """A chunk: so many messages from origin `first` on, whose sizes lie between these offsets.
+        Returns why it is refused, or ""."""
+        why = self.verdict(stage.transaction, stage.version, stage.run)
+        if why:
+            return why
+        work = self.open.get((stage.transaction, stage.version)) or Work()
+        run = work.runs.get(stage.run) or Run()
+        if run.home:
+            return f"{SEALED}: run {stage.run!r} takes nothing more"
+        name = (stage.partition, stage.attempt)
+        attempt = run.attempts.get(name)
+        known = attempt.chunks if attempt is not None else 0
+        if stage.chunk != known + 1:
+            return (
+                f"chunk {stage.chunk} of partition {stage.partition}, attempt {stage.attempt} "
+                f"does not follow chunk {known}: a task that begins again takes another attempt"
+            )
+        if attempt is None:
+            if self.attempts >= ATTEMPTS_MAX:
+                return f"{self.attempts} attempts are open: commit or abort some"
+            attempt = run.attempts[name] = Attempt()
+            self.attempts += 1
+        self.open[stage.transaction, stage.version] = work
+        work.runs[stage.run] = run
+        run.used_us = stamp_us
+        last = first + count - 1
+        attempt.chunks += 1
+        attempt.count += count
+        attempt.ranges.append((first, last))
+        self.staged.add(first, last)
+        self.sizes.append_offsets(first, offsets, count)
+        self.size += self.sizes.total(first, last)
+        return ""
+
+    def on_seal(self, op: SealOp, stamp_us: int = 0) -> Outcome:
+        """Losers of the run are dropped; all of it when the seal is refused."""
+        why = self.verdict(op.transaction, op.version, op.run)
+        if why:
+            return Outcome(why)
+        run = self.run(op.transaction, op.version, op.run)
+        if run is not None and run.home:
+            same = (run.home, run.winners) == (op.home, op.winners)
+            return Outcome("" if same else f"{SEALED}: run {op.run!r} is, with other winners")
+        lacking = self.lacking(op)
+        if lacking:
+            return self._refuse(op, lacking)
+        work = self.open.setdefault((op.transaction, op.version), Work())
+        run = work.runs.setdefault(op.run, Run())
+        run.home, run.winners, run.used_us = op.home, op.winners, stamp_us
+        keep = [(partition, attempt) for partition, attempt, _, _ in op.winners]
+        losers = [name for name in run.attempts if name not in keep]
+        dropped = [piece for name in losers for piece in self._drop_attempt(run, name)]
+        return Outcome("", dropped=dropped)
+
+    def on_commit(self, op: CommitOp) -> Outcome:
+        """The winners' messages leave; everything else of the version is dropped."""
+        run = self.run(op.transaction, op.version, op.run)
+        is_sealed = run is not None and run.home > 0
+        why = "" if is_sealed else self.verdict(op.transaction, op.version, op.run)
+        if is_sealed and not op.is_decision:
+            why = f"{SEALED}: run {op.run!r} waits for the queue that decides"
+        if why:
+            return Outcome(why)
+        lacking = self.lacking(op)
+        if op.is_decision and not is_sealed:
+            lacking = "nothing of it is sealed here"
+        pieces = self.pieces(op)
+        if not lacking and sum(last - first + 1 for first, last in pieces) != op.count:
+            lacking = f"it is of {op.count} message(s), and others are staged by now"
+        if lacking:
+            return self._refuse(op, lacking)
+        sizes = [(*piece, self.sizes.within(*piece)) for piece in pieces]
+        self._unstage(pieces)
+        if run is not None:
+            for partition, attempt, _, _ in self.winners_of(op):
+                del run.attempts[partition, attempt]
+                self.attempts -= 1
+            run.home = 0
+        told = Errand("commit", op.transaction, op.version, op.run)
+        errands = [(other, told) for other in op.others]
+        return Outcome("", pieces, sizes, self._finish(op.transaction, op.version), errands)
+
+    def on_abort(self, op: AbortOp) -> Outcome:
+        """The run is fenced, and what it has staged is dropped."""
+        run = self.run(op.transaction, op.version, op.run)
+        if run is not None and run.home:
+            if not op.is_decision:
+                return Outcome(f"{SEALED}: run {op.run!r} waits for the queue that decides")
+            run.home = 0
+        elif op.version <= self.committed.get(op.transaction, -1):
+            return Outcome(self.verdict(op.transaction, op.version, op.run))
+        dropped = self._fence(op.transaction, op.version, op.run, op.reason)
+        told = Errand("abort", op.transaction, op.version, op.run)
+        return Outcome("", dropped=dropped, errands=[(other, told) for other in op.others])
+
+    def on_ask(self, op: AskOp, me: int) -> Outcome:
+        """A sealed run's queue, this one or another, wants to know."""
+        run = self.run(op.transaction, op.version, op.run)
+        name = (op.transaction, op.version, op.run)
+        if op.asker == me:
+            if run is None or not run.home or run.has_asked:
+                return Outcome("nothing is sealed here that is not decided or asked for")
+            run.has_asked = True
+            return Outcome("", errands=[(run.home, Errand("ask", *name))])
+        dropped: list[Range] = []
+        if not self.verdict(*name) and (run is None or not run.home):
+            dropped = self._fence(*name, "undecided when another queue asked")
+        return Outcome("", dropped=dropped, errands=[(op.asker, Errand("abort", *name))])
+
+    def forget_errands(self, target: int, number: int) -> None:
+        """Those for a queue up to this number have been dealt with."""
+        for key in [key for key in self.errands if key[0] == target and key[1] <= number]:
+            del self.errands[key]
+
+    def renumber(self, moves: Iterable[tuple[int, int, int]]) -> None:
+        """An unclean promotion has given errands other numbers."""
+        old, self.errands = self.errands, {}
+        for target, before, number in moves:
+            self.errands[target, number] = old[target, before]
+
+    def lose(self, ranges: Iterable[Range]) -> list[Range]:
+        """An unclean promotion: these origins are lost. Returns the sequences of committed
+        messages that are, and of those that were never staged; runs that miss a chunk end."""
+        found: list[Range] = []
+        gone = RangeSet(ranges)
+        for first, last in gone:
+            low = first
+            for begin, end, shift in self.origins.by_sequence.within(first, last):
+                if low < begin:
+                    found.append((low, begin - 1))
+                found.append((begin + shift, end + shift))
+                low = end + 1
+            if low <= last:
+                found.append((low, last))
+        return found
+
+    def lost_runs(self, ranges: Iterable[Range]) -> list[Range]:
+        """Fence each run that has staged some of these; return what it has staged."""
+        gone = RangeSet(ranges)
+        dropped: list[Range] = []
+        for (transaction, version), work in list(self.open.items()):
+            for name, run in list(work.runs.items()):
+                if any(
+                    gone.within(first, last)
+                    for attempt in run.attempts.values()
+                    for first, last in attempt.ranges
+                ):
+                    dropped += self._fence(transaction, version, name, "an unclean promotion")
+        return dropped
+
+    def freed(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+        """Nobody needs these sequences any more: return where their bodies lie, too."""
+        if not self.origins:
+            return ranges
+        found = list(ranges)
+        for first, last in ranges:
+            for low, high, shift in self.origins.by_place.within(first, last):
+                self.origins.end(low - shift, high - shift)
+                found.append((low - shift, high - shift))
+        return tuple(found)
+
+    # --- Steps of it ----------------------------------------------------------------------
+
+    def _refuse(self, op: CommitOp | SealOp, why: str) -> Outcome:
+        """A commit that was refused stays so: its run is fenced."""
+        text = f"a {'seal' if isinstance(op, SealOp) else 'commit'} was refused: {why}"
+        dropped = self._fence(op.transaction, op.version, op.run, text)
+        return Outcome(f"{FENCED}: run {op.run!r}: {text}", dropped=dropped)
+
+    def _fence(self, transaction: str, version: int, run: str, why: str) -> list[Range]:
+        work = self.open.setdefault((transaction, version), Work())
+        dropped = self._drop_run(work, run)
+        if version > self.committed.get(transaction, -1):
+            work.fenced.setdefault(run, why)
+        self._tidy((transaction, version))
+        return dropped
+
+    def _tidy(self, key: tuple[str, int]) -> None:
+        work = self.open[key]
+        if not work.runs and not work.fenced:
+            del self.open[key]
+
+    def _drop_run(self, work: Work, name: str) -> list[Range]:
+        run = work.runs.pop(name, None)
+        if run is None:
+            return []
+        return [piece for one in list(run.attempts) for piece in self._drop_attempt(run, one)]
+
+    def _drop_attempt(self, run: Run, name: tuple[int, int]) -> list[Range]:
+        attempt = run.attempts.pop(name)
+        self.attempts -= 1
+        self._unstage(attempt.ranges)
+        return attempt.ranges
+
+    def _unstage(self, ranges: Sequence[Range]) -> None:
+        """All of them leave before a size does: what lies between them often leaves, too."""
+        for first, last in ranges:
+            self.size -= self.sizes.total(first, last)
+            self.staged.remove(first, last)
+        if not self.staged:
+            self.sizes = Sizes()
+            return
+        for first, last in ranges:
+            low, high = self.staged.gap(first, 1, max(last, self.staged.last))
+            self.sizes.forget(low, high)
+
+    def _finish(self, transaction: str, version: int) -> list[Range]:
+        """This version is committed: all of it and of those before it is over, but for what is
+        sealed."""
+        self.committed[transaction] = max(version, self.committed.get(transaction, -1))
+        dropped: list[Range] = []
+        for key in [key for key in self.open if key[0] == transaction and key[1] <= version]:
+            work = self.open[key]
+            work.fenced.clear()
+            for name in [name for name, run in work.runs.items() if not run.home]:
+                dropped += self._drop_run(work, name)
+            self._tidy(key)
+        return dropped
+
+    # --- Plain data -----------------------------------------------------------------------
+
+    def image(self) -> Image:
+        """All of it; equal ones give equal data."""
+        return [
+            sorted(self.committed.items()),
+            [
+                (
+                    transaction,
+                    version,
+                    [
+                        (
+                            name,
+                            run.used_us,
+                            run.home,
+                            run.has_asked,
+                            run.winners,
+                            [
+                                (partition, attempt, one.chunks, one.ranges)
+                                for (partition, attempt), one in sorted(run.attempts.items())
+                            ],
+                        )
+                        for name, run in sorted(work.runs.items())
+                    ],
+                    sorted(work.fenced.items()),
+                )
+                for (transaction, version), work in sorted(self.open.items())
+            ],
+            self.sizes.to_bytes(),
+            self.origins.by_sequence.to_bytes(),
+            [
+                (*key, one.what, one.transaction, one.version, one.run)
+                for key, one in sorted(self.errands.items())
+            ],
+        ]
+
+    @classmethod
+    def restore(cls, image: Image, next_sequence: int) -> Staging:
+        """Read what `image` gave. Raises ValueError when it breaks an invariant."""
+        made = cls()
+        if not image:
+            return made
+        try:
+            committed, works, sizes, origins, errands = msgspec.convert(image, _IMAGE)
+        except MALFORMED as error:
+            raise ValueError(f"what is staged: {error}") from error
+        made.committed = dict(committed)
+        made.errands = {(one[0], one[1]): Errand(*one[2:]) for one in errands}
+        made.sizes = Sizes.from_bytes(sizes)
+        made.origins = Places.from_bytes(origins, next_sequence)
+        for transaction, version, runs, fenced in works:
+            work = made.open[transaction, version] = Work(fenced=dict(fenced))
+            for name, used_us, home, has_asked, winners, attempts in runs:
+                run = work.runs[name] = Run({}, used_us, home, has_asked, winners)
+                for partition, number, chunks, ranges in attempts:
+                    made._restore(run, (partition, number), chunks, ranges)
+        if made.staged and made.staged.last >= next_sequence:
+            raise ValueError(f"message {made.staged.last} of {next_sequence - 1} is staged")
+        made.size = sum(made.sizes.total(*piece) for piece in made.staged)
+        return made
+
+    def _restore(
+        self, run: Run, name: tuple[int, int], chunks: int, ranges: list[Range]
+    ) -> None:
+        attempt = run.attempts[name] = Attempt(chunks, 0, ranges)
+        self.attempts += 1
+        for first, last in ranges:
+            is_sound = 0 < first <= last and not self.staged.within(first, last)
+            if not is_sound or self.origins.by_sequence.within(first, last):
+                raise ValueError(f"attempt {name} has a wrong chunk, {first} to {last}")
+            self.staged.add(first, last)
+            attempt.count += last - first + 1

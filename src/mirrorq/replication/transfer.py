@@ -1,0 +1,550 @@
+"""R7: how a joining member gets what it lacks, and how one in sync gives it.
+
+A joiner that its left can serve from the log needs nothing of this. Who is further behind
+takes the *applied* state of one member in sync at some lsn S, then ops after S come along
+the ring as for everyone, and the bodies of messages that live in that state and are not on
+its disk are fetched in chunks while the queue goes on. State replaces, never merges; frames
+only fill places that are live in the joiner's own applied state, so a late body revives
+nothing.
+
+Which sequences a copy may lack is on its disk beside its state, changed in the write that
+changes it: by a state that comes, by frames that are written. So a transfer that was
+cancelled, or a joiner that was killed in the middle, goes on from there, and what came along
+the ring in between is not fetched again. Sequence and (epoch, lsn) name the same frame here:
+everything up to S is stable, a stable op is never cut, and so its sequences are never given
+again.
+
+*Natural drain* is the same rule: what is acked before its body came is no longer missing. A
+joiner that may not fetch (ha-sync-mode manual) comes in by it alone.
+
+Several requests are open at once, each for a span of sequences, all to one member in sync,
+mirrors before the master; when it does not answer, the next one takes over. The spans of one
+*pass* go from the first missing sequence to the last; what a pass leaves over (it has ended
+at the donor, or an answer was lost) is for the next.
+
+*Mending* is the same rule for a member in sync. A frame that was on its disk and is found to be
+damaged is missing from then on: it is noted as lacking, asked of the other members, joining ones
+too, and written in the place of the damaged one. What none of those that could be asked has whole
+is *lost* for the time being: it is asked for again and again, ever more rarely, and at once when
+somebody has come. Whoever joins is told of it, and waits for it no more than anybody.
+
+Invariants:
+1. `missing` holds sequences that live in the own applied state and are not whole on the own disk.
+2. What is missing is in `lacking` or in a write being made.
+3. An answer counts only under the number and the epoch of a request that is open.
+4. What is in `damaged` or `lost` is in `missing`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from attrs import frozen
+
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol import views
+from mirrorq.protocol.effects import ReplicaEffects
+from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.ops import Entry
+from mirrorq.protocol.ring import FetchFrames, FrameChunk, TransferRequest, TransferState
+from mirrorq.protocol.views import View
+from mirrorq.replication.state.queue_state import QueueState
+
+# How fast a transfer goes, and so how long it will take. Decides nothing.
+WINDOW_MS = 5000
+"""The pace is that of the last so many ms."""
+SAMPLE_MS = 200
+
+
+class Meter:
+    """Counts what has come."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self._samples: deque[tuple[int, int]] = deque()
+        """(time, messages) as they were then."""
+
+    def begin(self, now_ms: int) -> None:
+        """Something is asked for after nothing was: the pause before does not count."""
+        self._samples.clear()
+        self._samples.append((now_ms, self.messages))
+
+    def add(self, now_ms: int, messages: int, size: int) -> None:
+        self.messages += messages
+        self.bytes += size
+        samples = self._samples
+        if not samples or now_ms - samples[-1][0] >= SAMPLE_MS:
+            samples.append((now_ms, self.messages))
+            while len(samples) > 2 and now_ms - samples[1][0] >= WINDOW_MS:
+                samples.popleft()
+
+    def bytes_of(self, messages: int) -> int:
+        """What so many messages will come to, judged by those that have come."""
+        return self.bytes * messages // self.messages if self.messages else 0
+
+    def ms_for(self, now_ms: int, messages: int) -> int:
+        """How long so many messages will take; 0 when that cannot be said."""
+        if not self._samples:
+            return 0
+        began_ms, before = self._samples[0]
+        came = self.messages - before
+        gone_ms = now_ms - began_ms
+        return max(messages * gone_ms // came, 1) if came > 0 and gone_ms > 0 else 0
+
+RETRY_MS = 1000
+"""A donor that has not answered with its state for this long is not asked again; the next is."""
+FETCH_RETRY_MS = 3000
+"""The same when no chunk has come for this long: a slow link takes its time over some."""
+AGAIN_MS = 50
+"""A state that was not far enough is asked for again after this; so is what a pass left over."""
+LOST_MS = 2000
+LOST_MS_MAX = 60_000
+"""What nobody had is asked for again after this; then after twice as long, and so on up to that."""
+FETCHES_MAX = 4
+"""Open requests: enough to fill a link that has latency. With the size of a chunk it bounds
+what a transfer holds in memory on both sides."""
+GAP_BYTES = 64 * 1024
+"""A request ends where about so much that is not missing lies between."""
+CHUNKS_PER_S = 8
+CHUNK_BYTES_MIN = 4096
+"""With a limit on the pace chunks are smaller, down to this."""
+ANSWER_FACTOR = 2
+"""An answer may have so many times the bytes of a chunk: sizes are guessed from the last."""
+
+
+@frozen
+class Fetch:
+    """An open request for the frames that begin in first to last."""
+
+    donor: MemberId
+    first: int
+    last: int
+    is_continued: bool
+    """The request before ends where this one begins: a frame across the edge is the other's."""
+
+
+class Transfer:
+    """The joining side of one member."""
+
+    def __init__(
+        self, me: MemberId, queue_id: int, chunk_bytes: int, bytes_per_s: int = 0
+    ) -> None:
+        self.me = me
+        self.queue_id = queue_id
+        self.missing = RangeSet()
+        """Live here, and not on this disk."""
+        self.damaged = RangeSet()
+        """Of what is missing: what was on this disk and is there no more as it was written."""
+        self.lost = RangeSet()
+        """Of what is missing: what nobody has who could be asked."""
+        self.lacking = RangeSet()
+        """Where messages may be missing once the writes made so far are on disk. Few ranges,
+        which may hold dead sequences too, never one that lives and is on disk."""
+        self.lacking_changed = False
+        """Since the last write."""
+        self.fetched_count = 0
+        self.meter = Meter()
+        self._chunk_bytes = chunk_bytes
+        if bytes_per_s:
+            # Several chunks a second, so that it is a flow and no row of gusts.
+            self._chunk_bytes = min(chunk_bytes, max(bytes_per_s // CHUNKS_PER_S, CHUNK_BYTES_MIN))
+        self._bytes_per_s = bytes_per_s
+        self._paced_ms = 0
+        """With a limit on the pace: nothing is asked for before."""
+        self._message_bytes = 0
+        """Of a message in the last chunk; 0 before the first one."""
+        self._number = me.incarnation << 20
+        self._state_number = 0
+        """Of the open request for a state, 0 when there is none."""
+        self._fetches: dict[int, Fetch] = {}
+        self._left_over: deque[tuple[int, int, bool]] = deque()
+        """(first, last, is continued) of what an answer left out."""
+        self._asked_to = 0
+        """This pass has asked for what is missing up to here."""
+        self._pass_took = False
+        """Whether this pass has brought anything."""
+        self._heard_ms = 0
+        """When the donor last answered, or was first asked."""
+        self._donor_turn = 0
+        self._is_in_sync = False
+        self._barren_count = 0
+        """Donors of which one after the other had nothing of all that is missing."""
+        self._lost_ms = LOST_MS
+        self._mended = RangeSet()
+        """What was damaged here in this epoch and was written anew."""
+        self._wait_until_ms = 0
+        self._landing: deque[tuple[int, Range]] = deque()
+        self._has_taken = False
+        """A chunk was accepted in this step, and is not yet in a write."""
+
+    def begin(self, state: QueueState, lacking: RangeSet) -> None:
+        """Work out what is missing in a state that was loaded or has just come."""
+        self.lacking = lacking
+        self.lacking_changed = True
+        self.missing = RangeSet()
+        for first, last in lacking:
+            for piece in state.needed(first, last):
+                self.missing.add(*piece)
+        for _, (first, last) in self._landing:
+            for piece in state.needed(first, last):
+                self.missing.add(*piece)
+        for known in (self.damaged, self.lost):
+            gone = known.copy()
+            for first, last in self.missing:
+                gone.remove(first, last)
+            for first, last in gone:
+                known.remove(first, last)
+        self.forget()
+        self._prune()
+
+    def start_over(self) -> None:
+        """This copy is of another past: nothing of it counts, what is being written either."""
+        self._landing.clear()
+        self._has_taken = False
+        self.begin(QueueState(), RangeSet())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all is on this disk that others have. (Nobody waits for what is lost.)"""
+        return not self.missing or self.missing.count == self.lost.count
+
+    @property
+    def sought(self) -> RangeSet:
+        """What is missing and may be had from others, as far as is known."""
+        found = self.missing.copy()
+        for first, last in self.lost:
+            found.remove(first, last)
+        return found
+
+    def note_damaged(self, ranges: Iterable[Range]) -> None:
+        """At the start: of what is missing, this was on the disk and is damaged there."""
+        found = [piece for one in ranges for piece in self.missing.within(*one)]
+        self.damaged = RangeSet(found)
+        # What was known before stands in the store as it is.
+        self.lacking_changed = bool(found)
+
+    def on_damage(self, now_ms: int, pieces: Iterable[Range]) -> list[Range]:
+        """Needed frames of these sequences are not as they were written. Returns those of which
+        that is news."""
+        fresh = RangeSet(pieces)
+        for first, last in self.missing:
+            fresh.remove(first, last)
+        if not fresh:
+            return []
+        relapsed = [piece for one in fresh for piece in self._mended.within(*one)]
+        for first, last in fresh:
+            for kept in (self.missing, self.damaged, self.lacking):
+                kept.add(first, last)
+        self.lacking_changed = True
+        self._barren_count = 0
+        self._wait_until_ms = 0
+        if relapsed:
+            # The disk does not hold what is written there: without end, if nobody waited.
+            for first, last in relapsed:
+                self.lost.add(first, last)
+            self._wait_for_lost(now_ms)
+        return list(fresh)
+
+    def _wait_for_lost(self, now_ms: int) -> None:
+        self._wait_until_ms = now_ms + self._lost_ms
+        self._lost_ms = min(2 * self._lost_ms, LOST_MS_MAX)
+
+    def _remove(self, first: int, last: int) -> None:
+        """These are missing no more."""
+        self.missing.remove(first, last)
+        if self.damaged:
+            self.damaged.remove(first, last)
+        if self.lost:
+            self.lost.remove(first, last)
+
+    def given_up(self) -> RangeSet:
+        """What no disk will ever hold if nobody can be asked any more: all that is missing
+        and not in a write that is being made."""
+        rest = self.missing.copy()
+        for _, piece in self._landing:
+            rest.remove(*piece)
+        return rest
+
+    def forget(self) -> None:
+        """A new epoch: what was asked in the old one is void."""
+        self._state_number = 0
+        self._wait_until_ms = 0
+        self._barren_count = 0
+        self._lost_ms = LOST_MS
+        self._mended = RangeSet()
+        self._restart_pass()
+
+    def _restart_pass(self) -> None:
+        self._fetches.clear()
+        self._left_over.clear()
+        self._asked_to = 0
+        self._pass_took = False
+
+    def on_link_lost(self, node: str) -> None:
+        """What was asked of this node, or its answers, may be gone: ask again. If it has come,
+        it may have what nobody else has."""
+        if self.lost:
+            self._wait_until_ms = 0
+        if any(fetch.donor.node == node for fetch in self._fetches.values()):
+            self._restart_pass()
+
+    def on_no_room(self, now_ms: int) -> None:
+        """A chunk had no place on the disk: it is asked for again when there may be some."""
+        self._has_taken = False
+        self._wait_until_ms = now_ms + RETRY_MS
+
+    def on_ended(self, ranges: tuple[Range, ...]) -> None:
+        """Natural drain: what the own applied state no longer holds is not missing."""
+        if self.missing:
+            for first, last in ranges:
+                self._remove(first, last)
+            if not self.missing:
+                self._landing.clear()
+                self._prune()
+
+    def _prune(self) -> None:
+        """Nothing is missing in a range: the next start need not look there."""
+        kept = [piece for piece in self.lacking if self.missing.within(*piece)]
+        if len(kept) < len(self.lacking):
+            self.lacking = RangeSet(kept)
+            self.lacking_changed = True
+
+    # --- Asking -------------------------------------------------------------------------
+
+    def pursue(
+        self,
+        now_ms: int,
+        view: View,
+        has_state: bool,
+        may_fetch: bool,
+        count_max: int,
+        out: ReplicaEffects,
+    ) -> int | None:
+        """Ask for what is due; return when to look again.
+
+        Args:
+            may_fetch: whether bodies are fetched too, or only the state.
+            count_max: most missing messages that one request names.
+        """
+        self._give_up(now_ms)
+        self._is_in_sync = views.is_in_sync(view, self.me)
+        donors = self._donors(view, has_state)
+        if self._is_in_sync and self._barren_count >= len(donors) and not self._landing:
+            self.lost = self.missing.copy()
+            self._barren_count = 0
+            if donors:
+                self._wait_for_lost(now_ms)
+        if now_ms < self._wait_until_ms:
+            return self._wait_until_ms
+        if not donors:
+            return None
+        donor = donors[self._donor_turn % len(donors)]
+        if not has_state:
+            if not self._state_number:
+                self._number += 1
+                self._state_number = self._number
+                self._heard_ms = now_ms
+                request = TransferRequest(self.queue_id, view.epoch, self._number)
+                out.send.append((donor, request))
+            return self._heard_ms + RETRY_MS
+        if may_fetch:
+            self._fetch(now_ms, view, donor, count_max, out)
+            if self.missing and now_ms < self._paced_ms:
+                return self._paced_ms
+        if self._fetches:
+            return self._heard_ms + FETCH_RETRY_MS
+        return self._wait_until_ms if now_ms < self._wait_until_ms else None
+
+    def _give_up(self, now_ms: int) -> None:
+        """A donor that does not answer is not waited for."""
+        waited_ms = now_ms - self._heard_ms
+        if self._state_number and waited_ms >= RETRY_MS:
+            self._state_number = 0
+            self._donor_turn += 1
+        if self._fetches and waited_ms >= FETCH_RETRY_MS:
+            self._restart_pass()
+            self._donor_turn += 1
+            self._barren_count += 1
+
+    def _fetch(
+        self, now_ms: int, view: View, donor: MemberId, count_max: int, out: ReplicaEffects
+    ) -> None:
+        if not self._asked_to and (self._landing or self._has_taken):
+            return  # A pass begins with nothing on the way to the disk: none is asked for twice.
+        # How large messages are is not known before the first chunk.
+        fetches_max = FETCHES_MAX if self._message_bytes else 1
+        while len(self._fetches) < fetches_max and now_ms >= self._paced_ms:
+            piece = self._next_piece(count_max)
+            if piece is None:
+                if self._end_pass(now_ms):
+                    continue
+                return
+            if not self._fetches:
+                self._heard_ms = now_ms
+                if not self._asked_to:
+                    self.meter.begin(now_ms)
+            self._number += 1
+            fetch = self._fetches[self._number] = Fetch(donor, *piece)
+            request = FetchFrames(
+                self.queue_id,
+                view.epoch,
+                self._number,
+                fetch.first - 1,
+                fetch.last,
+                ANSWER_FACTOR * self._chunk_bytes,
+                fetch.is_continued,
+            )
+            out.send.append((donor, request))
+
+    def _next_piece(self, count_max: int) -> tuple[int, int, bool] | None:
+        """What to ask for next; None when all has been asked for."""
+        size = self._message_bytes
+        count = min(count_max, max(self._chunk_bytes // size, 1) if size else count_max)
+        gap = GAP_BYTES // size if size else GAP_BYTES
+        while self._left_over:
+            first, last, is_continued = self._left_over.popleft()
+            found = self.missing.take_after(first - 1, count, gap)
+            if found is None or found[0] > last:
+                continue
+            if found[1] < last:
+                self._left_over.appendleft((found[1] + 1, last, True))
+            return found[0], min(found[1], last), is_continued and found[0] == first
+        found = self.missing.take_after(self._asked_to, count, gap)
+        if found is None:
+            return None
+        is_continued = 0 < self._asked_to == found[0] - 1
+        self._asked_to = found[1]
+        return (*found, is_continued)
+
+    def _end_pass(self, now_ms: int) -> bool:
+        """All has been asked for: when it is on disk, is there to be another pass at once?"""
+        if self._fetches or self._landing or self._has_taken or not self.missing:
+            return False
+        took = self._pass_took
+        self._restart_pass()
+        if took:
+            self._barren_count = 0
+        else:
+            # What is missing here has ended at the donor, and the ops that say so are on the way;
+            # or the donor has it no more as it was written, and another one has.
+            self._donor_turn += 1
+            self._barren_count += 1
+            self._wait_until_ms = now_ms + min(AGAIN_MS * self._barren_count, LOST_MS)
+        return took
+
+    def _donors(self, view: View, has_state: bool) -> list[MemberId]:
+        """Whom to ask, in turn: any member in sync will do, the master is spared while there are
+        mirrors. What one in sync has lost may be whole at one that joins."""
+        in_sync = views.in_sync_ids(view)
+        donors = [member for member in reversed(in_sync) if member != self.me]
+        if has_state and self._is_in_sync:
+            donors += views.joining_ids(view)
+        return donors
+
+    # --- Answers ------------------------------------------------------------------------
+
+    def accept_state(
+        self, now_ms: int, message: TransferState, epoch: int, received: int
+    ) -> QueueState | None:
+        """The state to stand on from now, or None when this answer does not count."""
+        mine = self._state_number and message.number == self._state_number
+        if not mine or message.epoch != epoch:
+            return None
+        self._state_number = 0
+        if message.lsn < received:
+            self._wait_until_ms = now_ms + AGAIN_MS
+            return None
+        try:
+            state = QueueState.decode(message.state)
+        except ValueError:
+            self._donor_turn += 1
+            self._wait_until_ms = now_ms + RETRY_MS
+            return None
+        return state
+
+    def accept_chunk(
+        self, now_ms: int, message: FrameChunk, epoch: int, state: QueueState
+    ) -> tuple[Entry, ...] | None:
+        """Frames to write now; their sequences stay missing until `on_written`."""
+        fetch = self._fetches.get(message.number)
+        if fetch is None or message.epoch != epoch:
+            return None
+        del self._fetches[message.number]
+        self._heard_ms = now_ms
+        if self._bytes_per_s:
+            size = sum(len(entry.frame) for entry in message.entries)
+            self._paced_ms = max(self._paced_ms, now_ms) + size * 1000 // self._bytes_per_s
+        if fetch.first <= message.upto_sequence < fetch.last:
+            self._left_over.append((message.upto_sequence + 1, fetch.last, True))
+        for first, last in () if self._is_in_sync else message.lost:
+            for piece in self.missing.within(first, last):
+                self.lost.add(*piece)
+        wanted = tuple(self._wanted(message.entries, state))
+        if wanted:
+            self._pass_took = self._has_taken = True
+            self.fetched_count += len(wanted)
+            count = sum(entry.header.count for entry in wanted)
+            size = sum(len(entry.frame) for entry in wanted)
+            self._message_bytes = size // count
+            self.meter.add(now_ms, count, size)
+        return wanted
+
+    def _wanted(self, entries: Iterable[Entry], state: QueueState) -> Iterator[Entry]:
+        """Those that hold something missing, and are of the history that the state knows."""
+        # Neighbours mostly share an epoch and a missing range: looked up once for all of them.
+        first_epoch, last_epoch, after, upto = 0, 0, 0, 0
+        first_missing, last_missing = 1, 0
+        for entry in entries:
+            header = entry.header
+            if not after < header.lsn <= upto:
+                first_epoch, last_epoch, after, upto = state.epoch_span(header.lsn)
+            if entry.payload is not None or not first_epoch <= header.epoch <= last_epoch:
+                continue
+            first = header.first_sequence
+            last = first + header.count - 1
+            if not first_missing <= first <= last <= last_missing:
+                missing = self.missing.around(first, last)
+                if missing is None:
+                    continue
+                first_missing, last_missing = missing
+            yield entry
+
+    def on_writing(self, number: int, entries: tuple[Entry, ...]) -> None:
+        """These frames go to disk in write `number`, with `lacking` as it is after this."""
+        self._has_taken = False
+        for first, last in _pieces(entries):
+            self._landing.append((number, (first, last)))
+            self.lacking.remove(first, last)
+        self.lacking_changed = True
+        self._prune()
+
+    def take_lacking(self) -> tuple[Range, ...] | None:
+        """What this step's write notes as lacking; None when that is as it was."""
+        if not self.lacking_changed:
+            return None
+        self.lacking_changed = False
+        return tuple(self.lacking)
+
+    def on_written(self, number: int) -> list[Range]:
+        """Frames of this write and all before are on disk. Returns what of them was damaged."""
+        mended: list[Range] = []
+        while self._landing and self._landing[0][0] <= number:
+            first, last = self._landing.popleft()[1]
+            for piece in self.damaged.within(first, last):
+                mended.append(piece)
+                self._mended.add(*piece)
+            self._remove(first, last)
+        return mended
+
+
+def _pieces(entries: tuple[Entry, ...]) -> list[Range]:
+    """The sequences of frames, neighbours in one range."""
+    pieces: list[Range] = []
+    for entry in entries:
+        first, last = entry.header.first_sequence, entry.header.last_sequence
+        if pieces and pieces[-1][1] == first - 1:
+            first = pieces.pop()[0]
+        pieces.append((first, last))
+    return pieces

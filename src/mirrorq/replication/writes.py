@@ -1,0 +1,228 @@
+"""What of a copy goes to the disk, and when: ops, fetched bodies, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirrorq.config import Config
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.timers import earliest
+from mirrorq.protocol.effects import QueueWrite, ReplicaEffects
+from mirrorq.protocol.ops import Entry
+from mirrorq.replication.disk_budget import Room
+from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.transfer import Transfer
+
+__all__ = ["CHEAP_BYTES", "QUIET_MS", "Writes", "quiet_ms", "quiet_tick_ms"]
+
+
+# When the state of a queue that has become quiet is written. Pure.
+QUIET_MS = 1000
+"""A queue that has been quiet for this long is checkpointed, so that its store is drained; a large
+one after longer, none after less."""
+CHEAP_BYTES = 256 * 1024
+"""A state of this size is written without a thought."""
+QUIET_MS_MAX = 60_000
+
+
+def quiet_ms(state_bytes: int) -> int:
+    """How long a queue whose state takes about so many bytes has to be quiet.
+
+    A deep queue whose messages differ in size or age has a state of megabytes. One that is put
+    into now and then would have all of it written after each message.
+    """
+    return min(QUIET_MS * max(1, state_bytes // CHEAP_BYTES), QUIET_MS_MAX)
+
+WRITE_BEHIND_MS = 50
+"""`durability: replicated`: ops are given to the store at multiples of this, those of all queues
+of a node in one commit. It bounds what is lost when the power of all members fails at once."""
+WRITE_BEHIND_COST = 4 << 20
+"""The same when messages would take so much room on the disk."""
+QUIET_TICKS = 4
+"""Heartbeats from one look at a quiet queue to the next; then its checkpoint is written, too, if it
+is due: those of all queues of a node are one commit."""
+LOW_ROOM_OPS = 32
+"""Ops applied between two checkpoints at least, while there is little room in the store."""
+
+
+def quiet_tick_ms(config: Config, at_ms: int) -> int:
+    """The quiet tick then or next: the same for all queues of a node."""
+    return at_ms + -at_ms % (QUIET_TICKS * config.heartbeat_ms)
+
+
+class Writes:
+    """Of one copy of one queue.
+
+    Args:
+        room: tells whether somebody waits for what a checkpoint would release.
+        checkpoint_bytes: size of the checkpoint on disk.
+    """
+
+    def __init__(
+        self, ring: Ring, transfer: Transfer, config: Config, room: Room, checkpoint_bytes: int
+    ) -> None:
+        self.chunk: tuple[Entry, ...] = ()
+        """Bodies that were fetched in this step."""
+        self._ring = ring
+        self._transfer = transfer
+        self._config = config
+        self._room = room
+        self._checkpoint_bytes = checkpoint_bytes
+        self._ended = RangeSet()
+        """Messages that ended since the last checkpoint."""
+        self._ops_since = 0
+        self._bytes_since = 0
+        self._applied_ms = 0
+        self._reset = False
+        self._state_came = False
+        self._is_behind = True
+        """Where the view allows it; not any more when the node is about to end."""
+        self._due_ms: int | None = None
+        """When ops that are held back go to the disk."""
+
+    # --- What has come --------------------------------------------------------------------
+
+    def on_applied(self, now_ms: int, entry: Entry, ended: Iterable[tuple[int, int]]) -> None:
+        """An op was applied, and these messages ended with it."""
+        for first, last in ended:
+            self._ended.add(first, last)
+        self._ops_since += 1
+        self._bytes_since += len(entry.frame)
+        self._applied_ms = now_ms
+
+    def start_over(self) -> None:
+        """This copy is to be made anew: what is on disk goes."""
+        self._reset = True
+        self._ended = RangeSet()
+        self.chunk = ()
+
+    def on_state(self) -> None:
+        """The applied state has come from another member."""
+        self._state_came = True
+
+    def end_behind(self) -> None:
+        """Nothing is held back from the disk any more."""
+        self._is_behind = False
+
+    # --- The write ------------------------------------------------------------------------
+
+    def make(self, now_ms: int, state: QueueState, out: ReplicaEffects) -> None:
+        """End a step: its one write, if anything is due."""
+        ring = self._ring
+        if not self._has_to_write(now_ms, state) or self._holds_back(now_ms):
+            ring.trim(state.applied)
+            return
+        cut, entries = ring.take_write()
+        checkpoint = self._state_came or self._checkpoint_due(now_ms, state)
+        number = 0
+        if self.chunk:
+            number = ring.note_write()
+            self._transfer.on_writing(number, self.chunk)
+        lacking = self._transfer.take_lacking()
+        needed = cut is not None or entries or checkpoint or self.chunk or self._reset
+        if not needed and lacking is None and not ring.time.is_due:
+            ring.trim(state.applied)
+            return
+        out.write_number = number or ring.note_write()
+        out.write = QueueWrite(
+            ring.queue_id,
+            reset=self._reset,
+            truncate_to=cut,
+            append=entries,
+            fetched=self.chunk,
+            state=self._checkpoint(state) if checkpoint else None,
+            state_lsn=state.applied,
+            release=self._released(state) if checkpoint else (),
+            lacking=lacking,
+            stable=min(ring.stable, ring.received),
+            time_ahead_us=ring.time.keep() if ring.time.is_due or self._reset else None,
+        )
+        self.chunk = ()
+        self._reset = self._state_came = False
+        ring.trim(state.applied)
+
+    def _has_to_write(self, now_ms: int, state: QueueState) -> bool:
+        """Whether anything at all has come for the disk; most steps are about marks only."""
+        ring = self._ring
+        return (
+            ring.has_append
+            or ring.has_cut
+            or bool(self.chunk)
+            or self._state_came
+            or self._reset
+            or self._transfer.lacking_changed
+            or self._due_ms is not None
+            or ring.time.is_due
+            or self._checkpoint_due(now_ms, state)
+        )
+
+    def _holds_back(self, now_ms: int) -> bool:
+        """Whether what this step wants on disk waits: confirms do not rest on it.
+
+        What changes the past of the copy goes at once, and all that waits with it.
+        """
+        ring = self._ring
+        is_urgent = bool(self.chunk) or self._reset or self._state_came or ring.has_cut
+        is_behind = ring.is_at_receipt and self._is_behind and ring.has_append
+        if not is_behind or is_urgent or self._transfer.lacking_changed:
+            self._due_ms = None
+            return False
+        if self._due_ms is None:
+            self._due_ms = now_ms + WRITE_BEHIND_MS - now_ms % WRITE_BEHIND_MS
+        if now_ms < self._due_ms and ring.append_cost < WRITE_BEHIND_COST:
+            return True
+        self._due_ms = None
+        return False
+
+    def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
+        if not self._ops_since:
+            return False
+        if self._ended and self._is_room_short() and self._is_cheap():
+            return True
+        config = self._config
+        due = self._ops_since >= config.checkpoint_ops
+        due = due or self._bytes_since >= config.checkpoint_bytes
+        if due and self._bytes_since < 4 * self._checkpoint_bytes:
+            # A state of many ranges is dear to write: let it wait until it pays.
+            due = self._ops_since >= 16 * config.checkpoint_ops
+        if due or now_ms < self._applied_ms + QUIET_MS:
+            # No state is small enough to be due earlier: a busy queue's is not even measured.
+            return due
+        return now_ms >= self._idle_ms(state)
+
+    def _is_room_short(self) -> bool:
+        """Whether somebody waits for what a checkpoint would release, or soon will."""
+        room = self._room
+        return room.wanted > 0 or (room.is_low and self._ops_since >= LOW_ROOM_OPS)
+
+    def _is_cheap(self) -> bool:
+        """Whether a checkpoint costs little beside what it may release."""
+        bytes_max = max(CHEAP_BYTES, self._bytes_since // 4)
+        return self._checkpoint_bytes <= bytes_max
+
+    def _idle_ms(self, state: QueueState) -> int:
+        return quiet_tick_ms(self._config, self._applied_ms + quiet_ms(state.bytes_about))
+
+    def _checkpoint(self, state: QueueState) -> bytes:
+        data = state.encode()
+        self._ops_since = self._bytes_since = 0
+        self._checkpoint_bytes = len(data)
+        return data
+
+    def _released(self, state: QueueState) -> tuple[tuple[int, int], ...]:
+        """The widest dead ranges around what has ended since the last checkpoint."""
+        dead = RangeSet()
+        if self._state_came and state.next_sequence > 1:
+            dead.add(1, state.next_sequence - 1)
+            for first, last in state.needed(1, state.next_sequence - 1):
+                dead.remove(first, last)
+        for piece in state.dead_around(self._ended):
+            dead.add(*piece)
+        self._ended = RangeSet()
+        return tuple(dead)
+
+    def wake_at_ms(self, state: QueueState) -> int | None:
+        """When something is due though nothing comes."""
+        idle_ms = self._idle_ms(state) if self._ops_since else None
+        return earliest(self._due_ms, idle_ms)

@@ -1,0 +1,204 @@
+"""Files with keys: one secret key each, and `keys.toml`, which says whose the public ones are.
+
+A secret file is this machine's alone: it is made with mode 0600, and refused when others may
+read it. `keys.toml` holds nothing secret and is the same everywhere; but who can write it can let
+himself in, so it is refused when others may.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from mirrorq.errors import ConfigError
+from mirrorq.security.roles import KEYS_NAME, Key, Role, is_key_text
+
+__all__ = [
+    "SECRET_SUFFIX",
+    "add_key",
+    "find_secret",
+    "read_keys",
+    "read_secret",
+    "secret_path",
+    "write_secret",
+]
+
+SECRET_SUFFIX = ".secret"
+FILE_BYTES_MAX = 4 * 1024 * 1024
+"""No file of keys is larger; 20,000 clients fit."""
+_PATTERNS = ("write", "read", "configure")
+_FIELDS = ("key", "role", *_PATTERNS, "queues")
+_HEADER = """\
+# Who may connect to this cluster, and to do what. Nothing in here is secret: the same file
+# belongs on every node and beside every client's secret key. Nodes notice a change by themselves.
+# role: peer (a node, by its name), admin, or client with patterns of queues: write, read,
+# configure. In a pattern * stands for any characters; without a pattern nothing is allowed.
+# queues: how many there may be that match configure, for a client that makes some.
+"""
+
+
+def secret_path(directory: Path, name: str) -> Path:
+    """Where the secret key of this name is.
+
+    Raises:
+        ConfigError: the name cannot be part of a file's name.
+    """
+    if not name or "/" in name or "\0" in name or name.startswith("."):
+        raise ConfigError(f"{name!r} cannot name a file: use a name without / and no . in front")
+    return directory / f"{name}{SECRET_SUFFIX}"
+
+
+def find_secret(directory: Path) -> Path:
+    """The only secret key in a directory.
+
+    Raises:
+        ConfigError: there is none, or more than one.
+    """
+    try:
+        found = sorted(directory.glob(f"*{SECRET_SUFFIX}"))
+    except OSError as error:
+        raise ConfigError(f"cannot look for keys in {directory}: {error.strerror}") from None
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise ConfigError(
+            f"there is no secret key in {directory}: mirrorq keygen makes one, as NAME"
+            f"{SECRET_SUFFIX}"
+        )
+    listed = ", ".join(path.name for path in found)
+    raise ConfigError(f"{directory} has several secret keys ({listed}): name the file of one")
+
+
+def read_secret(path: Path) -> str:
+    """The secret key in a file.
+
+    Raises:
+        ConfigError: it cannot be read, others may read it, or it holds no key.
+    """
+    text, mode = _read(path)
+    if mode & 0o077:
+        raise ConfigError(
+            f"others may read the secret key in {path} (mode {mode & 0o777:04o}): chmod 600 it, "
+            "and make a new key if somebody has"
+        )
+    # Nothing of the file is shown: it is secret even when it is malformed.
+    secret = _parsed(text, path).get("secret_key")
+    if not is_key_text(secret):
+        raise ConfigError(f"{path} holds no secret_key: mirrorq keygen writes such files")
+    return str(secret)
+
+
+def read_keys(path: Path) -> tuple[Key, ...]:
+    """The keys that a `keys.toml` lists.
+
+    Raises:
+        ConfigError: it cannot be read, others may write it, or something in it is wrong.
+    """
+    text, mode = _read(path)
+    if mode & 0o022:
+        raise ConfigError(
+            f"others may write {path} (mode {mode & 0o777:04o}) and so let themselves in: "
+            "chmod go-w it"
+        )
+    return tuple(_key(path, name, table) for name, table in _parsed(text, path).items())
+
+
+def _read(path: Path) -> tuple[str, int]:
+    """A file's text and mode."""
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise ConfigError(f"{path} has more than {FILE_BYTES_MAX} bytes: it is no file of keys")
+        return data.decode(), mode
+    except OSError as error:
+        raise ConfigError(f"cannot read the keys in {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no text in UTF-8: mirrorq keygen writes such files") from None
+
+
+def _parsed(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from None
+
+
+def _key(path: Path, name: str, table: object) -> Key:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: {name} is no table: write [{name}], then key and role")
+    unknown = [field for field in table if field not in _FIELDS]
+    if unknown:
+        raise ConfigError(f"{path}: {name} has {unknown[0]!r}: known are {', '.join(_FIELDS)}")
+    patterns = {field: table.get(field, ()) for field in _PATTERNS}
+    key, role, queues = table.get("key", ""), table.get("role", ""), table.get("queues")
+    try:
+        return Key(name, key, role, **patterns, queues=queues)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def write_secret(path: Path, secret_key: str) -> None:
+    """Make the file of a secret key.
+
+    Raises:
+        ConfigError: it cannot be made, or is there already.
+    """
+    text = (
+        "# A secret key of mirrorq. It stays on this machine; nobody else may read it.\n"
+        f"secret_key = {json.dumps(secret_key)}\n"
+    )
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        raise ConfigError(
+            f"{path} is there already: delete it, and its entry in {KEYS_NAME}, to make a new key"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def add_key(path: Path, key: Key) -> None:
+    """List a key in a `keys.toml`, made if absent.
+
+    Raises:
+        ConfigError: the file is wrong, or lists this name already.
+    """
+    try:
+        with path.open("a+", encoding="utf-8") as file:
+            # Two keygens at once must not lose each other's entry.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            is_new = os.fstat(file.fileno()).st_size == 0
+            if is_new:
+                os.fchmod(file.fileno(), 0o644)
+            if any(known.name == key.name for known in read_keys(path)):
+                raise ConfigError(f"{path} lists {key.name!r} already: use another name")
+            file.write((_HEADER if is_new else "") + "\n" + _as_text(key))
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _as_text(key: Key) -> str:
+    lines = [f"[{_quoted(key.name)}]", f"key = {_quoted(key.public_key)}"]
+    lines.append(f"role = {_quoted(key.role.value)}")
+    if key.role is Role.CLIENT:
+        for field in _PATTERNS:
+            lines.append(f"{field} = {_quoted(list(getattr(key, field)))}")
+    if key.queues is not None:
+        lines.append(f"queues = {key.queues}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(value: str | list[str]) -> str:
+    """As JSON, which is TOML too: but that knows no surrogate pairs, and wants DEL escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,5 +1,0 @@
-"""A handle on a sharded queue: one queue to its users, one handle a shard behind it."""
-
-from mirrorq.sharded.queue import ShardedQueue
-
-__all__ = ["ShardedQueue"]

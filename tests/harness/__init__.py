@@ -1,0 +1,22 @@
+"""mirrorq's own proof: what searches for faults, beside the tests that call it.
+
+    workload     producers and consumers on a `SimulatedCluster`, and what they saw
+    load         the handles on one queue of a run, its purges and its lives
+    faults       what breaks, where, and how often it did
+    checkers     what must hold of a run
+    swarm        one seed, one run with random faults: `python -m harness`
+    results      many seeds in a file
+    explore      every interleaving of small rings over the real modules
+    mutations    deliberate bugs, each one rule left out: does a checker notice?
+    chaos        real processes and real faults: `python -m harness.chaos`
+
+Run as modules from this folder's parent (`cd tests`), or through the Makefile. What users get of
+all this, `SimulatedCluster` with its network and its disk, is `mirrorq.testing`.
+"""
+
+from pathlib import Path
+
+__all__ = ["TESTS"]
+
+TESTS = Path(__file__).parents[1]
+"""From where a process finds the harness: its PYTHONPATH."""

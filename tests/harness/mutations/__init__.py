@@ -1,0 +1,57 @@
+"""Deliberate bugs, each one rule left out: does a checker notice?
+
+    with mutation("watermark is received"):
+        ...
+
+Each entry of `MUTATIONS` patches the real module for as long as its `with` block lasts. What each
+stands for, and what notices it, is in docs/reliability.md; nothing but the tests switches one on.
+"""
+
+from __future__ import annotations
+
+from harness.mutations import (
+    clocks,
+    consumers,
+    damage,
+    holding,
+    joining,
+    leases,
+    limits,
+    moves,
+    outbox,
+    ownership,
+    producers,
+    raft,
+    remains,
+    ring,
+    several,
+    staging,
+    store,
+    surviving,
+    views,
+)
+from harness.mutations.registry import MUTATIONS, mutation
+
+__all__ = [
+    "MUTATIONS",
+    "clocks",
+    "consumers",
+    "damage",
+    "holding",
+    "joining",
+    "leases",
+    "limits",
+    "moves",
+    "mutation",
+    "outbox",
+    "ownership",
+    "producers",
+    "raft",
+    "remains",
+    "ring",
+    "several",
+    "staging",
+    "store",
+    "surviving",
+    "views",
+]

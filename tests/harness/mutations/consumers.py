@@ -1,0 +1,136 @@
+"""Rules of hand-out, acks and returns that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.mutations.registry import Patch, named
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol.ops import PromotedOp
+from mirrorq.protocol.sessions import HandOut
+from mirrorq.replication.master.core import Master
+from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.master.settling import Settling
+from mirrorq.replication.state.queue_state import QueueState
+
+
+@named("hand-out without lease")
+def _no_lease() -> Sequence[Patch]:
+    real = Master.settle
+
+    def settle(self: Master, now_ms: int) -> None:
+        lease = self._reign.lease
+        kept, lease.until_ms = lease.until_ms, now_ms + 1
+        real(self, now_ms)
+        lease.until_ms = kept
+
+    return [(Master, "settle", settle)]
+
+
+@named("hand-out before the promotion is applied")
+def _serve_early() -> Sequence[Patch]:
+    """The new master ignores what it inherited, acks too."""
+    real = Master.begin
+
+    def begin(self: Master, now_ms: int, promoted: PromotedOp) -> None:
+        real(self, now_ms, promoted)
+        self.active = True
+
+    def on_applied(self: Master, now_ms: int, entry: Any) -> None:
+        if not isinstance(entry.payload, PromotedOp):
+            real_applied(self, now_ms, entry)
+
+    real_applied = Master.on_applied
+    return [(Master, "begin", begin), (Master, "on_applied", on_applied)]
+
+
+@named("hand-out above the horizon")
+def _no_horizon() -> Sequence[Patch]:
+    def horizon(self: Delivery, priority: int) -> int:
+        return 1 << 62
+
+    return [(Delivery, "_horizon", horizon)]
+
+
+@named("ack by epoch and sequence only")
+def _ack_by_sequence() -> Sequence[Patch]:
+    def take(self: Delivery, session: Any, piece: HandOut) -> Any:
+        found: list[tuple[int, int]] = []
+        for number, known in list(self.open.items()):
+            for first, last in known.left.within(piece.first, piece.last):
+                self.unacknowledged -= known.left.remove(first, last)
+                found.append((first, last))
+            if not known.left:
+                self._close(number)
+        for priority in self.ready.priorities:
+            lane = self.ready.lane(priority)
+            for first, last in lane.within(piece.first, piece.last):
+                lane.remove(first, last)
+                found.append((first, last))
+        return found
+
+    return [(Delivery, "take", take)]
+
+
+@named("ack refused when it comes again")
+def _refused_again() -> Sequence[Patch]:
+    """What is open no more is refused, though this very ack may have ended it."""
+
+    def unsettled(self: Delivery, piece: HandOut) -> RangeSet:
+        return RangeSet(((piece.first, piece.last),))
+
+    return [(Delivery, "unsettled", unsettled)]
+
+
+@named("give-back without hand-out number")
+def _giveback_by_sequence() -> Sequence[Patch]:
+    real = Delivery.take
+
+    def take(self: Delivery, session: Any, piece: HandOut) -> Any:
+        for number, known in list(self.open.items()):
+            if known.left.within(piece.first, piece.last):
+                piece = HandOut(piece.epoch, number, piece.first, piece.last, known.count)
+                return real(self, known.key[0], piece)
+        return real(self, session, piece)
+
+    return [(Delivery, "take", take)]
+
+
+@named("return not counted")
+def _return_uncounted() -> Sequence[Patch]:
+    def forget(self: QueueState, ranges: Any, lsn: int) -> None:
+        return None
+
+    return [(QueueState, "_return", forget)]
+
+
+@named("promotion not counted")
+def _promotion_uncounted() -> Sequence[Patch]:
+    real = QueueState._promote
+
+    def promote(self: QueueState, payload: Any, lsn: int) -> Any:
+        ended = real(self, payload, lsn)
+        self.marks = []
+        return ended
+
+    return [(QueueState, "_promote", promote)]
+
+
+@named("ack told before it is stable")
+def _ack_early() -> Sequence[Patch]:
+    real = Settling.flush
+
+    def flush(self: Settling) -> None:
+        real(self)
+        self.discharge(self._reign.log.last)
+
+    return [(Settling, "flush", flush)]
+
+
+@named("purged message stays ready")
+def _purged_ready() -> Sequence[Patch]:
+    def take_ready(self: Delivery) -> list[Range]:
+        return list(self.ready_sequences())
+
+    return [(Delivery, "take_ready", take_ready)]

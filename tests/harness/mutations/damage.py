@@ -1,0 +1,55 @@
+"""Rules about damaged bytes that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from harness.mutations.registry import Patch, named
+from mirrorq.cluster.controller.node_states import Outlook
+from mirrorq.containers.ranges import Range
+from mirrorq.protocol.identities import MemberId
+from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.transfer import Transfer
+from mirrorq.wire import frames
+from mirrorq.wire.frames import Frame
+
+
+@named("frames served unchecked")
+def _unchecked() -> Sequence[Patch]:
+    def check(frame: Frame) -> object:
+        return frames.header(frame)
+
+    return [(frames, "check", check)]
+
+
+@named("damaged frame not fetched")
+def _not_fetched() -> Sequence[Patch]:
+    """It is handed out and taken back for ever."""
+
+    def on_damage(self: Transfer, now_ms: int, pieces: Iterable[Range]) -> list[Range]:
+        return []
+
+    return [(Transfer, "on_damage", on_damage)]
+
+
+@named("awaited message overtaken")
+def _overtaken() -> Sequence[Patch]:
+    real = Delivery.withhold
+
+    def withhold(self: Delivery, awaited: list[Range], aside: list[Range]) -> None:
+        real(self, [], [*awaited, *aside])
+
+    return [(Delivery, "withhold", withhold)]
+
+
+@named("lost message waited for")
+def _waited_for() -> Sequence[Patch]:
+    return [(Transfer, "is_complete", property(lambda self: not self.missing))]
+
+
+@named("copy that cannot be read leads")
+def _broken_leads() -> Sequence[Patch]:
+    def is_broken(self: Outlook, member: MemberId, queue_id: int) -> bool:
+        return False
+
+    return [(Outlook, "is_broken", is_broken)]

@@ -1,0 +1,76 @@
+"""Rules of who may hold messages, and for how long, that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.mutations.registry import Patch, named
+from mirrorq.replication.master.core import Master
+from mirrorq.replication.master.delivery import ConsumerSeat, Delivery
+
+
+@named("others served beside a claim")
+def _claim_ignored() -> Sequence[Patch]:
+    real = Delivery._next_seat
+
+    def next_seat(self: Delivery, counts: Any) -> ConsumerSeat | None:
+        seats = [seat for seat in self.consumers.values() if seat.is_claim]
+        for seat in seats:
+            seat.bare = False
+        found = real(self, counts)
+        for seat in seats:
+            seat.bare = True
+        return found
+
+    return [(Delivery, "_next_seat", next_seat)]
+
+
+@named("claim got beside others")
+def _claim_beside() -> Sequence[Patch]:
+    """It is given though others hold messages, and their places stay."""
+    real = Delivery.subscribe
+
+    def subscribe(self: Delivery, seat: ConsumerSeat) -> str:
+        if not seat.is_claim or self.claim() is not None:
+            return real(self, seat)
+        if seat.key not in self.consumers:
+            self.seat(seat)
+        return ""
+
+    return [(Delivery, "subscribe", subscribe)]
+
+
+@named("several consumers active at once")
+def _several_active() -> Sequence[Patch]:
+    real = Delivery._next_seat
+
+    def next_seat(self: Delivery, counts: Any) -> ConsumerSeat | None:
+        kept, self.is_single = self.is_single, False
+        found = real(self, counts)
+        self.is_single = kept
+        return found
+
+    return [(Delivery, "_next_seat", next_seat)]
+
+
+@named("place of a dead handle kept")
+def _dead_keep() -> Sequence[Patch]:
+    def gone(self: Master, session: Any) -> None:
+        pass
+
+    return [(Master, "on_session_gone", gone)]
+
+
+@named("message handed on while it is held")
+def _handed_on() -> Sequence[Patch]:
+    """What is handed out stays ready until it is settled."""
+    real = Delivery._take_front
+
+    def take_front(self: Delivery, seat: ConsumerSeat, lane: Any, *rest: Any) -> Any:
+        piece = real(self, seat, lane, *rest)
+        if seat.bare:
+            self.give_back([(piece.last, piece.last)])
+        return piece
+
+    return [(Delivery, "_take_front", take_front)]

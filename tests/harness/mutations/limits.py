@@ -1,0 +1,154 @@
+"""Rules of policies that are left out: length, time, lanes, members in sync, unclean promotion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from harness.mutations.registry import Patch, named
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol.ops import RefusalOp
+from mirrorq.replication.master.confirms import Confirms
+from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.master.endings import Endings
+from mirrorq.replication.master.intake import Intake
+from mirrorq.replication.master.limits import Depth, InLog
+from mirrorq.replication.master.log_tail import LogTail
+from mirrorq.replication.state.priorities import ReadyLanes
+from mirrorq.replication.state.queue_state import QueueState
+
+
+@named("limit judged on the applied state only")
+def _limit_applied() -> Sequence[Patch]:
+    def depth(self: InLog) -> Depth:
+        return Depth(0, 0)
+
+    return [(InLog, "depth", depth)]
+
+
+@named("drop-head of the newest")
+def _drop_newest() -> Sequence[Patch]:
+    def drop(self: Delivery, excess: Depth) -> tuple[list[Range], Depth]:
+        dropped: list[Range] = []
+        lane = self.ready.lane(0)
+        while lane and excess.count:
+            last = lane.last
+            lane.remove(last, last)
+            dropped.append((last, last))
+            excess = replace(excess, count=excess.count - 1)
+        return dropped, excess
+
+    return [(Delivery, "drop_oldest", drop)]
+
+
+@named("expired message handed out")
+def _expired_handed() -> Sequence[Patch]:
+    def expire(self: Endings) -> None:
+        self._reign.delivery.came_back = []
+
+    return [(Endings, "expire", expire)]
+
+
+@named("end by time that is no op")
+def _expiry_no_op() -> Sequence[Patch]:
+    """Each copy would have to find out by its own clock."""
+    real = Endings.end
+
+    def end(self: Endings, ranges: Any, reason: str) -> None:
+        if reason != "expired":
+            real(self, ranges, reason)
+
+    return [(Endings, "end", end)]
+
+
+@named("lane order by sequence only")
+def _lanes_by_sequence() -> Sequence[Patch]:
+    def top(self: ReadyLanes) -> tuple[int, RangeSet]:
+        filled = [(self.lane(one).first, one) for one in self.priorities if self.lane(one)]
+        priority = min(filled, default=(0, 0))[1]
+        return priority, self.lane(priority)
+
+    return [(ReadyLanes, "top", top)]
+
+
+@named("message of a lane handed out of its order")
+def _lane_backwards() -> Sequence[Patch]:
+    """The newest of a lane first."""
+    real = Delivery._take_front
+
+    def take(self: Delivery, seat: Any, lane: RangeSet, horizon: int, share: int) -> Any:
+        first, last = lane.front()
+        if last > first and last < horizon and not self._state.places:
+            lane.remove(first, last)
+            rest = RangeSet(((first, last - 1),))
+            newest = RangeSet(((last, last),))
+            piece = real(self, seat, newest, horizon, 1)
+            for low, high in rest:
+                lane.add(low, high)
+            return piece
+        return real(self, seat, lane, horizon, share)
+
+    return [(Delivery, "_take_front", take)]
+
+
+@named("min-in-sync ignored")
+def _members_ignored() -> Sequence[Patch]:
+    def lacks(self: Confirms) -> str:
+        return ""
+
+    return [(Confirms, "_lacks_members", lacks)]
+
+
+@named("unclean promotion keeps the next sequence")
+def _sequences_again() -> Sequence[Patch]:
+    def skip(self: QueueState, sequence: int) -> None:
+        return None
+
+    real = LogTail.note
+
+    def note(self: LogTail, entry: Any) -> None:
+        kept = self.next_sequence
+        real(self, entry)
+        if getattr(entry.payload, "how", "") == "unclean":
+            self.next_sequence = kept
+
+    return [(QueueState, "_skip_to", skip), (LogTail, "note", note)]
+
+
+@named("ack of a lost past taken")
+def _no_fence() -> Sequence[Patch]:
+    real = QueueState._begin_anew
+
+    def begin(self: QueueState, payload: Any) -> Any:
+        ended = real(self, payload)
+        self.fence = 0
+        return ended
+
+    return [(QueueState, "_begin_anew", begin)]
+
+
+@named("delay ended by each reader's clock")
+def _delay_ignored() -> Sequence[Patch]:
+    """A delayed message is ready at once."""
+    real = QueueState._publish
+
+    def publish(self: QueueState, entry: Any) -> None:
+        header = replace(entry.header, delay_ms=0)
+        real(self, replace(entry, header=header))
+
+    return [(QueueState, "_publish", publish)]
+
+
+@named("refused message stored all the same")
+def _stored_anyway() -> Sequence[Patch]:
+    real = Intake._take_in
+
+    def take_in(self: Intake, session: Any, attachment: Any, body: Any, limit: Any) -> None:
+        real(self, session, attachment, body, limit)
+        entry = self._reign.ring.entry(self._reign.log.last)
+        if entry is not None and isinstance(entry.payload, RefusalOp):
+            self.store(body.frame)
+
+    return [(Intake, "_take_in", take_in)]

@@ -1,0 +1,225 @@
+"""Rules of Raft that are left out: votes, commits, snapshots, changes of voters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from harness.mutations.registry import Patch, named
+from mirrorq.cluster.raft import replication
+from mirrorq.cluster.raft.core import Raft, Role
+from mirrorq.cluster.raft.log import RaftLog
+from mirrorq.cluster.raft.messages import KIND_VOTERS, ProposeVoters, encode_voters
+from mirrorq.cluster.raft.replication import Replication
+from mirrorq.protocol.effects import RaftEntry, RaftSnapshot, RaftWrite
+from mirrorq.protocol.identities import StoreId
+from mirrorq.protocol.raft import AppendRequest, VoteAnswer, VoteRequest
+
+
+@named("term not written")
+def _term_forgotten() -> Sequence[Patch]:
+    real = Raft._take_write
+
+    def take(self: Raft) -> RaftWrite | None:
+        kept = self.term, self.vote
+        self.term, self.vote = self._written_state.term, None
+        write = real(self)
+        self.term, self.vote = kept
+        return write
+
+    return [(Raft, "_take_write", take)]
+
+
+@named("vote for a log that is behind")
+def _vote_behind() -> Sequence[Patch]:
+    def covered(self: RaftLog, last_index: int, last_term: int) -> bool:
+        return True
+
+    return [(RaftLog, "is_covered_by", covered)]
+
+
+@named("half the voters are a majority")
+def _half_is_enough() -> Sequence[Patch]:
+    def quorum(self: Raft) -> int:
+        return len(self.voters) // 2
+
+    return [(Raft, "_quorum", property(quorum))]
+
+
+@named("half the voters keep a leader")
+def _half_goes_on() -> Sequence[Patch]:
+    """They elect one, too, commit its entries, and answer for its leases."""
+
+    def of_majority(times_ms: list[int | None], count: int) -> int | None:
+        reached = sorted((time for time in times_ms if time is not None), reverse=True)
+        return reached[count // 2 - 1] if len(reached) >= count // 2 else None
+
+    def majority_index(self: Replication, voters: tuple[StoreId, ...]) -> int:
+        held = sorted(
+            self._log.durable_index if voter == self._store else self._progress[voter].match_index
+            for voter in voters
+        )
+        return held[len(voters) // 2]
+
+    return [
+        *_half_is_enough(),
+        (replication, "_of_majority", of_majority),
+        (Replication, "majority_index", majority_index),
+    ]
+
+
+@named("conflicting entries are kept")
+def _conflict_kept() -> Sequence[Patch]:
+    real = Raft._take_entries
+
+    def take(self: Raft, entries: tuple[RaftEntry, ...]) -> bool:
+        new = tuple(e for e in entries if self._log.term_at(e.index) is None)
+        return real(self, new)
+
+    return [(Raft, "_take_entries", take)]
+
+
+@named("vote not written")
+def _vote_forgotten() -> Sequence[Patch]:
+    real = Raft._take_write
+
+    def take(self: Raft) -> RaftWrite | None:
+        kept, self.vote = self.vote, None
+        write = real(self)
+        self.vote = kept
+        return write
+
+    return [(Raft, "_take_write", take)]
+
+
+@named("two votes in one term")
+def _votes_twice() -> Sequence[Patch]:
+    real = Raft._on_vote_request
+
+    def take(self: Raft, sender: StoreId, request: VoteRequest) -> None:
+        kept = self.vote
+        if not request.pre and self.role is Role.FOLLOWER:
+            self.vote = None
+        real(self, sender, request)
+        if self.vote is None and self.term == request.term:
+            self.vote = kept
+
+    return [(Raft, "_on_vote_request", take)]
+
+
+@named("votes of an older term counted")
+def _old_votes() -> Sequence[Patch]:
+    real = Raft._on_vote_answer
+
+    def take(self: Raft, sender: StoreId, answer: VoteAnswer) -> None:
+        if answer.granted and not answer.pre:
+            answer = replace(answer, term=max(answer.term, self.term))
+        real(self, sender, answer)
+
+    return [(Raft, "_on_vote_answer", take)]
+
+
+@named("entries of an older term committed by counting")
+def _old_entries_counted() -> Sequence[Patch]:
+    def advance(self: Raft) -> None:
+        index = self._replication.majority_index(self.voters)
+        if index > self.commit_index:
+            self.commit_index = index
+            self._replication.send_round(self.commit_index, self._now_ms)
+            self._end_change()
+
+    return [(Raft, "_advance_commit", advance)]
+
+
+@named("log cut to the end of each request")
+def _cut_to_request() -> Sequence[Patch]:
+    real = Raft._take_entries
+
+    def take(self: Raft, entries: tuple[RaftEntry, ...]) -> bool:
+        taken = real(self, entries)
+        if taken and entries and entries[-1].index > self.snapshot_index:
+            self._log.truncate(entries[-1].index + 1)
+        return taken
+
+    return [(Raft, "_take_entries", take)]
+
+
+@named("entry before the new ones not compared")
+def _previous_not_compared() -> Sequence[Patch]:
+    real = Raft._on_append_request
+
+    def take(self: Raft, sender: StoreId, request: AppendRequest) -> None:
+        held = self._log.term_at(request.previous_index)
+        if held is not None and held < request.previous_term:
+            request = replace(request, previous_term=held)
+        real(self, sender, request)
+
+    return [(Raft, "_on_append_request", take)]
+
+
+@named("commit index taken beyond the request")
+def _commit_beyond() -> Sequence[Patch]:
+    real = Raft._on_append_request
+
+    def take(self: Raft, sender: StoreId, request: AppendRequest) -> None:
+        real(self, sender, request)
+        if self.leader == sender and self.term == request.term:
+            self._commit_as_follower(min(request.commit_index, self._log.last_index))
+
+    return [(Raft, "_on_append_request", take)]
+
+
+@named("snapshot names an entry too many")
+def _snapshot_too_far() -> Sequence[Patch]:
+    real = RaftLog.compact
+
+    def compact(self: RaftLog, snapshot: RaftSnapshot) -> None:
+        term = self.term_at(snapshot.index + 1)
+        if term is not None:
+            snapshot = replace(snapshot, index=snapshot.index + 1, term=term)
+        real(self, snapshot)
+
+    return [(RaftLog, "compact", compact)]
+
+
+@named("snapshot without its voters")
+def _snapshot_old_voters() -> Sequence[Patch]:
+    real = RaftLog.compact
+
+    def compact(self: RaftLog, snapshot: RaftSnapshot) -> None:
+        assert self.snapshot is not None
+        real(self, replace(snapshot, voters=self.snapshot.voters))
+
+    return [(RaftLog, "compact", compact)]
+
+
+@named("taken in by an entry that was not committed")
+def _asks_once() -> Sequence[Patch]:
+    """It never asks again, and the next leader does not know of it."""
+    return [(Raft, "is_admitted", property(lambda raft: raft.store in raft.voters))]
+
+
+@named("voters changed while a change is open")
+def _two_changes() -> Sequence[Patch]:
+    return [(Raft, "_on_propose_voters", _change_voters_if(lambda raft: raft.own_term_applied))]
+
+
+@named("voters changed before an entry of the own term")
+def _early_change() -> Sequence[Patch]:
+    return [(Raft, "_on_propose_voters", _change_voters_if(lambda r: not r.is_changing_voters))]
+
+
+def _change_voters_if(is_allowed: Callable[[Raft], bool]) -> Callable[..., None]:
+    def change(self: Raft, event: ProposeVoters) -> None:
+        new, old = tuple(sorted(event.voters)), self.voters
+        changed = [v for v in new if v not in old] + [v for v in old if v not in new]
+        if not self.is_leader or not is_allowed(self) or not new or len(changed) != 1:
+            self._rejected.append(event.number)
+            return
+        self._append_own(event.number, KIND_VOTERS, encode_voters(new))
+        self._replication.add(new)
+        self._changed_ms = self._now_ms
+        self._send_heartbeats()
+
+    return change

@@ -1,0 +1,31 @@
+"""`mirrorq force-boot` on a disk of the simulator."""
+
+from __future__ import annotations
+
+from mirrorq.cluster.force_boot import Loss, estate_of
+from mirrorq.protocol.identities import first_incarnation
+from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.disk import SimulatedDisk
+
+__all__ = ["force_boot"]
+
+
+def force_boot(cluster: SimulatedCluster, name: str) -> tuple[Loss, ...]:
+    """Make this node, which does not run, the only one of its cluster; what becomes of each queue.
+
+    It does with the disk what `store.renewal` does with a store: another identity, in place of the
+    catalog what the survivor makes of it, and the queues as they are.
+    """
+    node = cluster.nodes[name]
+    assert node.engine is None
+    old = node.disk
+    estate = estate_of(name, old.store, old.raft_image())
+    assert estate is not None, f"{name} is of no cluster yet"
+    losses = estate.losses(tuple(old.queues))
+    store, identity = cluster.random.getrandbits(62), cluster.random.getrandbits(62)
+    disk = SimulatedDisk(store, queues=old.queues)
+    disk.incarnation = first_incarnation(store)
+    disk.commit((), estate.inherited(tuple(old.queues), store, identity))
+    node.disk = disk
+    cluster.note(f"force-boot {name}")
+    return losses
