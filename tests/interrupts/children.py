@@ -182,8 +182,13 @@ def leaves_children(endpoint: str) -> None:
 
 
 def leaves_stuck(path: str) -> None:
-    """The same where nothing is confirmed any more."""
+    """The same where nothing is confirmed any more, and logging is set up."""
     logging.basicConfig(level=logging.WARNING)
+    leaves_unheard(path)
+
+
+def leaves_unheard(path: str) -> None:
+    """The same in a program that sets up no logging."""
     node = Node("a", path=path, config=mirrorq.Config(exit_flush_ms=300))
     queue = node.queue("q")
     queue.put(b"confirmed").result(20)
@@ -204,6 +209,7 @@ CHILDREN: dict[str, Callable[[str], None]] = {
         leaves_client,
         leaves_children,
         leaves_stuck,
+        leaves_unheard,
     )
 }
 

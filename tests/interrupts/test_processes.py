@@ -75,8 +75,10 @@ def test_what_a_client_has_put_is_flushed_at_exit(tmp_path: Path) -> None:
         assert found == [b"%d" % number for number in range(PUTS)]
 
 
-def test_what_cannot_be_flushed_is_told(tmp_path: Path) -> None:
-    """Within the bound the process ends all the same, and says how many have no outcome."""
-    ended = run("leaves_stuck", tmp_path)
+@pytest.mark.parametrize("name", ["leaves_stuck", "leaves_unheard"])
+def test_what_cannot_be_flushed_is_told(tmp_path: Path, name: str) -> None:
+    """Within the bound the process ends all the same, and says how many have no outcome: on
+    standard error where no logging is set up."""
+    ended = run(name, tmp_path)
     assert ended.returncode == 0
     assert f"ends with {PUTS} unconfirmed message(s) to queue q" in ended.stderr

@@ -67,14 +67,26 @@ def _is_over(handle: Handle) -> Callable[[], bool]:
 
 
 def _warn(handle: Handle) -> None:
+    """Say what may be lost: where nobody has set up logging, as Python says what nobody handles."""
     count = handle._publisher.count
     if count > 0:
-        log.warning(
-            "the process ends with %d unconfirmed message(s) to queue %s: whether they are stored "
-            "is not known. close() waits for them, and gives each its outcome",
-            count,
-            handle.name,
+        text = (
+            f"the process ends with {count} unconfirmed message(s) to queue {handle.name}: whether "
+            "they are stored is not known. close() waits for them, and gives each its outcome"
         )
+        if _is_heard(log) or logging.lastResort is None:
+            log.warning(text)
+        else:
+            print(f"mirrorq: {text}", file=sys.stderr)
+
+
+def _is_heard(logger: logging.Logger | None) -> bool:
+    """Whether what is logged there reaches anybody: mirrorq's own NullHandler is nobody."""
+    while logger is not None:
+        if any(not isinstance(each, logging.NullHandler) for each in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
 
 
 _heard: set[int] = set()
