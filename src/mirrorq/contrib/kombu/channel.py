@@ -178,18 +178,26 @@ class Channel(base.StdChannel):  # type: ignore[misc]
         connection = self._host()
         name = queue or f"amq.gen-{uuid.uuid4().hex}"
         self._warn_of(name, arguments or {})
+        # AMQP's exclusive queue may be published to by others, mirrorq's may not.
+        terms = (bool(durable) and not exclusive, bool(auto_delete) and not exclusive)
         with translated():
-            # AMQP's exclusive queue may be published to by others, mirrorq's may not.
+            known = None if passive else connection.declared(name, terms)
+            if known is not None:
+                if exclusive:
+                    connection.exclusive.add(name)
+                return queue_declare_ok_t(name, *known)
             handle = connection.mirrorq.queue(
                 name,
-                durable=bool(durable) and not exclusive,
-                auto_delete=bool(auto_delete) and not exclusive,
+                durable=terms[0],
+                auto_delete=terms[1],
                 passive=passive,
                 timeout=connection.confirm_timeout,
             )
+            connection.queues.put(name, handle)
+            if not passive:
+                connection.terms[name] = terms
             if exclusive and not passive:
                 connection.exclusive.add(name)
-            connection.queues.put(name, handle)
             return queue_declare_ok_t(name, handle.qsize(), handle.status().consumers)
 
     def _warn_of(self, name: str, arguments: Mapping[str, Any]) -> None:

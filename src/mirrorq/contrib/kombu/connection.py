@@ -119,6 +119,8 @@ class Connection:
         self.exchanges = Targets()
         self.kinds: dict[str, str] = {}
         """Of the exchanges that were declared here."""
+        self.terms: dict[str, tuple[bool, bool]] = {}
+        """Of the queues that were declared here: durable, auto_delete."""
         self.exclusive: set[str] = set()
         """Queues that end with this connection."""
         self._pid = os.getpid()
@@ -187,6 +189,22 @@ class Connection:
             self.queues.put(name, handle)
         return handle
 
+    def declared(self, name: str, terms: tuple[bool, bool]) -> tuple[int, int] | None:
+        """Ready messages and consumers of a queue that was declared here in the same way and is
+        still there; else None.
+
+        `rpc://` declares its reply queue for each task: its master is asked whether it has it.
+        """
+        handle: mirrorq.MirroredQueue | None = self.queues.get(name)
+        if handle is None or self.terms.get(name) != terms:
+            return None
+        try:
+            return handle.qsize(), handle.status().consumers
+        except (mirrorq.ShutDown, mirrorq.QueueNotFound):
+            self.check_open()
+            self.queues.drop(name)
+            return None
+
     def exchange(self, name: str) -> mirrorq.Exchange:
         """A handle on an exchange that exists. Raises QueueNotFound when it does not."""
         handle: mirrorq.Exchange | None = self.exchanges.get(name)
@@ -198,6 +216,7 @@ class Connection:
     def forget_queue(self, name: str) -> None:
         """It was deleted: whoever makes one of its name makes another queue."""
         self.exclusive.discard(name)
+        self.terms.pop(name, None)
         self.queues.drop(name)
         for channel in list(self.channels.values()):
             channel.forget_queue(name)
