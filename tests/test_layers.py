@@ -262,10 +262,6 @@ CIRCLES = {
         "client.client",
         "client.pickling",
     ),
-    "contrib": (
-        "contrib.kombu.channel",
-        "contrib.kombu.connection",
-    ),
     "engine": (
         "engine.consensus",
         "engine.follower",

@@ -20,6 +20,19 @@ Underneath, queues, exchanges and bindings are mirrorq's own, and
 
     transport    what kombu asks of a transport; where it connects to
     connection   one client of mirrorq, and what its channels share: deliveries on their way
-    channel      the methods of an AMQP channel
+    channel      the methods of an AMQP channel; declarations: those that make queues and bind
     envelope     a message's properties and headers as one header of mirrorq's
 """
+
+from __future__ import annotations
+
+from kombu.transport import TRANSPORT_ALIASES
+
+from mirrorq.contrib.kombu.channel import Channel
+from mirrorq.contrib.kombu.connection import Connection
+from mirrorq.contrib.kombu.transport import Transport
+
+__all__ = ["Channel", "Connection", "Transport"]
+
+# A name that kombu looks up: this is what `import mirrorq.contrib.kombu` is for.
+TRANSPORT_ALIASES["mirrorq"] = "mirrorq.contrib.kombu:Transport"

@@ -17,15 +17,12 @@ import socket
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from amqp import exceptions as amqp
 
 import mirrorq
-
-if TYPE_CHECKING:
-    from mirrorq.contrib.kombu.channel import Channel
 
 __all__ = ["Arrival", "Connection", "translated"]
 
@@ -38,7 +35,24 @@ DRAIN_MAX = 256
 TARGETS_MAX = 512
 """Handles for publishing that a connection keeps: of reply queues there is one a producer."""
 
-Arrival = tuple["Channel", str, mirrorq.Message | None]
+
+class Channel(Protocol):
+    """What a connection asks of its channels."""
+
+    def dispatch(self, tag: str, message: mirrorq.Message | None) -> None:
+        """Give a consumer what has arrived for it."""
+        ...
+
+    def forget_queue(self, name: str) -> None:
+        """It was deleted."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+Arrival = tuple[Channel, str, mirrorq.Message | None]
 """Channel, consumer's tag, message; None: the queue has ended the consumer."""
 
 
@@ -105,6 +119,7 @@ class Connection:
         self,
         client: Any,
         node: mirrorq.Client,
+        channel: Callable[[Connection, int], Any],
         *,
         confirm_timeout: float = 30.0,
         eta: str = "queue",
@@ -112,6 +127,7 @@ class Connection:
         self.client = client
         """kombu's own connection, which looks for itself here."""
         self.mirrorq = node
+        self._make_channel = channel
         self.confirm_timeout = confirm_timeout
         self.eta = eta
         self.channels: dict[int, Channel] = {}
@@ -139,17 +155,15 @@ class Connection:
         """Whether it may be used here: its client reconnects by itself."""
         return not self._is_closed and self._pid == os.getpid() and not self.mirrorq.closed()
 
-    def channel(self, channel_id: int | None = None) -> Channel:
+    def channel(self, channel_id: int | None = None) -> Any:
         """Open a channel, or find the one of this number."""
-        from mirrorq.contrib.kombu.channel import Channel
-
         self.check_open()
         if channel_id is not None and channel_id in self.channels:
             return self.channels[channel_id]
         if channel_id is None:
             self._channel_number += 1
             channel_id = self._channel_number
-        channel = self.channels[channel_id] = Channel(self, channel_id)
+        channel = self.channels[channel_id] = self._make_channel(self, channel_id)
         return channel
 
     def close(self) -> None:

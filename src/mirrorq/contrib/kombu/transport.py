@@ -141,9 +141,8 @@ class Transport(base.Transport):  # type: ignore[misc]
                 security=options.get("security"),
                 timeout=told.connect_timeout or None,
             )
-        return Connection(
-            told, client, confirm_timeout=float(options.get("confirm_timeout", 30.0)), eta=eta
-        )
+        confirm_timeout = float(options.get("confirm_timeout", 30.0))
+        return Connection(told, client, Channel, confirm_timeout=confirm_timeout, eta=eta)
 
     def _endpoints(self) -> list[str]:
         """Where to connect to: by the URL, or by what kombu has made of an alternate one."""
@@ -169,7 +168,8 @@ class Transport(base.Transport):  # type: ignore[misc]
 
     def create_channel(self, connection: Connection) -> Channel:
         """Open a channel."""
-        return connection.channel()
+        channel: Channel = connection.channel()
+        return channel
 
     def close_channel(self, channel: Channel) -> None:
         """Close a channel."""

@@ -1,0 +1,202 @@
+"""What a channel makes and ends: exchanges, queues, bindings."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from amqp import exceptions as amqp
+from amqp.protocol import queue_declare_ok_t
+from kombu.transport import base
+
+import mirrorq
+from mirrorq.contrib.kombu.connection import Connection, translated
+
+__all__ = ["Declarations"]
+
+log = logging.getLogger("mirrorq")
+
+UNKNOWN_ARGUMENTS = (
+    "x-message-ttl",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-expires",
+)
+"""Of a queue's declaration: policies say these."""
+
+_warned: set[str] = set()
+
+
+class Declarations(base.StdChannel):  # type: ignore[misc]
+    """The part of a channel that declares."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection: Connection | None = connection
+        self.is_open = True
+
+    def _host(self) -> Connection:
+        connection = self.connection
+        if connection is None or not self.is_open:
+            raise amqp.RecoverableConnectionError("the channel is closed")
+        connection.check_open()
+        return connection
+
+    # --- Exchanges ----------------------------------------------------------------------
+
+    def exchange_declare(
+        self,
+        exchange: str = "",
+        type: str = "direct",  # noqa: A002  (its name in AMQP)
+        passive: bool = False,
+        durable: bool = True,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        nowait: bool = False,
+        **_: Any,
+    ) -> None:
+        """Make an exchange, or find it. All are durable."""
+        if not exchange:
+            return  # the one that every queue is bound to by its name
+        connection = self._host()
+        with translated():
+            alternate = (arguments or {}).get("alternate-exchange")
+            handle = connection.mirrorq.exchange(
+                exchange,
+                type,
+                alternate=alternate,
+                passive=passive,
+                timeout=connection.confirm_timeout,
+            )
+            connection.exchanges.put(exchange, handle)
+            if not passive:
+                connection.kinds[exchange] = type
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, **_: Any) -> None:
+        """Delete an exchange; one that is not there is no error."""
+        connection = self._host()
+        with translated():
+            try:
+                connection.exchange(exchange).delete(if_unused)
+            except mirrorq.QueueNotFound:
+                pass
+            finally:
+                connection.exchanges.drop(exchange)
+
+    def exchange_bind(self, destination: str, source: str = "", *_: Any, **__: Any) -> None:
+        """mirrorq binds queues only."""
+        raise NotImplementedError(
+            f"exchange {destination!r} cannot be bound to {source!r}: bind its queues to that one"
+        )
+
+    exchange_unbind = exchange_bind
+
+    # --- Queues -------------------------------------------------------------------------
+
+    def queue_declare(
+        self,
+        queue: str = "",
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = True,
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> Any:
+        """Make a queue, or find it; returns its name, ready messages and consumers."""
+        connection = self._host()
+        name = queue or f"amq.gen-{uuid.uuid4().hex}"
+        self._warn_of(name, arguments or {})
+        # AMQP's exclusive queue may be published to by others, mirrorq's may not.
+        terms = (bool(durable) and not exclusive, bool(auto_delete) and not exclusive)
+        with translated():
+            known = None if passive else connection.declared(name, terms)
+            if known is not None:
+                if exclusive:
+                    connection.exclusive.add(name)
+                return queue_declare_ok_t(name, *known)
+            handle = connection.mirrorq.queue(
+                name,
+                durable=terms[0],
+                auto_delete=terms[1],
+                passive=passive,
+                timeout=connection.confirm_timeout,
+            )
+            connection.queues.put(name, handle)
+            if not passive:
+                connection.terms[name] = terms
+            if exclusive and not passive:
+                connection.exclusive.add(name)
+            return queue_declare_ok_t(name, handle.qsize(), handle.status().consumers)
+
+    def _warn_of(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Say once a process what a declaration asks for that only policies can say."""
+        for argument in UNKNOWN_ARGUMENTS:
+            if arguments.get(argument) is not None and argument not in _warned:
+                _warned.add(argument)
+                log.info(
+                    "queue %r is declared with %s, which mirrorq takes from policies: set one "
+                    "(said once)",
+                    name,
+                    argument,
+                )
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str = "",
+        routing_key: str = "",
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Have what is published to an exchange reach a queue."""
+        if not exchange:
+            return
+        connection = self._host()
+        with translated():
+            connection.exchange(exchange).bind(queue, routing_key or "", arguments=arguments)
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str = "",
+        routing_key: str = "",
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Take a binding away."""
+        connection = self._host()
+        with translated():
+            connection.exchange(exchange).unbind(queue, routing_key or "", arguments=arguments)
+
+    def queue_purge(self, queue: str = "", nowait: bool = False, **_: Any) -> int:
+        """End what is ready or delayed; returns how many."""
+        with translated():
+            return self._fresh(queue).purge()
+
+    def queue_delete(
+        self, queue: str = "", if_unused: bool = False, if_empty: bool = False, **_: Any
+    ) -> int:
+        """Delete a queue; one that is not there is no error. Returns how many messages it had."""
+        connection = self._host()
+        with translated():
+            try:
+                handle = self._fresh(queue)
+                count = handle.qsize()
+                handle.delete(if_empty=if_empty, if_unused=if_unused)
+            except mirrorq.QueueNotFound:
+                count = 0
+        connection.forget_queue(queue)
+        return count
+
+    def _fresh(self, name: str) -> mirrorq.MirroredQueue:
+        """A handle on the queue that has this name now."""
+        connection = self._host()
+        connection.queues.drop(name)
+        return connection.queue(name)
