@@ -17,9 +17,9 @@ APART = ("testing", "demo", "cli", "dashboard")
 """Packages whose threads no handle waits for."""
 ALLOWED = {
     "waiting.py": "is where it is done right",
-    "sharing.py": "on threads of its own, which nothing interrupts",
-    "refusals.py": "between threads of one call, which ends with it",
-    "spawned_process.py": "the process of a node, which runs nothing of a user",
+    "api/sharing.py": "on threads of its own, which nothing interrupts",
+    "client/connect_errors.py": "between threads of one call, which ends with it",
+    "node/spawned_process.py": "the process of a node, which runs nothing of a user",
     "store/environment.py": "the node thread's, and a thread's that closes the store",
     "store/copies.py": "between a backup and its watcher",
     "transport/probe.py": "a thread that tries one address",
