@@ -11,6 +11,7 @@ from mirrorq.node.status import queue_status
 from mirrorq.protocol.commands import SetPolicy, Synchronise
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.ring import FetchFrames
+from mirrorq.replication import history
 from mirrorq.replication.state import queue_state
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -354,7 +355,8 @@ def test_a_node_below_the_oldest_epoch_of_the_history_takes_the_state_anew(
 ) -> None:
     """R6: it shares no epoch with its master that anybody still knows, so its copy is made anew;
     nothing is lost, and the histories stay as short as they may be."""
-    monkeypatch.setattr(queue_state, "HISTORY_COUNT", 2)
+    for module in (history, queue_state):
+        monkeypatch.setattr(module, "HISTORY_COUNT", 2)
     world = World("abcde", witnesses="de")
     world.put("a", 10)
     world.cluster.kill("c")

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from amqp import exceptions as amqp
 
 import mirrorq
+from mirrorq.waiting import Waiters
 
 __all__ = ["Arrival", "Connection", "translated"]
 
@@ -76,7 +77,7 @@ class Targets:
 
     def __init__(self) -> None:
         self._handles: OrderedDict[str, Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def get(self, name: str) -> Any:
         """The handle of this name, None when there is none."""
@@ -143,7 +144,9 @@ class Connection:
         self._is_closed = False
         self._channel_number = 0
         self._inbox: deque[Arrival] = deque()
-        self._changed = threading.Condition()
+        # No lock is held while anything waits: Celery's time-outs raise in calls.
+        self._lock = threading.RLock()
+        self._arrived = Waiters()
         self._pipe: tuple[int, int] | None = None
         self._is_rung = False
         node.add_listener(lambda _notice: self._ring())
@@ -181,10 +184,10 @@ class Connection:
         self.queues.close()
         self.exchanges.close()
         self.mirrorq.close()
-        with self._changed:
-            self._inbox.clear()
-            self._changed.notify_all()
+        self._inbox.clear()
+        with self._lock:
             pipe, self._pipe = self._pipe, None
+        self._arrived.notify()
         for end in pipe or ():
             os.close(end)
 
@@ -239,18 +242,17 @@ class Connection:
 
     def arrive(self, arrival: Arrival) -> None:
         """Take what a consumer was given. Called on the consumer's thread."""
-        with self._changed:
-            self._inbox.append(arrival)
-            self._changed.notify()
+        self._inbox.append(arrival)
+        self._arrived.notify()
         self._ring()
 
     def _ring(self) -> None:
         """Wake the event loop."""
-        with self._changed:
+        with self._lock:
             if self._pipe is None or self._is_rung:
                 return
-            self._is_rung = True
             os.write(self._pipe[1], b"\0")
+            self._is_rung = True
 
     def _unring(self) -> None:
         """The inbox is empty. With the lock held."""
@@ -260,7 +262,7 @@ class Connection:
 
     def fileno(self) -> int:
         """What an event loop waits for: readable while there is something to drain."""
-        with self._changed:
+        with self._lock:
             if self._pipe is None:
                 self._pipe = os.pipe()
                 for end in self._pipe:
@@ -288,14 +290,14 @@ class Connection:
             channel.dispatch(tag, message)
 
     def _next(self, deadline: float | None, *, may_wait: bool) -> Arrival | None:
-        with self._changed:
-            while not self._inbox:
-                self._unring()
-                self.check_open()
-                if not may_wait:
-                    return None
-                left = LOOK_S if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    return None
-                self._changed.wait(min(left, LOOK_S))
-            return self._inbox.popleft()
+        while True:
+            with contextlib.suppress(IndexError):
+                return self._inbox.popleft()
+            with self._lock:
+                if not self._inbox:
+                    self._unring()
+            self.check_open()
+            left = LOOK_S if deadline is None else deadline - time.monotonic()
+            if not may_wait or left <= 0:
+                return None
+            self._arrived.wait_for(lambda: bool(self._inbox or self._is_closed), min(left, LOOK_S))
