@@ -772,8 +772,8 @@ def test_a_store_that_voted_and_never_registered_is_forgotten() -> None:
 
 
 def test_a_node_that_may_run_is_not_forgotten() -> None:
-    """Alive, in a newer life too: refused. Silent: when its lease has run out, and not before
-    others have taken its queues over."""
+    """Alive, in a newer life too: refused. Silent: when its lease has run out, not before others
+    have taken its queues over, and not while its machine may only be busy."""
     leader = Leader(A, B, commits=False)
     leader.commit(DeclareQueue("q", True, False, False, "a", None, (A, B)))
     assert "node a is alive" in str(admitted(leader, B, RemoveNode("a")))
@@ -784,6 +784,8 @@ def test_a_node_that_may_run_is_not_forgotten() -> None:
     leader.run(3000)
     assert admitted(leader, B, RemoveNode("a")) == ""  # tried again
     leader.commit(ChangeView(1, 1, in_sync(B), "clean"))
+    assert admitted(leader, B, RemoveNode("a")) == ""  # not for long enough
+    leader.run(3000)
     assert admitted(leader, B, RemoveNode("a")) == RemoveNode("a", A.store)
     leader.step(Heard(again(A)))
     assert "node a is alive" in str(admitted(leader, B, RemoveNode("a")))

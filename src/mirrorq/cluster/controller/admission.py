@@ -235,6 +235,8 @@ class Admission:
             text = last_copy_text(record.name, last)
             return CatalogAnswer(number, 0, "PreconditionFailed", text)
         is_unjudged = self._outlook.status(record.member) is Status.UNKNOWN
+        if not self._outlook.catalog.was_stopped(record.member):
+            is_unjudged |= self._outlook.liveness.may_come_back(name)
         queues = self._outlook.catalog.queues()
         if is_unjudged or any(self._waits_for(queue, store) for queue in queues):
             return CatalogAnswer(number, 0, retry=True)

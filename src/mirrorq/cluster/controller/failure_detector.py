@@ -38,6 +38,10 @@ from mirrorq.protocol.identities import MemberId, StoreId
 
 __all__ = ["Liveness", "Probe", "Status"]
 
+GONE_TIMES = 5
+"""Who was not heard for so many times `failure_ms` may be forgotten: before, its machine may only be
+busy."""
+
 PROBE_GAP_MS = 10
 """First pause between two probes of one ended connection; doubled up to failure_ms."""
 CALM_FACTOR = 3
@@ -161,6 +165,14 @@ class Liveness:
         """Say whether some life of this node is alive."""
         peer = self._peer_named(name)
         return peer is not None and peer.status is Status.ALIVE
+
+    def may_come_back(self, name: str) -> bool:
+        """Say whether a node that is silent is so for a moment only, as far as can be told: its
+        machine may be busy."""
+        peer = self._peer_named(name)
+        if peer is None or peer.status is not Status.SILENT:
+            return False
+        return self._last_ms < peer.heard_ms + GONE_TIMES * self._failure_ms
 
     def is_steady(self, member: MemberId) -> bool:
         """Say whether it was never silent in this life, or has been heard again for a while."""
