@@ -39,7 +39,7 @@ from mirrorq.protocol.identities import MemberId, StoreId
 __all__ = ["Liveness", "Probe", "Status"]
 
 GONE_TIMES = 5
-"""Who was not heard for so many times `failure_ms` may be forgotten: before, its machine may only be
+"""Who was not heard for so many times `failure_ms` may be forgotten: before, it may only be
 busy."""
 
 PROBE_GAP_MS = 10
