@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import mirrorq
-from mirrorq.api.message import Message
 
 WAIT_S = 60.0
 """Longest wait inside one command; no command waits for it when all is well."""
@@ -108,7 +107,7 @@ class Watch:
         self._moves = moves
         self._lock = threading.Lock()
 
-    def __call__(self, message: Message) -> None:
+    def __call__(self, message: mirrorq.Message) -> None:
         number = int(message.body)
         with self._lock:
             self.handed_out += 1
@@ -147,7 +146,7 @@ class Peer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._numbers = itertools.count(1)
         self._queues: dict[int, mirrorq.MirroredQueue] = {}
-        self._messages: dict[int, Message] = {}
+        self._messages: dict[int, mirrorq.Message] = {}
         self._confirmations: dict[int, Any] = {}
         self._producers: dict[int, Countdown] = {}
         self._watches: dict[int, Watch] = {}
@@ -375,7 +374,7 @@ class Peer:
     def do_take(self, queue: int, count: int) -> list[dict[str, Any]]:
         return [self.do_get(queue) for _ in range(count)]
 
-    def _seen(self, message: Message) -> dict[str, Any]:
+    def _seen(self, message: mirrorq.Message) -> dict[str, Any]:
         number = next(self._numbers)
         self._messages[number] = message
         return {
@@ -458,7 +457,7 @@ class Peer:
     def do_hold(self, queue: int, prefetch: int) -> int:
         """A consumer that acks nothing: what it is given stays with it."""
         number = next(self._numbers)
-        held: list[Message] = []
+        held: list[mirrorq.Message] = []
         self._queues[queue].consume(held.append, prefetch=prefetch)
         self._confirmations[number] = held
         return number
