@@ -25,7 +25,6 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreLocked",
-
 ]
 
 

@@ -93,6 +93,7 @@ class Waiting:
             )
         return None
 
+
 REASON_CHARS_MAX = 500
 
 

@@ -95,6 +95,7 @@ def _check_size(size: int, bytes_max: int) -> None:
             "or raise the limit on all nodes"
         )
 
+
 SEQUENCE_MAX = 2**63 - 1
 """Of a message, and of any number that travels as one."""
 COUNT_MAX = 2**53

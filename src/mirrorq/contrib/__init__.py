@@ -1,7 +1,7 @@
 """mirrorq.contrib: ways in for frameworks.
 
-Each is a user of mirrorq like any other: it uses public names only, and is imported by nobody who
-does not want it.
+Each is a user of mirrorq like any other: it uses public names only (and `waiting`, so that none of
+its threads waits with a lock held), and is imported by nobody who does not want it.
 
     kombu   the transport that Celery runs over: extra `mirrorq[celery]`
 """

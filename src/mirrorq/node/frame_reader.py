@@ -116,6 +116,7 @@ class Shelf:
             size += len(entry.frame)
         return found
 
+
 DELIVER_BYTES = 8 << 20
 """A Deliver carries about so much; what is left of the hand-out goes back and comes next."""
 

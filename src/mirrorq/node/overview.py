@@ -19,17 +19,14 @@ from mirrorq.monitoring.status import QueueStatus
 from mirrorq.node.status import queue_status
 
 if TYPE_CHECKING:
+    from mirrorq.cluster.catalog.core import Catalog
+    from mirrorq.cluster.catalog.sharding import ShardedRecord
     from mirrorq.engine.core import Engine
     from mirrorq.node.driver import Driver
     from mirrorq.node.permissions import Permits
     from mirrorq.store.node_store import Store
 
 __all__ = ["Overview", "listed", "shard_text", "summed"]
-
-if TYPE_CHECKING:
-    from mirrorq.cluster.catalog.core import Catalog
-    from mirrorq.cluster.catalog.sharding import ShardedRecord
-
 
 # A sharded queue's status: that of its shards as one, and in which order queues are listed.
 _WORST_FIRST = ("paused", "down", "syncing", "running")

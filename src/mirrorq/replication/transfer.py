@@ -93,6 +93,7 @@ class Meter:
         gone_ms = now_ms - began_ms
         return max(messages * gone_ms // came, 1) if came > 0 and gone_ms > 0 else 0
 
+
 RETRY_MS = 1000
 """A donor that has not answered with its state for this long is not asked again; the next is."""
 FETCH_RETRY_MS = 3000
@@ -128,9 +129,7 @@ class Fetch:
 class Transfer:
     """The joining side of one member."""
 
-    def __init__(
-        self, me: MemberId, queue_id: int, chunk_bytes: int, bytes_per_s: int = 0
-    ) -> None:
+    def __init__(self, me: MemberId, queue_id: int, chunk_bytes: int, bytes_per_s: int = 0) -> None:
         self.me = me
         self.queue_id = queue_id
         self.missing = RangeSet()

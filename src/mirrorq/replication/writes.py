@@ -17,7 +17,7 @@ from mirrorq.replication.transfer import Transfer
 __all__ = ["CHEAP_BYTES", "QUIET_MS", "Writes", "quiet_ms", "quiet_tick_ms"]
 
 
-# When the state of a queue that has become quiet is written. Pure.
+# When the state of a queue that has become quiet is written.
 QUIET_MS = 1000
 """A queue that has been quiet for this long is checkpointed, so that its store is drained; a large
 one after longer, none after less."""
@@ -33,6 +33,7 @@ def quiet_ms(state_bytes: int) -> int:
     into now and then would have all of it written after each message.
     """
     return min(QUIET_MS * max(1, state_bytes // CHEAP_BYTES), QUIET_MS_MAX)
+
 
 WRITE_BEHIND_MS = 50
 """`durability: replicated`: ops are given to the store at multiples of this, those of all queues

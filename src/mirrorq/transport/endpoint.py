@@ -43,6 +43,7 @@ def why_not(error: Exception) -> str:
         return "this user may not listen there: give a port above 1023"
     return str(error)
 
+
 IPC_PATH_BYTES_MAX = 107
 """sockaddr_un holds 108 bytes with the closing zero."""
 

@@ -36,7 +36,7 @@ from mirrorq.protocol.shard_names import shard_name
 __all__ = ["Loads", "Seat", "Spread", "levelled", "wanted_members"]
 
 
-# Where the shards of a queue begin: the first view of each, spread over the nodes. Pure.
+# Where the shards of a queue begin: the first view of each, spread over the nodes.
 #
 # Shards are there so that several nodes work for one queue, so their masters are spread whatever
 # `queue-master-locator` says: each goes to the node that leads the fewest shards of this queue,

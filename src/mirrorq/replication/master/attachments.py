@@ -21,7 +21,7 @@ from mirrorq.replication.master.limits import Depth, Limit, full_text
 __all__ = ["Attachment", "Attachments", "Claims"]
 
 
-# What a master tells a handle of the room in its queue, so that a put waits at its caller. Pure.
+# What a master tells a handle of the room in its queue, so that a put waits at its caller.
 #
 # Told is how far a producer may go: so many messages beyond the highest number that the master
 # has. A handle's own puts use that up without a word; so there is news only when others fill the
@@ -81,7 +81,7 @@ def _differs(known: int, now: int) -> bool:
     return now < known or (now > known and now >= 2 * known)
 
 
-# Who is told what becomes of a producer's numbers. Pure.
+# Who is told what becomes of a producer's numbers.
 #
 # As a rule one session publishes under an id. After a failover of who publishes (another node's
 # master sends an outbox on, a client goes on through another node) there are two for a while, and
@@ -89,9 +89,8 @@ def _differs(known: int, now: int) -> bool:
 # no other: whoever else publishes under that id still waits.
 #
 # An id is its owner's: of the key that opened it or, in a later reign, that was the first to name
-# it.
-# Under another's id a client could use up numbers, and whoever they belong to would take its own
-# messages for stored. Handles of nodes, and clients without keys, have one owner together.
+# it. Under another's id a client could use up numbers, and whoever they belong to would take its
+# own messages for stored. Handles of nodes, and clients without keys, have one owner together.
 class Claims:
     """The sessions that publish under each id, in one reign."""
 

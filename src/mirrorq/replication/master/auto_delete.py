@@ -19,7 +19,7 @@ from mirrorq.protocol.commands import CatalogCommand, DeleteQueue, NoteConsumers
 __all__ = ["Disuse", "Vacancy"]
 
 
-# Whether a queue with `expires` has been unused for so long: a master's judgement. Pure.
+# Whether a queue with `expires` has been unused for so long: a master's judgement.
 #
 # A use is what it is in RabbitMQ: a consumer, a get, a declaration (which is a handle that is
 # opened: it attaches to the master). A message that a handle holds is one too. Publishing is

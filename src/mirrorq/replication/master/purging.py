@@ -18,7 +18,7 @@ from mirrorq.replication.master.settling import Settling
 __all__ = ["OpenPurge", "Purges", "Purging"]
 
 
-# Purges under way at a master. Pure.
+# Purges under way at a master.
 #
 # A purge ends what is ready, and that is also what handles have fetched and no call has returned.
 # So the handles are asked to give that back first; nothing is handed out meanwhile. One that does
