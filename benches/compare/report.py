@@ -33,6 +33,29 @@ def tables(peers: Sequence[Peer], samples: Sequence[Sample], day: str) -> str:
     return "\n".join(parts)
 
 
+def summary(peers: Sequence[Peer], samples: Sequence[Sample], size: int = 100) -> str:
+    """Markdown: one table of medians, for who wants to know it at a glance."""
+    lines = [
+        "| | a confirm means | put /s | get + ack /s | one put, p50 / p99 ms |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for peer in peers:
+        own = [each for each in samples if (each.peer, each.size) == (peer.name, size)]
+        if own:
+            put, took, p50, p99 = (
+                statistics.median(getattr(each, field) for each in own)
+                for field in ("publish", "take", "p50_ms", "p99_ms")
+            )
+            rates = f"{put:,.0f} | {took:,.0f}" if took else f"{put:,.0f} | "
+            lines.append(f"| {peer.name} | {peer.durability} | {rates} | {p50:.2f} / {p99:.2f} |")
+    return "\n".join(lines)
+
+
+def notes_of(page: Path) -> Path:
+    """The notes of a page: there the long tables go."""
+    return page.parent / "notes" / page.name
+
+
 def _row(peer: Peer, samples: Sequence[Sample], size: int) -> str:
     own = [each for each in samples if (each.peer, each.size) == (peer.name, size)]
     if not own:

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from compare.peer import end_servers_on_sigterm
-from compare.report import write_into
+from compare.report import notes_of, write_into
 from scale import depth, lasting, nodes, peers, places, producers, queues, sizes
 from scale.aims import aims_table
 from scale.part import Sample, Settings, append, read, tell
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
     parser.add_argument("--results", type=Path, default=Path("results/scale.jsonl"))
     parser.add_argument("--anew", action="store_true", help="forget what was found of these parts")
-    parser.add_argument("--page", type=Path, help="page of the docs that gets tables and picture")
+    parser.add_argument("--page", type=Path, help="page of the docs; its notes get the curves")
     options = parser.parse_args()
     wanted = [name.strip() for name in options.only.split(",") if name.strip()]
     for name in wanted:
@@ -99,12 +99,12 @@ def _report(samples: list[Sample], page: Path | None) -> None:
         text = table(part, samples)
         print(f"{part.name}: {text}\n")
         if page is not None:
-            write_into(page, text, f"scale {part.name}")
+            write_into(notes_of(page), text, f"scale {part.name}")
     aims = aims_table(samples)
     print(aims)
     if page is not None:
         write_into(page, aims, "aims")
-        plot(CURVES, samples, page.with_name("scale.svg"))
+        plot(CURVES, samples, notes_of(page).with_name("scale.svg"))
 
 
 if __name__ == "__main__":

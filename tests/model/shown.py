@@ -1,7 +1,8 @@
 """What shows each checker of the swarm: a mutation under which it objects.
 
 `catches` asks which checker notices each mutation, and one is enough there. Here it is asked the
-other way round, so that no checker of docs/reliability.md is one that nothing has ever set off.
+other way round, so that no checker of docs/notes/reliability.md is one that nothing has ever set
+off.
 """
 
 from __future__ import annotations
@@ -67,4 +68,4 @@ SHOWN: dict[str, Shown] = {
     "held by the dead": Shown("place of a dead handle kept", "held by the dead"),
     "torn": Shown("decided without a seal", "torn"),
 }
-"""By the names that docs/reliability.md gives them."""
+"""By the names that docs/notes/reliability.md gives them."""

@@ -43,12 +43,12 @@ def test_without_the_mutation_the_scenario_ends_in_peace(name: str) -> None:
     SCENARIOS[name].play()
 
 
-RELIABILITY = Path(__file__).parents[2] / "docs" / "reliability.md"
+RELIABILITY = Path(__file__).parents[2] / "docs" / "notes" / "reliability.md"
 
 
 def test_each_checker_is_shown_by_a_mutation() -> None:
-    """Every checker that docs/reliability.md names, in bold, objects to some mutation: to that of
-    `SEEDS`, by its own words, or to another one that is played below."""
+    """Every checker that docs/notes/reliability.md names, in bold, objects to some mutation: to
+    that of `SEEDS`, by its own words, or to another one that is played below."""
     text = RELIABILITY.read_text("utf-8")
     section = text.split("## Checkers", 1)[1].split("\n## ", 1)[0]
     named = {" ".join(words.split()) for words in re.findall(r"\*\*([a-z\s]+)\*\*", section)}

@@ -4,7 +4,8 @@
         ...
 
 Each entry of `MUTATIONS` patches the real module for as long as its `with` block lasts. What each
-stands for, and what notices it, is in docs/reliability.md; nothing but the tests switches one on.
+stands for, and what notices it, is in docs/notes/reliability.md; nothing but the tests switches
+one on.
 """
 
 from __future__ import annotations
