@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,10 +18,19 @@ from mirrorq.protocol.ops import (
     PromotedOp,
     PurgeOp,
     RefusalOp,
+    ReturnLaterOp,
     ReturnOp,
 )
 from mirrorq.replication.history import HISTORY_COUNT, extend_history
-from mirrorq.replication.state.queue_state import LOST, REFUSED, Producer, QueueState
+from mirrorq.replication.state.queue_state import (
+    LOST,
+    PLAIN_COUNT,
+    PLAIN_VERSION,
+    REFUSED,
+    STATE_VERSION,
+    Producer,
+    QueueState,
+)
 
 from .entries import PRODUCER, op, publish
 
@@ -61,6 +71,63 @@ def test_each_return_counts_once() -> None:
     state.apply(op(4, AckOp(((1, 1),))))
     assert state.apply(op(5, ReturnOp(((1, 1),)))) == ()
     assert 1 not in state.returned
+
+
+MANY = 1_000_000
+
+
+def test_what_came_back_together_is_one_range_however_many_messages_it_is() -> None:
+    """A lease of a million whose holder is gone: in memory, and in the bytes of a checkpoint."""
+    state = _applied(
+        publish(1, 1, count=MANY),
+        op(2, AckOp(((7, 7),))),
+        op(3, ReturnOp(((1, MANY),))),
+        op(4, ReturnLaterOp(((10, MANY),), 5_000_000)),
+    )
+    assert list(state.returned) == [(1, 6, (1, 3)), (8, 9, (1, 3)), (10, MANY, (2, 4))]
+    assert list(state.resting) == [(10, MANY, (5_000_000,))]
+    assert [state.count_run(first, MANY) for first in (1, 8, 10)] == [(2, 6), (2, 9), (3, MANY)]
+    assert list(state.returned_often(RangeSet(((5, MANY),)), 2)) == [(10, MANY)]
+    data = state.encode()
+    assert len(data) < 1000
+    again = QueueState.decode(data)
+    assert again.encode() == data
+    assert list(again.returned) == list(state.returned)
+    assert list(again.resting) == list(state.resting)
+
+
+def _returned(count: int) -> QueueState:
+    return _applied(
+        publish(1, 1, count=2 * count),
+        op(2, ReturnOp(((1, count - 1),))),
+        op(3, ReturnLaterOp(((count + 1, count + 1),), 5_000_000)),
+    )
+
+
+def test_an_older_mirrorq_is_told_message_by_message() -> None:
+    """Whatever it may read, an image says the same; and what little came back is written in the
+    older form, so that the way back stays open."""
+    few, many = _returned(PLAIN_COUNT // 2), _returned(PLAIN_COUNT)
+    for state, version in ((few, PLAIN_VERSION), (many, STATE_VERSION)):
+        assert msgspec.msgpack.decode(state.encode())[0] == version
+        old = msgspec.msgpack.decode(state.encode(PLAIN_VERSION), strict=False)
+        assert old[0] == PLAIN_VERSION
+        assert len(old[6]) == state.returned.count
+        assert old[19] == {state.resting.last: 5_000_000}
+        for known in (PLAIN_VERSION, STATE_VERSION):
+            assert QueueState.decode(state.encode(known)).encode() == state.encode()
+
+
+def test_the_size_of_a_state_is_known_before_it_is_written() -> None:
+    """Of all that may be much: whether to write is not to be judged by half of it."""
+    state = _applied(publish(1, 1, count=20_000))
+    bare = state.bytes_about
+    for number in range(1, 5000):
+        state.apply(op(number + 1, ReturnOp(((2 * number, 2 * number),))))
+        state.producers[number] = Producer(used_us=1 << 50)
+    size = len(state.encode())
+    assert bare < 1000
+    assert size // 2 < state.bytes_about < 2 * size
 
 
 def test_a_promotion_counts_what_is_below_the_horizon() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.containers.range_map import CLEAR_COUNT, Places, Spans
+from mirrorq.containers import range_map
+from mirrorq.containers.range_map import CLEAR_COUNT, Places, RangeMap, Spans
 from mirrorq.containers.time_buckets import Timetable
 
 STEPS = st.lists(
@@ -63,6 +66,57 @@ def test_bytes_that_are_no_spans_are_refused(numbers: tuple[int, int, int]) -> N
         Spans.from_bytes(b"".join(n.to_bytes(8, "little") for n in numbers))
     with pytest.raises(ValueError, match="multiple"):
         Spans.from_bytes(b"1234")
+
+
+def _mapped(steps: list[tuple[bool, int, int, int]]) -> tuple[RangeMap, dict[int, tuple[int, int]]]:
+    ranges, plain = RangeMap(2), dict[int, tuple[int, int]]()
+    for puts, first, length, number in steps:
+        last = first + length
+        if puts:
+            numbers = abs(number), abs(number) % 2
+            ranges.put(first, last, *numbers)
+            plain |= dict.fromkeys(range(first, last + 1), numbers)
+        else:
+            ranges.remove(first, last)
+            plain = {n: value for n, value in plain.items() if not first <= n <= last}
+    return ranges, plain
+
+
+@given(STEPS, st.integers(1, 60), st.integers(0, 20))
+def test_a_range_map_holds_what_a_dict_holds(
+    steps: list[tuple[bool, int, int, int]], first: int, length: int
+) -> None:
+    """Whatever was put and removed, in chunks of two, over bytes and copies too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(range_map, "CHUNK_COUNT", 2)
+        ranges, plain = _mapped(steps)
+        again = RangeMap.from_bytes(ranges.to_bytes(), 2)
+        for held in (ranges, again, again.copy()):
+            assert {n: v for a, b, v in held for n in range(a, b + 1)} == plain
+            assert (held.count, bool(held), len(held)) == (
+                len(plain), bool(plain), len(list(held)),
+            )  # fmt: skip
+            found = list(held)
+            assert all(a[1] + 1 < b[0] or a[2] != b[2] for a, b in pairwise(found))
+            window = range(first, first + length + 1)
+            parts = list(held.walk(first, first + length))
+            assert {n: v for a, b, v in parts for n in range(a, b + 1)} == {
+                n: v for n, v in plain.items() if n in window
+            }
+            assert held.at(first) == plain.get(first, (0, 0))
+            assert (first in held) == (first in plain)
+            assert all(len(chunk[0]) <= 2 * range_map.CHUNK_COUNT for chunk in held._chunks)
+            assert [chunk[0][0] for chunk in held._chunks] == list(held._starts)
+
+
+@pytest.mark.parametrize("numbers", [(5, 3), (0, 3), (3, 4, 4, 9, 0, 0)])
+def test_bytes_that_are_no_range_map_are_refused(numbers: tuple[int, ...]) -> None:
+    """Ranges that end before they begin, begin at nothing, or do not rise."""
+    data = b"".join(n.to_bytes(8, "little") for n in numbers)
+    with pytest.raises(ValueError, match="out of order"):
+        RangeMap.from_bytes(data, 1 if len(numbers) > 2 else 0)
+    with pytest.raises(ValueError, match="multiple"):
+        RangeMap.from_bytes(b"1234", 1)
 
 
 def test_places_are_found_both_ways() -> None:

@@ -16,7 +16,7 @@ import attrs
 from msgspec import Struct
 
 from harness.explore_time import ToldTime
-from mirrorq.containers.range_map import Places, Spans
+from mirrorq.containers.range_map import Places, RangeMap, Spans
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.run_length import Column, Sizes
 from mirrorq.containers.time_buckets import Timetable
@@ -116,7 +116,7 @@ DEFINED = (
     Work,
 )
 """Mutable classes of attrs."""
-COLUMNS = (Column, Sizes)
+COLUMNS = (Column, RangeMap, Sizes)
 _GIVEN = ("_config", "_codec", "_targets", "config", "codec", "targets")
 SHARED = frozenset((*_GIVEN, "out", "_standing", "meter", "tally"))
 """Fields that are no state, or follow from others: the same object in every copy."""

@@ -96,6 +96,8 @@ class TransferRequest(Struct, frozen=True, gc=False):
     queue_id: int
     epoch: int
     number: int
+    state_version: int = 7
+    """The newest that it can read; who does not say so reads 7 at most."""
 
 
 class TransferState(Struct, frozen=True, gc=False):

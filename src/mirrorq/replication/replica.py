@@ -413,7 +413,7 @@ class Replica:
                 self.ring.epoch,
                 message.number,
                 self.state.applied,
-                self.state.encode(),
+                self.state.encode(message.state_version),
             )
             self.ring.out.send.append((sender, answer))
 

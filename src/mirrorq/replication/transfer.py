@@ -49,7 +49,7 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import FetchFrames, FrameChunk, TransferRequest, TransferState
 from mirrorq.protocol.views import View
-from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.state.queue_state import STATE_VERSION, QueueState
 
 # How fast a transfer goes, and so how long it will take. Decides nothing.
 WINDOW_MS = 5000
@@ -345,7 +345,9 @@ class Transfer:
                 self._number += 1
                 self._state_number = self._number
                 self._heard_ms = now_ms
-                request = TransferRequest(self.queue_id, view.epoch, self._number)
+                request = TransferRequest(
+                    self.queue_id, view.epoch, self._number, STATE_VERSION
+                )
                 out.send.append((donor, request))
             return self._heard_ms + RETRY_MS
         if may_fetch:

@@ -30,13 +30,13 @@ class Delays:
         """Returned in this step: due_us -> what."""
         for first, last, due_us in state.delayed:
             self._timetable.add(due_us, first, last)
-        for sequence, due_us in state.resting.items():
-            self._timetable.add(due_us, sequence, sequence)
+        for first, last, (due_us,) in state.resting:
+            self._timetable.add(due_us, first, last)
 
     @property
     def count(self) -> int:
         """How many messages are delayed."""
-        return self._state.delayed.count + len(self._state.resting)
+        return self._state.delayed.count + self._state.resting.count
 
     def wait(self, first: int, last: int, due_us: int) -> None:
         """An op that delays these is applied."""
@@ -77,13 +77,8 @@ class Delays:
 
     def _resting(self, first: int, last: int, due_us: int) -> RangeSet:
         """What of it still rests until this moment."""
-        resting = self._state.resting
-        found = RangeSet()
-        if resting:
-            for sequence in range(first, last + 1):
-                if resting.get(sequence) == due_us:
-                    found.add(sequence, sequence)
-        return found
+        walk = self._state.resting.walk(first, last)
+        return RangeSet((low, high) for low, high, (until_us,) in walk if until_us == due_us)
 
     def on_entered(self, payload: LaneOp) -> list[Range]:
         """The op is applied: these are ready."""
@@ -95,8 +90,8 @@ class Delays:
     def take_all(self) -> list[Range]:
         """Everything that is delayed ends, but for what is about to be ready."""
         taken = RangeSet((first, last) for first, last, _ in self._state.delayed)
-        for sequence in self._state.resting:
-            taken.add(sequence, sequence)
+        for first, last, _ in self._state.resting:
+            taken.add(first, last)
         for first, last in self._leaving:
             taken.remove(first, last)
         self._timetable = Timetable()
@@ -105,9 +100,8 @@ class Delays:
     def take(self, first: int, last: int) -> list[Range]:
         """What is delayed from first to last ends, but for what is about to be ready."""
         taken = RangeSet((low, high) for low, high, _ in self._state.delayed.within(first, last))
-        for sequence in self._state.resting:
-            if first <= sequence <= last:
-                taken.add(sequence, sequence)
+        for low, high, _ in self._state.resting.walk(first, last):
+            taken.add(low, high)
         for low, high in self._leaving:
             taken.remove(low, high)
         return list(taken)

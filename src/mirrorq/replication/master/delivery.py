@@ -631,8 +631,7 @@ def _ready_of(state: QueueState) -> ReadyLanes:
         for run in state.runs(first, last):
             ready.lane(run.priority).remove(run.first, run.last)
             ready.add(run.priority, run.first + shift, run.last + shift)
-    for sequence in state.resting:
-        run = state.run(sequence, sequence)
-        place = sequence + run.shift
-        ready.lane(run.priority).remove(place, place)
+    for first, last, _ in state.resting:
+        for run in state.runs(first, last):
+            ready.lane(run.priority).remove(run.first + run.shift, run.last + run.shift)
     return ready

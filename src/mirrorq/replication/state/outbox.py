@@ -93,6 +93,11 @@ class Outbox:
         """Messages and errands on their way."""
         return self.kept.count + self._errands
 
+    @property
+    def parcel_count(self) -> int:
+        """How many parcels there are: of one or of many messages each."""
+        return sum(len(outlet.parcels) for outlet in self.outlets.values())
+
     def __contains__(self, target: object) -> bool:
         """Whether the next number for that queue is kept."""
         return target in self.outlets or target in self.idle

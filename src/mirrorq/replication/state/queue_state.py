@@ -29,13 +29,13 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, NamedTuple
 
 import msgspec
 from attrs import define, field
 
-from mirrorq.containers.range_map import Places, Spans
+from mirrorq.containers.range_map import Places, RangeMap, Spans
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.run_length import Column, Sizes
 from mirrorq.errors import MALFORMED
@@ -66,16 +66,22 @@ from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.history import HISTORY_COUNT, extend_history
 from mirrorq.replication.state.outbox import PUT, Image, Outbox, is_outbox
 from mirrorq.replication.state.priorities import Lane
+from mirrorq.replication.state.staging import RUN_BYTES, Outcome, Staging
 from mirrorq.replication.state.staging import Image as StagingImage
-from mirrorq.replication.state.staging import Outcome, Staging
 
-RUN_BYTES = 16
-"""Of a run of a column, or a range, in the bytes of a state."""
-STATE_VERSION = 7
+NUMBER_BYTES = 8
+"""Of each number of a range."""
+PLAIN_ITEM_BYTES = 24
+"""Of an item of a plain list or dict: a producer, an outcome of it, a parcel, a mark."""
+STATE_VERSION = 8
+PLAIN_VERSION = 7
+"""Names what has come back message by message. Version 8 does so by ranges, and is written only of
+a queue to which more has come back than `PLAIN_COUNT`: others an older mirrorq reads, too."""
+PLAIN_COUNT = 4096
 OLDEST_VERSION = 1
 """The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
 messages count 0 bytes, and no policy's TTL ends them. Up to 4 none knew delays, and
-up to 5 none knew an outbox, up to 6 nothing staged."""
+up to 5 none knew an outbox, up to 6 nothing staged, up to 7 no ranges of what has come back."""
 GENERATION_BITS = 40
 """Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
 all that the lost past can have given out, and room for eight million of them."""
@@ -192,6 +198,9 @@ class _Image(msgspec.Struct, array_like=True):
     outbox: Image = []
     staging: StagingImage = []
     time_us: _Number = 0
+    returned_ranges: bytes = b""
+    """From version 8 on, as `returned` and `resting` before."""
+    resting_ranges: bytes = b""
 
 
 NUMBER_MAX = 2**63 - 1
@@ -228,8 +237,9 @@ class QueueState:
         self.live = RangeSet()
         self.transient = RangeSet()
         """Live messages that a cold promotion drops."""
-        self.returned: dict[int, tuple[int, int]] = {}
-        """sequence -> (returns, lsn of the last return)."""
+        self.returned = RangeMap(2)
+        """What has come back: (returns, lsn of the last return). What came back together, as often
+        as its neighbours, is one range, however many messages it is."""
         self.marks: list[tuple[int, int]] = []
         """Promotions: (lsn, sequence). Counts for live messages below sequence."""
         self.lanes: dict[int, Lane] = {}
@@ -247,8 +257,8 @@ class QueueState:
         microseconds since 1970."""
         self.places = Places()
         """Of messages that were delayed."""
-        self.resting: dict[int, int] = {}
-        """Returned with a delay that has not ended -> the moment at which it will."""
+        self.resting = RangeMap(1)
+        """Returned with a delay that has not ended: the moment at which it will."""
         self._is_mixed = False
         """Whether there may be a message of another lane, or at another place than its own."""
         self.outbox = Outbox()
@@ -274,7 +284,7 @@ class QueueState:
         if self._is_mixed:
             return self.count_run(sequence, sequence)[0]
         raised = sum(1 for _, mark in self.marks if mark > sequence)
-        return 1 + raised + self.returned.get(sequence, (0, 0))[0]
+        return 1 + raised + self.returned.at(sequence)[0]
 
     def count_run(self, first: int, last: int) -> Range:
         """(delivery count of `first`, end of the run within last that shares it)."""
@@ -288,14 +298,25 @@ class QueueState:
             if mark > first + shift:
                 raised += 1
                 last = min(last, mark - shift - 1)
-        returned = self.returned
-        if not returned:
+        if not self.returned:
             return 1 + raised, last
-        returns = returned.get(first, (0, 0))[0]
-        sequence = first + 1
-        while sequence <= last and returned.get(sequence, (0, 0))[0] == returns:
-            sequence += 1
-        return 1 + raised + returns, sequence - 1
+        returns, last = self._returns_run(first, last)
+        return 1 + raised + returns, last
+
+    def _returns_run(self, first: int, last: int) -> Range:
+        """(returns of `first`, end of the run within last that has come back as often)."""
+        returns, upto = None, first - 1
+        for low, high, (often, _) in self.returned.walk(first, last):
+            if returns is None:
+                returns = often if low == first else 0
+            if returns != (often if low == upto + 1 else 0):
+                return returns, upto
+            if low > upto + 1:
+                return returns, low - 1
+            upto = high
+        if returns:
+            return returns, upto
+        return 0, last
 
     def producer_id(self, lsn: int) -> int:
         """The id that a producer op at `lsn` gives: lsns come again in another past."""
@@ -307,9 +328,9 @@ class QueueState:
             return ranges.copy()
         often = RangeSet()
         for first, last in ranges:
-            for sequence in range(first, last + 1):
-                if self.returned.get(sequence, (0, 0))[0] >= limit:
-                    often.add(sequence, sequence)
+            for low, high, (returns, _) in self.returned.walk(first, last):
+                if returns >= limit:
+                    often.add(low, high)
         return often
 
     def raised_by_promotion(self, sequence: int) -> bool:
@@ -318,7 +339,7 @@ class QueueState:
         place = sequence + run.shift
         promoted = int(run.is_doubtful)  # before all that was known of it in this past
         promoted = max((lsn for lsn, mark in self._marks_of(run) if mark > place), default=promoted)
-        return promoted > self.returned.get(sequence, (0, 0))[1]
+        return promoted > self.returned.at(sequence)[1]
 
     def _marks_of(self, run: Run) -> list[tuple[int, int]]:
         if run.is_delayed:
@@ -596,7 +617,7 @@ class QueueState:
             if self._is_mixed:
                 self._leave(first, last)
             if self.returned:
-                self._forget_returns(first, last)
+                self.returned.remove(first, last)
         for first, _ in ranges:
             gap = self.live.gap(first, 1, self.next_sequence - 1)
             self.sizes.forget(*gap)
@@ -611,16 +632,8 @@ class QueueState:
             lane.members.remove(first, last)
         self.delayed.remove(first, last)
         self.places.end(first, last)
-        self._rest_no_more(first, last)
+        self.resting.remove(first, last)
         self._is_mixed = bool(self.lanes or self.delayed or self.places or self.resting)
-
-    def _rest_no_more(self, first: int, last: int) -> None:
-        resting = self.resting
-        if last - first < len(resting):
-            for sequence in range(first, last + 1):
-                resting.pop(sequence, None)
-        else:
-            self.resting = {s: due for s, due in resting.items() if not first <= s <= last}
 
     def _enter(self, payload: LaneOp) -> None:
         """Delays have ended."""
@@ -632,22 +645,14 @@ class QueueState:
             place += last - first + 1
         self.next_sequence = max(self.next_sequence, place)
         for first, last in payload.returning:
-            self._rest_no_more(first, last)
+            self.resting.remove(first, last)
 
     def _return_later(self, payload: ReturnLaterOp, lsn: int) -> None:
         self._return(payload.ranges, lsn)
         for first, last in payload.ranges:
             for low, high in self.live.within(first, last):
-                self.resting.update(dict.fromkeys(range(low, high + 1), payload.due_us))
+                self.resting.put(low, high, payload.due_us)
                 self._is_mixed = True
-
-    def _forget_returns(self, first: int, last: int) -> None:
-        if last - first < len(self.returned):
-            for sequence in range(first, last + 1):
-                self.returned.pop(sequence, None)
-        else:
-            kept = {s: r for s, r in self.returned.items() if not first <= s <= last}
-            self.returned = kept
 
     def _trim_marks(self) -> None:
         self.marks = self._needed(self.marks, self.live)
@@ -661,9 +666,18 @@ class QueueState:
     def _return(self, ranges: tuple[Range, ...], lsn: int) -> None:
         for first, last in ranges:
             for low, high in self.live.within(first, last):
-                for sequence in range(low, high + 1):
-                    returns = self.returned.get(sequence, (0, 0))[0]
-                    self.returned[sequence] = (returns + 1, lsn)
+                self._count_return(low, high, lsn)
+
+    def _count_return(self, first: int, last: int, lsn: int) -> None:
+        """These live messages have come back once more."""
+        known = list(self.returned.walk(first, last))
+        for low, high, (returns, _) in known:
+            if first < low:
+                self.returned.put(first, low - 1, 1, lsn)
+            self.returned.put(low, high, returns + 1, lsn)
+            first = high + 1
+        if first <= last:
+            self.returned.put(first, last, 1, lsn)
 
     def _promote(self, payload: PromotedOp, lsn: int) -> tuple[Range, ...]:
         ended: tuple[Range, ...] = ()
@@ -717,20 +731,34 @@ class QueueState:
 
     @property
     def bytes_about(self) -> int:
-        """Of `encode`, without making it: what grows with the depth of the queue."""
-        runs = len(self.live) + len(self.sizes) + len(self.stamps) + len(self.ttls)
-        return RUN_BYTES * runs
+        """Of `encode`, without making it."""
+        runs = len(self.live) + len(self.transient)
+        runs += len(self.sizes) + len(self.stamps) + len(self.ttls)
+        runs += sum(len(lane.members) for lane in self.lanes.values())
+        numbered = len(self.delayed) + len(self.places.by_sequence) + len(self.resting)
+        size = RUN_BYTES * (runs + numbered + len(self.returned))
+        size += NUMBER_BYTES * (numbered + 2 * len(self.returned))
+        items = 2 * len(self.producers) + self.outbox.parcel_count + len(self.outbox.idle)
+        return size + PLAIN_ITEM_BYTES * items + self.staging.bytes_about
 
-    def encode(self) -> bytes:
-        """The whole state as bytes; equal states give equal bytes."""
+    def encode(self, version: int = STATE_VERSION) -> bytes:
+        """The whole state as bytes; equal states give equal bytes.
+
+        Args:
+            version: the newest that who reads it knows.
+        """
+        is_plain = version <= PLAIN_VERSION
+        is_plain = is_plain or self.returned.count + self.resting.count <= PLAIN_COUNT
+        returned = self.returned if is_plain else ()
+        resting = self.resting if is_plain else ()
         image = _Image(
-            STATE_VERSION,
+            PLAIN_VERSION if is_plain else STATE_VERSION,
             self.applied,
             self.next_sequence,
             self.horizon,
             self.live.to_bytes(),
             self.transient.to_bytes(),
-            dict(sorted(self.returned.items())),
+            {n: (often, lsn) for a, b, (often, lsn) in returned for n in range(a, b + 1)},
             self.marks,
             {
                 number: (p.highest, p.settled, p.outcomes, p.used_us)
@@ -749,10 +777,12 @@ class QueueState:
             self.ttls.to_bytes(),
             self.delayed.to_bytes(),
             self.places.by_sequence.to_bytes(),
-            dict(sorted(self.resting.items())),
+            {n: due_us for a, b, (due_us,) in resting for n in range(a, b + 1)},
             self.outbox.image(),
             self.staging.image(),
             self.time_us,
+            b"" if is_plain else self.returned.to_bytes(),
+            b"" if is_plain else self.resting.to_bytes(),
         )
         return msgspec.msgpack.encode(image)
 
@@ -778,15 +808,18 @@ class QueueState:
             state.lanes[priority] = Lane(horizon, marks, RangeSet.from_bytes(members))
         state.delayed = Spans.from_bytes(image.delayed)
         state.places = Places.from_bytes(image.places, image.next_sequence)
-        state.resting = image.resting
+        resting = {sequence: (due_us,) for sequence, due_us in image.resting.items()}
+        state.resting = _ranges_of(image.resting_ranges, resting, 1)
         state.outbox = Outbox.restore(image.outbox, image.next_sequence)
         state.staging = Staging.restore(image.staging, image.next_sequence)
+        state.returned = _ranges_of(image.returned_ranges, image.returned, 2)
         state._is_mixed = bool(state.lanes or state.delayed or state.places or state.resting)
         held_by_lanes = [lane.members for lane in state.lanes.values()]
-        for held in (state.live, state.transient, *held_by_lanes):
-            if held and held.last >= image.next_sequence:
-                raise ValueError(f"a queue's state holds {held.last} of {image.next_sequence - 1}")
-        state.returned = image.returned
+        sets = [state.live, state.transient, *held_by_lanes]
+        ends = [held.last for held in sets if held]
+        ends += [held.last for held in (state.returned, state.resting) if held]
+        if max(ends, default=0) >= image.next_sequence:
+            raise ValueError(f"a queue's state holds {max(ends)} of {image.next_sequence - 1}")
         state.marks = image.marks
         state.history = image.history[-HISTORY_COUNT:]
         state.sizes = Sizes.from_bytes(image.sizes)
@@ -808,6 +841,22 @@ class QueueState:
         return state
 
 
+def _ranges_of(data: bytes, plain: Mapping[int, tuple[int, ...]], width: int) -> RangeMap:
+    """What has come back: as version 8 writes it, or message by message as those before it do."""
+    if not plain:
+        return RangeMap.from_bytes(data, width)
+    made = RangeMap(width)
+    first = last = 0
+    numbers: tuple[int, ...] = ()
+    for sequence, each in sorted(plain.items()):
+        if first and sequence == last + 1 and each == numbers:
+            last = sequence
+            continue
+        if first:
+            made.put(first, last, *numbers)
+        first, last, numbers = sequence, sequence, each
+    made.put(first, last, *numbers)
+    return made
 
 
 def next_sequence_of(image: bytes | None) -> int:

@@ -52,6 +52,10 @@ __all__ = ["Attempt", "Outcome", "Run", "Staging", "Work"]
 ATTEMPTS_MAX = 1 << 20
 """Open attempts of one queue: about 300 bytes of memory each."""
 
+RUN_BYTES = 16
+"""Of a run of a column, or a range, in the bytes of a state."""
+NAMED_BYTES = 64
+"""About what a transaction or one version of it takes there."""
 Image = list[Any]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Ranges = list[tuple[_Number, _Number]]
@@ -465,6 +469,12 @@ class Staging:
         return dropped
 
     # --- Plain data -----------------------------------------------------------------------
+
+    @property
+    def bytes_about(self) -> int:
+        """Of `image`, written down, without making it."""
+        runs = len(self.staged) + len(self.sizes) + len(self.origins.by_sequence)
+        return RUN_BYTES * runs + NAMED_BYTES * (len(self.open) + len(self.committed))
 
     def image(self) -> Image:
         """All of it; equal ones give equal data."""
