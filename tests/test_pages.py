@@ -164,6 +164,11 @@ def line_of(process: subprocess.Popen[str]) -> str:
 def test_two_processes() -> None:
     scripts_of("two-processes.md")
     with ExitStack() as ending:
+        anywhere = start(ending, "anywhere.py")
+        assert line_of(anywhere) == "1"
+        assert line_of(anywhere) == "espresso"
+        assert anywhere.wait(DEADLINE_S) == 0
+        stop_local()
         serve = start(ending, "serve.py")
         assert line_of(serve) == "serving"
         work = start(ending, "work.py")
@@ -250,10 +255,19 @@ def test_three_hosts_go_on_after_two_were_away() -> None:
         assert [host.poll() for host in hosts.processes.values()] == [None, None, None]
 
 
+def stop_local() -> None:
+    """As the page says."""
+    done = CliRunner().invoke(main, ["local", "./shared", "--stop"])
+    assert done.exit_code == 0, done.output
+
+
 def test_deployment() -> None:
-    """A node as a process of its own, beside this one and beside processes that it forks."""
+    """This machine's node; and one as a process of its own, beside this one and beside processes
+    that it forks."""
     scripts_of("deployment.md")
     with ExitStack() as ending:
+        assert line_of(start(ending, "local.py")) == "1"
+        stop_local()
         spawned = start(ending, "spawned.py")
         assert line_of(spawned) == "1"
         assert spawned.wait(DEADLINE_S) == 0

@@ -15,6 +15,8 @@ and there is no broker beside them::
     # one process, no peers, no sockets: the same queue
     with mirrorq.MirroredQueue("jobs", path="./data") as jobs:
         jobs.put_many([b"one", b"two"]).result()                # range(1, 3)
+    # any process of this machine: the first one starts its node, which outlives it
+    client = mirrorq.local("./shared")
     # a process that is no node
     client = mirrorq.connect("tcp://127.0.0.1:7400,tcp://127.0.0.1:7401")
 
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     from mirrorq.client.client import Client, connect
     from mirrorq.config import Config
     from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+    from mirrorq.node.local import local
     from mirrorq.node.node import Node
     from mirrorq.node.spawned import SpawnedNode
     from mirrorq.security.roles import Key
@@ -90,6 +93,7 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "MirroredQueue",
     "Node",
     "connect",
+    "local",
     "Client",
     "SpawnedNode",
     "Exchange",
@@ -158,6 +162,7 @@ _HOMES = {
     "Settlement": "mirrorq.api.confirmation",
     "SpawnedNode": "mirrorq.node.spawned",
     "connect": "mirrorq.client.client",
+    "local": "mirrorq.node.local",
     "wait": "mirrorq.api.confirmation",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from amqp import exceptions as amqp
 
 import mirrorq
 from mirrorq.contrib.kombu.transport import endpoints_of
+from mirrorq.node.local import Place
 
 Connecting = Callable[..., Any]
 DEADLINE_S = 30.0
@@ -381,16 +383,22 @@ def test_endpoints_of_a_url(tmp_path: Path) -> None:
 
 
 def test_the_node_in_a_folder(tmp_path: Path) -> None:
-    """mirrorq:///folder reaches the node that was spawned there, from anywhere on the machine."""
-    spawned = mirrorq.Node.spawn("a", path=tmp_path / "a")
-    try:
-        with kombu.Connection(f"mirrorq://{tmp_path / 'a'}") as connection:
-            channel = connection.channel()
-            channel.queue_declare("q", durable=True, auto_delete=False)
-            put(channel, "q", "a")
-            assert channel.basic_get("q").message.body == b"a"
-    finally:
-        spawned.stop()
+    """mirrorq:///folder is this machine's node: started by who comes first, and again when it is
+    killed; the connection goes on."""
+    folder = tmp_path / "a"
+    mirrorq.local(folder, linger=0, timeout=DEADLINE_S).close()
+    with kombu.Connection(f"mirrorq://{folder}", connect_timeout=DEADLINE_S) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True, auto_delete=False)
+        put(channel, "q", "a")
+        pid = Place.of(folder).pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        put(channel, "q", "b")
+        assert Place.of(folder).pid() not in (pid, None)
+        assert [channel.basic_get("q").message.body for _ in range(2)] == [b"a", b"b"]
+    with kombu.Connection(f"mirrorq://{folder}", connect_timeout=DEADLINE_S) as connection:
+        assert connection.channel().queue_declare("q", passive=True).message_count == 2
 
 
 def test_a_forked_child_connects_anew(connecting: Connecting) -> None:

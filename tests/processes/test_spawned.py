@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import mirrorq
 from mirrorq import Config, ConfigError, Node, Security, ShutDown, StoreLocked, connect
 from mirrorq.cli.keys import keygen
 from mirrorq.demo.ports import free_ports
@@ -36,6 +37,11 @@ def test_it_is_kept_and_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture
         assert node.endpoint == f"ipc://{tmp_path}/node.sock"
         first = node.pid
         assert first is not None
+        environment = Path(f"/proc/{first}/environ").read_bytes().split(b"\0")
+        where = next(one for one in environment if one.startswith(b"PYTHONPATH="))
+        home = where.decode().partition("=")[2].partition(os.pathsep)[0]
+        # Where its parent has found it; the package's own folder would hide others' modules.
+        assert Path(home) == Path(mirrorq.__file__).parents[1]
         with node.connect(timeout=DEADLINE_S) as client:
             queue = client.queue("q", timeout=DEADLINE_S)
             queue.put(b"1").result(DEADLINE_S)

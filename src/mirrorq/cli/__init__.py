@@ -15,6 +15,7 @@ from mirrorq.cli.copies import backup, restore
 from mirrorq.cli.dashboard import dashboard
 from mirrorq.cli.keys import keygen
 from mirrorq.cli.lines import get, publish
+from mirrorq.cli.local import local
 from mirrorq.cli.node import demo, node
 from mirrorq.cli.nodes import forget_node
 from mirrorq.cli.policies import clear_policy, list_policies, rebalance, set_policy, transfer_master
@@ -36,6 +37,7 @@ def main() -> None:
 for command in (
     demo,
     node,
+    local,
     status,
     check,
     dashboard,

@@ -107,6 +107,8 @@ class ClientSide(Protocol):
     """What serves processes that are no nodes (implemented by `gateway`)."""
 
     wake_ms: int | None
+    left_ms: int
+    """When the last client left, or this began."""
 
     @property
     def client_count(self) -> int:

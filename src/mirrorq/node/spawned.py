@@ -280,7 +280,7 @@ class SpawnedNode:
             if self._stopping.is_set():
                 return 0
             try:
-                process = self._process = self._launch()
+                process = self._process = launched("spawned_process", self._python)
             except OSError as error:
                 self.error = f"{self._python} cannot be run: {error}"
                 self._refusal = MirrorQError(f"node {self.name}: {self.error}")
@@ -298,20 +298,6 @@ class SpawnedNode:
             _end_input(process)
             process.stdout.close()
         return status
-
-    def _launch(self) -> subprocess.Popen[bytes]:
-        home = str(Path(__file__).parents[1])
-        paths = [home, os.environ.get("PYTHONPATH", "")]
-        return subprocess.Popen(
-            [self._python, "-P", "-m", "mirrorq.node.spawned_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Without buffers, whose locks a forked child could inherit taken.
-            bufsize=0,
-            # Ctrl-C in a terminal is for the application, which then stops this.
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        )
 
     def _on_line(self, line: bytes) -> None:
         try:
@@ -341,6 +327,22 @@ class SpawnedNode:
             process.returncode = 0  # Not this process' child: nobody waits for it here.
             for stream in (process.stdin, process.stdout):
                 _close_quietly(stream)
+
+
+def launched(module: str, python: str) -> subprocess.Popen[bytes]:
+    """A module of this room as a process of its own, with pipes to its input and its output."""
+    home = str(Path(__file__).parents[2])
+    paths = [home, os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [python, "-P", "-m", f"mirrorq.node.{module}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # Without buffers, whose locks a forked child could inherit taken.
+        bufsize=0,
+        # Ctrl-C in a terminal is for the application, which then stops this.
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:

@@ -102,6 +102,22 @@ def is_open_here(path: Path) -> bool:
         return _open_paths.get((status.st_dev, status.st_ino)) == os.getpid()
 
 
+def holder_of(path: Path) -> int | None:
+    """Which process has the store open, None when nobody has; 0 where it is not known.
+
+    Raises:
+        OSError: there is no store, or it may not be looked at.
+    """
+    if is_open_here(path):
+        return os.getpid()
+    try:
+        SharedPathLock(path).release()
+    except StoreLocked:
+        words = (path / FILE_NAME).read_text("ascii", "replace").split()
+        return int(words[1]) if len(words) > 1 else 0
+    return None
+
+
 class SharedPathLock:
     """Keeps others from opening a store while it is only read; changes no byte of it.
 

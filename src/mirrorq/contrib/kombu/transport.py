@@ -1,7 +1,7 @@
 """`Transport`: what kombu asks of a transport, and where it connects to.
 
     mirrorq://host:7400,host2:7401//    nodes, any of which will do
-    mirrorq:///var/lib/shop/node        the node that `mirrorq.Node.spawn` runs in this folder
+    mirrorq:///var/lib/shop/node        this machine's node in a folder, as of `mirrorq.local`
 
 `transport_options`: `security` and `insecure` and `config` as for `mirrorq.connect`;
 `confirm_timeout`, seconds that a publish waits for its confirmation (30); `eta`: "queue" (tasks
@@ -59,17 +59,11 @@ def _endpoint(host: str, port: int | None = None) -> str:
 
 def is_refused(endpoint: str) -> bool:
     """Whether it is certain that nobody listens there."""
-    scheme, _, rest = endpoint.partition("://")
-    family = socket.AF_UNIX if scheme == "ipc" else socket.AF_INET
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     try:
-        if family == socket.AF_UNIX:
-            with socket.socket(family) as probe:
-                probe.connect(rest)
-        else:
-            host, _, port = rest.rpartition(":")
-            with socket.create_connection((host.strip("[]"), int(port)), PROBE_S):
-                pass
-    except (ConnectionRefusedError, FileNotFoundError):
+        with socket.create_connection((host.strip("[]"), int(port)), PROBE_S):
+            pass
+    except ConnectionRefusedError:
         return True
     except (OSError, ValueError):
         return False  # mirrorq.connect will say what is wrong
@@ -128,21 +122,29 @@ class Transport(base.Transport):  # type: ignore[misc]
         if eta not in ETA:
             raise mirrorq.ConfigError(f"transport option eta is {eta!r}: it is one of {ETA}")
         endpoints = self._endpoints()
+        confirm_timeout = float(options.get("confirm_timeout", 30.0))
+        with translated():
+            client = self._client(endpoints, options, told.connect_timeout or None)
+        return Connection(told, client, Channel, confirm_timeout=confirm_timeout, eta=eta)
+
+    def _client(
+        self, endpoints: list[str], options: dict[str, Any], timeout: float | None
+    ) -> mirrorq.Client:
+        folder = endpoints[0].removeprefix("ipc://").removesuffix(f"/{SOCKET_NAME}")
+        if folder != endpoints[0]:
+            return mirrorq.local(folder, config=options.get("config"), timeout=timeout)
         if all(is_refused(endpoint) for endpoint in endpoints):
             # Whose next URL or next try is to come soon need not wait until nobody has answered.
             raise ConnectionRefusedError(
                 errno.ECONNREFUSED, f"no node listens on {', '.join(endpoints)}"
             )
-        with translated():
-            client = mirrorq.connect(
-                endpoints,
-                config=options.get("config"),
-                insecure=bool(options.get("insecure", False)),
-                security=options.get("security"),
-                timeout=told.connect_timeout or None,
-            )
-        confirm_timeout = float(options.get("confirm_timeout", 30.0))
-        return Connection(told, client, Channel, confirm_timeout=confirm_timeout, eta=eta)
+        return mirrorq.connect(
+            endpoints,
+            config=options.get("config"),
+            insecure=bool(options.get("insecure", False)),
+            security=options.get("security"),
+            timeout=timeout,
+        )
 
     def _endpoints(self) -> list[str]:
         """Where to connect to: by the URL, or by what kombu has made of an alternate one."""

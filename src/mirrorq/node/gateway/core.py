@@ -86,6 +86,8 @@ class Entry:
         self._keys_version = 0 if authority is None else authority.version
         self._warn = driver.complaints.warn
         self._clients: dict[bytes, Client] = {}
+        self.left_ms = clock.now_ms()
+        """When the last client left, or this began. Any thread may look."""
         self._silence = Silence(config.heartbeat_ms)
         self._expulsions = Expulsions()
         self._waits = Waits()
@@ -224,6 +226,7 @@ class Entry:
     def _end(self, client: Client, why: str) -> None:
         log.info("client %s is gone: %s", client.name, why)
         identity = client.link.identity
+        self.left_ms = clock.now_ms()
         del self._clients[identity]
         self._silence.end(identity)
         client.calls.end()

@@ -1,0 +1,147 @@
+"""The process of a local node (`mirrorq.local`): nobody's child, and ended when nobody uses it.
+
+Its standard input is one line, the node's arguments; on its standard output it says one line: that
+it runs, or why not. Both are closed then, and what it logs goes to `node.log`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from logging.handlers import RotatingFileHandler
+from typing import Any
+
+from mirrorq import clock
+from mirrorq.cluster.catalog.proposals import recorded_endpoints
+from mirrorq.config import Config
+from mirrorq.errors import ConfigError, MirrorQError, StoreLocked
+from mirrorq.node.local import FAILED, IDLE, STOPPED, Place
+from mirrorq.node.node import Node
+from mirrorq.waiting import Latch
+
+__all__ = ["main"]
+
+log = logging.getLogger("mirrorq")
+
+LOOK_S = 1.0
+"""How often it looks who uses it."""
+LOCK_LOOK_S = 0.05
+"""How often who waits for a node of before looks whether it has closed the store."""
+LOG_BYTES_MAX = 1 << 20
+"""When its log is longer it goes on in a new file, and the old one is kept as `node.log.1`."""
+
+
+def main() -> int:
+    """Run the node; the status is 0 unless it has failed."""
+    if os.fork():
+        os._exit(0)  # Whoever started this waits for no node: it is nobody's child.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    told = Latch()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: told.set())
+    given = json.loads(sys.stdin.buffer.readline())
+    try:
+        node, place = _begun(given)
+    except MirrorQError as error:
+        _say(error=type(error).__name__, text=str(error))
+        return 1
+    return _serve(node, place, told)
+
+
+def _say(**words: Any) -> None:
+    """To the process that started this one, if that still lives; once."""
+    try:
+        os.write(1, json.dumps(words).encode() + b"\n")
+    except OSError:
+        return
+
+
+def _begun(given: dict[str, Any]) -> tuple[Node, Place]:
+    """The node, which has the store's lock.
+
+    Raises:
+        StoreLocked: another process has it, and either listens here, or goes on having it.
+        MirrorQError: as of `Node`.
+    """
+    place = Place.of(given["path"])
+    config = None if given["config"] is None else Config(**given["config"])
+    deadline_ms = clock.now_ms() + int(given["lock_s"] * 1000)
+    while True:
+        try:
+            node = Node(given["name"], path=place.path, config=config, listen=place.endpoint)
+            break
+        except StoreLocked:
+            if place.is_listening() or clock.now_ms() >= deadline_ms:
+                raise
+            time.sleep(LOCK_LOOK_S)
+    others = sorted({*recorded_endpoints(node._store.raft_image())} - {node.name})
+    if others:
+        node.close()
+        raise ConfigError(
+            f"store {place.path} is part of a cluster with {', '.join(others)}: run it as "
+            "`mirrorq node`, and connect"
+        )
+    return node, place
+
+
+def _serve(node: Node, place: Place, told: Latch) -> int:
+    """Until it is told to end, fails, or nobody has used it for long enough."""
+    _log_to(place)
+    place.tell()
+    _say(pid=os.getpid())
+    _let_go(place)
+    log.info("process %d runs node %s", os.getpid(), node.name)
+    ended = _wait(node, place, told)
+    # First, so that clients who are left know whether to start it again.
+    place.tell(ended)
+    log.info("process %d ends node %s: %s", os.getpid(), node.name, ended)
+    node.close()
+    return int(ended == FAILED)
+
+
+def _wait(node: Node, place: Place, told: Latch) -> str:
+    """How it ends: one of the words of `local`."""
+    while not told.wait(LOOK_S):
+        if node.closed():
+            return FAILED
+        if _unused_s(node) > place.linger_s():
+            return IDLE
+    return STOPPED
+
+
+def _unused_s(node: Node) -> float:
+    """For how long it has had no client."""
+    entry = node._driver.entry
+    assert entry is not None, "it listens"
+    if entry.client_count:
+        return 0.0
+    # Looked at second: it is set before a client that leaves is no more counted.
+    return (clock.now_ms() - entry.left_ms) / 1000
+
+
+def _log_to(place: Place) -> None:
+    """From now on it logs into the folder, which is a store's, and its own: it has the lock."""
+    handler = RotatingFileHandler(place.log_path, maxBytes=LOG_BYTES_MAX, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+
+
+def _let_go(place: Place) -> None:
+    """Keep nothing open of the process that started this one: its terminal, its pipes. Tracebacks
+    go into the log's file."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    errors = os.open(place.log_path, os.O_WRONLY | os.O_APPEND)
+    for old, new in ((nothing, 0), (nothing, 1), (errors, 2)):
+        os.dup2(old, new)
+    os.close(nothing)
+    os.close(errors)
+    faulthandler.enable()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
