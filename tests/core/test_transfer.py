@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from msgspec.structs import replace
 
 from mirrorq.containers.ranges import RangeSet
@@ -14,12 +17,15 @@ from mirrorq.protocol.ring import (
     TransferRequest,
     TransferState,
 )
-from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication import donor
+from mirrorq.replication.donor import Donor
+from mirrorq.replication.state.queue_state import STATE_VERSION, QueueState
 from mirrorq.replication.transfer import (
     AGAIN_MS,
     ANSWER_FACTOR,
     FETCH_RETRY_MS,
     FETCHES_MAX,
+    PARTS_AHEAD,
     RETRY_MS,
     Transfer,
 )
@@ -363,3 +369,100 @@ def test_a_limit_on_the_pace() -> None:
 
 def _sized(entry: Entry, size: int) -> Entry:
     return replace(entry, frame=bytes(size))
+
+
+def _parted(monkeypatch: pytest.MonkeyPatch, count: int) -> tuple[Donor, QueueState, list[Any]]:
+    """A donor of small parts, its state, and all parts that it gave under number 7."""
+    monkeypatch.setattr(donor, "PART_BYTES", 16)
+    giver, state = Donor(), _state(count)
+    parts: list[Any] = []
+    while not parts or not parts[-1].is_last:
+        request = TransferRequest(QUEUE, 2, 7, STATE_VERSION, len(parts) + 1)
+        parts.append(giver.answer(0, C, request, state))
+        state.apply(publish(state.applied + 1, state.next_sequence))
+    return giver, state, parts
+
+
+def test_a_state_comes_in_parts_below_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the one of the first part, though more was applied meanwhile; a few are asked for
+    ahead, none twice, and the donor keeps nothing of it behind the last one."""
+    _, _, parts = _parted(monkeypatch, 3)
+    assert len(parts) > PARTS_AHEAD
+    assert all(len(part.state) <= donor.PART_BYTES for part in parts)
+    transfer, number = _asked_state()
+    asked, state = [1], None
+    for part in parts:
+        assert state is None
+        answer = replace(part, number=number)
+        state = transfer.accept_state(0, answer, 2, 0)
+        if state is None:
+            asked += [request.part for request in _pursue(transfer, has_state=False)]  # type: ignore[union-attr]
+            assert len(asked) <= part.part + PARTS_AHEAD
+    assert asked == list(range(1, len(asked) + 1))
+    assert len(asked) >= len(parts)
+    assert state is not None
+    assert state.encode() == _state(3).encode()
+
+
+@pytest.mark.parametrize("wrong", ["skipped", "of another state", "changed"])
+def test_a_part_that_does_not_follow_ends_the_transfer(
+    monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """Nothing of it is taken; another member is asked, under another number."""
+    _, _, parts = _parted(monkeypatch, 3)
+    _, _, others = _parted(monkeypatch, 4)
+    transfer, number = _asked_state()
+    assert transfer.accept_state(0, replace(parts[0], number=number), 2, 0) is None
+    second = {
+        "skipped": parts[2],
+        "of another state": others[1],
+        "changed": replace(parts[1], state=bytes(len(parts[1].state))),
+    }[wrong]
+    assert transfer.accept_state(0, replace(second, number=number), 2, 0) is None
+    for part in parts[1:]:
+        assert transfer.accept_state(0, replace(part, number=number), 2, 0) is None
+    (request,) = _pursue(transfer, RETRY_MS, has_state=False)
+    assert isinstance(request, TransferRequest)
+    assert request.part == 1
+    assert request.number != number
+
+
+def test_a_part_that_comes_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time it is nothing."""
+    _, _, parts = _parted(monkeypatch, 3)
+    transfer, number = _asked_state()
+    state = None
+    for part in parts:
+        for _ in range(2):
+            state = state or transfer.accept_state(0, replace(part, number=number), 2, 0)
+    assert state is not None
+    assert state.encode() == _state(3).encode()
+
+
+def test_a_donor_gives_parts_of_what_it_keeps_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not under another number, not out of turn, not in another epoch, not for ever."""
+    monkeypatch.setattr(donor, "PART_BYTES", 16)
+    state = _state()
+
+    def part(giver: Donor, number: int, part: int) -> object:
+        return giver.answer(0, C, TransferRequest(QUEUE, 2, number, STATE_VERSION, part), state)
+
+    giver = Donor()
+    assert part(giver, 7, 2) is None
+    assert part(giver, 7, 1) is not None
+    assert part(giver, 8, 2) is None
+    assert part(giver, 7, 3) is None
+    giver.on_tick(donor.KEPT_MS - 1)
+    assert part(giver, 7, 2) is not None
+    giver.on_tick(donor.KEPT_MS)
+    assert part(giver, 7, 3) is None
+    assert part(giver, 9, 1) is not None
+    giver.forget()
+    assert part(giver, 9, 2) is None
+
+
+def test_an_older_member_is_given_the_whole_state() -> None:
+    """It asks for no part, and reads no part; it gives a newer one the whole as well."""
+    state = _state()
+    whole = Donor().answer(0, C, TransferRequest(QUEUE, 2, 7), state)
+    assert whole == TransferState(QUEUE, 2, 7, state.applied, state.encode())

@@ -23,6 +23,7 @@ from mirrorq.containers.time_buckets import Timetable
 from mirrorq.containers.timers import Deadlines
 from mirrorq.protocol.effects import QueueWrite, ReplicaEffects
 from mirrorq.replication.disk_budget import Room
+from mirrorq.replication.donor import Donor, Given
 from mirrorq.replication.master.attachments import Attachment, Attachments, Claims, Told
 from mirrorq.replication.master.auto_delete import Disuse, Vacancy
 from mirrorq.replication.master.confirms import Confirms
@@ -51,7 +52,7 @@ from mirrorq.replication.state.outbox import Outbox, Outlet
 from mirrorq.replication.state.priorities import Horizons, Lane, ReadyLanes
 from mirrorq.replication.state.queue_state import Producer, QueueState
 from mirrorq.replication.state.staging import Attempt, Run, Staging, Work
-from mirrorq.replication.transfer import Transfer
+from mirrorq.replication.transfer import Incoming, Transfer
 from mirrorq.replication.writes import Writes
 from mirrorq.testing.disk import QueueFiles
 
@@ -64,11 +65,14 @@ PLAIN = (
     Delays,
     Delivery,
     Departures,
+    Donor,
     Endings,
     Expiry,
+    Given,
     HandOuts,
     Horizons,
     InLog,
+    Incoming,
     Intake,
     Level,
     LogTail,

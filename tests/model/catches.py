@@ -27,6 +27,7 @@ from simulation import (
     test_promotion,
     test_replicated,
     test_survivor,
+    test_sync,
 )
 from supervisor import test_handover
 
@@ -70,10 +71,16 @@ class Caught:
     effort: str
 
 
+def _in_parts() -> None:
+    test_sync.test_a_state_in_many_parts_comes_in_while_the_queue_goes_on("")
+
+
 SCENARIOS: dict[str, Scenario] = {
     "counted in by the known stable mark only": Scenario(
         scenarios.predecessor_confirmed_more, "disk"
     ),
+    "part of a state skipped": Scenario(_in_parts, "until"),
+    "part of a state counted twice": Scenario(_in_parts, "until"),
     "lease before an entry of the own term": Scenario(
         scenarios.stale_leader_grants, "check_leases"
     ),

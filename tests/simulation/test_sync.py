@@ -11,7 +11,7 @@ from mirrorq.node.status import queue_status
 from mirrorq.protocol.commands import SetPolicy, Synchronise
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.ring import FetchFrames
-from mirrorq.replication import history
+from mirrorq.replication import donor, history
 from mirrorq.replication.state import queue_state
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -348,6 +348,42 @@ def test_14_progress_is_seen_on_every_node() -> None:
     assert _in_sync(world) == "b"
     assert [seen(node).sync_progress for node in "abw"] == [None] * 3
     assert [seen(node).sync_messages_left for node in "abw"] == [0] * 3
+
+
+@pytest.mark.parametrize("fault", ["", "donor", "joiner"])
+def test_a_state_in_many_parts_comes_in_while_the_queue_goes_on(fault: str) -> None:
+    """What is put and acked meanwhile is of no part, and comes behind them; who dies in the middle
+    is left, or begins anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(donor, "PART_BYTES", 8)
+        _joins_in_parts(fault)
+
+
+def _joins_in_parts(fault: str) -> None:
+    world = World("abcw", witnesses="w")
+    world.cluster.kill("b")
+    world.until_in_sync("a", "c")
+    world.put("a", 40, "old")
+    for name in "xyz":
+        world.put("a", 2, name)
+    world.cluster.start("b")
+    world.producer("a", 60, "during")
+    world.consumer("a")
+    world.until(lambda: _parts(world, "b") > 3)
+    if fault:
+        world.cluster.kill("c" if fault == "donor" else "b")
+        world.cluster.run(3000)
+        world.cluster.start()
+    world.until_in_sync("a", "b", "c")
+    world.until(lambda: not world.live("a"))
+    world.cluster.run(2000)
+    world.check()
+
+
+def _parts(world: World, name: str) -> int:
+    """How many parts of a state a node has got."""
+    replica = world.cluster.engine(name).replicas.get(world.queue_id)
+    return 0 if replica is None else replica.transfer.state_parts
 
 
 def test_a_node_below_the_oldest_epoch_of_the_history_takes_the_state_anew(

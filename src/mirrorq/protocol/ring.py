@@ -98,16 +98,24 @@ class TransferRequest(Struct, frozen=True, gc=False):
     number: int
     state_version: int = 7
     """The newest that it can read; who does not say so reads 7 at most."""
+    part: int = 0
+    """Which part of it: 1 is the first of the state as it is now, others are of that same state. 0
+    is the whole in one answer: who asks so is of an older version."""
 
 
 class TransferState(Struct, frozen=True, gc=False):
-    """R7: the applied state at `lsn`. Replaces, never merges."""
+    """R7: the applied state at `lsn`, or a part of it. Replaces, never merges."""
 
     queue_id: int
     epoch: int
     number: int
     lsn: int
     state: bytes
+    part: int = 0
+    """1 for the first; 0: this is the whole."""
+    is_last: bool = True
+    check: int = 0
+    """CRC-32 of all parts up to this one: one left out, taken twice or of another state shows."""
 
 
 class FetchFrames(Struct, frozen=True, gc=False):

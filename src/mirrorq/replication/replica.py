@@ -29,6 +29,7 @@ from mirrorq.protocol.ring import (
 from mirrorq.protocol.views import View, is_in_sync
 from mirrorq.replication.counters import Tally
 from mirrorq.replication.disk_budget import Room
+from mirrorq.replication.donor import Donor
 from mirrorq.replication.events import (
     DAMAGE,
     MENDED,
@@ -106,6 +107,7 @@ class Replica:
             image.time_ahead_us,
         )
         self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s)
+        self._donor = Donor()
         self.master: Master | None = None
         self.tally = Tally()
         """For metrics."""
@@ -270,6 +272,7 @@ class Replica:
                 if now_ms >= self._next_tick_ms:
                     self._next_tick_ms = self._tick_after(now_ms)
                     self.ring.on_tick()
+                    self._donor.on_tick(now_ms)
                     self._membership.sample(now_ms)
 
     def _on_ring(self, now_ms: int, sender: MemberId, message: RingMessage) -> None:
@@ -297,7 +300,7 @@ class Replica:
                 if ring.too_old(sender, message):
                     ring.has_state = False
             case TransferRequest():
-                self._give_state(sender, message)
+                self._give_state(now_ms, sender, message)
             case TransferState():
                 self._take_state(now_ms, message)
             case FetchFrames():
@@ -321,6 +324,7 @@ class Replica:
         ring.install(view)
         self._wanted_room_ms, self._no_room_ms = None, NO_ROOM_MS
         self.transfer.forget()
+        self._donor.forget()
         self._next_tick_ms = self._tick_after(now_ms)
         before = self.master
         if not ring.is_master:
@@ -406,16 +410,11 @@ class Replica:
 
     # --- Transfer -----------------------------------------------------------------------
 
-    def _give_state(self, sender: MemberId, message: TransferRequest) -> None:
+    def _give_state(self, now_ms: int, sender: MemberId, message: TransferRequest) -> None:
         if self.ring.in_sync and self.ring.repaired:
-            answer = TransferState(
-                self.queue_id,
-                self.ring.epoch,
-                message.number,
-                self.state.applied,
-                self.state.encode(message.state_version),
-            )
-            self.ring.out.send.append((sender, answer))
+            answer = self._donor.answer(now_ms, sender, message, self.state)
+            if answer is not None:
+                self.ring.out.send.append((sender, answer))
 
     def _take_state(self, now_ms: int, message: TransferState) -> None:
         ring = self.ring

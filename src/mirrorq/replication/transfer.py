@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from zlib import crc32
 
 from attrs import frozen
 
@@ -115,6 +116,50 @@ ANSWER_FACTOR = 2
 """An answer may have so many times the bytes of a chunk: sizes are guessed from the last."""
 
 
+PARTS_AHEAD = 4
+"""Parts of a state that are asked for before the first of them has come."""
+
+
+class Incoming:
+    """A state that comes in parts."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._asked = 0
+        """Parts up to this one are asked for."""
+        self._check = 0
+        self._lsn = 0
+
+    @property
+    def count(self) -> int:
+        """How many parts have come."""
+        return len(self._parts)
+
+    def due(self) -> range:
+        """Parts to ask for now: the first alone, for it may be all."""
+        ahead = len(self._parts) + PARTS_AHEAD if self._parts else 1
+        asked, self._asked = self._asked, max(self._asked, ahead)
+        return range(asked + 1, self._asked + 1)
+
+    def take(self, message: TransferState) -> QueueState | None:
+        """The state, when this is the last part.
+
+        Raises ValueError when this is no state, or no part of the one that the others are of.
+        """
+        if not message.part:
+            return QueueState.decode(message.state)
+        if message.part <= len(self._parts):
+            return None
+        self._check = crc32(message.state, self._check)
+        is_next = message.part == len(self._parts) + 1
+        is_same = message.part == 1 or message.lsn == self._lsn
+        if not is_next or not is_same or message.check != self._check:
+            raise ValueError(f"part {message.part} of a state does not follow the others")
+        self._lsn = message.lsn
+        self._parts.append(message.state)
+        return QueueState.decode(b"".join(self._parts)) if message.is_last else None
+
+
 @frozen
 class Fetch:
     """An open request for the frames that begin in first to last."""
@@ -157,6 +202,8 @@ class Transfer:
         self._number = me.incarnation << 20
         self._state_number = 0
         """Of the open request for a state, 0 when there is none."""
+        self._incoming = Incoming()
+        """What has come of that state."""
         self._fetches: dict[int, Fetch] = {}
         self._left_over: deque[tuple[int, int, bool]] = deque()
         """(first, last, is continued) of what an answer left out."""
@@ -203,6 +250,11 @@ class Transfer:
         self._landing.clear()
         self._has_taken = False
         self.begin(QueueState(), RangeSet())
+
+    @property
+    def state_parts(self) -> int:
+        """How many parts of a state have come that is not whole yet."""
+        return self._incoming.count
 
     @property
     def is_complete(self) -> bool:
@@ -345,8 +397,10 @@ class Transfer:
                 self._number += 1
                 self._state_number = self._number
                 self._heard_ms = now_ms
+                self._incoming = Incoming()
+            for part in self._incoming.due():
                 request = TransferRequest(
-                    self.queue_id, view.epoch, self._number, STATE_VERSION
+                    self.queue_id, view.epoch, self._state_number, STATE_VERSION, part
                 )
                 out.send.append((donor, request))
             return self._heard_ms + RETRY_MS
@@ -453,16 +507,21 @@ class Transfer:
         mine = self._state_number and message.number == self._state_number
         if not mine or message.epoch != epoch:
             return None
-        self._state_number = 0
+        self._heard_ms = now_ms
         if message.lsn < received:
+            self._state_number = 0
             self._wait_until_ms = now_ms + AGAIN_MS
             return None
         try:
-            state = QueueState.decode(message.state)
+            state = self._incoming.take(message)
         except ValueError:
+            self._state_number = 0
             self._donor_turn += 1
             self._wait_until_ms = now_ms + RETRY_MS
             return None
+        if state is not None:
+            self._state_number = 0
+            self._incoming = Incoming()
         return state
 
     def accept_chunk(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.mutations.registry import Patch, named
@@ -13,7 +13,7 @@ from mirrorq.replication.membership import Membership
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.replication.transfer import Fetch, Transfer
+from mirrorq.replication.transfer import Fetch, Incoming, Transfer
 
 
 @named("counted in at once")
@@ -112,14 +112,14 @@ def _drop_at_proposal() -> Sequence[Patch]:
 def _state_received() -> Sequence[Patch]:
     real = Replica._give_state
 
-    def give(self: Replica, sender: MemberId, message: Any) -> None:
+    def give(self: Replica, now_ms: int, sender: MemberId, message: Any) -> None:
         kept = self.state
         self.state = QueueState.decode(kept.encode())
         for lsn in range(kept.applied + 1, self.ring.received + 1):
             entry = self.ring.entry(lsn)
             if entry is not None:
                 self.state.apply(entry)
-        real(self, sender, message)
+        real(self, now_ms, sender, message)
         self.state = kept
 
     return [(Replica, "_give_state", give)]
@@ -165,3 +165,24 @@ def _cancelled_transfer() -> Sequence[Patch]:
         return found
 
     return [(Transfer, "accept_chunk", accept)]
+
+
+@named("part of a state skipped")
+def _part_skipped() -> Sequence[Patch]:
+    return [(Incoming, "take", _unchecked(lambda part: part != 2))]
+
+
+@named("part of a state counted twice")
+def _part_twice() -> Sequence[Patch]:
+    return [(Incoming, "take", _unchecked(lambda _: True, again=2))]
+
+
+def _unchecked(is_taken: Callable[[int], bool], again: int = 0) -> Any:
+    """Taking parts by whatever is their number and their sum."""
+
+    def take(self: Incoming, message: TransferState) -> QueueState | None:
+        self._parts += [message.state] if is_taken(message.part) else [b""]
+        self._parts += [message.state] if message.part == again else []
+        return QueueState.decode(b"".join(self._parts)) if message.is_last else None
+
+    return take
