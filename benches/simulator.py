@@ -14,10 +14,9 @@ import time
 from pathlib import Path
 from random import Random
 
-from mirrorq.testing import SimulatedCluster
-
 # The harness is beside the tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from harness.cluster import SimulatedCluster
 from harness.workload import Consumer, Journal, Producer
 
 PUBLISH_MS = 400

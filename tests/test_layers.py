@@ -34,7 +34,8 @@ ROOMS = {
     "monitoring security transport dashboard",
     "aio": "api client node session protocol wire containers monitoring security transport",
     "demo": "api client node session protocol wire containers monitoring security transport",
-    "testing": "node engine cluster replication api session protocol wire containers monitoring",
+    "testing": "node store transport engine cluster replication api session protocol wire "
+    "containers monitoring",
     "contrib": "aio",
     "cli": "*",
     "_native": "",

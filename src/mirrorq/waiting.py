@@ -14,22 +14,28 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from _thread import LockType, allocate_lock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from threading import TIMEOUT_MAX
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import ref
+
+from mirrorq import clock
 
 __all__ = [
     "Doorbell",
     "Latch",
     "Once",
     "Present",
+    "ProcessEnded",
+    "Threads",
     "Waiters",
     "begin_thread",
     "is_host_thread",
+    "new_mailbox",
+    "play",
     "run_host",
     "take_back",
 ]
@@ -39,6 +45,66 @@ _hosts: set[int] = set()
 
 os.register_at_fork(after_in_child=_hosts.clear)
 """A child has none of them, and may have a thread of its own under the same number."""
+
+
+class ProcessEnded(BaseException):
+    """Raised on a simulated process's threads when that is no more: they end, and say nothing."""
+
+
+class Lock(Protocol):
+    """What is used here of a lock of C."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1, /) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def locked(self) -> bool: ...
+
+
+class Mailbox(Protocol):
+    """What is used here of a `queue.SimpleQueue`."""
+
+    def put(self, item: Any, /) -> None: ...
+
+    def get(self) -> Any: ...
+
+    def empty(self) -> bool: ...
+
+
+class Threads(Protocol):
+    """What a simulation plays: how its threads wait and begin."""
+
+    def lock(self) -> Lock | None:
+        """A free lock for the calling thread to wait with; None: it is none of the simulation."""
+        ...
+
+    def mailbox(self) -> Mailbox | None:
+        """One between threads of the calling thread's simulation; None as above."""
+        ...
+
+    def begin(self, thread: threading.Thread) -> bool:
+        """Start a thread of the calling thread's process; False: that is a real one."""
+        ...
+
+
+_played: Threads | None = None
+
+
+def play(threads: Threads | None) -> None:
+    """Have threads of a simulation wait by its time; None ends that."""
+    global _played
+    _played = threads
+
+
+def _new_lock() -> LockType | Lock:
+    lock = None if _played is None else _played.lock()
+    return allocate_lock() if lock is None else lock
+
+
+def new_mailbox() -> Mailbox:
+    """What many threads put things into, for one that waits for them."""
+    mailbox = None if _played is None else _played.mailbox()
+    return SimpleQueue() if mailbox is None else mailbox
 
 
 def run_host(function: Callable[[], None]) -> None:
@@ -61,14 +127,15 @@ def begin_thread(thread: threading.Thread) -> None:
     `Thread.start` waits with a lock that the new thread takes: who is interrupted in it may leave
     a thread that never begins. It may begin a moment after this returns.
     """
-    start_new_thread(thread.start, ())
+    if _played is None or not _played.begin(thread):
+        start_new_thread(thread.start, ())
 
 
 class Waiters:
     """Threads that wait for something to come true, which whoever makes it true tells them."""
 
     def __init__(self) -> None:
-        self._bells: deque[LockType] = deque()
+        self._bells: deque[LockType | Lock] = deque()
         """One for each thread that waits: taken, until it is told."""
 
     @property
@@ -96,16 +163,16 @@ class Waiters:
             return True
         if (timeout is not None and timeout <= 0) or is_host_thread():
             return False
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else clock.monotonic() + timeout
         while True:
-            bell = allocate_lock()
+            bell = _new_lock()
             bell.acquire()
             try:
                 self._bells.append(bell)
                 # Looked at again after being among them: what came true before told nobody.
                 if condition():
                     return True
-                left = TIMEOUT_MAX if deadline is None else deadline - time.monotonic()
+                left = TIMEOUT_MAX if deadline is None else deadline - clock.monotonic()
                 if left <= 0:
                     return False
                 bell.acquire(True, min(left, TIMEOUT_MAX))
@@ -139,7 +206,7 @@ class Doorbell:
     """Wakes one thread, and stays rung until that one has looked."""
 
     def __init__(self) -> None:
-        self._lock = allocate_lock()
+        self._lock = _new_lock()
         """Free: it was rung. Only its thread takes it."""
         self._lock.acquire()
 
@@ -240,7 +307,8 @@ class Once:
             return
         self.callers.add(get_ident())
         try:
-            start_new_thread(self._run, ())
+            if _played is None or not _played.begin(threading.Thread(target=self._run)):
+                start_new_thread(self._run, ())
         except RuntimeError:  # the interpreter is ending: it starts no threads any more
             self._run()
         if self._thread != get_ident():

@@ -1,6 +1,8 @@
 """mirrorq's own proof: what searches for faults, beside the tests that call it.
 
-    workload     producers and consumers on a `SimulatedCluster`, and what they saw
+    cluster      `SimulatedCluster`: engines on virtual time, with a network and disks
+    onlooker     what is watched at each of their steps: orders, masters, confirms
+    workload     producers and consumers on it, and what they saw
     load         the handles on one queue of a run, its purges and its lives
     faults       what breaks, where, and how often it did
     checkers     what must hold of a run
@@ -10,8 +12,8 @@
     mutations    deliberate bugs, each one rule left out: does a checker notice?
     chaos        real processes and real faults: `python -m harness.chaos`
 
-Run as modules from this folder's parent (`cd tests`), or through the Makefile. What users get of
-all this, `SimulatedCluster` with its network and its disk, is `mirrorq.testing`.
+Run as modules from this folder's parent (`cd tests`), or through the Makefile. Users have
+`mirrorq.testing`: whole nodes and their own code, where this has engines and looks into them.
 """
 
 from pathlib import Path

@@ -13,12 +13,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from harness.cluster import SimulatedCluster
 from harness.load import Load
 from harness.workload import Attempt, Consumer, Delivery, Journal
 from mirrorq.protocol.ops import FLAG_STEP, Step
 from mirrorq.protocol.sessions import HandOut
 from mirrorq.session.calls import Failed, Output, Put, SettleCall, Stored
-from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.wire import frames
 from mirrorq.wire.ops import encode_step
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from attrs import define, field, fields
 
+from harness.cluster import SimulatedCluster
 from harness.workload import NEVER_MS, Attempt, Delivery, Journal
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.replication.master.limits import Limit, limit_of
 from mirrorq.replication.queue_time import KEPT_US
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.state.queue_state import LOST, REFUSED
-from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.wire import frames
 
 STATE_BYTES = 256

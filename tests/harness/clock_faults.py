@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from mirrorq.testing.cluster import SimulatedCluster
+from harness.cluster import SimulatedCluster
 
 __all__ = ["ClockFaults"]
 

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
+from harness.cluster import SimulatedCluster
 from mirrorq.protocol.views import View
-from mirrorq.testing.cluster import SimulatedCluster
 
 __all__ = ["ByteFaults"]
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from attrs import define, field
 
+from harness.cluster import SimulatedCluster
 from harness.load import Load
 from harness.workload import Attempt, Journal, SimulatedHandle, packer
 from mirrorq.api.completion import Outcomes
@@ -28,7 +29,6 @@ from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 from mirrorq.protocol.commands import Bind, DeclareExchange, Unbind
 from mirrorq.protocol.routing import Routes
 from mirrorq.session.calls import Failed, Output, Put, Stored
-from mirrorq.testing.cluster import SimulatedCluster
 
 __all__ = ["Fan", "Publish", "uneven"]
 

@@ -12,10 +12,10 @@ from functools import partial
 from itertools import combinations
 from random import Random
 
+from harness.cluster import SimulatedCluster, SimulatedNode
 from harness.membership import MembershipFaults
 from harness.policy_faults import PolicyFaults
 from mirrorq.protocol.identities import StoreId
-from mirrorq.testing.cluster import SimulatedCluster, SimulatedNode
 from mirrorq.testing.disk import SimulatedDisk
 
 STEPS_MS = (20, 200, 700, 2000)

@@ -16,6 +16,7 @@ from random import Random
 
 from attrs import define, field
 
+from harness.cluster import SimulatedCluster
 from harness.load import Life
 from harness.workload import Attempt, Consumer, Journal, end_attempts, packer
 from mirrorq.api.publish_options import PLAIN
@@ -23,7 +24,6 @@ from mirrorq.engine.events import Ask, Forget, SessionClosed
 from mirrorq.protocol.commands import DeclareQueue
 from mirrorq.protocol.identities import SessionId
 from mirrorq.session.calls import Failed, Output, Put, Stored
-from mirrorq.testing.cluster import SimulatedCluster
 
 __all__ = ["Fleeting", "Visited", "Visitor"]
 

@@ -15,7 +15,9 @@ from typing import Any
 
 from attrs import frozen
 
+from harness.cluster import SimulatedCluster
 from harness.load import Load
+from harness.onlooker import Passed
 from harness.workload import Consumer, Delivery, Getter, Journal, SimulatedHandle
 from mirrorq.api.leases import Taker
 from mirrorq.protocol.identities import SessionId
@@ -33,8 +35,6 @@ from mirrorq.session.calls import (
     browse_request,
     inquire_request,
 )
-from mirrorq.testing.cluster import SimulatedCluster
-from mirrorq.testing.onlooker import Passed
 from mirrorq.wire import frames
 
 __all__ = ["Acted", "Claimer", "Holders", "Leaser", "misheld"]

@@ -12,12 +12,12 @@ from random import Random
 from attrs import define, field
 
 from harness.bulk import BulkConsumer, BulkProducer
+from harness.cluster import SimulatedCluster
 from harness.workload import Consumer, Getter, Journal, Producer, Purger, SimulatedHandle
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import CatalogCommand, DeclareQueue, DeleteQueue
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.views import View
-from mirrorq.testing.cluster import SimulatedCluster
 
 ASK_AGAIN_MS = 2000
 LINE_MAX = (1 << 63) - 1

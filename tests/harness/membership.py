@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from random import Random
 
+from harness.cluster import SimulatedCluster
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import RemoveNode
 from mirrorq.protocol.identities import StoreId
-from mirrorq.testing.cluster import SimulatedCluster
 
 __all__ = ["MembershipFaults"]
 

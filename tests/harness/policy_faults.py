@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from harness.cluster import SimulatedCluster
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import (
     CatalogCommand,
@@ -22,7 +23,6 @@ from mirrorq.protocol.commands import (
     TransferMaster,
 )
 from mirrorq.protocol.policy import parse, to_text
-from mirrorq.testing.cluster import SimulatedCluster
 
 __all__ = ["PolicyFaults"]
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from attrs import define, field
 
+from harness.cluster import SimulatedCluster
 from harness.load import Load
 from harness.workload import Attempt, Journal, SimulatedHandle
 from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP
 from mirrorq.protocol.staged import DONE, FENCED, AbortOp, CommitOp, Stage, Staging, Winner
 from mirrorq.session.calls import Failed, Output, Put, Stored
-from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.wire import frames
 from mirrorq.wire.ops import encode_staged
 

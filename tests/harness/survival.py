@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from harness.cluster import SimulatedCluster
 from mirrorq.cluster.force_boot import Loss, estate_of
 from mirrorq.protocol.identities import first_incarnation
-from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.testing.disk import SimulatedDisk
 
 __all__ = ["force_boot"]

@@ -14,6 +14,7 @@ from attrs import define, evolve, field
 from harness import checkers
 from harness.chain import Chain, Drain, unpaired
 from harness.clock_faults import ClockFaults
+from harness.cluster import SimulatedCluster
 from harness.damage import ByteFaults
 from harness.fan import Fan, uneven
 from harness.faults import Faults
@@ -23,7 +24,6 @@ from harness.load import Life, Load
 from harness.membership import MembershipFaults
 from harness.policy_faults import PolicyFaults
 from harness.workload import Attempt
-from mirrorq.testing.cluster import SimulatedCluster
 
 L = TypeVar("L", bound=Load)
 

@@ -13,6 +13,7 @@ from random import Random
 from attrs import define, field
 from msgspec.structs import replace
 
+from harness.cluster import SimulatedCluster
 from mirrorq.api.publish_options import Terms
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.engine.events import MasterChange, MasterLinkLost
@@ -38,7 +39,6 @@ from mirrorq.session.calls import (
     purge_request,
 )
 from mirrorq.session.machine import Session
-from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.wire import frames
 
 NEVER_MS = 1 << 62

@@ -10,6 +10,7 @@ from random import Random
 
 from harness import checkers
 from harness.chain import Drain
+from harness.cluster import SimulatedCluster
 from harness.load import Load
 from harness.staged_pair import StagedPair
 from harness.workload import Purger
@@ -17,7 +18,6 @@ from mirrorq.config import Config
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import Rebalance, SetPolicy
 from mirrorq.protocol.policy import parse, to_text
-from mirrorq.testing.cluster import SimulatedCluster
 from simulation.world import World
 
 from .complaints import complaint, one_of_each

@@ -15,13 +15,13 @@ from hypothesis import seed as hypothesis_seed
 from hypothesis.stateful import run_state_machine_as_test
 
 from harness import checkers
+from harness.cluster import SimulatedCluster
 from harness.fleeting import Fleeting
 from harness.holders import Holders
 from harness.swarm import Swarm
 from mirrorq.cluster.raft import replication
 from mirrorq.protocol.commands import SetPolicy
 from mirrorq.protocol.policy import parse, to_text
-from mirrorq.testing.cluster import SimulatedCluster
 from raft import storm as raft_storm
 from raft import test_simulation as raft_runs
 from simulation import test_limits

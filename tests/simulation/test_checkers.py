@@ -9,6 +9,7 @@ from attrs import evolve
 
 from harness import chain, checkers, fan
 from harness.bulk import joined
+from harness.onlooker import absent
 from harness.workload import Attempt, Delivery, Journal, PurgeCall
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
@@ -16,7 +17,6 @@ from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 from mirrorq.protocol.commands import ClearPolicy, SetPolicy
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.sessions import Confirmed, Deliver, HandOut, SessionReply
-from mirrorq.testing.onlooker import absent
 
 from .world import World
 

@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from harness.__main__ import describe
+from harness.cluster import SimulatedCluster
 from harness.results import result_of
 from harness.swarm import Swarm
 from harness.workload import Journal, Producer
 from mirrorq.config import Config
 from mirrorq.replication.queue_time import KEPT_US
-from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from harness.holders import Acted, misheld
+from harness.onlooker import Passed
 from harness.swarm import Swarm
 from harness.workload import Delivery, Journal
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Deliver, HandOut, SessionReply
-from mirrorq.testing.onlooker import Passed
 
 from .world import World
 

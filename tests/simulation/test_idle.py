@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from harness.cluster import SimulatedCluster
 from mirrorq.protocol.effects import QueueWrite, RaftWrite
 from mirrorq.replication import writes as checkpoints
-from mirrorq.testing import SimulatedCluster
 from mirrorq.testing.disk import SimulatedDisk
 
 from .world import World

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness.cluster import SimulatedCluster
 from harness.policy_faults import PolicyFaults
 from mirrorq.engine.hosting import LEFTOVER_FACTOR
 from mirrorq.protocol.commands import Synchronise
-from mirrorq.testing.cluster import SimulatedCluster
 
 from .test_policies import ALL, COUNT, Placed, exactly, nodes
 

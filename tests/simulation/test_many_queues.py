@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
+from harness.cluster import SimulatedCluster, SimulatedNode
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.controller.controller import Supervisor
 from mirrorq.cluster.controller.events import CatalogChanged
 from mirrorq.engine.events import Ask, EngineEffects
 from mirrorq.protocol.commands import DeclareQueue
 from mirrorq.replication.events import LeaseChanged
-from mirrorq.testing import SimulatedCluster
-from mirrorq.testing.cluster import SimulatedNode
 
 QUIET = {"Hello", "AppendRequest", "AppendAnswer"}
 """What nodes say to each other though nothing happens."""

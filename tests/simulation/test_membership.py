@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
+from harness.cluster import SimulatedCluster
 from harness.membership import MembershipFaults
 from mirrorq.cluster.bootstrap import AdmissionRequest
 from mirrorq.engine import core
 from mirrorq.protocol.commands import RemoveNode
 from mirrorq.protocol.identities import MemberId, StoreId
-from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World
 

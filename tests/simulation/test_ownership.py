@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from harness import checkers
+from harness.cluster import SimulatedCluster
 from harness.fleeting import Fleeting, Visitor
 from harness.swarm import Swarm
 from harness.workload import Journal, Producer, SimulatedHandle
@@ -16,7 +17,6 @@ from mirrorq.engine import follower
 from mirrorq.engine.events import Ask, Forget
 from mirrorq.protocol.commands import DeclareQueue
 from mirrorq.protocol.views import View
-from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import Taker
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+from harness.cluster import SimulatedCluster
 from harness.workload import Journal, Producer
 from mirrorq.config import Config
-from mirrorq.testing.cluster import SimulatedCluster
 
 EXPIRY_MS = 20_000
 

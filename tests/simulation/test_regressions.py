@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness import checkers
+from harness.cluster import SimulatedCluster
 from mirrorq.config import Config
 from mirrorq.protocol.commands import RemoveNode, SetPolicy
 from mirrorq.protocol.identities import SessionId, StoreId
@@ -20,7 +21,6 @@ from mirrorq.protocol.sessions import (
 )
 from mirrorq.session.calls import MasterChanged, ReplyArrived, SettleCall
 from mirrorq.session.machine import Session
-from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World
 

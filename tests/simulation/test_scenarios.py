@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness.cluster import SimulatedCluster
 from mirrorq.config import Config
 from mirrorq.protocol.commands import DeclareQueue, DeleteQueue
 from mirrorq.session.calls import Query, purge_request
-from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World
 

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
+from harness.cluster import SimulatedCluster
 from harness.workload import Journal
 from mirrorq.cluster.catalog.sharding import ShardedRecord
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import DeclareShards, DeleteQueue
-from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness import checkers
+from harness.cluster import SimulatedCluster
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import Rebalance
-from mirrorq.testing.cluster import SimulatedCluster
 
 from .world import World
 

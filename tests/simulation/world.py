@@ -6,11 +6,11 @@ from collections.abc import Callable
 from random import Random
 
 from harness import checkers
+from harness.cluster import SimulatedCluster
 from harness.workload import Consumer, Journal, Producer, SimulatedHandle
 from mirrorq.engine.events import Release
 from mirrorq.protocol.sessions import HandOut
 from mirrorq.session.calls import Delivered, Output, SettleCall, SettleDone
-from mirrorq.testing.cluster import SimulatedCluster
 from mirrorq.wire import frames
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
+
+from mirrorq import clock
 
 __all__ = ["LOOK_S", "Bell", "Line", "seconds_left"]
 
@@ -39,7 +40,7 @@ class Bell:
     async def until(self, condition: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until the condition holds, which is looked at whenever the bell rings."""
         while not condition():
-            left = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+            left = LOOK_S if deadline is None else min(LOOK_S, deadline - clock.monotonic())
             if left <= 0:
                 return False
             await self.next(condition, left)
@@ -82,7 +83,7 @@ class Line:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        left = None if deadline is None else max(deadline - clock.monotonic(), 0)
         try:
             async with asyncio.timeout(left):
                 await future
@@ -112,4 +113,4 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 def seconds_left(deadline: float | None) -> float:
     """How long to wait before looking by oneself."""
-    return LOOK_S if deadline is None else max(min(LOOK_S, deadline - time.monotonic()), 0)
+    return LOOK_S if deadline is None else max(min(LOOK_S, deadline - clock.monotonic()), 0)

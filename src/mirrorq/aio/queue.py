@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mirrorq import clock
 from mirrorq.aio.bell import LOOK_S, Bell, Line, seconds_left
 from mirrorq.aio.opening import opening
 from mirrorq.aio.steps import Transaction
@@ -148,7 +148,7 @@ class MirroredQueue:
         try:
             if publisher.is_curious:
                 publisher.is_curious = False
-                await self._outcomes.until(publisher.knows, time.monotonic() + FIRST_S)
+                await self._outcomes.until(publisher.knows, clock.monotonic() + FIRST_S)
         finally:
             self._gate.leave()
 
@@ -167,7 +167,7 @@ class MirroredQueue:
                 try:
                     return put(block=False)
                 except Full as full:
-                    if deadline is not None and time.monotonic() >= deadline:
+                    if deadline is not None and clock.monotonic() >= deadline:
                         raise self.handle._why_not(full) from None
                 changed = partial(self._has_changed, before)
                 await self._outcomes.next(changed, seconds_left(deadline))
@@ -307,7 +307,7 @@ class MirroredQueue:
                 if handle._is_shut or not block or timeout == 0:
                     await self._obtain_now(found, count)
                     return
-                if deadline is not None and time.monotonic() >= deadline:
+                if deadline is not None and clock.monotonic() >= deadline:
                     return
                 await self._arrivals.next(self._may_get, seconds_left(deadline))
         finally:
@@ -322,7 +322,7 @@ class MirroredQueue:
         handle, receiver = self.handle, self.handle._receiver
         publisher = handle._publisher
         own_count = publisher.accepted_count
-        deadline = time.monotonic() + NOWAIT_S
+        deadline = clock.monotonic() + NOWAIT_S
         await self._outcomes.until(
             lambda: publisher.ended_count >= own_count or handle._is_closed, deadline
         )

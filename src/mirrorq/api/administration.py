@@ -7,11 +7,11 @@ by the new state.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from mirrorq import clock
 from mirrorq.api.arguments import check_text
 from mirrorq.errors import ConfigError, MirrorQError, PolicyError, PreconditionFailed, QueueNotFound
 from mirrorq.monitoring.presence import Attendance, ClientStatus, ConsumerStatus
@@ -193,7 +193,7 @@ class Administration(ABC):
             return
         waiting = Waiting(queue, on_progress)
         while not waiting.look(self.queues()):
-            time.sleep(LOOK_S)
+            clock.sleep(LOOK_S)
 
     def cancel_sync(self, queue: str, *, timeout: float | None = 30) -> bool:
         """Have the mirrors of a queue fetch no more; they keep what they have.

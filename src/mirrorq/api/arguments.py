@@ -6,9 +6,9 @@ which everything else on it rests on: what raises there ends it.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from mirrorq import clock
 from mirrorq.config import Config
 from mirrorq.errors import MALFORMED, ConfigError, MirrorQError, ProtocolError
 
@@ -61,12 +61,12 @@ def deadline_of(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     check_timeout(timeout)
-    return time.monotonic() + timeout
+    return clock.monotonic() + timeout
 
 
 def left_until(deadline: float | None) -> float | None:
     """Return how many seconds are left, 0 or more; None without a deadline."""
-    return None if deadline is None else max(deadline - time.monotonic(), 0)
+    return None if deadline is None else max(deadline - clock.monotonic(), 0)
 
 
 class MessageTooLarge(MirrorQError, ValueError):

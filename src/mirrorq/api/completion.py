@@ -11,10 +11,9 @@ import threading
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Collection
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from mirrorq.waiting import Latch, Waiters, begin_thread
+from mirrorq.waiting import Latch, ProcessEnded, Waiters, begin_thread, new_mailbox
 
 if TYPE_CHECKING:
     from mirrorq.api.message import Message
@@ -30,6 +29,8 @@ def call_user(callback: Callable[..., object], *arguments: Any) -> None:
     cancellation of asyncio are no `Exception`, and would end the thread of all callbacks."""
     try:
         callback(*arguments)
+    except ProcessEnded:
+        raise
     except BaseException:
         log.exception("a callback raised")
 
@@ -50,8 +51,8 @@ class Outcomes:
         """Called back with each message whose ack was refused."""
         self.callbacks: dict[object, deque[Callable[[Any], object]]] = {}
         """By outcome, what is to be called when it has ended."""
-        self._calls: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None]
-        self._calls = SimpleQueue()
+        self._calls = new_mailbox()
+        """Pairs of a function and its arguments; None: the thread is to end."""
         self._seat = deque([None])
         """Whoever has taken what is in it runs the calls: one thread at most."""
         self._thread = 0

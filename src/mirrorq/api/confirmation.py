@@ -7,13 +7,13 @@ share what their handle's users wait by. They stay open over pauses and failover
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from mirrorq import clock
 from mirrorq.api.arguments import left_until
 from mirrorq.errors import MirrorQError
 
@@ -179,7 +179,7 @@ def wait(
 ) -> Waited:
     """Wait until all have ended, or `timeout` seconds; return (done, not_done) sets."""
     items = list(confirmations)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = None if timeout is None else clock.monotonic() + timeout
     for item in items:
         try:
             item._wait(left_until(deadline))

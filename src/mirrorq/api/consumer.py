@@ -14,7 +14,7 @@ from mirrorq.api.message import Chunk, Message, Run, names_of, runs_of
 from mirrorq.api.publisher import FIRST_S
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
 from mirrorq.protocol.sessions import HandOut
-from mirrorq.waiting import Doorbell, Latch, begin_thread
+from mirrorq.waiting import Doorbell, Latch, ProcessEnded, begin_thread
 
 if TYPE_CHECKING:
     from mirrorq.api.handle import Handle
@@ -232,6 +232,8 @@ class Consumer:
     def _run(self) -> None:
         try:
             self._serve()
+        except ProcessEnded:
+            raise
         except BaseException:
             log.critical(
                 "consumer %d of queue %s has failed: its messages go back",
@@ -271,6 +273,8 @@ class Consumer:
             message.ack()
         try:
             self._callback(message)
+        except ProcessEnded:
+            raise
         except BaseException as error:
             # Others are served meanwhile; where all fail, each waits longer every time. What is
             # no Exception is treated alike: the thread is the consumer's, not the callback's.

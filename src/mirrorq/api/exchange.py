@@ -14,12 +14,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
+from mirrorq import clock
 from mirrorq.api.arguments import check_callable, checked_body, left_until
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
@@ -217,7 +217,7 @@ class Exchange:
             mandatory=mandatory,
             on_confirm=on_confirm,
         )
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else clock.monotonic() + timeout
         while (full := self._accept(letter)) is not None:
             left = left_until(deadline)
             with contextlib.suppress(ShutDown):  # its queue was deleted: look again

@@ -12,10 +12,11 @@ import atexit
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import ref
+
+from mirrorq import clock
 
 if TYPE_CHECKING:
     from mirrorq.api.handle import Handle
@@ -47,7 +48,7 @@ def flush_all(*, is_stopping: bool = False) -> None:
         is_stopping: the nodes of this process are stopped next, while it goes on for a moment:
             only what was put before is waited for, and not without a majority.
     """
-    begun = time.monotonic()
+    begun = clock.monotonic()
     for one in list(_open.values()):
         handle = one()
         if handle is not None and handle._pid == os.getpid() and not handle._host.closed():
@@ -55,7 +56,7 @@ def flush_all(*, is_stopping: bool = False) -> None:
             if not (is_stopping and handle._host.is_paused()):
                 handle._wake()
                 over = _is_over(handle) if is_stopping else handle._is_quiet
-                handle._outcomes.wait_for(over, deadline - time.monotonic())
+                handle._outcomes.wait_for(over, deadline - clock.monotonic())
             _warn(handle)
 
 

@@ -21,13 +21,13 @@ host's.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from mirrorq import clock
 from mirrorq.api.acks import PieceSettle
 from mirrorq.api.arguments import check_count, check_sequence, check_text, deadline_of, left_until
 from mirrorq.api.confirmation import Settlement
@@ -226,13 +226,13 @@ class RangeLease(_Holding):
 
     def _take(self, count_max: int | None, timeout: float) -> None:
         handle, taker = self._handle, self._taker
-        deadline = time.monotonic() + timeout
+        deadline = clock.monotonic() + timeout
         taker.wanted = min(handle._counts().ready, count_max or COUNT_MAX)
         self._subscribe()
         while not taker.refused and taker.sequences.count < taker.wanted:
-            if handle._counts().ready == 0 or time.monotonic() >= deadline:
+            if handle._counts().ready == 0 or clock.monotonic() >= deadline:
                 break
-            time.sleep(LOOK_S)
+            clock.sleep(LOOK_S)
         done = Latch()
 
         def complete() -> None:
@@ -351,18 +351,18 @@ class Claim(_Holding):
             PreconditionFailed: others had the queue for `timeout` seconds; it says who.
         """
         handle, taker = self._handle, self._taker
-        deadline = time.monotonic() + timeout
+        deadline = clock.monotonic() + timeout
         while taker.refused or taker.number not in handle._takers:
             self._subscribe()
             if not taker.refused:
                 return
-            if time.monotonic() >= deadline:
+            if clock.monotonic() >= deadline:
                 why = taker.refused
                 self._leave()
                 raise PreconditionFailed(
                     f"queue {handle.name!r} cannot be had alone for {timeout:g} s: {why}"
                 )
-            time.sleep(min(LOOK_S * 4, max(timeout, 0.01)))
+            clock.sleep(min(LOOK_S * 4, max(timeout, 0.01)))
 
     def ack(self, first: int, last: int, timeout: float = 30.0) -> int:
         """Be done with all that lives from `first` to `last`; return how many those were.

@@ -14,11 +14,11 @@ ends it before it has returned them, they are the next ones again.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from mirrorq import clock
 from mirrorq.api.arguments import check_timeout
 from mirrorq.api.message import Chunk, Message, names_of, runs_of
 from mirrorq.api.prefetch_buffer import Backlog
@@ -179,7 +179,7 @@ class Receiver:
         self.take_buffered(found, count)
         if found:
             return
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else clock.monotonic() + timeout
         demand = Demand(count)
         try:
             self.want(demand)
@@ -198,7 +198,7 @@ class Receiver:
         handle = self._handle
         is_warned = False
         while True:
-            left = LOOK_S if deadline is None else min(deadline - time.monotonic(), LOOK_S)
+            left = LOOK_S if deadline is None else min(deadline - clock.monotonic(), LOOK_S)
             self._ready.wait_for(self._may_look, left)
             self._pop(found, count)
             if found:
@@ -208,7 +208,7 @@ class Receiver:
             if handle._is_shut:
                 self._obtain_now(found, count)
                 return
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline is not None and clock.monotonic() >= deadline:
                 return
             if not is_warned and deadline is None:
                 reason = handle._why_not(Empty(""))
@@ -222,11 +222,11 @@ class Receiver:
         What this handle has put before counts as published: it is waited for.
         """
         handle = self._handle
-        deadline = time.monotonic() + NOWAIT_S
+        deadline = clock.monotonic() + NOWAIT_S
         publisher = handle._publisher
         own_count = publisher.accepted_count
         asks = 0
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - clock.monotonic()) > 0:
             is_published = publisher.ended_count >= own_count
             try:
                 counts = handle._counts(left)

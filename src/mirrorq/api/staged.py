@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -318,7 +317,7 @@ class Staged:
             left = _left(deadline)
             if left == 0:
                 raise Full(f"queue {queue!r}: {why}")
-            time.sleep(AGAIN_S if left is None else min(AGAIN_S, left))
+            clock.sleep(AGAIN_S if left is None else min(AGAIN_S, left))
 
     def _outcome(
         self, queue: str, confirmation: Confirmation, deadline: int | None, why: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from mirrorq import clock
 from mirrorq.errors import AckRefused, Full, NoQuorum, QueueDown
 from mirrorq.waiting import take_back
 
@@ -69,11 +69,11 @@ class QueueAdapter:
                 is why). What was accepted is published all the same as soon as that can be.
         """
         _check_timeout(block, timeout)
-        begun = time.monotonic()
+        begun = clock.monotonic()
         confirmation = self._handle.put(item, block=block, timeout=timeout)
         if not block:
             return
-        left = None if timeout is None else max(timeout - (time.monotonic() - begun), 0)
+        left = None if timeout is None else max(timeout - (clock.monotonic() - begun), 0)
         try:
             confirmation.result(left)
         except TimeoutError:
@@ -137,7 +137,7 @@ class QueueAdapter:
             if not is_warned and not self._can_ask():
                 log.warning("join() waits: queue %s cannot be reached", self._handle.name)
                 is_warned = True
-            time.sleep(JOIN_PAUSE_S)
+            clock.sleep(JOIN_PAUSE_S)
 
     def _is_done(self) -> bool:
         try:

@@ -19,7 +19,6 @@ import itertools
 import logging
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -306,7 +305,7 @@ class Client(Administration):
             self._check_open()
             if self._is_late(deadline, silences):
                 raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
-            time.sleep(LOOK_S)
+            clock.sleep(LOOK_S)
 
     def wait_founded(self, timeout: float | None = None) -> None:
         """Wait until a node that knows a cluster serves this client, with a majority or not.
@@ -325,7 +324,7 @@ class Client(Administration):
                 raise NoQuorum(why)
             if deadline is not None and clock.now_ms() >= deadline:
                 raise NoQuorum(why or self._no_answer_text(timeout))
-            time.sleep(LOOK_S)
+            clock.sleep(LOOK_S)
 
     def _wait_connected(self, timeout: float | None) -> None:
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)

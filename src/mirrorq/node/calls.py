@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -148,7 +147,7 @@ class NodeCalls:
             if is_told and clock.now_ms() >= warn_ms:
                 is_told = False
                 self._warn()
-            time.sleep(pause_s)
+            clock.sleep(pause_s)
 
     def command(self, command: CatalogCommand, timeout: float | None) -> Answer:
         """Have a catalog command done.

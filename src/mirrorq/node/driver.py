@@ -84,7 +84,7 @@ from mirrorq.transport.inbound import (
 from mirrorq.transport.inbound import LinkDown as PeerLinkDown
 from mirrorq.transport.inbound import LinkUp as PeerLinkUp
 from mirrorq.transport.transport import Transport
-from mirrorq.waiting import Doorbell, Latch, run_host
+from mirrorq.waiting import Doorbell, Latch, ProcessEnded, run_host
 from mirrorq.wire.frames import check_publish
 from mirrorq.wire.messages import Part, decode, encode
 
@@ -341,7 +341,8 @@ class Driver:
         except BaseException as error:
             # Also what is no Exception, of a user's log handler: handles must not wait for ever.
             self.failure = error
-            log.critical("node %s has stopped: %s", self.engine.me.node, error, exc_info=True)
+            if not isinstance(error, ProcessEnded):
+                log.critical("node %s has stopped: %s", self.engine.me.node, error, exc_info=True)
         try:
             self._end()
         finally:

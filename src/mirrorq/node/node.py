@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -167,7 +166,7 @@ class Node(Administration):
         self._dashboard: Dashboard | None = None
         self.authority = None if security is None else Authority(security)
         """Who may do what, None without security. The node thread's."""
-        self._store = Store(self.path, node=name, config=self.config)
+        self._store = self._open_store()
         try:
             self._listen(whereabouts)
             self._driver = self._make_driver(witness, whereabouts.joins)
@@ -181,7 +180,7 @@ class Node(Administration):
             self._warn_of_two()
             self._closing = Once(self._close)
             begin_thread(self._driver.thread)
-            sigterm.end_with(self)
+            self._end_with_process()
             if dashboard is not None:
                 self._dashboard = self._show(dashboard, insecure)
         except BaseException:
@@ -207,11 +206,23 @@ class Node(Administration):
     def _listen(self, whereabouts: Whereabouts) -> None:
         address = whereabouts.to_bind(recorded_endpoints(self._store.raft_image()))
         if address is not None:
-            incarnation = self._store.incarnation
-            self._transport = Transport(
-                self.name, incarnation, address, self.config, self.authority
-            )
+            self._transport = self._open_transport(address)
             self._endpoint = whereabouts.endpoint(self._transport.endpoint)
+
+    # What `mirrorq.testing` plays: the disk, the network, chance, and the process.
+
+    def _open_store(self) -> Store:
+        return Store(self.path, node=self.name, config=self.config)
+
+    def _open_transport(self, address: str) -> Transport:
+        incarnation = self._store.incarnation
+        return Transport(self.name, incarnation, address, self.config, self.authority)
+
+    def _seed(self) -> int:
+        return secrets.randbits(32)
+
+    def _end_with_process(self) -> None:
+        sigterm.end_with(self)
 
     def _make_driver(self, witness: bool, joins: tuple[str, ...]) -> Driver:
         store = self._store
@@ -226,7 +237,7 @@ class Node(Administration):
             [self._image(queue_id) for queue_id in store.queue_ids()],
             join=joins,
             witness=witness,
-            seed=secrets.randbits(32),
+            seed=self._seed(),
             now_ms=clock.now_ms(),
         )
         return Driver(engine, store, self._transport, self._on_notice)
@@ -330,7 +341,7 @@ class Node(Administration):
         while clock.now_ms() < deadline and not self._calls.run(
             lambda: engine.has_left, 1.0, True
         ):
-            time.sleep(HAND_OVER_LOOK_S)
+            clock.sleep(HAND_OVER_LOOK_S)
 
     @property
     def unfounded(self) -> str:

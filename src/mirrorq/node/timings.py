@@ -5,11 +5,11 @@ Of the node thread alone; it costs a reading of the clock a commit and a step.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from mirrorq import clock
 from mirrorq.containers.histogram import Histogram
 from mirrorq.replication.replica import Replica
 
@@ -33,9 +33,9 @@ class Timings:
     @contextmanager
     def commit(self) -> Iterator[None]:
         """Time a commit; one that fails is none."""
-        began = time.monotonic()
+        began = clock.monotonic()
         yield
-        took = time.monotonic() - began
+        took = clock.monotonic() - began
         self.commits.observe(took)
         self.longest_commit_s = max(self.longest_commit_s, took)
 
@@ -46,7 +46,7 @@ class Timings:
 
     def note_steps(self, replicas: Mapping[int, Replica], stepped: Iterable[int]) -> None:
         """These queues were stepped: ops of their masters have left, or have become stable."""
-        now = time.monotonic()
+        now = clock.monotonic()
         for queue_id in stepped:
             replica = replicas.get(queue_id)
             if replica is None or replica.master is None:

@@ -1,13 +1,14 @@
-"""mirrorq.testing: whole clusters on virtual time, for mirrorq's tests and for yours.
+"""mirrorq.testing: your code against a whole cluster, on virtual time and with faults.
 
-    cluster     `SimulatedCluster`: nodes, disks, network, crashes
-    network     links that delay, lose and break
-    disk        what a commit takes, and what a crash leaves of it
-    onlooker    what is watched at each step: orders, masters, confirms
+    cluster     `SimulatedCluster`: nodes, tasks of yours, crashes and partitions
+    schedule    threads of which one runs at a time, and time that passes when all wait
+    network     connections that delay, lose and break
+    store       what a node keeps, on a `disk` that outlives it
 
-Nothing here sleeps, opens a socket or writes a file.
+Nothing here opens a socket, writes a file or waits in real time.
 """
 
-from mirrorq.testing.cluster import SimulatedCluster, states
+from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.schedule import SimulationError, Stuck, Task
 
-__all__ = ["SimulatedCluster", "states"]
+__all__ = ["SimulatedCluster", "SimulationError", "Stuck", "Task"]

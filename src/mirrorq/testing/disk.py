@@ -114,6 +114,8 @@ class SimulatedDisk:
     entries: list[RaftEntry] = field(factory=list)
     steady: bytes | None = None
     """What a node keeps of its steady time."""
+    meta: dict[str, bytes] = field(factory=dict)
+    """What else a node keeps, by name."""
 
     def __attrs_post_init__(self) -> None:
         self.incarnation = first_incarnation(self.store) - 1

@@ -1,0 +1,594 @@
+"""Threads of a simulation: real ones, of which one runs at a time, on time that is played.
+
+Each thread of the simulation is a `Task`. The one that runs has the *baton*. When it waits, it
+lets the next event happen (`at`), and the next, until some task has a reason to go on, and hands
+the baton to that one; which of several is drawn by the seed. Time passes only from event to
+event, so only when all tasks wait, and a run is decided by the seed and by nothing else.
+
+`mirrorq.clock` and `mirrorq.waiting` ask here while a simulation is open, for its threads only:
+others in the same Python process go by the machine's clocks as ever.
+
+*Threads*: everything here belongs to the thread that has the baton.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from _thread import allocate_lock, get_ident
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from heapq import heappop, heappush
+from pathlib import Path
+from random import Random
+from threading import TIMEOUT_MAX
+from types import FrameType
+from typing import Any
+
+from attrs import define, field
+
+from mirrorq import clock, waiting
+from mirrorq.waiting import ProcessEnded
+
+__all__ = ["Lock", "Process", "Scheduler", "SimulationError", "Stuck", "Task"]
+
+START_US = 1_700_000_000_000_000
+"""What wall clocks say at the beginning."""
+STALL_S = 60.0
+"""A task that has the baton for so long, in real seconds, waits for something that is not of the
+simulation."""
+LIBRARY = str(Path(__file__).parents[1])
+STANDARD = str(Path(threading.__file__).parent)
+
+
+class SimulationError(Exception):
+    """The simulation cannot go on; the message says why, and what each task is doing."""
+
+
+class Stuck(SimulationError):
+    """Time passes and nobody gets on: see `time_limit` of `SimulatedCluster`."""
+
+
+@define(eq=False)
+class Process:
+    """What ends together: a node's thread, and the tasks that run beside it."""
+
+    name: str
+    tasks: list[Task] = field(factory=list)
+    """Those that have not ended."""
+    is_alive: bool = True
+    frozen_until_us: int = 0
+    held: list[Task] = field(factory=list)
+    """Tasks that would go on, were it not frozen."""
+    wall_ahead_us: int = 0
+    """By how much its machine's wall clock is wrong."""
+
+
+@define(eq=False)
+class Task:
+    """A function on a thread of the simulation. `result` waits for its end."""
+
+    name: str
+    """For messages."""
+    _scheduler: Scheduler
+    _process: Process
+    is_done: bool = False
+    """Whether it has returned, has raised, or its process is no more."""
+    error: BaseException | None = None
+    """What it has raised."""
+    _value: object = None
+    _ident: int = 0
+    _baton: threading.Lock = field(factory=allocate_lock)
+    """Free: it may run. Only its own thread takes it."""
+    _is_parked: bool = False
+    _is_killed: bool = False
+    _ticket: int = 0
+    """Counts waits: a time-out of an older one means nothing."""
+    _until_us: int | None = None
+    _is_hosts: bool = False
+    """It is of mirrorq, not of the test."""
+    _bears: Process | None = None
+    """Of which process the threads are that it begins; None: of its own."""
+    _ended: list[Lock] = field(factory=list)
+    """Who waits for its end."""
+
+    def result(self, timeout: float | None = None) -> object:
+        """Wait for the end; return what the function has returned, raise what it has raised.
+
+        Args:
+            timeout: in virtual seconds.
+
+        Raises:
+            TimeoutError: it has not ended by then.
+            SimulationError: its process was crashed or stopped.
+        """
+        if not self._scheduler.join(self, timeout):
+            raise TimeoutError(f"task {self.name} has not ended after {timeout} s")
+        self._scheduler.forgive(self)
+        if self.error is not None:
+            raise self.error
+        if self._is_killed:
+            raise SimulationError(f"task {self.name} ended with its process {self._process.name}")
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+
+class Lock:
+    """A lock whose waiting takes virtual time. `acquire` and `release` as of `threading.Lock`."""
+
+    __slots__ = ("_is_taken", "_scheduler", "_waiting")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._is_taken = False
+        self._waiting: list[Task] = []
+
+    def locked(self) -> bool:
+        """Whether it is taken."""
+        return self._is_taken
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it, and say whether that was possible before the time was over."""
+        if not self._is_taken:
+            self._is_taken = True
+            return True
+        if not blocking or timeout == 0:
+            return False
+        scheduler = self._scheduler
+        is_endless = timeout < 0 or timeout >= TIMEOUT_MAX
+        until_us = None if is_endless else scheduler.now_us + max(int(timeout * 1_000_000), 1)
+        task = scheduler.running()
+        while self._is_taken:
+            if until_us is not None and scheduler.now_us >= until_us:
+                return False
+            self._waiting.append(task)
+            try:
+                scheduler.wait(until_us)
+            finally:
+                if task in self._waiting:
+                    self._waiting.remove(task)
+        self._is_taken = True
+        return True
+
+    def release(self) -> None:
+        """Free it; the first of those that wait goes on."""
+        if not self._is_taken:
+            raise RuntimeError("release unlocked lock")
+        self._is_taken = False
+        if self._waiting:
+            self._scheduler.make_ready(self._waiting.pop(0))
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Mailbox:
+    """What one task takes out of and others put into, as `queue.SimpleQueue`."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._items: deque[Any] = deque()
+        self._lock = Lock(scheduler)
+        self._lock.acquire()
+
+    def put(self, item: Any) -> None:
+        """Put something in; never waits."""
+        self._items.append(item)
+        if self._lock.locked():
+            self._lock.release()
+
+    def get(self) -> Any:
+        """Take the oldest out; wait until there is one."""
+        while not self._items:
+            self._lock.acquire()
+        return self._items.popleft()
+
+    def empty(self) -> bool:
+        """Whether nothing is in it."""
+        return not self._items
+
+
+_tasks: dict[int, Task] = {}
+"""Every thread that is of some simulation."""
+
+
+class Scheduler:
+    """One simulation's tasks, events and time.
+
+    Args:
+        seed: decides all that happens by chance.
+        time_limit: in virtual seconds, see `SimulatedCluster`.
+    """
+
+    def __init__(self, seed: int, time_limit: float) -> None:
+        self.random = Random(seed)
+        self.now_us = 0
+        self.failure: BaseException | None = None
+        """Why the simulation has ended before its time."""
+        self.test = Process("the test")
+        """Of what belongs to no node."""
+        self._limit_us = int(time_limit * 1_000_000)
+        """Past this nobody waits; moved on by those who want time to pass."""
+        self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
+        self._order = 0
+        self._ready: list[Task] = []
+        self._failed: list[Task] = []
+        """Tasks that have raised, which nobody was told yet."""
+        self._main = Task("the test", self, self.test)
+        self._current = self._main
+        self._switches = 0
+
+    # --- The test's thread --------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make the calling thread the first task.
+
+        Raises:
+            SimulationError: it is one already.
+        """
+        ident = get_ident()
+        if ident in _tasks:
+            raise SimulationError("a simulation runs on this thread already: leave that first")
+        self._main._ident = ident
+        self._main._baton.acquire()
+        _tasks[ident] = self._main
+        clock.play(_CLOCK)
+        waiting.play(_THREADS)
+
+    def close(self) -> None:
+        """End every task, and make the calling thread an ordinary one."""
+        try:
+            if self._current is not self._main:  # interrupted while another one had the baton
+                self._take_baton(self._main)
+                self._current = self._main
+            self.failure = None
+            for task in [task for task in _tasks.values() if task._scheduler is self]:
+                self.kill(task._process)
+            self._limit_us = self.now_us + 60_000_000
+            while sum(task._scheduler is self for task in _tasks.values()) > 1:
+                self.sleep_us(1000)
+        finally:
+            del _tasks[self._main._ident]
+            if not _tasks:
+                clock.play(clock.MACHINE)
+                waiting.play(None)
+
+    # --- Time ---------------------------------------------------------------------------
+
+    def at(self, time_us: int, action: Callable[..., None], *arguments: object) -> None:
+        """Have something happen at a time; it must not wait."""
+        self._order += 1
+        heappush(self._events, (max(time_us, self.now_us), self._order, action, arguments))
+
+    def after(self, delay_us: int, action: Callable[..., None], *arguments: object) -> None:
+        """Have something happen in so many microseconds."""
+        self.at(self.now_us + delay_us, action, *arguments)
+
+    def sleep_us(self, duration_us: int) -> None:
+        """Let time pass on the calling task."""
+        until_us = self.now_us + max(duration_us, 0)
+        while True:
+            self.wait(until_us)
+            if self.now_us >= until_us:
+                return
+
+    def allow(self, duration_us: int) -> None:
+        """So much time is wanted, and is not of the limit."""
+        self._limit_us += duration_us
+
+    def leap(self, duration_us: int) -> None:
+        """Nobody does anything for so long; what was due meanwhile happens after it."""
+        self.allow(duration_us)
+        self.now_us += duration_us
+        self.sleep_us(0)
+
+    # --- Tasks --------------------------------------------------------------------------
+
+    def running(self) -> Task:
+        """The task that calls.
+
+        Raises:
+            SimulationError: the thread that calls is none, or does not have the baton.
+        """
+        task = _tasks.get(get_ident())
+        if task is None or task._scheduler is not self:
+            raise SimulationError(
+                f"thread {threading.current_thread().name} is not of this simulation and uses "
+                "something of it: start it by cluster.spawn"
+            )
+        return task
+
+    @contextmanager
+    def born_in(self, process: Process) -> Iterator[None]:
+        """Threads that begin meanwhile are of this process, and mirrorq's own."""
+        task = self.running()
+        before, task._bears = task._bears, process
+        try:
+            yield
+        finally:
+            task._bears = before
+
+    def spawn(self, name: str, process: Process, function: Callable[[], object]) -> Task:
+        """Start a task."""
+        task = Task(name, self, process)
+        self._start(task, threading.Thread(target=function, name=name, daemon=True), function)
+        return task
+
+    def begin(self, thread: threading.Thread) -> None:
+        """Start a thread that mirrorq has made, as a task."""
+        mother = self.running()
+        process = mother._bears or mother._process
+        task = Task(thread.name, self, process, is_hosts=True)
+        self._start(task, thread, thread.run)
+
+    def _start(self, task: Task, thread: threading.Thread, function: Callable[[], object]) -> None:
+        thread.daemon = True
+        thread.run = partial(self._run, task, function)  # type: ignore[method-assign]
+        task._baton.acquire()
+        task._is_parked = True
+        task._process.tasks.append(task)
+        thread.start()
+        assert thread.ident is not None
+        task._ident = thread.ident
+        _tasks[task._ident] = task
+        self.make_ready(task)
+
+    def _run(self, task: Task, function: Callable[[], object]) -> None:
+        """The whole of a task, on its thread."""
+        task._baton.acquire()
+        try:
+            if not task._is_killed:
+                task._value = function()
+        except ProcessEnded:
+            task._is_killed = True
+        except BaseException as error:
+            task.error = error
+            self._failed.append(task)
+        self._end(task)
+
+    def _end(self, task: Task) -> None:
+        del _tasks[task._ident]
+        task.is_done = True
+        task._process.tasks.remove(task)
+        for lock in task._ended:
+            lock.release()
+        following = self._choose()
+        self._current = following
+        self._switches += 1
+        following._baton.release()
+
+    def join(self, task: Task, timeout: float | None) -> bool:
+        """Wait for a task's end."""
+        if not task.is_done:
+            lock = Lock(self)
+            lock.acquire()
+            task._ended.append(lock)
+            lock.acquire(True, -1 if timeout is None else timeout)
+            if lock in task._ended:
+                task._ended.remove(lock)
+        return task.is_done
+
+    def forgive(self, task: Task) -> None:
+        """Somebody is told of its failure."""
+        if task in self._failed:
+            self._failed.remove(task)
+
+    def raise_failed(self) -> None:
+        """Raise what a task has raised, if nobody was told yet."""
+        if self._failed:
+            task = self._failed.pop(0)
+            assert task.error is not None
+            task.error.add_note(f"in task {task.name}, of {task._process.name}")
+            raise task.error
+
+    # --- Waiting ------------------------------------------------------------------------
+
+    def wait(self, until_us: int | None) -> None:
+        """Hand the baton on until the calling task is made ready, or it is `until_us`."""
+        task = self.running()
+        self._check(task)
+        task._ticket += 1
+        task._until_us = until_us
+        if until_us is not None:
+            self.at(until_us, self._on_time, task, task._ticket)
+        task._is_parked = True
+        following = self._choose()
+        if following is not task:
+            self._current = following
+            self._switches += 1
+            following._baton.release()
+            self._take_baton(task)
+        self._check(task)
+
+    def make_ready(self, task: Task) -> None:
+        """It has a reason to go on."""
+        if task._is_parked:
+            task._is_parked = False
+            self._ready.append(task)
+
+    def _on_time(self, task: Task, ticket: int) -> None:
+        if task._ticket == ticket:
+            self.make_ready(task)
+
+    def _check(self, task: Task) -> None:
+        if task._is_killed:
+            raise ProcessEnded(f"{task._process.name} has crashed")
+        if self.failure is not None and task is self._main:
+            raise self.failure
+
+    def _choose(self) -> Task:
+        """The next to run; lets events happen until there is one."""
+        while True:
+            while self._ready:
+                count = len(self._ready)
+                task = self._ready.pop(self.random.randrange(count) if count > 1 else 0)
+                if task._process.frozen_until_us <= self.now_us or task._is_killed:
+                    return task
+                task._process.held.append(task)
+            if not self._events:
+                self._fail(Stuck(f"nothing will ever happen any more. {self.describe()}"))
+                continue
+            time_us = self._events[0][0]
+            if time_us > self._limit_us and self.failure is None:
+                self._limit_us = sys.maxsize
+                limit_s = self.now_us / 1_000_000
+                self._fail(
+                    Stuck(
+                        f"{limit_s:.0f} virtual seconds have passed, the time_limit, and somebody "
+                        f"waits still. {self.describe()}"
+                    )
+                )
+                continue
+            _, _, action, arguments = heappop(self._events)
+            self.now_us = max(time_us, self.now_us)
+            try:
+                action(*arguments)
+            except BaseException as error:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the simulation: the test's thread is told when it runs next."""
+        self.failure = self.failure or error
+        self.make_ready(self._main)
+
+    def _take_baton(self, task: Task) -> None:
+        """Wait, in real time, for the other tasks' running."""
+        while True:
+            seen = self._switches
+            if task._baton.acquire(True, STALL_S):
+                return
+            if task is self._main and self._switches == seen:
+                raise SimulationError(
+                    f"task {self._current.name} has been running for {STALL_S:.0f} real seconds "
+                    "and does not wait: it computes for ever, or waits for something that is not "
+                    f"of the simulation. {self.describe()}"
+                )
+
+    # --- Processes ----------------------------------------------------------------------
+
+    def kill(self, process: Process) -> None:
+        """End a process: its tasks raise `ProcessEnded` wherever they wait."""
+        process.is_alive = False
+        process.frozen_until_us = 0
+        process.held.clear()
+        for task in process.tasks:
+            if task is not self._main:
+                task._is_killed = True
+                task._is_parked = True
+                if task in self._ready:
+                    self._ready.remove(task)
+                if task is not self._current:
+                    self.make_ready(task)
+
+    def kill_and_wait(self, process: Process) -> None:
+        """The same; its tasks have ended then, but the one that calls."""
+        me = self.running()
+        self.kill(process)
+        while any(task is not me for task in process.tasks):
+            self.sleep_us(1)
+
+    def freeze(self, process: Process, duration_us: int) -> None:
+        """A process does nothing for so long, and does not know."""
+        process.frozen_until_us = max(process.frozen_until_us, self.now_us + duration_us)
+        self.at(process.frozen_until_us, self._thaw, process)
+
+    def _thaw(self, process: Process) -> None:
+        if process.frozen_until_us <= self.now_us:
+            held, process.held = process.held, []
+            self._ready += held
+
+    # --- What it is doing ---------------------------------------------------------------
+
+    def describe(self) -> str:
+        """Where each task of the test is, for messages."""
+        frames = sys._current_frames()
+        lines = []
+        for ident, task in list(_tasks.items()):
+            if task._scheduler is not self or task._is_hosts:
+                continue
+            lines.append(f"{task.name}: {_place(frames.get(ident))}{self._until(task)}")
+        return "What each task does:\n  " + "\n  ".join(lines)
+
+    def _until(self, task: Task) -> str:
+        if not task._is_parked:
+            return ", running"
+        if task._until_us is None:
+            return ", waits"
+        return f", waits until {task._until_us / 1_000_000:.3f} s"
+
+
+def _place(frame: FrameType | None) -> str:
+    """The innermost line that is neither mirrorq's nor Python's."""
+    for found, line in traceback.walk_stack(frame):
+        name = found.f_code.co_filename
+        if not name.startswith((LIBRARY, STANDARD)):
+            return f"{name}:{line} in {found.f_code.co_name}"
+    return "in mirrorq"
+
+
+class _Clock:
+    """`mirrorq.clock` while a simulation is open."""
+
+    @staticmethod
+    def now_ms() -> int:
+        task = _tasks.get(get_ident())
+        if task is None:
+            return clock.MACHINE.now_ms()
+        return task._scheduler.now_us // 1000
+
+    @staticmethod
+    def wall_us() -> int:
+        task = _tasks.get(get_ident())
+        if task is None:
+            return clock.MACHINE.wall_us()
+        return START_US + task._scheduler.now_us + task._process.wall_ahead_us
+
+    @staticmethod
+    def boot() -> str:
+        return "simulated" if get_ident() in _tasks else clock.MACHINE.boot()
+
+    @staticmethod
+    def monotonic() -> float:
+        task = _tasks.get(get_ident())
+        return clock.MACHINE.monotonic() if task is None else task._scheduler.now_us / 1_000_000
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        task = _tasks.get(get_ident())
+        if task is None:
+            clock.MACHINE.sleep(seconds)
+        else:
+            task._scheduler.sleep_us(int(seconds * 1_000_000))
+
+
+class _Threads:
+    """`mirrorq.waiting` while a simulation is open."""
+
+    @staticmethod
+    def lock() -> Lock | None:
+        task = _tasks.get(get_ident())
+        return None if task is None else Lock(task._scheduler)
+
+    @staticmethod
+    def mailbox() -> Mailbox | None:
+        task = _tasks.get(get_ident())
+        return None if task is None else Mailbox(task._scheduler)
+
+    @staticmethod
+    def begin(thread: threading.Thread) -> bool:
+        task = _tasks.get(get_ident())
+        if task is None:
+            return False
+        task._scheduler.begin(thread)
+        return True
+
+
+_CLOCK = _Clock()
+_THREADS = _Threads()

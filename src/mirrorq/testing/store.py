@@ -1,0 +1,119 @@
+"""A node's store that is played: what `store.Store` is to a node, on a `SimulatedDisk`.
+
+A commit takes virtual time. It is on the disk at a moment within that time; a process that ends
+before has lost all of it, one that ends after has lost nothing.
+
+*Threads*: everything is called with the baton held (`schedule`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import define
+
+from mirrorq.errors import StoreFull
+from mirrorq.protocol.effects import QueueImage, QueueWrite, RaftImage, RaftWrite
+from mirrorq.replication.disk_budget import PLENTY
+from mirrorq.store.environment import Space
+from mirrorq.store.queue_log import NextSequence, none_may
+from mirrorq.testing.disk import SimulatedDisk
+from mirrorq.testing.schedule import Scheduler
+
+__all__ = ["Drive", "SimulatedStore"]
+
+COMMIT_US = (200, 2000)
+"""What a commit takes, at least and at most."""
+
+
+@define(eq=False)
+class Drive:
+    """A node's drive: what outlives its processes."""
+
+    disk: SimulatedDisk
+    commit_us: tuple[int, int] = COMMIT_US
+    full_until_us: int = 0
+    """Commits are refused before this."""
+
+
+class SimulatedStore:
+    """One process's view of its drive. See `store.Store`, of which it has the methods."""
+
+    def __init__(self, scheduler: Scheduler, node: str, drive: Drive) -> None:
+        self.node = node
+        self.path = Path("/simulated") / node
+        self.store_id = drive.disk.store
+        self.incarnation = drive.disk.start()
+        self._scheduler = scheduler
+        self._drive = drive
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def queue_ids(self) -> list[int]:
+        """Every queue that has anything on the disk, in order."""
+        return sorted(self._drive.disk.queues)
+
+    def load(self, queue_id: int, next_sequence: NextSequence = none_may) -> QueueImage:
+        """What is held of a queue."""
+        return self._drive.disk.queues[queue_id].image(queue_id)
+
+    def raft_image(self) -> RaftImage:
+        """What is held of the catalog."""
+        return self._drive.disk.raft_image()
+
+    def commit(self, queues: Sequence[QueueWrite], raft: RaftWrite | None = None) -> None:
+        """Carry out all of these writes, or none.
+
+        Raises:
+            StoreFull: the disk is full now.
+        """
+        scheduler, drive = self._scheduler, self._drive
+        takes_us = scheduler.random.randint(*drive.commit_us)
+        before_us = scheduler.random.randint(0, takes_us)
+        scheduler.sleep_us(before_us)
+        if scheduler.now_us < drive.full_until_us:
+            raise StoreFull(f"the disk of {self.node} is full")
+        drive.disk.commit(queues, raft)
+        scheduler.sleep_us(takes_us - before_us)
+
+    def collect(self) -> bool:
+        """Nothing is ever left behind."""
+        return False
+
+    def read(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:
+        """Read the frames that hold messages of a range, at least one if there is any."""
+        found: list[memoryview] = []
+        size = 0
+        for entry in self._drive.disk.served(queue_id, first, last):
+            found.append(memoryview(entry.frame))
+            size += len(entry.frame)
+            if size >= bytes_max:
+                break
+        return found
+
+    def room(self, wanted: int = 0) -> Space:
+        """What messages may take in the next commit."""
+        return Space(PLENTY, PLENTY, "")
+
+    def make_room(self) -> None:
+        """There is always room."""
+
+    def store_bytes(self) -> int:
+        """Bytes of all frames."""
+        return sum(self.queue_bytes(queue_id) for queue_id in self._drive.disk.queues)
+
+    def queue_bytes(self, queue_id: int) -> int:
+        """Bytes of a queue's frames."""
+        files = self._drive.disk.queues.get(queue_id)
+        frames = () if files is None else files.frames.values()
+        return sum(len(entry.frame) for entry in frames)
+
+    def put_meta(self, name: str, value: bytes) -> None:
+        """Keep a small value under a name."""
+        self._drive.disk.meta[name] = value
+
+    def get_meta(self, name: str) -> bytes | None:
+        """The value under a name, None when there is none."""
+        return self._drive.disk.meta.get(name)

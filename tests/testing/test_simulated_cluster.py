@@ -1,0 +1,362 @@
+"""`mirrorq.testing.SimulatedCluster`: users' code on virtual time, with faults, by a seed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import mirrorq
+from mirrorq import clock
+from mirrorq.testing import SimulatedCluster, SimulationError, Stuck, schedule
+
+PROGRAM = "from test_simulated_cluster import history; print(history(11))"
+
+
+def history(seed: int) -> tuple[list[str], list[tuple[float, str, bytes]], list[object], float]:
+    """What happened in a run with workers, a producer and faults, and a number drawn at its end."""
+    taken: list[tuple[float, str, bytes]] = []
+    stored: list[object] = []
+    with SimulatedCluster(seed=seed) as cluster:
+        cluster.queue("orders", on="a")
+
+        def work(node: str) -> None:
+            queue = cluster.queue("orders", on=node)
+            for message in queue:
+                cluster.sleep(0.003)
+                taken.append((cluster.now, node, message.body))
+                message.ack()
+
+        def produce() -> None:
+            queue = cluster.queue("orders", on="c")
+            for number in range(60):
+                stored.append(queue.put(b"%d" % number).result(timeout=30))
+
+        cluster.spawn(work, "a", on="a")
+        cluster.spawn(work, "b", on="b")
+        producer = cluster.spawn(produce)
+        cluster.run(0.2)
+        cluster.crash("a")
+        cluster.run(1)
+        cluster.restart("a")
+        cluster.partition({"b"})
+        cluster.run(2)
+        cluster.heal()
+        producer.result(60)
+        cluster.run(3)
+        return cluster.log, taken, stored, cluster._scheduler.random.random()
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    """To the last microsecond and the last draw, in one process and in another, whose hashes are
+    others."""
+    first = history(11)
+    assert history(11) == first
+    assert history(12) != first
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == repr(first)
+
+
+def test_virtual_time_costs_no_real_time_and_real_threads_keep_theirs() -> None:
+    """A day is skipped at once; a thread outside sees the machine's clock all the while."""
+    with SimulatedCluster(1) as cluster:
+        began = cluster.now
+        wall_us = clock.wall_us()
+        cluster.skip(24 * 3600)
+        assert cluster.now - began >= 24 * 3600
+        assert clock.wall_us() - wall_us >= 24 * 3600 * 1_000_000
+        seen: list[float] = []
+        outside = threading.Thread(target=lambda: seen.append(clock.monotonic()))
+        before = time.monotonic()
+        outside.start()
+        outside.join()
+        assert before <= seen[0] <= time.monotonic()
+    assert clock.monotonic is time.monotonic
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_crash_at_any_moment_loses_no_confirmed_message(seed: int) -> None:
+    """The master's process ends while messages are on their way, at a moment of the seed's; all
+    that was confirmed is got, from others, though nobody waits for it to come back."""
+    confirmed: list[bytes] = []
+    with SimulatedCluster(seed=seed) as cluster:
+        cluster.queue("orders", on="a")
+
+        def produce() -> None:
+            queue = cluster.queue("orders", on="b")
+            for number in range(40):
+                body = b"%d" % number
+                queue.put(body).result(timeout=60)
+                confirmed.append(body)
+
+        producer = cluster.spawn(produce)
+        cluster.run(seed * 0.017)
+        cluster.crash("a")
+        producer.result(120)
+        queue = cluster.queue("orders", on="c")
+        left = set(confirmed)
+        while left:
+            message = queue.get(timeout=30)
+            message.ack().result(30)
+            left.discard(message.body)
+    assert len(confirmed) == 40
+
+
+def test_what_is_not_on_the_disk_is_lost_with_the_process() -> None:
+    """A node of its own that crashes before its commit has not the message; after it, it has."""
+    outcomes = set()
+    for seed in range(8):
+        with SimulatedCluster(1, seed=seed) as cluster:
+            cluster.slow_disk("a", 0.05, 0.05)
+            queue = cluster.queue("orders", on="a")
+            confirmation = queue.put(b"1")
+            cluster.run(0.02 * seed)
+            was_confirmed = confirmation.done()
+            cluster.crash("a")
+            cluster.restart("a")
+            count = cluster.queue("orders", on="a").qsize()
+            assert count == 1 or not was_confirmed
+            outcomes.add(count)
+    assert outcomes == {0, 1}
+
+
+def test_a_wiped_disk_is_filled_from_the_others() -> None:
+    """A node whose disk is replaced has the messages again, and serves them when it is alone in
+    sync with the other one."""
+    with SimulatedCluster(seed=3) as cluster:
+        queue = cluster.queue("orders", on="a")
+        queue.put_many([b"1", b"2", b"3"]).result(10)
+        cluster.crash("c")
+        cluster.wipe("c")
+        cluster.restart("c")
+        cluster.run_until(lambda: set(queue.status().synchronised_mirrors) == {"b", "c"})
+        cluster.crash("a")
+        bodies = [message.body for message in cluster.queue("orders", on="c").get_many(3, 60)]
+        assert bodies == [b"1", b"2", b"3"]
+
+
+def test_without_a_majority_nothing_is_confirmed_and_with_one_it_is_again() -> None:
+    """A node that is cut off confirms nothing; what it took is stored once it is back."""
+    with SimulatedCluster(seed=5) as cluster:
+        queue = cluster.queue("orders", on="a")
+        queue.put(b"before").result(10)
+        cluster.partition({"a"})
+        confirmation = queue.put(b"meanwhile")
+        cluster.run(20)
+        assert not confirmation.done()
+        cluster.heal()
+        confirmation.result(30)
+        bodies = {message.body for message in queue.get_many(2, 10)}
+        assert bodies <= {b"before", b"meanwhile"}
+
+
+def test_a_silent_cut_and_a_slow_link_are_survived() -> None:
+    """Nobody is told of the one; the other delays what is confirmed by what it takes."""
+    with SimulatedCluster(seed=6) as cluster:
+        queue = cluster.queue("orders", on="a")
+        cluster.delay("a", "b", 0.2)
+        cluster.delay("a", "c", 0.2)
+        began = cluster.now
+        queue.put(b"1").result(10)
+        assert cluster.now - began >= 0.4
+        cluster.heal()
+        cluster.cut("a", "b", silent=True)
+        cluster.run(10)
+        cluster.heal()
+        queue.put(b"2").result(30)
+        cluster.reset("a", "b")
+        queue.put(b"3").result(30)
+
+
+def test_a_full_disk_blocks_and_goes_on() -> None:
+    """Nothing is confirmed while the master's disk is full, and everything after."""
+    with SimulatedCluster(1, seed=2) as cluster:
+        queue = cluster.queue("orders", on="a")
+        cluster.fill_disk("a", 5)
+        confirmation = queue.put(b"1")
+        cluster.run(4)
+        assert not confirmation.done()
+        cluster.run(2)
+        assert confirmation.done()
+
+
+def test_a_frozen_process_stands_still_with_its_tasks() -> None:
+    """A task of a frozen node does nothing meanwhile, and the others choose another master."""
+    ticks: list[float] = []
+    with SimulatedCluster(seed=4) as cluster:
+        cluster.queue("orders", on="a")
+
+        def tick() -> None:
+            while True:
+                ticks.append(cluster.now)
+                cluster.sleep(0.1)
+
+        cluster.spawn(tick, on="a")
+        cluster.run(1)
+        cluster.freeze("a", 10)
+        frozen = cluster.now
+        cluster.run(5)
+        assert max(ticks) <= frozen
+        assert [status.master for status in cluster.node("c").queues()] == ["b"]
+        cluster.run(6)
+        assert max(ticks) > frozen + 10
+
+
+def test_a_consumer_and_callbacks_run_on_virtual_time() -> None:
+    """`consume`, `on_confirm` and transactions are called by threads of mirrorq: tasks, too."""
+    got: list[bytes] = []
+    confirmed: list[bool] = []
+    with SimulatedCluster(seed=8) as cluster:
+        queue = cluster.queue("orders", on="b")
+
+        def handle(message: mirrorq.Message) -> None:
+            got.append(message.body)
+            message.ack()
+
+        consumer = queue.consume(handle)
+        queue.put(b"1", on_confirm=lambda confirmation: confirmed.append(confirmation.done()))
+        queue.put(b"later", delay=30)
+        cluster.run(10)
+        assert (got, confirmed) == ([b"1"], [True])
+        cluster.run(25)
+        assert got == [b"1", b"later"]
+        consumer.cancel()
+
+
+def test_an_exchange_routes_on_the_cluster() -> None:
+    """What a node has besides queues is there as well: it is a real one."""
+    with SimulatedCluster(seed=9) as cluster:
+        exchange = cluster.exchange("events", "topic", on="a")
+        queue = cluster.queue("orders", on="b")
+        exchange.bind(queue, "order.*")
+        exchange.publish("order.paid", b"1").result(10)
+        assert queue.get(timeout=10).body == b"1"
+
+
+def test_what_a_task_raises_is_raised() -> None:
+    """By `run`, by `result`, which tells once, and at the latest at the end; with a name."""
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    with SimulatedCluster(1) as cluster:
+        cluster.spawn(fail, name="first")
+        with pytest.raises(ValueError, match="a bug") as raised:
+            cluster.run(1)
+        assert raised.value.__notes__ == ["in task first, of the test"]
+        with pytest.raises(ValueError, match="a bug"):
+            cluster.spawn(fail).result()
+        cluster.run(1)
+
+    def leave() -> None:
+        with SimulatedCluster(1) as cluster:
+            cluster.spawn(fail)
+            cluster.sleep(1)
+
+    with pytest.raises(ValueError, match="a bug"):
+        leave()
+
+
+def test_a_task_returns_and_ends_with_its_process() -> None:
+    """`result` gives what it has returned; one whose node crashes runs its `finally`, no more."""
+    ends: list[str] = []
+    with SimulatedCluster(1) as cluster:
+        assert cluster.spawn(lambda: 7).result() == 7
+
+        def wait() -> None:
+            try:
+                cluster.sleep(1000)
+                ends.append("woke")
+            finally:
+                ends.append("left")
+
+        task = cluster.spawn(wait, on="a")
+        with pytest.raises(TimeoutError):
+            task.result(timeout=1)
+        cluster.crash("a")
+        assert (task.is_done, ends) == (True, ["left"])
+        with pytest.raises(SimulationError, match="ended with its process"):
+            task.result()
+        with pytest.raises(SimulationError, match="start it first"):
+            cluster.queue("orders", on="a")
+
+
+def test_a_task_may_crash_its_own_node() -> None:
+    """It ends there, and the node can be started again."""
+    with SimulatedCluster(1) as cluster:
+        task = cluster.spawn(lambda: cluster.crash("a"), on="a")
+        cluster.run(1)
+        assert task.is_done
+        assert cluster.running == ()
+        cluster.restart("a")
+        assert cluster.running == ("a",)
+
+
+def test_who_waits_for_ever_is_told_what_everybody_waits_for() -> None:
+    """Past the time limit `Stuck` names each task of the test, and the line where it is."""
+
+    def wait_for_nothing(queue: mirrorq.MirroredQueue) -> None:
+        queue.get()
+
+    with SimulatedCluster(1, time_limit=20) as cluster:
+        queue = cluster.queue("orders", on="a")
+        task = cluster.spawn(wait_for_nothing, queue, name="waiter")
+        with pytest.raises(Stuck) as raised:
+            task.result()
+    text = str(raised.value)
+    assert "20 virtual seconds" in text
+    assert "in wait_for_nothing" in text
+    assert "in test_who_waits" in text
+
+
+def test_a_task_that_waits_for_something_real_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds everything up; where it does is said instead of hanging."""
+    monkeypatch.setattr(schedule, "STALL_S", 0.1)
+    release = threading.Event()
+
+    def wait_for_real() -> None:
+        release.wait()
+
+    with SimulatedCluster(1) as cluster:
+        cluster.spawn(wait_for_real)
+        with pytest.raises(SimulationError, match="in wait_for_real"):
+            cluster.run(1)
+        release.set()
+
+
+def test_another_thread_is_refused() -> None:
+    """It has no place in the order of things: nothing would be decided by the seed any more."""
+    errors: list[BaseException] = []
+
+    def use(function: Callable[[], object]) -> None:
+        try:
+            function()
+        except SimulationError as error:
+            errors.append(error)
+
+    with SimulatedCluster(1) as cluster:
+        queue = cluster.queue("orders", on="a")
+        for function in (lambda: queue.put(b"1"), lambda: cluster.sleep(1)):
+            thread = threading.Thread(target=use, args=(function,))
+            thread.start()
+            thread.join()
+    assert len(errors) == 2
+    assert "start it by cluster.spawn" in str(errors[0])
+
+
+def test_two_simulations_do_not_run_inside_each_other() -> None:
+    """The second is refused, and the first goes on."""
+    with SimulatedCluster(1) as cluster:
+        with pytest.raises(SimulationError, match="already"), SimulatedCluster(1):
+            pass
+        cluster.run(1)
+    assert threading.active_count() < 20
