@@ -259,10 +259,6 @@ CIRCLES = {
         "api.stdlib_queue",
         "api.transactions",
     ),
-    "client": (
-        "client.client",
-        "client.pickling",
-    ),
     "engine": (
         "engine.consensus",
         "engine.follower",

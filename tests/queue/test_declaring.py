@@ -11,12 +11,14 @@ import pytest
 from mirrorq import Node, NoQuorum, PreconditionFailed, ShutDown
 
 WAIT_S = 60.0
+SLOW_S = 3.0
+"""A command of a cluster of one is done within this."""
 
 
 def test_the_node_thread_is_asked_a_few_times_and_tells_when_the_queue_is_served(
     tmp_path: Path,
 ) -> None:
-    """What is known, the command, the wait, the handle: it is not asked again and again."""
+    """The declaration, the handle: it is not asked again and again."""
     with Node("a", path=tmp_path / "a") as node:
         node.wait_ready(WAIT_S)
         calls: list[Callable[[], None]] = []
@@ -29,7 +31,7 @@ def test_the_node_thread_is_asked_a_few_times_and_tells_when_the_queue_is_served
         node._driver.call = counted  # type: ignore[method-assign]
         for number in range(5):
             node.queue(f"q{number}", timeout=WAIT_S)
-        assert len(calls) == 4 * 5
+        assert len(calls) == 2 * 5
         assert all(node._overview.is_served(row.id) for row in node._driver.engine.catalog.queues())
 
 
@@ -48,7 +50,7 @@ def test_who_waits_for_a_master_is_told_that_the_node_is_closed(tmp_path: Path) 
 
     waiting = threading.Thread(target=declare)
     waiting.start()
-    while not node._driver._awaited and waiting.is_alive():
+    while not node._driver.waits.is_looking and waiting.is_alive():
         waiting.join(0.01)
     node.close()
     waiting.join(WAIT_S)
@@ -62,10 +64,11 @@ def test_a_wait_that_takes_too_long_ends_with_the_handle(tmp_path: Path) -> None
         node.wait_ready(WAIT_S)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node._overview, "is_served", lambda _: False)
-            patch.setattr("mirrorq.node.queues.SERVED_LOOK_S", 0.01)
-            node._queues._wait_served(1, 0.0)
-        node.queue("q", timeout=WAIT_S).put(b"x").result(WAIT_S)
-        assert not node._driver._awaited
+            handle = node.queue("q", timeout=SLOW_S)
+        handle.put(b"x").result(WAIT_S)
+        node._calls.run(lambda: None, WAIT_S, None)
+        assert not node._driver.waits.is_looking
+        assert not node._calls._open
 
 
 def test_who_cannot_be_asked_deletes_nothing(tmp_path: Path) -> None:

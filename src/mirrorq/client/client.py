@@ -19,18 +19,19 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
-import msgspec
-
-from mirrorq import clock, errors
-from mirrorq.api.administration import Administration
-from mirrorq.api.arguments import check_command, check_config
-from mirrorq.api.host import FORK_LOCK, Declared
+from mirrorq import clock
+from mirrorq.api.access import Access, Seen
+from mirrorq.api.arguments import check_config
+from mirrorq.api.host import FORK_LOCK, SessionPort
 from mirrorq.api.listeners import Listeners
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.api.reader import Reader
+from mirrorq.api.sharing import Sharing, Use
 from mirrorq.client.connect_errors import ASK_S, Inquiry, Refusals, tried_text
-from mirrorq.client.driver import Call, ClientDriver, SessionPort
+from mirrorq.client.driver import Call, ClientDriver
 from mirrorq.client.exchange_watch import ExchangeWatch, ExchangeWatches
 from mirrorq.config import Config
 from mirrorq.errors import (
@@ -39,41 +40,25 @@ from mirrorq.errors import (
     MirrorQError,
     NoQuorum,
     PreconditionFailed,
-    ProtocolError,
     QueueNotFound,
     ShutDown,
     named_error,
 )
-from mirrorq.monitoring.presence import Attendance
-from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.monitoring.status import QueueStatus
 from mirrorq.protocol.clients import (
-    ClientAdminister,
+    AnyCall,
     ClientAnswer,
     ClientCall,
-    ClientDeclare,
     ClientDelete,
-    ClientDisconnect,
     ClientLook,
-    ClientRead,
-    ClientSeek,
     ClientWatch,
 )
-from mirrorq.protocol.commands import Administrative
-from mirrorq.protocol.copy_page import CopyPage, unpack_page
-from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.routing import ExchangeRecord
 from mirrorq.protocol.shard_names import shard_name
-from mirrorq.protocol.validation import declaration_error
 from mirrorq.security.settings import Security, check_endpoints
 from mirrorq.transport.greeting import silence_of
 from mirrorq.waiting import Once, begin_thread
-
-if TYPE_CHECKING:
-    from mirrorq.api.exchange import Exchange
-    from mirrorq.api.queue import MirroredQueue
-    from mirrorq.api.reader import Reader
-    from mirrorq.api.staged import Staged
 
 __all__ = ["Client", "connect"]
 
@@ -89,8 +74,6 @@ CHECK_S = 0.1
 """How often who waits for an answer looks whether the client has been closed."""
 STATUS_S = 1.0
 """status() waits no longer for the entry node."""
-COPY_S = 30.0
-"""A copy that lags behind its master, or a node that has just been left, gets this long."""
 ASK_EARLY_S = ASK_S + 0.5
 """So long before a wait is over the endpoints are asked why they serve nobody: they have answered
 by its end."""
@@ -98,17 +81,6 @@ AT_ONCE_S = 0.05
 """Where the whole wait is shorter than that, answers that come at once are waited for."""
 PAUSE_S = 0.05
 """How often who waits for the first node looks."""
-AnyCall = (
-    ClientDeclare
-    | ClientDelete
-    | ClientLook
-    | ClientAdminister
-    | ClientWatch
-    | ClientRead
-    | ClientSeek
-    | ClientDisconnect
-)
-Seen = TypeVar("Seen")
 
 
 def connect(
@@ -187,7 +159,7 @@ def _reconnect(
     )
 
 
-class Client(Administration):
+class Client(Access):
     """A connection to a cluster, and the host of the handles made with it. See `connect`.
 
     A forked child goes on with a connection of its own, made when it first uses the client or
@@ -239,16 +211,8 @@ class Client(Administration):
         With security it names the file of the secret key if that was loaded from one; else it
         holds the secret key, and must be kept as one.
         """
-        from mirrorq.client.pickling import reopen
-
         given = (self.endpoints, self.config, self._insecure, self._timeout)
         return reopen, (*given, name, self._security)
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- Life ---------------------------------------------------------------------------
 
@@ -272,11 +236,6 @@ class Client(Administration):
     def _close(self) -> None:
         self._driver.stop(CLOSE_S)
         self._listeners.close(1.0, self._closing.callers)
-
-    def add_listener(self, on_event: Callable[[Notice], None]) -> None:
-        """Have a function called with what happens to this client, on a thread of its own:
-        connected, disconnected, paused, resumed, new master."""
-        self._listeners.add(on_event)
 
     def is_paused(self) -> bool:
         """No contact with a majority: no entry node, or one that is cut off."""
@@ -383,63 +342,6 @@ class Client(Administration):
 
     # --- Queues -------------------------------------------------------------------------
 
-    def queue(
-        self,
-        name: str,
-        *,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        passive: bool = False,
-        shards: int | None = None,
-        timeout: float | None = 30,
-    ) -> MirroredQueue:
-        """Declare a queue and return a handle on it, as `Node.queue` does.
-
-        An exclusive queue is on the node that serves this client, and ends with the
-        connection to it: when the client is closed, gone, or goes on to another node.
-
-        Raises:
-            PreconditionFailed: it exists with other properties, or belongs to another handle.
-            QueueNotFound: `passive`, and it does not exist.
-            NoQuorum: no majority within `timeout` seconds.
-        """
-        from mirrorq.api.queue import MirroredQueue
-
-        declared = self.declare(
-            name,
-            durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            passive=passive,
-            timeout=timeout,
-            shards=shards,
-        )
-        return MirroredQueue._attach(self, declared, name)
-
-    def staged(
-        self, transaction: str, version: int, queue: str, *, run: str | None = None
-    ) -> Staged:
-        """Write into a queue from many processes, so that all of it shows at once, exactly once.
-
-        Args:
-            transaction: a name for ever: of a stream, or of a job. 1 to 512 characters.
-            version: of the transaction, 0 or more, growing: the number of a stream's batch. Once
-                one is committed, it and all before it are answered "committed already".
-            queue: name of an existing queue, the one that decides: the same one in every run.
-            run: of this try to write the version: a name that is never used again. None: a new
-                one is made, in the driver; tasks are told it (`Staged.run`).
-
-        Returns:
-            What tasks stage with and the driver commits with (`mirrorq.api.staged`).
-
-        Raises:
-            ConfigError: a name or the version is out of bounds.
-        """
-        from mirrorq.api.staged import Staged
-
-        return Staged(self, transaction, version, queue, run)
-
     def reader(self, name: str, *, timeout: float | None = 30) -> Reader:
         """Read a queue that exists without a handle: from the copy of the node that serves this
         client, though the queue has no master now.
@@ -448,8 +350,6 @@ class Client(Administration):
             QueueNotFound: it does not exist.
             NoQuorum: no node answered within `timeout` seconds.
         """
-        from mirrorq.api.reader import Reader
-
         declared = self.declare(
             name, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=timeout
         )
@@ -459,20 +359,6 @@ class Client(Administration):
                 f"own: read each by its name, the first is {shard_name(name, 0)!r}"
             )
         return Reader(self, declared.queue_id, name)
-
-    def exchange(
-        self,
-        name: str,
-        kind: str | None = None,
-        *,
-        alternate: str | None = None,
-        passive: bool = False,
-        timeout: float | None = 30,
-    ) -> Exchange:
-        """Declare an exchange and return a handle on it, as `Node.exchange` does."""
-        from mirrorq.api.exchange import Exchange
-
-        return Exchange.declare(self, name, kind, alternate, passive, timeout)
 
     def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """The exchange as the entry node last told; the first time it is asked."""
@@ -498,122 +384,53 @@ class Client(Administration):
         call = Call(message, on_answer=watch.take)
         self._driver.call(lambda: self._driver.start_call(call))
 
-    def declare(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        passive: bool,
-        timeout: float | None,
-        shards: int | None = None,
-    ) -> Declared:
-        """Declare a queue."""
-        wrong = declaration_error(
-            name, exclusive, auto_delete, shards, passive=passive, durable=durable
-        )
-        if wrong:
-            raise ConfigError(wrong)
-        number = next(self._numbers) if exclusive else 0
-        declare = ClientDeclare(
-            name, durable, exclusive, auto_delete, passive, number, shards or 0
-        )
-        answer = self._ask(Call(self._numbered(declare)), timeout)
-        owner = SessionId(self.name, 0, number) if number else None
-        refusals = self._decoded(answer, "refusals", dict[str, str])
-        return Declared(answer.value, owner, refusals, answer.rings)
-
-    def delete(
-        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
-    ) -> None:
-        """Delete a queue with everything in it.
-
-        Raises:
-            PreconditionFailed: it is not empty, or has consumers, and that was asked.
-        """
-        call = Call(self._numbered(ClientDelete(queue_id, if_empty, if_unused)))
-        try:
-            self._ask(call, timeout)
-        except QueueNotFound:
-            # Sent again to the next entry node it may find its own work done.
-            if call.send_count < 2:
-                raise
+    # --- What is asked of a node ----------------------------------------------------------
 
     def status(self, queue_id: int) -> QueueStatus:
         """What the entry node knows of a queue; `unknown` when none answers soon."""
         try:
-            return self._look("status", queue_id, QueueStatus, STATUS_S)
+            answer = self._ask(ClientLook("status", queue_id), STATUS_S)
+            return self._decoded(answer, "status", QueueStatus)
         except MirrorQError:
             return QueueStatus.unknown()
 
-    def queues(self, *, shards: bool = False) -> list[QueueStatus]:
-        """The status of every queue of the cluster, by name.
+    def _list(self, what: str, kind: type[Seen]) -> list[Seen]:
+        answer = self._ask(ClientLook(what), CLOSE_S)
+        return self._decoded(answer, what, list[kind])  # type: ignore[valid-type]
 
-        Args:
-            shards: after each sharded queue that of each of its shards.
-        """
-        return self._look("shards" if shards else "queues", 0, list[QueueStatus], CLOSE_S)
+    @property
+    def _serving_node(self) -> str:
+        return self._driver.entry_node
 
-    def nodes(self) -> list[NodeStatus]:
-        """Every node of the cluster as the entry node sees it, by name."""
-        return self._look("nodes", 0, list[NodeStatus], CLOSE_S)
+    def _new_session(self) -> SessionId:
+        self._check_open()
+        return SessionId(self.name, 0, next(self._numbers))
 
-    def policies(self) -> list[PolicyStatus]:
-        """Every policy of the cluster, by name."""
-        return self._look("policies", 0, list[PolicyStatus], CLOSE_S)
+    def _wait_known(self, timeout: float | None) -> None:
+        """The entry node waits for it."""
 
-    def attendance(self) -> Attendance:
-        """Who uses the cluster: clients and consumers, as all its nodes have told."""
-        return self._look("attendance", 0, Attendance, CLOSE_S)
-
-    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
-        self._ask(Call(self._numbered(ClientDisconnect(client, reason))), timeout)
-
-    def _administer(self, command: Administrative, timeout: float | None) -> int:
-        check_command(command)
-        return self._ask(Call(self._numbered(ClientAdminister(command))), timeout).value
-
-    def _look(self, what: str, queue_id: int, kind: type[Seen], timeout: float) -> Seen:
-        answer = self._ask(Call(self._numbered(ClientLook(what, queue_id))), timeout)
-        return self._decoded(answer, what, kind)
-
-    def _decoded(self, answer: ClientAnswer, what: str, kind: type[Seen]) -> Seen:
-        try:
-            return msgspec.json.decode(answer.data or b"{}", type=kind)
-        except errors.MALFORMED as error:
-            raise ProtocolError(
-                f"node {self._driver.entry_node} answered what is no {what}: {error}"
-            ) from None
-
-    def read_copy(
-        self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
-    ) -> CopyPage:
-        """What lives from `first` to `last` in the copy of the node that serves this client.
-
-        Raises:
-            QueueDown: that node has no copy in sync.
-            NoQuorum: it did not come as far as `applied` in time.
-        """
-        call = Call(self._numbered(ClientRead(queue_id, first, last, bytes_max, applied)))
-        answer = self._ask(call, COPY_S)
-        return unpack_page(answer.value, answer.data, answer.frames)
-
-    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
-        """The first sequence of that copy published at `stamp_ms` or later."""
-        call = Call(self._numbered(ClientSeek(queue_id, stamp_ms, applied)))
-        return self._ask(call, COPY_S).value
-
-    def _numbered(self, call: AnyCall) -> ClientCall:
-        return ClientCall(next(self._numbers), call)
-
-    def _ask(self, call: Call, timeout: float | None) -> ClientAnswer:
+    def _ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
         """Have the entry node, or the next one, do something.
 
         Raises:
             NoQuorum: nothing came of it in time.
         """
         self._check_open()
+        asked = Call(self._numbered(call))
+        answer = self._answer(asked, timeout)
+        if not answer.error:
+            return answer
+        error = named_error(answer.error, answer.text)
+        if isinstance(call, ClientDelete) and isinstance(error, QueueNotFound):
+            # Sent again to the next entry node it may find its own work done.
+            if asked.send_count > 1:
+                return answer
+        raise error
+
+    def _numbered(self, call: AnyCall) -> ClientCall:
+        return ClientCall(next(self._numbers), call)
+
+    def _answer(self, call: Call, timeout: float | None) -> ClientAnswer:
         self._driver.call(lambda: self._driver.start_call(call))
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         warn_ms: int | None = clock.now_ms() + SILENCE_MS
@@ -626,13 +443,10 @@ class Client(Administration):
             if deadline is not None and clock.now_ms() >= deadline:
                 self._driver.call(lambda: self._driver.forget_call(call))
                 raise NoQuorum(self._no_answer_text(timeout))
-        answer = call.answer
-        if answer is None:
+        if call.answer is None:
             self._check_open()
             raise ShutDown("the client is closed")
-        if answer.error:
-            raise named_error(answer.error, answer.text)
-        return answer
+        return call.answer
 
     # --- Host of handles ----------------------------------------------------------------
 
@@ -641,9 +455,9 @@ class Client(Administration):
     ) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
         self._check_open()
-        number = next(self._numbers) if owner is None else owner.number
-        self._driver.call(lambda: self._driver.open_port(number, queue_id, port))
-        return SessionId(self.name, 0, number)
+        session = owner or self._new_session()
+        self._driver.call(lambda: self._driver.open_port(session.number, queue_id, port))
+        return session
 
     def close_session(self, session: SessionId) -> None:
         self._driver.call(lambda: self._driver.close_port(session.number))
@@ -652,5 +466,38 @@ class Client(Administration):
         """Have the handle stepped soon."""
         self._driver.wake_session(session.number)
 
-    def now_ms(self) -> int:
-        return clock.now_ms()
+
+_CLIENTS: Sharing[Client] = Sharing()
+"""Those that unpickled handles bring with them: one for each cluster in a process, counted."""
+
+
+def reopen(
+    endpoints: tuple[str, ...],
+    config: Config,
+    insecure: bool,
+    timeout: float | None,
+    name: str,
+    security: Security | None = None,
+) -> MirroredQueue:
+    """What a pickled handle becomes: a handle on the same queue, on this process's client.
+
+    Raises:
+        NoQuorum: no node answered in time.
+        QueueNotFound: the queue has been deleted meanwhile.
+    """
+
+    def make() -> Client:
+        return connect(
+            endpoints, config=config, insecure=insecure, security=security, timeout=timeout
+        )
+
+    use = Use()
+    try:
+        key = (os.getpid(), endpoints, config, insecure, security)
+        client = _CLIENTS.begin(use, key, None, make, lambda known, _: not known.closed())
+        handle = client.queue(name, passive=True, timeout=timeout)
+        handle._release = partial(_CLIENTS.end, use)
+        return handle
+    except BaseException:
+        _CLIENTS.end(use)
+        raise

@@ -14,12 +14,12 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from attrs import define, field
 from msgspec.structs import replace
 
 from mirrorq import clock
+from mirrorq.api.host import SessionPort
 from mirrorq.client.keepalive import Pulse
 from mirrorq.config import Config
 from mirrorq.errors import ProtocolError
@@ -41,7 +41,7 @@ from mirrorq.protocol.clients import (
     ClientWelcome,
 )
 from mirrorq.protocol.effects import Notice
-from mirrorq.protocol.sessions import Attach, SessionReply, SessionRequest
+from mirrorq.protocol.sessions import Attach, SessionReply
 from mirrorq.security.settings import Security
 from mirrorq.session.calls import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.transport.client import ClientSocket
@@ -65,16 +65,6 @@ log = logging.getLogger("mirrorq")
 LINGER_MS = 200
 """The goodbye of a client that closes gets this long to leave. Without it the node finds out
 by silence."""
-
-
-class SessionPort(Protocol):
-    """A handle, as the client's thread sees it."""
-
-    def step(
-        self, now_ms: int, events: Sequence[SessionEvent]
-    ) -> tuple[tuple[SessionRequest, ...], int | None]:
-        """Take events and the user's calls; return requests and when to be stepped again."""
-        ...
 
 
 @define(eq=False)

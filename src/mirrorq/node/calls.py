@@ -1,24 +1,41 @@
-"""Users' calls at a node: done on its thread, while the thread that calls waits.
+"""Calls of the node's own process: served on its thread, while the thread that calls waits.
 
-After `close`, once the node thread has failed, and in a forked child every call raises.
+What a client asks its entry node for, a program asks its own node for in the same words: the same
+desk serves both. After `close`, once the node thread has failed, and in a forked child every call
+raises.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from attrs import define, field
+
 from mirrorq import clock
-from mirrorq.engine.events import Answer
+from mirrorq.engine.events import SessionClosed
 from mirrorq.errors import MirrorQError, NoQuorum, ShutDown, named_error
-from mirrorq.protocol.commands import CatalogCommand
-from mirrorq.waiting import Latch
+from mirrorq.node.gateway.calls import Calls
+from mirrorq.protocol.clients import (
+    AnyCall,
+    ClientAnswer,
+    ClientCall,
+    ClientDeclare,
+    ClientLook,
+    ClientRead,
+    ClientSeek,
+)
+from mirrorq.protocol.identities import SessionId
+from mirrorq.waiting import Latch, is_host_thread
 
 if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
+    from mirrorq.node.gateway.desk import Desk
 
 __all__ = ["NodeCalls"]
 
@@ -27,29 +44,59 @@ log = logging.getLogger("mirrorq")
 ANSWER_S = 30.0
 """The node thread makes a round within this, unless the machine stands still."""
 LOOK_S = 1.0
-"""Who looks again and again waits no longer for one look."""
+"""Who waits looks this often whether the node still runs."""
 SILENCE_S = 2.0
 """A call that waits longer for the cluster says in the log what it waits for."""
-PAUSE_S = 0.005
-"""Who waits for something to come true on the node thread looks this often."""
 Result = TypeVar("Result")
 
 
+@define(eq=False)
+class _Call:
+    """One call: of the thread that waits for it, and of the node thread that serves it."""
+
+    message: ClientCall
+    since_ms: int = field(factory=clock.now_ms)
+    left: deque[None] = field(factory=lambda: deque([None]))
+    """Whoever takes it out decides: the node thread that begins, or who does not wait any more."""
+    done: Latch = field(factory=Latch)
+    answer: ClientAnswer | None = None
+    so_far: ClientAnswer | None = None
+    """What is done already, while more than that is waited for."""
+
+    def take(self) -> bool:
+        """Whether nobody has begun, nor given it up."""
+        try:
+            self.left.pop()
+        except IndexError:
+            return False
+        return True
+
+
 class NodeCalls:
-    """Of one node.
+    """Of one node. Every public method may be called from any thread.
 
     Args:
         name: of the node.
         driver: its thread.
+        desk: serves calls there.
         others_text: whom to start when there is no majority.
     """
 
-    def __init__(self, name: str, driver: Driver, others_text: str) -> None:
+    identity = b""
+    permits = None
+
+    def __init__(self, name: str, driver: Driver, desk: Desk, others_text: str) -> None:
         self._name = name
         self._driver = driver
+        self._desk = desk
         self._others_text = others_text
         self._pid = os.getpid()
         self._closed = Latch()
+        self._numbers = itertools.count(1)
+        self._calls = Calls(self, driver, self._session, self._note_done)
+        """The node thread's, as the next."""
+        self._open: dict[int, _Call] = {}
+        """By number: those that the node thread serves."""
 
     # --- Whether calls are taken ----------------------------------------------------------
 
@@ -104,78 +151,31 @@ class NodeCalls:
                 break
         return result[0]
 
-    def look(self, function: Callable[[], Result]) -> Result:
-        """Return what a function finds on the node thread, raise what it raises of mirrorq.
-
-        Raises:
-            NoQuorum: the node thread did not answer.
-        """
-        found = self.run(lambda: _attempt(function), ANSWER_S, None)
-        if found is None:
-            self.check_open()
-            raise NoQuorum(f"node {self._name} is busy: its thread did not answer. Ask again")
-        return _outcome(found)
-
     # --- Waiting --------------------------------------------------------------------------
 
-    def until(
-        self,
-        function: Callable[[], Result | None],
-        timeout: float | None = None,
-        too_late: Callable[[], MirrorQError] | None = None,
-        *,
-        pause_s: float = PAUSE_S,
-        is_told: bool = False,
-    ) -> Result:
-        """Call a function on the node thread until it finds something; raise what it raises.
-
-        Args:
-            timeout: in seconds. None waits as long as the node runs.
-            too_late: what to raise then.
-            pause_s: between two looks.
-            is_told: who waits for the cluster is told what it lacks, after a moment.
-        """
-        warn_ms = clock.now_ms() + int(SILENCE_S * 1000)
-        deadline_ms = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        while True:
-            found = self.run(lambda: _attempt(function), LOOK_S, None)
-            if found is not None and (outcome := _outcome(found)) is not None:
-                return outcome
-            self.check_open()
-            if too_late and deadline_ms is not None and clock.now_ms() >= deadline_ms:
-                raise too_late()
-            if is_told and clock.now_ms() >= warn_ms:
-                is_told = False
-                self._warn()
-            clock.sleep(pause_s)
-
-    def command(self, command: CatalogCommand, timeout: float | None) -> Answer:
-        """Have a catalog command done.
+    def ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
+        """Have a call served.
 
         Raises:
             NoQuorum: nothing came of it in time.
         """
         self.check_open()
-        done = Latch()
-        answers: list[Answer] = []
-        tokens: list[int] = []
-
-        def answered(answer: Answer) -> None:
-            answers.append(answer)
-            done.set()
-
-        self._driver.call(lambda: tokens.append(self._driver.ask(command, answered)))
-        is_in_time = done.wait(SILENCE_S if timeout is None else min(SILENCE_S, timeout))
-        if not is_in_time and (timeout is None or timeout > SILENCE_S):
-            self._warn()
-            is_in_time = done.wait(None if timeout is None else timeout - SILENCE_S)
-        if not is_in_time:
-            self._driver.call(lambda: self._driver.forget(tokens[0]))
+        one = _Call(ClientCall(next(self._numbers), call))
+        is_given_up = True
+        try:
+            self._driver.call(lambda: self._begin(one))
+            is_told = not isinstance(call, ClientLook | ClientRead | ClientSeek)
+            is_in_time = self._wait(one.done, timeout, lambda: self._check(one), is_told=is_told)
+            answer = one.answer if is_in_time else one.so_far
+            is_given_up = answer is None
+        finally:
+            if one.answer is None:
+                self._driver.call(lambda: self._forget(one, is_given_up))
+        if answer is None:
             raise NoQuorum(
                 f"the cluster did not answer within {timeout} s: node {self._name} "
                 f"{self._waiting_text()}. Start more of {self._others_text}"
             )
-        answer = answers[0]
         if answer.error:
             raise named_error(answer.error, answer.text)
         return answer
@@ -183,19 +183,58 @@ class NodeCalls:
     def wait_ready(self, is_ready: Callable[[], bool], timeout: float | None) -> None:
         """Wait until the node takes part in a cluster that has a majority.
 
+        Args:
+            is_ready: whether it does; called on the node thread.
+
         Raises:
             NoQuorum: that did not come within `timeout` seconds.
         """
         self.check_open()
-        self.until(
-            lambda: is_ready() or None,
-            timeout,
-            lambda: NoQuorum(
+        ready = Latch()
+        try:
+            self._driver.call(lambda: self._driver.when(ready, is_ready, ready.set))
+            is_in_time = self._wait(ready, timeout, self.check_open, is_told=True)
+        finally:
+            if not ready.is_set():
+                self._driver.call(lambda: self._driver.waits.end(ready))
+        self.check_open()
+        if not is_in_time:
+            raise NoQuorum(
                 f"node {self._name} is not ready after {timeout} s: it "
                 f"{self._waiting_text()}. Start more of {self._others_text}"
-            ),
-            is_told=True,
-        )
+            )
+
+    def _wait(
+        self, done: Latch, timeout: float | None, check: Callable[[], None], *, is_told: bool
+    ) -> bool:
+        """Wait until the node thread says that something is done; False: it did not in time.
+
+        Args:
+            check: called now and then; raises when that will not come.
+            is_told: who waits for the cluster is told what it lacks, after a moment.
+        """
+        began_ms, waited_s = clock.now_ms(), 0.0
+        while True:
+            pauses = [LOOK_S]
+            if timeout is not None:
+                pauses.append(timeout - waited_s)
+            if is_told:
+                pauses.append(SILENCE_S - waited_s)
+            if done.wait(max(min(pauses), 0.0)):
+                return True
+            check()
+            waited_s = (clock.now_ms() - began_ms) / 1000
+            if is_host_thread() or (timeout is not None and waited_s >= timeout):
+                return done.is_set()
+            if is_told and waited_s >= SILENCE_S:
+                is_told = False
+                self._warn()
+
+    def _check(self, one: _Call) -> None:
+        """Raise for a call that nobody will answer."""
+        self.check_open()
+        if clock.now_ms() - one.since_ms >= ANSWER_S * 1000 and one.take():
+            raise NoQuorum(f"node {self._name} is busy: its thread did not answer. Ask again")
 
     def _warn(self) -> None:
         log.warning(
@@ -210,17 +249,32 @@ class NodeCalls:
             text = "has no contact with a majority"
         return text or f"has leader {engine.leader or 'none'}"
 
+    # --- On the node thread ---------------------------------------------------------------
 
-def _attempt(function: Callable[[], Result]) -> tuple[Result | None, MirrorQError | None]:
-    """What a function gives or raises: an exception must not reach the node thread."""
-    try:
-        return function(), None
-    except MirrorQError as error:
-        return None, error
+    def send(self, message: ClientAnswer) -> None:
+        """Give the answer to who waits for it, as a link sends it to a client."""
+        one = self._open.pop(message.number, None)
+        if one is not None:
+            one.answer = message
+            one.done.set()
 
+    def _note_done(self, answer: ClientAnswer) -> None:
+        self._open[answer.number].so_far = answer
 
-def _outcome(found: tuple[Result | None, MirrorQError | None]) -> Result:
-    result, error = found
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]
+    def _begin(self, one: _Call) -> None:
+        if one.take():
+            self._open[one.message.number] = one
+            self._calls.begin(one.message.number)
+            self._desk.serve(self._calls, one.message)
+
+    def _forget(self, one: _Call, is_given_up: bool) -> None:
+        """Nobody waits any more; what was given up has no handle, and nobody owns its queue."""
+        number, call = one.message.number, one.message.call
+        self._open.pop(number, None)
+        self._calls.forget(number)
+        if is_given_up and isinstance(call, ClientDeclare) and call.exclusive:
+            self._driver.post(SessionClosed(self._session(call.session), 0))
+
+    def _session(self, number: int) -> SessionId:
+        me = self._driver.engine.me
+        return SessionId(me.node, me.incarnation, number)

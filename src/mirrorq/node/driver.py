@@ -58,6 +58,7 @@ from mirrorq.node.oversize import Oversize
 from mirrorq.node.sampling import Sampler
 from mirrorq.node.steady_clock import SteadyClock
 from mirrorq.node.timings import Timings
+from mirrorq.node.waits import LOOK_MS, Waits
 from mirrorq.node.watch import Watch
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.control import NodeAnswer, NodeQuestion
@@ -123,10 +124,6 @@ class ClientSide(Protocol):
         """Called once a round, after its input."""
         ...
 
-    def after_step(self) -> None:
-        """Called once a round, after the engine's step."""
-        ...
-
     def served(self) -> tuple[Served, ...]:
         """Every client."""
         ...
@@ -189,8 +186,8 @@ class Driver:
         self._tokens = itertools.count(1)
         self._answers: dict[int, Callable[[Answer], None]] = {}
         """Who waits for the answers to what was asked of the catalog, by token."""
-        self._awaited: list[tuple[Callable[[], bool], Callable[[], None]]] = []
-        """(condition, what to do when it holds)."""
+        self.waits = Waits()
+        """What calls wait for; the node thread's."""
         self._commits: deque[EngineEffects] = deque()
         self._sends_lost = False
         """What was to be sent after a commit that waits for long was thrown away."""
@@ -285,20 +282,10 @@ class Driver:
         self.post(Ask(token, command))
         return token
 
-    def when(self, holds: Callable[[], bool], function: Callable[[], None]) -> None:
+    def when(self, key: object, holds: Callable[[], bool], function: Callable[[], None]) -> None:
         """Have a function called once, after the first step of the engine after which the
-        condition holds, or when this thread ends."""
-        self._awaited.append((holds, function))
-        # It may hold already, and nothing else may happen here for long.
-        self.wake()
-
-    def _look_at_awaited(self) -> None:
-        awaited, self._awaited = self._awaited, []
-        for one in awaited:
-            if one[0]():
-                one[1]()
-            else:
-                self._awaited.append(one)
+        condition holds, or when this thread ends. On the node thread."""
+        self.waits.begin(key, lambda: holds() or None, lambda _: function(), at_end=function)
 
     def forget(self, token: int) -> None:
         """Nobody waits for the answer to what was asked under this token any more."""
@@ -357,8 +344,7 @@ class Driver:
             self._end_port(session)
         for callback in self._answers.values():
             callback(Answer(0, 0, "ShutDown", "the node is closed"))
-        for _, function in self._awaited:
-            function()
+        self.waits.close()
 
     def _end_port(self, session: SessionId) -> None:
         known = self._ports.pop(session)
@@ -379,10 +365,7 @@ class Driver:
         effects = self.engine.step(clock.now_ms(), self._steady.us(), events)
         self._wake_at_ms = effects.wake_at_ms
         self.timings.note_steps(self.engine.replicas, self.engine.hosting.stepped)
-        if self.entry is not None:
-            self.entry.after_step()
-        if self._awaited:
-            self._look_at_awaited()
+        self.waits.look(self.engine.catalog.applied_index)
         if self._transport is not None and effects.contacts is not None:
             self._connect(self._transport, effects.contacts)
         self._send(effects.send_first)
@@ -456,6 +439,8 @@ class Driver:
             wake = min(wake, self._retry_at_ms)
         if self.entry is not None and self.entry.wake_ms is not None:
             wake = min(wake, self.entry.wake_ms)
+        if self.waits.is_looking:
+            wake = min(wake, now_ms + LOOK_MS)
         return max(wake - now_ms, 0)
 
     def _on_inbound(self, inbound: Inbound) -> None:

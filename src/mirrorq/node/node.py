@@ -11,40 +11,34 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, cast
 
 from mirrorq import clock
-from mirrorq.api.administration import Administration
-from mirrorq.api.arguments import check_command, check_config
-from mirrorq.api.host import Declared, SessionPort
+from mirrorq.api.access import Access, Seen
+from mirrorq.api.arguments import check_config
+from mirrorq.api.host import SessionPort
 from mirrorq.api.listeners import Listeners
 from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.config import Config
 from mirrorq.engine.core import Engine
 from mirrorq.engine.events import Release
-from mirrorq.errors import QueueDown, StoreCorrupt, named_error
+from mirrorq.errors import NoQuorum, QueueDown, StoreCorrupt
 from mirrorq.monitoring.alarms import Alarm
-from mirrorq.monitoring.presence import Attendance
-from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.monitoring.status import QueueStatus
 from mirrorq.node import sigterm
 from mirrorq.node.authority import Authority
-from mirrorq.node.bans import outcome_of
 from mirrorq.node.calls import NodeCalls
-from mirrorq.node.copy_reader import seek_copy
 from mirrorq.node.driver import Driver
 from mirrorq.node.endpoints import Whereabouts
 from mirrorq.node.gateway.core import Entry
+from mirrorq.node.gateway.desk import Desk
 from mirrorq.node.overview import Overview
-from mirrorq.node.queues import NodeQueues
 from mirrorq.node.sampling import NodeSample
 from mirrorq.node.spawned import spawn
-from mirrorq.node.status import node_statuses, policy_statuses
 from mirrorq.node.watch import ALARM, WAITS
-from mirrorq.protocol.commands import Administrative
-from mirrorq.protocol.copy_page import CopyPage
+from mirrorq.protocol.clients import AnyCall, ClientAnswer, ClientRead, ClientSeek
 from mirrorq.protocol.effects import Notice, QueueImage
 from mirrorq.protocol.identities import MemberId, SessionId
 from mirrorq.protocol.routing import ExchangeRecord
@@ -53,23 +47,20 @@ from mirrorq.replication.state.queue_state import next_sequence_of
 from mirrorq.security.settings import Security
 from mirrorq.store.node_store import Store
 from mirrorq.transport.transport import Transport
-from mirrorq.waiting import Once, begin_thread, is_host_thread
+from mirrorq.waiting import Latch, Once, begin_thread, is_host_thread
 from mirrorq.wire.ops import FrameCodec
 
 if TYPE_CHECKING:
-    from mirrorq.api.exchange import Exchange
-    from mirrorq.api.queue import MirroredQueue
-    from mirrorq.api.staged import Staged
     from mirrorq.dashboard import Dashboard
 
 __all__ = ["Node"]
 
 log = logging.getLogger("mirrorq")
 
-HAND_OVER_MS = 2000
+HAND_OVER_S = 2.0
 """close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
-HAND_OVER_LOOK_S = 0.005
-"""How often it looks whether there are."""
+LIST_S = 5.0
+"""A list of what this node knows waits no longer for its thread."""
 WARNINGS = (
     "loss",
     "copy dropped",
@@ -90,14 +81,9 @@ ERRORS = ("name",)
 """Kinds that are errors there: what is wrong does not mend itself."""
 CLOSE_S = 5.0
 """close() ends within this, with or without a majority."""
-COPY_S = 30.0
-"""A copy that lags behind its master gets this long."""
-COPY_LOOK_S = 0.002
-"""How often it is looked at meanwhile: a reader waits for each piece."""
-Result = TypeVar("Result")
 
 
-class Node(Administration):
+class Node(Access):
     """One node: a store, a part in the catalog, and copies of queues.
 
     Args:
@@ -170,12 +156,13 @@ class Node(Administration):
         try:
             self._listen(whereabouts)
             self._driver = self._make_driver(witness, whereabouts.joins)
-            self._calls = NodeCalls(name, self._driver, ", ".join(self.peers) or name)
             self._overview = Overview(self._driver, self._store)
-            self._queues = NodeQueues(self._driver, self._calls, self._overview)
+            self._desk = Desk(self._driver, self._overview)
+            others_text = ", ".join(self.peers) or name
+            self._calls = NodeCalls(name, self._driver, self._desk, others_text)
             if self._transport is not None:
                 self._driver.entry = Entry(
-                    self._driver, self._transport, self.config, self._overview, self.authority
+                    self._driver, self._transport, self.config, self._desk, self.authority
                 )
             self._warn_of_two()
             self._closing = Once(self._close)
@@ -299,12 +286,6 @@ class Node(Administration):
             "one of mirrorq.connect(), or open the queue where it is used"
         )
 
-    def __enter__(self) -> Node:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def closed(self) -> bool:
         """Whether it was closed, or has failed."""
         return self._calls.is_closed or self._driver.failure is not None
@@ -335,13 +316,14 @@ class Node(Administration):
         find other masters for a moment."""
         if self._transport is None or not self._driver.is_running:
             return
-        self._driver.call(lambda: self._driver.post(Release()))
-        engine = self._driver.engine
-        deadline = clock.now_ms() + HAND_OVER_MS
-        while clock.now_ms() < deadline and not self._calls.run(
-            lambda: engine.has_left, 1.0, True
-        ):
-            clock.sleep(HAND_OVER_LOOK_S)
+        driver, left = self._driver, Latch()
+
+        def leave() -> None:
+            driver.post(Release())
+            driver.when(left, lambda: driver.engine.has_left, left.set)
+
+        driver.call(leave)
+        left.wait(HAND_OVER_S)
 
     @property
     def unfounded(self) -> str:
@@ -357,123 +339,32 @@ class Node(Administration):
         """
         self._calls.wait_ready(lambda: self._overview.is_ready, timeout)
 
-    # --- Queues -------------------------------------------------------------------------
+    # --- What is asked of a node ----------------------------------------------------------
 
-    def queue(
-        self,
-        name: str,
-        *,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        passive: bool = False,
-        shards: int | None = None,
-        timeout: float | None = 30,
-    ) -> MirroredQueue:
-        """Declare a queue and return a handle on it.
+    def _ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
+        try:
+            return self._calls.ask(call, timeout)
+        except NoQuorum:
+            if not isinstance(call, ClientRead | ClientSeek):
+                raise
+            raise QueueDown(
+                f"the copy of queue {call.queue} on node {self.name} has not come as far as its "
+                f"master for {timeout:g} s: read from another node"
+            ) from None
 
-        A queue that exists is returned as it is, though it may be down; a new one when all
-        members of its first view have it.
+    def _list(self, what: str, kind: type[Seen]) -> list[Seen]:
+        self._calls.check_open()
+        return self._calls.run(lambda: cast(list[Seen], self._desk.seen(what)), LIST_S, [])
 
-        Args:
-            exclusive: the queue is this handle's alone: on this node only, and deleted when
-                the handle is closed or this process ends.
-            auto_delete: deleted when its last consumer has gone; `get` is no consumer.
-            passive: do not make it.
-            shards: make it of so many rings, 1 to 256, whose masters are spread over the nodes.
-                None: as it is; a new one is one ring, not sharded.
+    @property
+    def _serving_node(self) -> str:
+        return self.name
 
-        Raises:
-            PreconditionFailed: it exists with other properties, or belongs to another handle.
-            QueueNotFound: `passive`, and it does not exist.
-            NoQuorum: no majority within `timeout` seconds.
-        """
-        from mirrorq.api.queue import MirroredQueue
+    def _new_session(self) -> SessionId:
+        return self._driver.new_session()
 
-        declared = self.declare(
-            name,
-            durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            passive=passive,
-            timeout=timeout,
-            shards=shards,
-        )
-        return MirroredQueue._attach(self, declared, name)
-
-    def declare(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        passive: bool,
-        timeout: float | None,
-        shards: int | None = None,
-    ) -> Declared:
-        """Declare a queue."""
-        return self._queues.declare(
-            name,
-            durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            passive=passive,
-            timeout=timeout,
-            shards=shards,
-        )
-
-    def rings_of(self, queue_id: int) -> tuple[int, ...]:
-        """Ids of the shards of a sharded queue, () of another. From any thread."""
-        return self._queues.rings_of(queue_id)
-
-    def delete(
-        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
-    ) -> None:
-        """Delete a queue with everything in it.
-
-        Raises:
-            PreconditionFailed: it is not empty, or has consumers, and that was asked; or it is
-                one shard of a queue.
-        """
-        self._queues.delete(queue_id, if_empty=if_empty, if_unused=if_unused, timeout=timeout)
-
-    # --- Exchanges ----------------------------------------------------------------------
-
-    def staged(
-        self, transaction: str, version: int, queue: str, *, run: str | None = None
-    ) -> Staged:
-        """Write into a queue from many processes, exactly once, as `Client.staged` does."""
-        from mirrorq.api.staged import Staged
-
-        return Staged(self, transaction, version, queue, run)
-
-    def exchange(
-        self,
-        name: str,
-        kind: str | None = None,
-        *,
-        alternate: str | None = None,
-        passive: bool = False,
-        timeout: float | None = 30,
-    ) -> Exchange:
-        """Declare an exchange and return a handle on it.
-
-        Args:
-            kind: direct, fanout, topic or headers.
-            alternate: name of the exchange that gets what reaches no queue.
-            passive: do not make it; `kind` is not looked at.
-
-        Raises:
-            PreconditionFailed: it exists with other properties.
-            QueueNotFound: `passive`, and it does not exist.
-            NoQuorum: no majority within `timeout` seconds.
-        """
-        from mirrorq.api.exchange import Exchange
-
-        if passive:
-            self.wait_ready(timeout)
-        return Exchange.declare(self, name, kind, alternate, passive, timeout)
+    def _wait_known(self, timeout: float | None) -> None:
+        self.wait_ready(timeout)
 
     def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """The exchange as this node knows it. Records never change: any thread may read them."""
@@ -481,7 +372,14 @@ class Node(Administration):
 
     def queue_name(self, queue_id: int) -> str:
         """The queue's name, "" when there is none of this id. From any thread."""
-        return self._queues.name_of(queue_id)
+        catalog = self._driver.engine.catalog
+        record = catalog.sharded(queue_id) or catalog.queue(queue_id)
+        return "" if record is None else record.name
+
+    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+        """Ids of the shards of a sharded queue, () of another. From any thread."""
+        record = self._driver.engine.catalog.sharded(queue_id)
+        return () if record is None else record.rings
 
     # --- Host of handles ----------------------------------------------------------------
 
@@ -490,7 +388,7 @@ class Node(Administration):
     ) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
         self._calls.check_open()
-        session = owner or self._driver.new_session()
+        session = owner or self._new_session()
         self._driver.call(lambda: self._driver.open_port(session, queue_id, port))
         return session
 
@@ -500,9 +398,6 @@ class Node(Administration):
     def wake(self, session: SessionId) -> None:
         """Have the handle stepped soon."""
         self._driver.wake_session(session)
-
-    def now_ms(self) -> int:
-        return clock.now_ms()
 
     @property
     def stuck_text(self) -> str:
@@ -514,37 +409,7 @@ class Node(Administration):
         """No contact with a majority."""
         return self._driver.engine.lease.paused
 
-    def read_copy(
-        self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
-    ) -> CopyPage:
-        """What lives from `first` to `last` in this node's copy.
-
-        Raises:
-            QueueDown: it has none in sync, or it did not come as far as `applied` in time.
-        """
-        span = (first, last)
-        return self._from_copy(
-            lambda: self._driver.read_copy(queue_id, span, bytes_max, applied), queue_id
-        )
-
-    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
-        """The first sequence of this copy published at `stamp_ms` or later."""
-        engine = self._driver.engine
-        return self._from_copy(lambda: seek_copy(engine, queue_id, stamp_ms, applied), queue_id)
-
-    def _from_copy(self, look: Callable[[], Result | None], queue_id: int) -> Result:
-        """Look on the node thread until the copy has come far enough."""
-        return self._calls.until(
-            look,
-            COPY_S,
-            lambda: QueueDown(
-                f"the copy of queue {queue_id} on node {self.name} has not come as far as its "
-                f"master for {COPY_S:g} s: read from another node"
-            ),
-            pause_s=COPY_LOOK_S,
-        )
-
-    # --- Status and administration ------------------------------------------------------
+    # --- Status -------------------------------------------------------------------------
 
     def status(self, queue_id: int) -> QueueStatus:
         """What this node knows of a queue. Never blocks for the network, never raises."""
@@ -557,20 +422,6 @@ class Node(Administration):
         blocks. Names of other nodes' alarms are in `nodes()`."""
         return self._driver.watch.raised
 
-    def queues(self, *, shards: bool = False) -> list[QueueStatus]:
-        """The status of every queue of the cluster, by name.
-
-        Args:
-            shards: after each sharded queue that of each of its shards.
-        """
-        self._calls.check_open()
-        return self._calls.run(lambda: self._overview.statuses(shards=shards), 5.0, [])
-
-    def nodes(self) -> list[NodeStatus]:
-        """Every node of the cluster as this one sees it, by name."""
-        self._calls.check_open()
-        return self._calls.run(lambda: node_statuses(self._driver.engine), 5.0, [])
-
     def sample(self, timeout: float = 1.0) -> NodeSample | None:
         """What this node is like now, for metrics: of its own copies only.
 
@@ -578,38 +429,6 @@ class Node(Administration):
         made, or None. May be called on a closed node.
         """
         return self._driver.sampler.take(timeout)
-
-    def policies(self) -> list[PolicyStatus]:
-        """Every policy of the cluster, by name."""
-        self._calls.check_open()
-        return self._calls.run(lambda: policy_statuses(self._driver.engine), 5.0, [])
-
-    def attendance(self) -> Attendance:
-        """Who uses the cluster: clients and consumers, as all its nodes have told."""
-        self._calls.check_open()
-        roll_call = self._driver.roll_call
-        return self._from_all(roll_call.ask_attendance, roll_call.attendance)
-
-    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
-        roll_call = self._driver.roll_call
-        asking = partial(roll_call.ask_disconnect, client, reason)
-        error, text = outcome_of(client, *self._from_all(asking, roll_call.disconnected))
-        if error:
-            raise named_error(error, text)
-
-    def _from_all(self, ask: Callable[[], int], look: Callable[[int], Result | None]) -> Result:
-        """Ask all nodes something, and wait for what comes of it: that is decided in time."""
-        self._calls.check_open()
-        number = self._calls.look(ask)
-        return self._calls.until(lambda: look(number))
-
-    def _administer(self, command: Administrative, timeout: float | None) -> int:
-        check_command(command)
-        return self._calls.command(command, timeout).value
-
-    def add_listener(self, on_event: Callable[[Notice], None]) -> None:
-        """Have a function called with what happens to this node, on a thread of its own."""
-        self._listeners.add(on_event)
 
     def _on_notice(self, notice: Notice) -> None:
         level = logging.WARNING if notice.kind in WARNINGS else logging.INFO

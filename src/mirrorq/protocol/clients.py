@@ -149,20 +149,24 @@ class ClientDisconnect(Struct, frozen=True, gc=False):
     why: str
 
 
+AnyCall = (
+    ClientDeclare
+    | ClientDelete
+    | ClientLook
+    | ClientAdminister
+    | ClientWatch
+    | ClientRead
+    | ClientSeek
+    | ClientDisconnect
+)
+"""What a node is asked, by a client or by its own process."""
+
+
 class ClientCall(Struct, frozen=True, gc=False):
     """Answered by ClientAnswer with the same number; sent again to the next entry node."""
 
     number: int
-    call: (
-        ClientDeclare
-        | ClientDelete
-        | ClientLook
-        | ClientAdminister
-        | ClientWatch
-        | ClientRead
-        | ClientSeek
-        | ClientDisconnect
-    )
+    call: AnyCall
 
 
 class ClientForget(Struct, frozen=True, gc=False):

@@ -1,21 +1,21 @@
-"""What one client has asked for and was not answered yet."""
+"""What one client, or the node's own process, has asked for and was not answered yet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mirrorq.engine.events import Answer
-from mirrorq.errors import AuthenticationError, MirrorQError
+from mirrorq.errors import AuthenticationError, MirrorQError, ShutDown
 from mirrorq.protocol.clients import ClientAnswer, ClientCall
 from mirrorq.protocol.commands import CatalogCommand
+from mirrorq.protocol.identities import SessionId
 
 if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
-    from mirrorq.node.gateway.link import Link
-    from mirrorq.node.gateway.waits import Look, Waits
+    from mirrorq.node.permissions import Permits
 
-__all__ = ["Calls", "refused"]
+__all__ = ["Calls", "Requester", "refused"]
 
 CALLS_MAX = 256
 """Declarations and questions of one client under way."""
@@ -26,49 +26,90 @@ def refused(number: int, error: MirrorQError) -> ClientAnswer:
     return ClientAnswer(number, 0, type(error).__name__, str(error), b"")
 
 
+class Requester(Protocol):
+    """Who calls, and where answers go: the link to a client, or the node's own process."""
+
+    @property
+    def identity(self) -> bytes:
+        """Of the connection, b"" of the node's own process."""
+        ...
+
+    @property
+    def permits(self) -> Permits | None:
+        """What it may do; None: everything."""
+        ...
+
+    def send(self, message: ClientAnswer) -> None: ...
+
+
 class Calls:
-    """Of one client, each by the number that the client gave it.
+    """Of one requester, each by the number that this one gave it. The node thread's.
 
     Args:
-        link: where answers go.
-        driver: asks the catalog.
-        waits: the node's, of all clients.
-        hurry: has the waits looked at soon.
+        requester: who calls.
+        driver: asks the catalog, and has what is waited for.
+        owner: the session that is to own an exclusive queue, by the requester's number for it.
+        note_done: of the node's own process: told what is done already of a call that goes on.
     """
 
     def __init__(
-        self, link: Link, driver: Driver, waits: Waits, hurry: Callable[[], None]
+        self,
+        requester: Requester,
+        driver: Driver,
+        owner: Callable[[int], SessionId],
+        note_done: Callable[[ClientAnswer], None] | None = None,
     ) -> None:
-        self._link = link
+        self.owner = owner
+        self._requester = requester
         self._driver = driver
-        self._waits = waits
-        self._hurry = hurry
+        self._note_done = note_done
         self._open: dict[int, int] = {}
         """number -> token of what was asked of the catalog, 0 while there is none."""
 
+    @property
+    def permits(self) -> Permits | None:
+        """What its requester may do; None: everything."""
+        return self._requester.permits
+
+    @property
+    def is_own(self) -> bool:
+        """Whether they are of the node's own process."""
+        return self._note_done is not None
+
     def admit(self, message: ClientCall) -> bool:
-        """Whether a call is to be served; one that must not be is answered here."""
-        number, link = message.number, self._link
+        """Whether a call of a client is to be served; one that must not be is answered here."""
+        number, requester = message.number, self._requester
         if number in self._open:
             return False
         if len(self._open) >= CALLS_MAX:
             text = f"more than {CALLS_MAX} calls of one client at a time: wait for some"
-            link.send(refused(number, MirrorQError(text)))
+            requester.send(refused(number, MirrorQError(text)))
             return False
-        why = "" if link.permits is None else link.permits.refusal_of_call(message)
+        why = "" if requester.permits is None else requester.permits.refusal_of_call(message)
         if why:
-            link.send(refused(number, AuthenticationError(why)))
+            requester.send(refused(number, AuthenticationError(why)))
             return False
-        self._open[number] = 0
+        self.begin(number)
         return True
+
+    def begin(self, number: int) -> None:
+        """Take a call that is to be served."""
+        self._open[number] = 0
 
     def answer(self, answer: ClientAnswer) -> None:
         """A call is over."""
         self._open.pop(answer.number, None)
-        self._waits.end((self._link.identity, answer.number))
-        self._link.send(answer)
+        self._driver.waits.end(self._key(answer.number))
+        self._requester.send(answer)
 
-    def wait_for(self, number: int, look: Look, *, on_catalog: bool = False) -> None:
+    def note_done(self, answer: ClientAnswer) -> None:
+        """What was asked is done; what is still waited for is more than that."""
+        if self._note_done is not None:
+            self._note_done(answer)
+
+    def wait_for(
+        self, number: int, look: Callable[[], ClientAnswer | None], *, on_catalog: bool = False
+    ) -> None:
         """Answer now, or as soon as the look gives something.
 
         Args:
@@ -78,10 +119,15 @@ class Calls:
         if answer is not None:
             self.answer(answer)
             return
-        key = (self._link.identity, number)
-        self._waits.begin(key, look, self.answer, on_catalog=on_catalog)
-        if not on_catalog:
-            self._hurry()
+
+        def at_end() -> None:
+            # A node that closes says nothing to clients: they ask another.
+            if self.is_own:
+                self.answer(refused(number, ShutDown("the node is closed")))
+
+        self._driver.waits.begin(
+            self._key(number), look, self.answer, at_end=at_end, on_catalog=on_catalog
+        )
 
     def ask(
         self, number: int, command: CatalogCommand, answered: Callable[[ClientAnswer], None]
@@ -89,21 +135,24 @@ class Calls:
         """Have a catalog command done, and be called with what came of it."""
 
         def if_awaited(answer: Answer) -> None:
-            # A node that closes answers too; its clients ask another.
-            if self._open.get(number) == token and answer.error != "ShutDown":
+            is_told = self.is_own or answer.error != "ShutDown"
+            if self._open.get(number) == token and is_told:
                 self._open[number] = 0
                 answered(ClientAnswer(number, answer.value, answer.error, answer.text, b""))
 
         token = self._open[number] = self._driver.ask(command, if_awaited)
 
     def forget(self, number: int) -> None:
-        """The client wants no answer any more."""
-        self._waits.end((self._link.identity, number))
+        """The requester wants no answer any more."""
+        self._driver.waits.end(self._key(number))
         token = self._open.pop(number, 0)
         if token:
             self._driver.forget(token)
 
     def end(self) -> None:
-        """The client is gone."""
+        """The requester is gone."""
         for number in list(self._open):
             self.forget(number)
+
+    def _key(self, number: int) -> tuple[bytes, int]:
+        return self._requester.identity, number

@@ -17,7 +17,6 @@ from mirrorq.node.gateway.desk import Desk
 from mirrorq.node.gateway.link import Link, send
 from mirrorq.node.gateway.sessions import Sessions
 from mirrorq.node.gateway.silence import Silence
-from mirrorq.node.gateway.waits import Waits
 from mirrorq.protocol.clients import (
     ClientBye,
     ClientCall,
@@ -40,7 +39,6 @@ from mirrorq.wire.messages import WireMessage, decode
 if TYPE_CHECKING:
     from mirrorq.node.authority import Authority
     from mirrorq.node.driver import Driver
-    from mirrorq.node.overview import Overview
     from mirrorq.transport.inbound import ClientMessage
     from mirrorq.transport.transport import Transport
 
@@ -54,8 +52,6 @@ EXPIRY_MS_MAX = 60_000
 """A client may ask to be waited for up to this: it holds messages meanwhile."""
 WAITS_CHARS = 1000
 """What a client is told of what its node waits for is cut to this."""
-WAITS_LOOK_MS = 50
-"""How often what clients wait for is looked for, beside each step of the engine."""
 
 
 class Entry:
@@ -65,7 +61,7 @@ class Entry:
         driver: takes requests, and steps the ports.
         transport: carries replies.
         config: bounds and times.
-        overview: what the node knows of queues.
+        desk: serves their calls.
         authority: the keys of clients; None: no security, everybody may do everything.
     """
 
@@ -74,7 +70,7 @@ class Entry:
         driver: Driver,
         transport: Transport,
         config: Config,
-        overview: Overview,
+        desk: Desk,
         authority: Authority | None = None,
     ) -> None:
         self.wake_ms: int | None = None
@@ -90,8 +86,7 @@ class Entry:
         """When the last client left, or this began. Any thread may look."""
         self._silence = Silence(config.heartbeat_ms)
         self._expulsions = Expulsions()
-        self._waits = Waits()
-        self._desk = Desk(driver, overview)
+        self._desk = desk
 
     @property
     def client_count(self) -> int:
@@ -148,7 +143,7 @@ class Entry:
                 client.sessions.close(message.session)
             case ClientCall():
                 if client.calls.admit(message):
-                    self._desk.serve(client, message)
+                    self._desk.serve(client.calls, message)
             case ClientForget():
                 client.calls.forget(message.number)
             case ClientPing():
@@ -215,13 +210,10 @@ class Entry:
         link = Link(self._transport, inbound.identity, name, window, inbound.key)
         if authority is not None:
             link.permits = authority.permits(inbound.key, self._engine.catalog)
-        calls = Calls(link, driver, self._waits, self._hurry)
+        sessions = Sessions(link, driver)
+        calls = Calls(link, driver, sessions.owner)
         address = self._transport.address_of(inbound)
-        return Client(link, Sessions(link, driver), calls, address, clock.wall_us())
-
-    def _hurry(self) -> None:
-        """Somebody waits for something new."""
-        self.wake_ms = clock.now_ms()
+        return Client(link, sessions, calls, address, clock.wall_us())
 
     def _end(self, client: Client, why: str) -> None:
         log.info("client %s is gone: %s", client.name, why)
@@ -280,20 +272,13 @@ class Entry:
     # --- Time ---------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> None:
-        """End clients that are silent, answer calls that waited."""
+        """End clients that are silent, or have lost their keys."""
         if self._authority is not None and self._authority.version != self._keys_version:
             self._follow_keys(self._authority)
         if self._transport.takes_turns(len(self._clients)):
             for identity, silence_ms in self._silence.overdue(now_ms):
                 self._end(self._clients[identity], f"silent for {silence_ms} ms")
-        self._waits.look()
-        pause_ms = WAITS_LOOK_MS if self._waits.is_looking else self._config.heartbeat_ms
-        self.wake_ms = now_ms + pause_ms if self._clients else None
-
-    def after_step(self) -> None:
-        """The engine may have applied commands to the catalog: tell who waits for that."""
-        self._waits.look()
-        self._waits.on_catalog(self._engine.catalog.applied_index)
+        self.wake_ms = now_ms + self._config.heartbeat_ms if self._clients else None
 
 
 def _label(identity: bytes, client: Client | None) -> str:

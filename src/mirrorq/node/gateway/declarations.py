@@ -1,30 +1,29 @@
-"""Queues that clients declare: made, found, or refused."""
+"""Queues that clients, and the node's own process, declare: made, found, or refused."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 
+from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.catalog.sharding import ShardedRecord
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed, QueueNotFound
-from mirrorq.node.gateway.calls import refused
+from mirrorq.node.gateway.calls import Calls, refused
 from mirrorq.protocol.clients import ClientAnswer, ClientDeclare
 from mirrorq.protocol.commands import DeclareQueue, DeclareShards
 from mirrorq.protocol.validation import declaration_error
 
 if TYPE_CHECKING:
     from mirrorq.cluster.catalog.core import Catalog
-    from mirrorq.cluster.catalog.records import QueueRecord
     from mirrorq.node.driver import Driver
-    from mirrorq.node.gateway.client import Client
     from mirrorq.node.overview import Overview
 
 __all__ = ["Declarations"]
 
 
 class Declarations:
-    """Of all clients of one node.
+    """Of all clients of one node, and of its own process. The node thread's.
 
     Args:
         driver: its engine has the catalog.
@@ -39,48 +38,67 @@ class Declarations:
     def _catalog(self) -> Catalog:
         return self._driver.engine.catalog
 
-    def declare(self, client: Client, number: int, call: ClientDeclare) -> None:
+    def declare(self, calls: Calls, number: int, call: ClientDeclare) -> None:
         """Serve one call."""
         shards = call.shards or None
         wrong = declaration_error(
             call.name, call.exclusive, call.auto_delete, shards, passive=call.passive
         )
         if wrong:
-            client.calls.answer(refused(number, ConfigError(wrong)))
+            calls.answer(refused(number, ConfigError(wrong)))
             return
         if call.passive:
-            client.calls.wait_for(number, lambda: self._passive(client, number, call.name))
+            calls.wait_for(number, lambda: self._passive(calls, number, call.name))
             return
         known = self._catalog.queue_named(call.name) or self._catalog.sharded_named(call.name)
-        permits = client.link.permits
+        permits = calls.permits
         if permits is not None and known is not None and not permits.may_declare(call.name):
             # Not by a command: it would make the queue anew if it was deleted this moment.
-            client.calls.answer(self._existing(client, number, known, call))
+            calls.answer(self._existing(calls, number, known, call))
+            return
+        if calls.is_own and self._is_as_asked(known, call):
+            # The node's own program goes by what its node knows: nobody else is asked.
+            calls.answer(self._found(calls, ClientAnswer(number, known.id, "", "", b"")))
             return
 
         def answered(answer: ClientAnswer) -> None:
+            if not answer.error:
+                calls.note_done(self._found(calls, answer))
+
             def look() -> ClientAnswer | None:
                 is_new = known is None and not answer.error
                 if is_new and not self._overview.is_served(answer.value):
                     return None
-                return self._found(client, answer)
+                return self._found(calls, answer)
 
-            client.calls.wait_for(number, look)
+            calls.wait_for(number, look)
 
-        client.calls.ask(number, self._command(client, call), answered)
+        calls.ask(number, self._command(calls, call), answered)
 
-    def _command(self, client: Client, call: ClientDeclare) -> DeclareQueue | DeclareShards:
+    def _is_as_asked(
+        self, known: QueueRecord | ShardedRecord | None, call: ClientDeclare
+    ) -> TypeGuard[QueueRecord]:
+        """Whether this is surely the queue that is asked for, one that is nobody's own."""
+        return (
+            isinstance(known, QueueRecord)
+            and not call.shards
+            and (known.durable, known.auto_delete) == (call.durable, call.auto_delete)
+            and not (known.exclusive or call.exclusive)
+            and self._overview.is_ready
+        )
+
+    def _command(self, calls: Calls, call: ClientDeclare) -> DeclareQueue | DeclareShards:
         me = self._driver.engine.me.node
         if call.shards:
             return DeclareShards(call.name, call.shards, call.durable, me, ())
-        owner = client.sessions.owner(call.session) if call.exclusive else None
+        owner = calls.owner(call.session) if call.exclusive else None
         return DeclareQueue(
             call.name, call.durable, call.exclusive, call.auto_delete, me, owner, ()
         )
 
     def _existing(
         self,
-        client: Client,
+        calls: Calls,
         number: int,
         record: QueueRecord | ShardedRecord,
         call: ClientDeclare,
@@ -93,25 +111,25 @@ class Declarations:
         else:
             found = (record.durable, record.auto_delete, record.exclusive, 0)
         if asked == found and not call.exclusive:
-            return self._found(client, ClientAnswer(number, record.id, "", "", b""))
+            return self._found(calls, ClientAnswer(number, record.id, "", "", b""))
         text = f"queue {call.name!r} exists with other properties: declare it as it is, or passive"
         return refused(number, PreconditionFailed(text))
 
-    def _passive(self, client: Client, number: int, name: str) -> ClientAnswer | None:
+    def _passive(self, calls: Calls, number: int, name: str) -> ClientAnswer | None:
         """The queue of this name; None while this node may not have heard of it yet."""
         try:
             found = self._overview.found(name)
         except MirrorQError as error:
             is_unsure = isinstance(error, QueueNotFound) and not self._overview.is_ready
             return None if is_unsure else refused(number, error)
-        return self._found(client, ClientAnswer(number, found.queue_id, "", "", b""))
+        return self._found(calls, ClientAnswer(number, found.queue_id, "", "", b""))
 
-    def _found(self, client: Client, answer: ClientAnswer) -> ClientAnswer:
+    def _found(self, calls: Calls, answer: ClientAnswer) -> ClientAnswer:
         """A declared queue, with what this client may not do to it."""
         if answer.error:
             return answer
         sharded = self._catalog.sharded(answer.value)
-        refusals, permits = b"", client.link.permits
+        refusals, permits = b"", calls.permits
         if permits is not None:
             refusals = msgspec.json.encode(permits.refusals(answer.value))
         rings = () if sharded is None else sharded.rings

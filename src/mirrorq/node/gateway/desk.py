@@ -1,4 +1,4 @@
-"""What clients are served beside their sessions: one call, one answer, now or later."""
+"""What clients, and the node's own process, are served beside sessions: one call, one answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from mirrorq.errors import MirrorQError, PreconditionFailed, ProtocolError
 from mirrorq.node.bans import outcome_of
 from mirrorq.node.copy_reader import seek_copy
-from mirrorq.node.gateway.calls import refused
+from mirrorq.node.gateway.calls import Calls, refused
 from mirrorq.node.gateway.declarations import Declarations
 from mirrorq.node.status import node_statuses, policy_statuses
 from mirrorq.protocol.clients import (
@@ -30,14 +30,14 @@ from mirrorq.protocol.copy_page import pack_pieces
 
 if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
-    from mirrorq.node.gateway.client import Client
     from mirrorq.node.overview import Overview
+    from mirrorq.node.permissions import Permits
 
 __all__ = ["Desk"]
 
 
 class Desk:
-    """Serves the calls of all clients of one node.
+    """Serves the calls of all clients of one node, and of its own process. The node thread's.
 
     Args:
         driver: reads copies and asks other nodes; its engine has the catalog.
@@ -49,56 +49,63 @@ class Desk:
         self._overview = overview
         self._declarations = Declarations(driver, overview)
 
-    def serve(self, client: Client, message: ClientCall) -> None:
+    def serve(self, calls: Calls, message: ClientCall) -> None:
         """Begin with a call that was admitted."""
         number, call = message.number, message.call
         match call:
             case ClientDeclare():
-                self._declarations.declare(client, number, call)
+                self._declarations.declare(calls, number, call)
             case ClientDelete():
-                self._delete(client, number, call)
+                self._delete(calls, number, call)
+            case ClientLook(what="attendance"):
+                self._look_for_attendance(calls, number)
             case ClientLook():
-                self._look(client, number, call)
+                calls.answer(self._look(calls, number, call))
             case ClientAdminister():
-                client.calls.ask(number, call.command, client.calls.answer)
+                calls.ask(number, call.command, calls.answer)
             case ClientWatch():
-                client.calls.wait_for(number, lambda: self._seen(number, call), on_catalog=True)
+                calls.wait_for(number, lambda: self._seen(number, call), on_catalog=True)
             case ClientRead() | ClientSeek():
-                client.calls.wait_for(number, lambda: self._read(number, call))
+                calls.wait_for(number, lambda: self._read(number, call))
             case ClientDisconnect():
-                self._disconnect(client, number, call)
+                self._disconnect(calls, number, call)
 
-    def _delete(self, client: Client, number: int, call: ClientDelete) -> None:
+    def _delete(self, calls: Calls, number: int, call: ClientDelete) -> None:
         objection = self._overview.objection(
             call.queue, if_empty=call.if_empty, if_unused=call.if_unused
         )
         if objection:
-            client.calls.answer(refused(number, PreconditionFailed(objection)))
+            calls.answer(refused(number, PreconditionFailed(objection)))
         else:
-            client.calls.ask(number, DeleteQueue(call.queue), client.calls.answer)
+            calls.ask(number, DeleteQueue(call.queue), calls.answer)
 
     # --- What this node knows -------------------------------------------------------------
 
-    def _look(self, client: Client, number: int, call: ClientLook) -> None:
-        seen: object
-        match call.what:
+    def seen(self, what: str, queue_id: int = 0, permits: Permits | None = None) -> object:
+        """What this node knows now, of what `ClientLook` names.
+
+        Args:
+            permits: of who asks; None: everything.
+
+        Raises:
+            ProtocolError: nothing has that name.
+        """
+        match what:
             case "status":
-                seen = self._overview.status(call.queue)
+                return self._overview.status(queue_id)
             case "queues" | "shards":
-                permits = client.link.permits
-                seen = self._overview.statuses(shards=call.what == "shards", permits=permits)
+                return self._overview.statuses(shards=what == "shards", permits=permits)
             case "nodes":
-                seen = node_statuses(self._driver.engine)
+                return node_statuses(self._driver.engine)
             case "policies":
-                seen = policy_statuses(self._driver.engine)
-            case "attendance":
-                self._look_for_attendance(client, number)
-                return
-            case _:
-                text = f"nothing to look at is called {call.what!r}"
-                client.calls.answer(refused(number, ProtocolError(text)))
-                return
-        client.calls.answer(_data(number, seen))
+                return policy_statuses(self._driver.engine)
+        raise ProtocolError(f"nothing to look at is called {what!r}")
+
+    def _look(self, calls: Calls, number: int, call: ClientLook) -> ClientAnswer:
+        try:
+            return _data(number, self.seen(call.what, call.queue, calls.permits))
+        except ProtocolError as error:
+            return refused(number, error)
 
     def _seen(self, number: int, watch: ClientWatch) -> ClientAnswer | None:
         """An exchange, if it is not as the client knows it."""
@@ -135,7 +142,7 @@ class Desk:
 
     # --- What all nodes are asked ---------------------------------------------------------
 
-    def _look_for_attendance(self, client: Client, number: int) -> None:
+    def _look_for_attendance(self, calls: Calls, number: int) -> None:
         roll_call = self._driver.roll_call
         asked = roll_call.ask_attendance()
 
@@ -143,9 +150,9 @@ class Desk:
             found = roll_call.attendance(asked)
             return None if found is None else _data(number, found)
 
-        client.calls.wait_for(number, look)
+        calls.wait_for(number, look)
 
-    def _disconnect(self, client: Client, number: int, call: ClientDisconnect) -> None:
+    def _disconnect(self, calls: Calls, number: int, call: ClientDisconnect) -> None:
         roll_call = self._driver.roll_call
         asked = roll_call.ask_disconnect(call.name, call.why)
 
@@ -156,7 +163,7 @@ class Desk:
             error, text = outcome_of(call.name, *found)
             return ClientAnswer(number, found[0], error, text, b"")
 
-        client.calls.wait_for(number, look)
+        calls.wait_for(number, look)
 
 
 def _data(number: int, seen: object) -> ClientAnswer:

@@ -1,0 +1,294 @@
+"""What a program may do with a cluster, on a node and on a client alike.
+
+`Node` and `Client` differ in who answers: the node's own thread, or an entry node over a socket.
+What is asked is the same, a call of `protocol.clients`, and so are its answers.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from mirrorq import clock, errors
+from mirrorq.api.administration import Administration
+from mirrorq.api.arguments import check_command
+from mirrorq.api.exchange import Exchange, ExchangeHost
+from mirrorq.api.host import Declared
+from mirrorq.api.listeners import Listeners
+from mirrorq.api.queue import MirroredQueue
+from mirrorq.api.staged import Staged
+from mirrorq.errors import ConfigError, ProtocolError
+from mirrorq.monitoring.presence import Attendance
+from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.protocol.clients import (
+    AnyCall,
+    ClientAdminister,
+    ClientAnswer,
+    ClientDeclare,
+    ClientDelete,
+    ClientDisconnect,
+    ClientLook,
+    ClientRead,
+    ClientSeek,
+)
+from mirrorq.protocol.commands import Administrative
+from mirrorq.protocol.copy_page import CopyPage, unpack_page
+from mirrorq.protocol.effects import Notice
+from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.validation import declaration_error
+
+__all__ = ["Access"]
+
+LOOK_S = 5.0
+"""A look at what a node knows waits no longer for it."""
+COPY_S = 30.0
+"""A copy that lags behind its master, or a node that has just been left, gets this long."""
+Seen = TypeVar("Seen")
+Self = TypeVar("Self", bound="Access")
+
+
+class Access(Administration, ExchangeHost):
+    """The base of `Node` and `Client`: has no thread and no socket, and asks by `_ask`.
+
+    Every method may be called from any thread.
+    """
+
+    _listeners: Listeners
+    """Whom notices are told."""
+
+    # --- What a node and a client do each in their own way --------------------------------
+
+    @abstractmethod
+    def _ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
+        """Have a node serve a call, and return its answer or raise what that says.
+
+        Raises:
+            NoQuorum: nothing came of it in time.
+        """
+
+    @abstractmethod
+    def _list(self, what: str, kind: type[Seen]) -> list[Seen]:
+        """What a node sees now: all queues, nodes or policies (see `ClientLook`)."""
+
+    @property
+    @abstractmethod
+    def _serving_node(self) -> str:
+        """The name of the node that answers."""
+
+    @abstractmethod
+    def _new_session(self) -> SessionId:
+        """A name for one more handle."""
+
+    @abstractmethod
+    def _wait_known(self, timeout: float | None) -> None:
+        """Wait until it can be told whether an exchange or a queue exists.
+
+        Raises:
+            NoQuorum: that did not come within `timeout` seconds.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End. May be repeated."""
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def now_ms(self) -> int:
+        return clock.now_ms()
+
+    # --- Queues and exchanges -------------------------------------------------------------
+
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        shards: int | None = None,
+        timeout: float | None = 30,
+    ) -> MirroredQueue:
+        """Declare a queue and return a handle on it.
+
+        A queue that exists is returned as it is, though it may be down; a new one when all
+        members of its first view have it.
+
+        Args:
+            exclusive: the queue is this handle's alone: on this node only, and deleted when
+                the handle is closed or this process ends. A client's is on the node that serves
+                it, and ends with the connection to that one: when the client is closed, gone, or
+                goes on to another node.
+            auto_delete: deleted when its last consumer has gone; `get` is no consumer.
+            passive: do not make it.
+            shards: make it of so many rings, 1 to 256, whose masters are spread over the nodes.
+                None: as it is; a new one is one ring, not sharded.
+
+        Raises:
+            PreconditionFailed: it exists with other properties, or belongs to another handle.
+            QueueNotFound: `passive`, and it does not exist.
+            NoQuorum: no majority within `timeout` seconds.
+        """
+        declared = self.declare(
+            name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            passive=passive,
+            timeout=timeout,
+            shards=shards,
+        )
+        return MirroredQueue._attach(self, declared, name)
+
+    def declare(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        passive: bool,
+        timeout: float | None,
+        shards: int | None = None,
+    ) -> Declared:
+        """Declare a queue, without a handle on it: see `queue`."""
+        wrong = declaration_error(
+            name, exclusive, auto_delete, shards, passive=passive, durable=durable
+        )
+        if wrong:
+            raise ConfigError(wrong)
+        if passive:
+            self._wait_known(timeout)
+        owner = self._new_session() if exclusive else None
+        number = 0 if owner is None else owner.number
+        answer = self._ask(
+            ClientDeclare(name, durable, exclusive, auto_delete, passive, number, shards or 0),
+            timeout,
+        )
+        refusals = self._decoded(answer, "refusals", dict[str, str])
+        return Declared(answer.value, owner, refusals, answer.rings)
+
+    def delete(
+        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
+    ) -> None:
+        """Delete a queue with everything in it.
+
+        Raises:
+            PreconditionFailed: it is not empty, or has consumers, and that was asked; or it is
+                one shard of a queue.
+        """
+        self._ask(ClientDelete(queue_id, if_empty, if_unused), timeout)
+
+    def exchange(
+        self,
+        name: str,
+        kind: str | None = None,
+        *,
+        alternate: str | None = None,
+        passive: bool = False,
+        timeout: float | None = 30,
+    ) -> Exchange:
+        """Declare an exchange and return a handle on it.
+
+        Args:
+            kind: direct, fanout, topic or headers.
+            alternate: name of the exchange that gets what reaches no queue.
+            passive: do not make it; `kind` is not looked at.
+
+        Raises:
+            PreconditionFailed: it exists with other properties.
+            QueueNotFound: `passive`, and it does not exist.
+            NoQuorum: no majority within `timeout` seconds.
+        """
+        if passive:
+            self._wait_known(timeout)
+        return Exchange.declare(self, name, kind, alternate, passive, timeout)
+
+    def staged(
+        self, transaction: str, version: int, queue: str, *, run: str | None = None
+    ) -> Staged:
+        """Write into a queue from many processes, so that all of it shows at once, exactly once.
+
+        Args:
+            transaction: a name for ever: of a stream, or of a job. 1 to 512 characters.
+            version: of the transaction, 0 or more, growing: the number of a stream's batch. Once
+                one is committed, it and all before it are answered "committed already".
+            queue: name of an existing queue, the one that decides: the same one in every run.
+            run: of this try to write the version: a name that is never used again. None: a new
+                one is made, in the driver; tasks are told it (`Staged.run`).
+
+        Returns:
+            What tasks stage with and the driver commits with (`mirrorq.api.staged`).
+
+        Raises:
+            ConfigError: a name or the version is out of bounds.
+        """
+        return Staged(self, transaction, version, queue, run)
+
+    # --- What a node knows ----------------------------------------------------------------
+
+    def queues(self, *, shards: bool = False) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name.
+
+        Args:
+            shards: after each sharded queue that of each of its shards.
+        """
+        return self._list("shards" if shards else "queues", QueueStatus)
+
+    def nodes(self) -> list[NodeStatus]:
+        """Every node of the cluster as this one, or the entry node, sees it, by name."""
+        return self._list("nodes", NodeStatus)
+
+    def policies(self) -> list[PolicyStatus]:
+        """Every policy of the cluster, by name."""
+        return self._list("policies", PolicyStatus)
+
+    def attendance(self) -> Attendance:
+        """Who uses the cluster: clients and consumers, as all its nodes have told."""
+        answer = self._ask(ClientLook("attendance"), LOOK_S)
+        return self._decoded(answer, "attendance", Attendance)
+
+    def _decoded(self, answer: ClientAnswer, what: str, kind: type[Seen]) -> Seen:
+        try:
+            return msgspec.json.decode(answer.data or b"{}", type=kind)
+        except errors.MALFORMED as error:
+            who = f"node {self._serving_node}"
+            raise ProtocolError(f"{who} answered what is no {what}: {error}") from None
+
+    def read_copy(
+        self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
+    ) -> CopyPage:
+        """What lives from `first` to `last` in the copy of this node, or of the one that serves
+        this client.
+
+        Raises:
+            QueueDown: that node has no copy in sync.
+            QueueDown, NoQuorum: it did not come as far as `applied` in time.
+        """
+        answer = self._ask(ClientRead(queue_id, first, last, bytes_max, applied), COPY_S)
+        return unpack_page(answer.value, answer.data, answer.frames)
+
+    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
+        """The first sequence of that copy published at `stamp_ms` or later."""
+        return self._ask(ClientSeek(queue_id, stamp_ms, applied), COPY_S).value
+
+    # --- Administration -------------------------------------------------------------------
+
+    def _administer(self, command: Administrative, timeout: float | None) -> int:
+        check_command(command)
+        return self._ask(ClientAdminister(command), timeout).value
+
+    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
+        self._ask(ClientDisconnect(client, reason), timeout)
+
+    def add_listener(self, on_event: Callable[[Notice], None]) -> None:
+        """Have a function called with what happens to this node or client, on a thread of its
+        own: connected, disconnected, paused, resumed, new master."""
+        self._listeners.add(on_event)
