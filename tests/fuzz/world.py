@@ -281,7 +281,7 @@ class World:
         with (
             mock.patch("mirrorq.node.node.Transport", line),
             mock.patch("mirrorq.client.driver.ClientSocket", client_line),
-            mock.patch("mirrorq.node.driver.threading.Thread", _Thread),
+            mock.patch("mirrorq.api.host_thread.threading.Thread", _Thread),
             mock.patch("mirrorq.store.node_store.secrets.randbelow", chance.randrange),
             mock.patch("mirrorq.node.node.secrets.randbits", chance.getrandbits),
             # Snapshots of the catalog are to be sent, too.

@@ -11,8 +11,6 @@ import itertools
 import logging
 import random
 import secrets
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from attrs import define, field
@@ -20,6 +18,7 @@ from msgspec.structs import replace
 
 from mirrorq import clock
 from mirrorq.api.host import SessionPort
+from mirrorq.api.host_thread import HostThread, Port
 from mirrorq.client.keepalive import Pulse
 from mirrorq.config import Config
 from mirrorq.errors import ProtocolError
@@ -41,7 +40,7 @@ from mirrorq.protocol.clients import (
     ClientWelcome,
 )
 from mirrorq.protocol.effects import Notice
-from mirrorq.protocol.sessions import Attach, SessionReply
+from mirrorq.protocol.sessions import Attach, SessionReply, SessionRequest
 from mirrorq.security.settings import Security
 from mirrorq.session.calls import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.transport.client import ClientSocket
@@ -57,7 +56,7 @@ from mirrorq.transport.inbound import (
     SendLost,
     ServerMessage,
 )
-from mirrorq.waiting import Latch, run_host
+from mirrorq.waiting import Latch
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 log = logging.getLogger("mirrorq")
@@ -68,14 +67,9 @@ by silence."""
 
 
 @define(eq=False)
-class _Port:
-    number: int
-    port: SessionPort
-    queue_id: int
+class _Port(Port):
     epoch: int = 0
-    """The newest that the port was told of."""
-    events: list[SessionEvent] = field(factory=list)
-    wake_ms: int | None = None
+    """The newest that the handle was told of."""
     line: int = field(factory=lambda: secrets.randbits(63))
     """By it a queue's master knows that a session goes on with what another one held."""
 
@@ -100,7 +94,7 @@ def _ignore(notice: Notice) -> None:
     """Nobody listens."""
 
 
-class ClientDriver:
+class ClientDriver(HostThread[_Port]):
     """Runs one client on one thread.
 
     Args:
@@ -120,6 +114,7 @@ class ClientDriver:
         config: Config,
         security: Security | None = None,
     ) -> None:
+        super().__init__("mirrorq-client")
         self.welcomed = Latch()
         """Set while an entry node serves this client."""
         self.entry_node = ""
@@ -134,9 +129,6 @@ class ClientDriver:
         """How often a node has said so as its first word."""
         self.trouble = ""
         """The last thing that went wrong, for whoever waits in vain."""
-        self.failure: BaseException | None = None
-        """Why the thread has ended, if not by `stop`."""
-        self.is_stopping = False
         self.expelled = ""
         """Why somebody has disconnected it for good, "" while nobody has."""
         self._name = name
@@ -151,10 +143,8 @@ class ClientDriver:
             server_keys=() if security is None else security.node_keys(),
         )
         self._hello_numbers = itertools.count(1)
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._woken: deque[int] = deque()
-        self._ports: dict[int, _Port] = {}
-        self._calls: dict[int, Call] = {}
+        self._asked: dict[int, Call] = {}
+        """Calls without an answer, by number."""
         self._hello = 0
         """Number of the last hello on the present connection, 0 without one."""
         self._window = Window(config.client_window_bytes)
@@ -162,52 +152,27 @@ class ClientDriver:
         self._pulse = Pulse(config, random.random())
         self.on_notice: Callable[[Notice], None] = _ignore
         """Called on the thread: short."""
-        self._ended = Latch()
-        self.thread = threading.Thread(
-            target=run_host, args=(self._run,), name="mirrorq-client", daemon=True
-        )
 
     # --- From other threads ---------------------------------------------------------------
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Have a function called on the thread."""
-        self._inbox.append(function)
+    def wake(self) -> None:
+        """End the thread's wait."""
         self._socket.wake()
-
-    def wake_session(self, number: int) -> None:
-        self._woken.append(number)
-        self._socket.wake()
-
-    def stop(self, timeout: float) -> None:
-        """End the thread; what is open in handles is told that the client is closed."""
-        self.is_stopping = True
-        self._socket.wake()
-        self._ended.wait(timeout)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its thread has not ended, or will begin in a moment."""
-        return not self._ended.is_set()
 
     # --- On the thread --------------------------------------------------------------------
 
-    def open_port(self, number: int, queue_id: int, port: SessionPort) -> None:
-        self._ports[number] = _Port(number, port, queue_id, wake_ms=0)
+    def open_port(self, number: int, queue_id: int, handle: SessionPort) -> None:
+        self._ports.open(_Port(number, handle, queue_id))
         if self.welcomed.is_set():
             self._send(ClientOpen(number, queue_id))
 
     def close_port(self, number: int) -> None:
-        known = self._ports.get(number)
-        if known is None:
-            return
-        # What the user has called before closing is still sent.
-        self._step_port(clock.now_ms(), known)
-        del self._ports[number]
-        if self.welcomed.is_set():
+        port = self._take_out(number)
+        if port is not None and self.welcomed.is_set():
             self._outflow.offer(number, encode(ClientClose(number)))
 
     def start_call(self, call: Call) -> None:
-        self._calls[call.message.number] = call
+        self._asked[call.message.number] = call
         if self.welcomed.is_set():
             self._send_call(call)
 
@@ -217,18 +182,18 @@ class ClientDriver:
 
     def forget_call(self, call: Call) -> None:
         number = call.message.number
-        if self._calls.pop(number, None) is not None and self.welcomed.is_set():
+        if self._asked.pop(number, None) is not None and self.welcomed.is_set():
             self._send(ClientForget(number))
 
     def _on_answer(self, answer: ClientAnswer) -> None:
-        call = self._calls.pop(answer.number, None)
+        call = self._asked.pop(answer.number, None)
         if call is not None:
             call.answer = answer
             call.done.set()
             if call.on_answer is not None:
                 call.on_answer(answer)
 
-    def _run(self) -> None:
+    def _run_rounds(self) -> None:
         try:
             while not self.is_stopping:
                 self._round()
@@ -236,10 +201,7 @@ class ClientDriver:
             # Also what is no Exception, of a user's log handler: handles must not wait for ever.
             self.failure = error
             log.critical("client %s has stopped: %s", self._name, error, exc_info=True)
-        try:
-            self._end()
-        finally:
-            self._ended.set()
+        self._end()
 
     def _round(self) -> None:
         timeout_ms = self._timeout_ms()
@@ -250,65 +212,46 @@ class ClientDriver:
         for inbound in arrived:
             self._on_inbound(inbound)
         self._outflow.go_on()
-        while self._inbox:
-            self._inbox.popleft()()
+        self._do_calls()
         self._keep_alive(clock.now_ms())
         self._step_ports(clock.now_ms())
 
     def _end(self) -> None:
-        while self._inbox:
-            self._inbox.popleft()()
+        self._do_calls()
         reason = self.expelled or "the client is closed"
         if self.failure is not None:
             reason = f"the client failed: {self.failure}"
-        for known in self._ports.values():
-            events = [*known.events, Closed(reason, cancels=bool(self.expelled))]
-            known.port.step(clock.now_ms(), events)
-        self._ports.clear()
+        for port in self._ports:
+            self._ports.close(port)
+            events = [*port.events, Closed(reason, cancels=bool(self.expelled))]
+            port.handle.step(clock.now_ms(), events)
         if self.welcomed.is_set():
             self._send(ClientBye())
         self.welcomed.clear()
-        for call in self._calls.values():
+        for call in self._asked.values():
             call.done.set()
         self._socket.close(LINGER_MS)
 
     def _timeout_ms(self) -> int:
-        if self._inbox or self._woken or self.is_stopping:
+        if self._calls or self._ports.are_due or self.is_stopping:
             return 0
         now_ms = clock.now_ms()
-        wake = min(now_ms + self._config.failure_ms, self._pulse.wake_at_ms)
-        for known in self._ports.values():
-            if known.wake_ms is not None:
-                wake = min(wake, known.wake_ms)
+        longest = now_ms + self._config.failure_ms
+        wake = min(longest, self._pulse.wake_at_ms, self._ports.next_ms)
         return max(wake - now_ms, 0)
 
-    def _step_ports(self, now_ms: int) -> None:
-        """Let handles that have something to do turn it into requests."""
-        due: dict[int, None] = {}
-        while self._woken:
-            due[self._woken.popleft()] = None
-        for number, known in self._ports.items():
-            if known.events or (known.wake_ms is not None and known.wake_ms <= now_ms):
-                due[number] = None
-        for number in due:
-            known_port = self._ports.get(number)
-            if known_port is not None:
-                self._step_port(now_ms, known_port)
-                self._give_sign(clock.now_ms())
-
-    def _step_port(self, now_ms: int, known: _Port) -> None:
-        events, known.events = known.events, []
-        requests, known.wake_ms = known.port.step(now_ms, events)
+    def _carry(self, port: _Port, requests: tuple[SessionRequest, ...]) -> None:
         if self.welcomed.is_set():
             try:
                 for request in requests:
                     if isinstance(request.request, Attach):
-                        self._outflow.forget(known.number)
-                        attach = replace(request.request, line=known.line, turn=self._hello)
+                        self._outflow.forget(port.number)
+                        attach = replace(request.request, line=port.line, turn=self._hello)
                         request = replace(request, request=attach)
-                    self._outflow.offer(known.number, encode(request))
+                    self._outflow.offer(port.number, encode(request))
             except ProtocolError as error:
-                known.events.append(Closed(str(error)))
+                self._ports.tell(port, Closed(str(error)))
+        self._give_sign(clock.now_ms())
 
     def _send(self, message: WireMessage) -> None:
         """Small, and not to wait behind requests."""
@@ -379,13 +322,13 @@ class ClientDriver:
             case SessionReply():
                 self._tell(message.session.number, ReplyArrived(message))
             case ClientMaster():
-                known = self._ports.get(message.session)
-                if known is not None:
-                    if known.epoch and message.epoch > known.epoch:
+                port = self._ports.get(message.session)
+                if port is not None:
+                    if port.epoch and message.epoch > port.epoch:
                         text = f"a queue has a new master at epoch {message.epoch}"
-                        self.on_notice(Notice("new master", text, known.queue_id))
-                    known.epoch = max(known.epoch, message.epoch)
-                    known.events.append(MasterChanged(message.epoch, message.available))
+                        self.on_notice(Notice("new master", text, port.queue_id))
+                    port.epoch = max(port.epoch, message.epoch)
+                    self._ports.tell(port, MasterChanged(message.epoch, message.available))
             case ClientLinkLost():
                 self._tell(message.session, LinkLost())
             case ClientClosed():
@@ -401,9 +344,9 @@ class ClientDriver:
                 self._note(f"dropped a {type(message).__name__}: not for clients")
 
     def _tell(self, number: int, event: SessionEvent) -> None:
-        known = self._ports.get(number)
-        if known is not None:
-            known.events.append(event)
+        port = self._ports.get(number)
+        if port is not None:
+            self._ports.tell(port, event)
 
     def _say_hello(self) -> None:
         self._hello = next(self._hello_numbers)
@@ -421,9 +364,9 @@ class ClientDriver:
         self.has_told = False
         self.trouble = ""
         self.refusals = {}
-        for number, known in self._ports.items():
-            self._send(ClientOpen(number, known.queue_id))
-        for call in self._calls.values():
+        for port in self._ports:
+            self._send(ClientOpen(port.number, port.queue_id))
+        for call in self._asked.values():
             self._send_call(call)
         self._ping()
         self.welcomed.set()
@@ -448,9 +391,9 @@ class ClientDriver:
 
     def _lose_link(self) -> None:
         """Something may be gone on the way: handles say it again."""
-        for known in self._ports.values():
-            known.events.append(LinkLost())
-        for call in self._calls.values():
+        for port in self._ports:
+            self._ports.tell(port, LinkLost())
+        for call in self._asked.values():
             self._send_call(call)
 
     def _keep_alive(self, now_ms: int) -> None:
@@ -490,12 +433,12 @@ class ClientDriver:
             return
         self.welcomed.clear()
         self.on_notice(Notice("disconnected", why))
-        for known in self._ports.values():
+        for port in self._ports:
             # First the loss, while the handle still takes its master for there: it drops
             # what no call has returned (P3). Then it waits for the next entry node.
-            known.events.append(LinkLost())
-            if known.epoch:
-                known.events.append(MasterChanged(known.epoch, False))
+            self._ports.tell(port, LinkLost())
+            if port.epoch:
+                self._ports.tell(port, MasterChanged(port.epoch, False))
 
     def _note(self, trouble: str) -> None:
         """Keep it for who waits in vain; log it once."""

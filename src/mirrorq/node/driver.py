@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,8 +23,8 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.api.host import SessionPort
+from mirrorq.api.host_thread import HostThread, Port
 from mirrorq.containers.ranges import RangeSet
-from mirrorq.containers.timers import Deadlines
 from mirrorq.engine.core import Engine
 from mirrorq.engine.events import (
     Answer,
@@ -85,7 +84,7 @@ from mirrorq.transport.inbound import (
 from mirrorq.transport.inbound import LinkDown as PeerLinkDown
 from mirrorq.transport.inbound import LinkUp as PeerLinkUp
 from mirrorq.transport.transport import Transport
-from mirrorq.waiting import Doorbell, Latch, ProcessEnded, run_host
+from mirrorq.waiting import Doorbell, ProcessEnded
 from mirrorq.wire.frames import check_publish
 from mirrorq.wire.messages import Part, decode, encode
 
@@ -133,15 +132,12 @@ class ClientSide(Protocol):
         ...
 
 
-@define
-class _Port:
-    session: SessionId
-    port: SessionPort
-    queue_id: int
-    events: list[SessionEvent] = field(factory=list)
+@define(eq=False)
+class _Port(Port):
+    session: SessionId = field(kw_only=True)
 
 
-class Driver:
+class Driver(HostThread[_Port]):
     """Runs one engine on one thread."""
 
     def __init__(
@@ -151,9 +147,8 @@ class Driver:
         transport: Transport | None,
         on_notice: Callable[[Notice], None],
     ) -> None:
+        super().__init__("mirrorq-node")
         self.engine = engine
-        self.failure: BaseException | None = None
-        """Why the node thread has ended, if not by `stop`."""
         self.blocked_by = ""
         """Why commits wait, "" when they do not."""
         self._blocked_since_ms = 0
@@ -171,16 +166,6 @@ class Driver:
         self._shelf = Shelf(store, engine.replicas)
         self._transport = transport
         self._on_notice = on_notice
-        self._ports: dict[SessionId, _Port] = {}
-        self._ports_of: dict[int, dict[SessionId, _Port]] = {}
-        """The same by queue."""
-        self._calls: deque[Callable[[], None]] = deque()
-        self._woken: deque[SessionId] = deque()
-        self._due: dict[SessionId, None] = {}
-        """Ports with events."""
-        self._deadlines = Deadlines()
-        """When ports want to be stepped, by the numbers of their sessions."""
-        self._sessions: dict[int, SessionId] = {}
         self._events: list[EngineEvent] = []
         self._session_numbers = itertools.count(1)
         self._tokens = itertools.count(1)
@@ -195,12 +180,7 @@ class Driver:
         """What joining members have asked for: one chunk a round, so that it delays nothing."""
         self._retry_at_ms = 0
         self._wake_at_ms: int | None = 0
-        self._is_stopping = False
         self._doorbell = Doorbell()
-        self._ended = Latch()
-        self.thread = threading.Thread(
-            target=run_host, args=(self._run,), name="mirrorq-node", daemon=True
-        )
 
     # --- From other threads -------------------------------------------------------------
 
@@ -215,26 +195,6 @@ class Driver:
             self._transport.wake()
         else:
             self._doorbell.ring()
-
-    def call(self, function: Callable[[], None]) -> None:
-        """Have a function called on the node thread."""
-        self._calls.append(function)
-        self.wake()
-
-    def wake_session(self, session: SessionId) -> None:
-        self._woken.append(session)
-        self.wake()
-
-    def stop(self, timeout: float) -> None:
-        """End the thread; what is open in handles is told that the node is closed."""
-        self._is_stopping = True
-        self.wake()
-        self._ended.wait(timeout)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its thread has not ended, or will begin in a moment."""
-        return not self._ended.is_set()
 
     # --- On the node thread -------------------------------------------------------------
 
@@ -292,36 +252,18 @@ class Driver:
         self._answers.pop(token, None)
         self.post(Forget(token))
 
-    def open_port(self, session: SessionId, queue_id: int, port: SessionPort) -> None:
-        known = self._ports[session] = _Port(session, port, queue_id)
-        self._ports_of.setdefault(queue_id, {})[session] = known
-        self._sessions[session.number] = session
-        self._due[session] = None
+    def open_port(self, session: SessionId, queue_id: int, handle: SessionPort) -> None:
+        self._ports.open(_Port(session.number, handle, queue_id, session=session))
         self.post(SessionOpened(session, queue_id))
 
     def close_port(self, session: SessionId) -> None:
-        known = self._ports.get(session)
-        if known is None:
-            return
-        # What its user called last is still on its way into requests.
-        self._step_port(known, clock.now_ms())
-        del self._ports[session], self._sessions[session.number]
-        others = self._ports_of[known.queue_id]
-        del others[session]
-        if not others:
-            del self._ports_of[known.queue_id]
-        self._deadlines.set(session.number, None)
-        self.post(SessionClosed(session, known.queue_id))
-
-    def _run(self) -> None:
-        try:
-            self._run_rounds()
-        finally:
-            self._ended.set()
+        port = self._take_out(session.number)
+        if port is not None:
+            self.post(SessionClosed(session, port.queue_id))
 
     def _run_rounds(self) -> None:
         try:
-            while not self._is_stopping:
+            while not self.is_stopping:
                 self._round()
             self.post(WriteAll())
             self._round()
@@ -340,23 +282,22 @@ class Driver:
 
     def _end(self) -> None:
         """Tell everybody who waits in this process."""
-        for session in list(self._ports):
-            self._end_port(session)
+        for port in self._ports:
+            self._end_port(port)
         for callback in self._answers.values():
             callback(Answer(0, 0, "ShutDown", "the node is closed"))
         self.waits.close()
 
-    def _end_port(self, session: SessionId) -> None:
-        known = self._ports.pop(session)
+    def _end_port(self, port: _Port) -> None:
+        self._ports.close(port)
         reason = (
             "the node is closed" if self.failure is None else f"the node failed: {self.failure}"
         )
-        known.port.step(clock.now_ms(), [*known.events, Closed(reason)])
+        port.handle.step(clock.now_ms(), [*port.events, Closed(reason)])
 
     def _round(self) -> None:
         self._poll()
-        while self._calls:
-            self._calls.popleft()()
+        self._do_calls()
         if self.entry is not None:
             self.entry.step(clock.now_ms())
         self._step_ports(clock.now_ms())
@@ -425,14 +366,14 @@ class Driver:
             self._on_inbound(inbound)
 
     def _timeout_ms(self) -> int:
-        if self._events or self._calls or self._woken or self._due or self._reads:
+        if self._events or self._calls or self._ports.are_due or self._reads:
             return 0
-        if self._is_stopping:
+        if self.is_stopping:
             return 0
         if self.sampler.is_busy:
             return 0
         now_ms = clock.now_ms()
-        wake = min(now_ms + POLL_MS_MAX, self._deadlines.next_ms)
+        wake = min(now_ms + POLL_MS_MAX, self._ports.next_ms)
         if self._wake_at_ms is not None:
             wake = min(wake, self._wake_at_ms)
         if self._commits:
@@ -486,29 +427,8 @@ class Driver:
             return None
         return message
 
-    def _step_ports(self, now_ms: int) -> None:
-        """Let handles that have something to do turn it into requests."""
-        if not (self._woken or self._due or self._deadlines.next_ms <= now_ms):
-            return
-        due, self._due = self._due, {}
-        while self._woken:
-            due[self._woken.popleft()] = None
-        for number in self._deadlines.take_due(now_ms):
-            due[self._sessions[number]] = None
-        for session in due:
-            known = self._ports.get(session)
-            if known is not None:
-                self._step_port(known, now_ms)
-
-    def _step_port(self, known: _Port, now_ms: int) -> None:
-        events, known.events = known.events, []
-        requests, wake_ms = known.port.step(now_ms, events)
-        self._deadlines.set(known.session.number, wake_ms)
+    def _carry(self, port: _Port, requests: tuple[SessionRequest, ...]) -> None:
         self._events.extend(FromSession(request) for request in requests)
-
-    def _tell_port(self, known: _Port, event: SessionEvent) -> None:
-        known.events.append(event)
-        self._due[known.session] = None
 
     # --- Effects ------------------------------------------------------------------------
 
@@ -638,7 +558,8 @@ class Driver:
 
     def _reply(self, reply: SessionReply) -> None:
         is_here = reply.session.node == self.engine.me.node
-        if is_here and reply.session not in self._ports:
+        port = self._port_of(reply.session) if is_here else None
+        if is_here and port is None:
             return
         is_own = self._is_own_hand_out(reply)
         if isinstance(reply.reply, Browsed) and not reply.reply.frames:
@@ -659,10 +580,15 @@ class Driver:
             self.post(NotSent(rest))
         if is_own and isinstance(reply.reply, Deliver):
             self.engine.replicas[reply.queue_id].tally.note_sent(reply.reply)
-        if is_here:
-            self._tell_port(self._ports[reply.session], ReplyArrived(reply))
+        if port is not None:
+            self._ports.tell(port, ReplyArrived(reply))
         else:
             self._send([(reply.session.node, reply)])
+
+    def _port_of(self, session: SessionId) -> _Port | None:
+        """The handle of this session: not one of an earlier life of this node."""
+        port = self._ports.get(session.number)
+        return port if port is not None and port.session == session else None
 
     def _is_own_hand_out(self, reply: SessionReply) -> bool:
         """Whether this node's master has decided it; else it comes from another one's."""
@@ -674,13 +600,13 @@ class Driver:
         return not body.bare or (master is not None and master.reign == reply.epoch)
 
     def _tell_ports(self, change: MasterChange | MasterLinkLost) -> None:
-        for known in self._ports_of.get(change.queue_id, {}).values():
-            if isinstance(change, MasterLinkLost):
-                self._tell_port(known, LinkLost())
-            elif change.reign:
-                self._tell_port(known, MasterChanged(change.reign, change.available))
-            else:
-                self._tell_port(known, Closed("the queue was deleted", deleted=True))
+        event: SessionEvent = LinkLost()
+        if isinstance(change, MasterChange):
+            event = MasterChanged(change.reign, change.available)
+            if not change.reign:
+                event = Closed("the queue was deleted", deleted=True)
+        for port in self._ports.of_queue(change.queue_id):
+            self._ports.tell(port, event)
 
 
 

@@ -397,7 +397,7 @@ class Node(Access):
 
     def wake(self, session: SessionId) -> None:
         """Have the handle stepped soon."""
-        self._driver.wake_session(session)
+        self._driver.wake_session(session.number)
 
     @property
     def stuck_text(self) -> str:

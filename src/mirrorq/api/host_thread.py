@@ -1,0 +1,201 @@
+"""The thread that a node or a client has for its handles, and the table of those that it steps.
+
+Handles know it by their `Host`; here is what the drivers of both kinds of host have in common.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from attrs import define, field
+
+from mirrorq import clock
+from mirrorq.api.host import SessionPort
+from mirrorq.containers.timers import Deadlines
+from mirrorq.protocol.sessions import SessionRequest
+from mirrorq.session.calls import SessionEvent
+from mirrorq.waiting import Latch, run_host
+
+__all__ = ["HostThread", "Port", "Ports"]
+
+
+@define(eq=False)
+class Port:
+    """One handle that is open, as its host's thread sees it."""
+
+    number: int
+    """Of its session, among those of this host."""
+    handle: SessionPort
+    queue_id: int
+    events: list[SessionEvent] = field(factory=list)
+    """What it is still to be told."""
+
+
+AnyPort = TypeVar("AnyPort", bound=Port)
+
+
+class Ports(Generic[AnyPort]):
+    """The handles of one host, and which of them have something to do.
+
+    The host's thread owns it; `wake` may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._ports: dict[int, AnyPort] = {}
+        self._of_queue: dict[int, dict[int, AnyPort]] = {}
+        """The same by queue."""
+        self._woken: deque[int] = deque()
+        self._due: dict[int, None] = {}
+        """Those with events."""
+        self._deadlines = Deadlines()
+        """When they want to be stepped."""
+
+    def __len__(self) -> int:
+        return len(self._ports)
+
+    def __iter__(self) -> Iterator[AnyPort]:
+        return iter(list(self._ports.values()))
+
+    def get(self, number: int) -> AnyPort | None:
+        return self._ports.get(number)
+
+    def of_queue(self, queue_id: int) -> Iterator[AnyPort]:
+        return iter(self._of_queue.get(queue_id, {}).values())
+
+    def open(self, port: AnyPort) -> None:
+        """Step this one, too: soon for the first time."""
+        self._ports[port.number] = port
+        self._of_queue.setdefault(port.queue_id, {})[port.number] = port
+        self._due[port.number] = None
+
+    def close(self, port: AnyPort) -> None:
+        """Step it no more."""
+        del self._ports[port.number]
+        others = self._of_queue[port.queue_id]
+        del others[port.number]
+        if not others:
+            del self._of_queue[port.queue_id]
+        self._deadlines.set(port.number, None)
+
+    def tell(self, port: AnyPort, event: SessionEvent) -> None:
+        """Have it stepped with this event."""
+        port.events.append(event)
+        self._due[port.number] = None
+
+    def wake(self, number: int) -> None:
+        """Have it stepped soon; the thread that does it may have to be woken."""
+        self._woken.append(number)
+
+    @property
+    def are_due(self) -> bool:
+        """Whether some have something to do now."""
+        return bool(self._woken or self._due)
+
+    @property
+    def next_ms(self) -> int:
+        """When the next one wants to be stepped."""
+        return self._deadlines.next_ms
+
+    def take_due(self, now_ms: int) -> Iterator[AnyPort]:
+        """Yield each that has something to do, if it is still there by then."""
+        if not (self._woken or self._due or self._deadlines.next_ms <= now_ms):
+            return
+        due, self._due = self._due, {}
+        while self._woken:
+            due[self._woken.popleft()] = None
+        due.update(dict.fromkeys(self._deadlines.take_due(now_ms)))
+        for number in due:
+            port = self._ports.get(number)
+            if port is not None:
+                yield port
+
+    def step(self, port: AnyPort, now_ms: int) -> tuple[SessionRequest, ...]:
+        """Let a handle turn its user's calls, and what it was told, into requests."""
+        events, port.events = port.events, []
+        requests, wake_ms = port.handle.step(now_ms, events)
+        self._deadlines.set(port.number, wake_ms)
+        return requests
+
+
+class HostThread(ABC, Generic[AnyPort]):
+    """One thread that makes rounds until it is stopped, or fails.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.failure: BaseException | None = None
+        """Why the thread has ended, if not by `stop`."""
+        self.is_stopping = False
+        self._ports: Ports[AnyPort] = Ports()
+        self._calls: deque[Callable[[], None]] = deque()
+        """What others want done on the thread."""
+        self._ended = Latch()
+        self.thread = threading.Thread(
+            target=run_host, args=(self._run,), name=name, daemon=True
+        )
+
+    # --- From other threads ---------------------------------------------------------------
+
+    @abstractmethod
+    def wake(self) -> None:
+        """End the thread's wait."""
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have a function called on the thread."""
+        self._calls.append(function)
+        self.wake()
+
+    def wake_session(self, number: int) -> None:
+        """Have a handle stepped soon."""
+        self._ports.wake(number)
+        self.wake()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread; what is open in handles is told that its host is closed."""
+        self.is_stopping = True
+        self.wake()
+        self._ended.wait(timeout)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread has not ended, or will begin in a moment."""
+        return not self._ended.is_set()
+
+    # --- On the thread --------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._run_rounds()
+        finally:
+            self._ended.set()
+
+    @abstractmethod
+    def _run_rounds(self) -> None:
+        """Make rounds until `is_stopping`, keep what ends them before, and tell who waits."""
+
+    def _do_calls(self) -> None:
+        while self._calls:
+            self._calls.popleft()()
+
+    @abstractmethod
+    def _carry(self, port: AnyPort, requests: tuple[SessionRequest, ...]) -> None:
+        """Bring a handle's requests on their way."""
+
+    def _step_ports(self, now_ms: int) -> None:
+        """Let handles that have something to do turn it into requests."""
+        for port in self._ports.take_due(now_ms):
+            self._carry(port, self._ports.step(port, now_ms))
+
+    def _take_out(self, number: int) -> AnyPort | None:
+        """Close a handle's port: what its user called last still goes into requests."""
+        port = self._ports.get(number)
+        if port is not None:
+            self._carry(port, self._ports.step(port, clock.now_ms()))
+            self._ports.close(port)
+        return port
