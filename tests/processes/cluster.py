@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mirrorq.demo.children import LineProcess
 from mirrorq.demo.ports import free_ports
 
 DEADLINE_S = 60.0
@@ -47,29 +45,19 @@ def until(look: Callable[[], Value], what: object = "") -> Value:
         time.sleep(0.01)
 
 
-class Peer:
+class Peer(LineProcess):
     """One process with a node or a client."""
 
     def __init__(self, settings: Mapping[str, Any], log: Path) -> None:
-        self.name = settings.get("name", "client")
-        self.log = log
-        home: str | None = settings.get("home")
-        """Where mirrorq is imported from, when it is not this one."""
         self._lock = threading.Lock()
         self._number = 0
         self._open: dict[int, Future[Any]] = {}
         self._started = self._expect(0)
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), json.dumps({**settings, "log": str(log)})],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log.with_suffix(".err").open("a"),
-            text=True,
-            start_new_session=True,
-            env=None if home is None else {**os.environ, "PYTHONPATH": home},
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        command = [sys.executable, str(SCRIPT), json.dumps({**settings, "log": str(log)})]
+        # Where mirrorq is imported from, when it is not this one.
+        home: str | None = settings.get("home")
+        super().__init__(settings.get("name", "client"), command, log.with_suffix(".err"), home)
+        self.log = log
 
     def wait_started(self) -> None:
         """Raises PeerError when the node could not be made."""
@@ -81,16 +69,19 @@ class Peer:
             self._open[number] = future
         return future
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            answer = json.loads(line)
-            with self._lock:
-                future = self._open.pop(answer["id"])
-            if "error" in answer:
-                future.set_exception(PeerError(answer["error"], answer["text"]))
-            else:
-                future.set_result(answer["value"])
+    def on_line(self, line: bytes) -> None:
+        if not line:
+            self._end_calls()
+            return
+        answer = json.loads(line)
+        with self._lock:
+            future = self._open.pop(answer["id"])
+        if "error" in answer:
+            future.set_exception(PeerError(answer["error"], answer["text"]))
+        else:
+            future.set_result(answer["value"])
+
+    def _end_calls(self) -> None:
         with self._lock:
             left = list(self._open.values())
             self._open.clear()
@@ -103,29 +94,12 @@ class Peer:
             self._number += 1
             number = self._number
         future = self._expect(number)
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError, ValueError):
-            self.process.stdin.write(json.dumps({"id": number, "do": do, **arguments}) + "\n")
-            self.process.stdin.flush()
+        self.tell(json.dumps({"id": number, "do": do, **arguments}))
         return future
 
     def ask(self, do: str, **arguments: Any) -> Any:
         """Give a command and wait for its answer. Raises PeerError."""
         return self.start(do, **arguments).result(DEADLINE_S)
-
-    def signal(self, number: int) -> None:
-        os.killpg(self.process.pid, number)
-
-    def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
-        with suppress(ProcessLookupError):
-            self.signal(signal.SIGKILL)
-        self.process.wait()
-        self._reader.join()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with suppress(BrokenPipeError):
-                stream.close()
 
     def stop_cleanly(self) -> None:
         """close() the node, then end the process."""

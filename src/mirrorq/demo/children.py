@@ -9,17 +9,21 @@ Ctrl-C reaches the parent only, which then ends them in order.
 from __future__ import annotations
 
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mirrorq.errors import MirrorQError
 
-__all__ = ["Child", "Report"]
+__all__ = ["Child", "LineProcess", "Report"]
 
 Report = Mapping[str, Any]
 """One line of a child: `is` says what it is; {"is": "ended"} when there are no more."""
@@ -29,8 +33,93 @@ _STOP_S = 10.0
 _LOG_LINES_MAX = 5
 
 
-class Child:
-    """One process: a peer or a worker.
+class LineProcess(ABC):
+    """A process that is told lines of text, and says some; in a process group of its own.
+
+    Args:
+        name: of the process, for those who read of it.
+        command: what is run.
+        log: its standard error goes there.
+        home: a folder, put in front of those that Python imports from.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, home: str | None = None
+    ) -> None:
+        self.name = name
+        self.log = log
+        others = os.environ.get("PYTHONPATH")
+        path = os.pathsep.join(filter(None, (home, others)))
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                env=None if home is None else {**os.environ, "PYTHONPATH": path},
+            )
+        self._reader = threading.Thread(target=self._read, name=f"reports-{name}", daemon=True)
+        self._reader.start()
+
+    @abstractmethod
+    def on_line(self, line: bytes) -> None:
+        """It has said something; b"": it says no more. On a thread of the process' own."""
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.on_line(line)
+        self.on_line(b"")
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def tell(self, line: str) -> None:
+        """Give it a line. One that has died does not hear it."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError, ValueError):
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+
+    def ask_to_stop(self) -> None:
+        """End its input: it closes what it has and exits."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and its children, if it runs."""
+        if self.is_running:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL; return when the process is gone."""
+        self.signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> int:
+        """Stop the process, by force when it does not stop by itself; return its status."""
+        self.ask_to_stop()
+        try:
+            self.process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGKILL)
+        status = self.process.wait()
+        self._reader.join(_STOP_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
+class Child(LineProcess):
+    """One process of the demo: a peer or a worker.
 
     Args:
         settings: what the process is told at its start (see `mirrorq.demo.peer`).
@@ -44,74 +133,20 @@ class Child:
         log: Path,
         reports: queue.Queue[tuple[Child, Report]],
     ) -> None:
-        self.name = str(settings["name"])
-        self._settings = settings
-        self._log = log
         self._reports = reports
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "mirrorq.demo.peer", json.dumps(settings)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-            )
-        self._reader = threading.Thread(target=self._read, name=f"reports-{self.name}", daemon=True)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
+        command = [sys.executable, "-m", "mirrorq.demo.peer", json.dumps(settings)]
+        super().__init__(str(settings["name"]), command, log)
 
     def command(self, do: str, **arguments: Any) -> None:
-        """Tell the child to do something. One that has died does not hear it."""
-        line = json.dumps({"do": do, **arguments}) + "\n"
-        try:
-            assert self._process.stdin is not None
-            self._process.stdin.write(line.encode())
-            self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            return
-
-    def kill(self) -> None:
-        """SIGKILL; return when the process is gone."""
-        self._process.kill()
-        self.end()
-
-    def ask_to_stop(self) -> None:
-        """End its input: it closes what it has and exits."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-        except BrokenPipeError:
-            return
-
-    def end(self) -> int:
-        """Stop the process, by force when it does not stop by itself; return its status."""
-        self.ask_to_stop()
-        try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        status = self._process.wait()
-        self._reader.join(_STOP_S)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return status
+        """Tell the child to do something."""
+        self.tell(json.dumps({"do": do, **arguments}))
 
     def failure(self) -> MirrorQError:
         """What to say of a child that has ended though nobody asked it to."""
-        status = self._process.wait()
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        status = self.process.wait()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         last = "\n".join(lines[-_LOG_LINES_MAX:])
         return MirrorQError(f"process {self.name} ended with status {status}: {last}")
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._reports.put((self, json.loads(line)))
-        self._reports.put((self, {"is": "ended"}))
+    def on_line(self, line: bytes) -> None:
+        self._reports.put((self, json.loads(line) if line else {"is": "ended"}))

@@ -235,7 +235,7 @@ class Course:
 
     def _check_alive(self) -> None:
         for process in (*self._workers, *self._nodes.values()):
-            if process.has_ended:
+            if not process.is_running:
                 raise NoProgressError(f"process {process.name} ended by itself: see its log")
             if "failure" in process.seen:
                 raise NoProgressError(f"process {process.name}: {process.seen['failure']}")
