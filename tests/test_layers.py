@@ -259,17 +259,6 @@ CIRCLES = {
         "api.stdlib_queue",
         "api.transactions",
     ),
-    "engine": (
-        "engine.consensus",
-        "engine.follower",
-        "engine.leadership",
-        "engine.petitions",
-    ),
-    "node": (
-        "node.driver",
-        "node.node_queries",
-        "node.sampling",
-    ),
 }
 """Modules that still know each other both ways, room by room: the list may only shrink."""
 

@@ -1,11 +1,12 @@
 """This node's part in founding its cluster, and in Raft: what the catalog's log has, who leads.
 
-Whatever Raft says is agreed is applied by the `follower`; who leads is told to `leadership`.
+What Raft says is agreed, and who leads, is told to the engine: its `follower` applies the one, its
+`leadership` acts on the other.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from mirrorq.cluster.bootstrap import (
     AdmissionRequest,
@@ -21,7 +22,6 @@ from mirrorq.cluster.controller.leases import Leading
 from mirrorq.cluster.raft.core import Raft
 from mirrorq.cluster.raft.log import merge_writes
 from mirrorq.cluster.raft.messages import (
-    Compact,
     Found,
     Promise,
     Propose,
@@ -38,10 +38,6 @@ from mirrorq.protocol.commands import CatalogCommand, NameCluster
 from mirrorq.protocol.control import Directory
 from mirrorq.protocol.identities import StoreId
 
-if TYPE_CHECKING:
-    from mirrorq.engine.follower import Follower
-    from mirrorq.engine.leadership import Leadership
-
 __all__ = ["Consensus"]
 
 
@@ -52,9 +48,20 @@ class Consensus:
         life: what the engine's parts share.
         raft: as the disk has it.
         joins: endpoints of a cluster through which an empty store joins it.
+        on_agreed: told what a step of Raft has agreed on, entries or a snapshot.
+        on_stepped: told after each step whether this node leads anew or no longer, and whether
+            there were entries.
     """
 
-    def __init__(self, life: Life, raft: Raft, joins: tuple[str, ...], now_ms: int) -> None:
+    def __init__(
+        self,
+        life: Life,
+        raft: Raft,
+        joins: tuple[str, ...],
+        now_ms: int,
+        on_agreed: Callable[[int, RaftEffects], None],
+        on_stepped: Callable[[int, bool, bool], None],
+    ) -> None:
         self.raft = raft
         self.joins = joins
         """() once this store is in a cluster."""
@@ -71,6 +78,8 @@ class Consensus:
         self.has_news = True
         """Raft or the founding has been stepped: there may be something to tend."""
         self._life = life
+        self._on_agreed = on_agreed
+        self._on_stepped = on_stepped
         self._led_by: StoreId | None = None
         self._led_until_ms = now_ms
         """Until then at least it knows of that leader, if it leads on."""
@@ -87,11 +96,6 @@ class Consensus:
         """When this store, founded already, last asked to be a voter."""
         self._directed_ms: dict[str, int] = {}
         """Node -> when it may be told again where others are."""
-
-    def begin(self, follower: Follower, leadership: Leadership) -> None:
-        """Tell these two from now on."""
-        self._follower = follower
-        self._leadership = leadership
 
     def start(self, now_ms: int) -> None:
         """The node starts: what its disk has was applied."""
@@ -161,19 +165,15 @@ class Consensus:
             self._life.hosting.rounds.note_raft(effects.write_number)
         for store, message in effects.send:
             out.send.append((store.node, message))
-        if effects.install is not None:
-            self._follower.restore(now_ms, effects.install.data)
-        for entry in effects.apply:
-            snapshot = self._follower.apply(now_ms, entry)
-            if snapshot is not None:
-                self.step(now_ms, Compact(entry.index, snapshot))
+        if effects.install is not None or effects.apply:
+            self._on_agreed(now_ms, effects)
         if not was_founded and raft.is_founded:
             self._on_founded(now_ms)
         is_news = was_leader is not raft.is_leader
         if is_news:
             leads = "leads" if raft.is_leader else "no longer leads"
             self._life.notice("leader", f"{leads} the catalog in term {raft.term}")
-        self._leadership.on_raft(now_ms, is_news=is_news, has_applied=bool(effects.apply))
+        self._on_stepped(now_ms, is_news, bool(effects.apply))
 
     def found(self, now_ms: int, event: FoundingEvent) -> None:
         """Step the founding, and do what it wants done."""

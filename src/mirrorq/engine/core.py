@@ -18,7 +18,7 @@ from mirrorq.cluster.controller.events import LinkDown as SupervisorLinkDown
 from mirrorq.cluster.controller.events import Tick as SupervisorTick
 from mirrorq.cluster.controller.leases import LeaseHolder
 from mirrorq.cluster.raft.core import Raft
-from mirrorq.cluster.raft.messages import Late, Received
+from mirrorq.cluster.raft.messages import Compact, Late, RaftEffects, Received
 from mirrorq.config import Config
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.addresses import MARK
@@ -121,7 +121,9 @@ class Engine:
         self._doorkeeper = Doorkeeper(me, endpoint, peers, joins, config.failure_ms)
         self._life = life = Life(me, config, self.hosting, self._doorkeeper)
         holder = LeaseHolder(me, config.lease_ms)
-        self._consensus = Consensus(life, raft, joins, now_ms)
+        self._consensus = Consensus(
+            life, raft, joins, now_ms, self._on_agreed, self._on_raft_stepped
+        )
         self._leadership = Leadership(life, self._consensus, holder, now_ms)
         self._greetings = Greetings(life, self._consensus, self._leadership, endpoint)
         registration = RegisterNode(me.node, me.store, me.incarnation, endpoint, witness)
@@ -129,7 +131,6 @@ class Engine:
             life, self.asks, self._consensus, self._leadership, registration
         )
         self._follower = Follower(life, self._leadership, self._petitions)
-        self._consensus.begin(self._follower, self._leadership)
         self._lease_keeping = LeaseKeeping(
             life, holder, self._consensus, self._follower, self._petitions
         )
@@ -147,6 +148,19 @@ class Engine:
             self._doorkeeper.meet(name, endpoint)
         self._consensus.start(now_ms)
         self._doorkeeper.end()
+
+    # --- Raft ---------------------------------------------------------------------------
+
+    def _on_agreed(self, now_ms: int, effects: RaftEffects) -> None:
+        if effects.install is not None:
+            self._follower.restore(now_ms, effects.install.data)
+        for entry in effects.apply:
+            snapshot = self._follower.apply(now_ms, entry)
+            if snapshot is not None:
+                self._consensus.step(now_ms, Compact(entry.index, snapshot))
+
+    def _on_raft_stepped(self, now_ms: int, is_news: bool, has_applied: bool) -> None:
+        self._leadership.on_raft(now_ms, is_news=is_news, has_applied=has_applied)
 
     # --- Queries ------------------------------------------------------------------------
 

@@ -47,14 +47,13 @@ from mirrorq.engine.events import (
     WriteAll,
 )
 from mirrorq.errors import ConfigError, ProtocolError, QueueDown, StoreCorrupt, StoreFull
-from mirrorq.monitoring.presence import Served
 from mirrorq.node.copy_reader import read_copy
 from mirrorq.node.frame_reader import Shelf, chunk_of, fill, shown, unpacked
 from mirrorq.node.log_limit import Complaints
-from mirrorq.node.node_queries import RollCall
+from mirrorq.node.node_queries import RollCall, ServesClients
 from mirrorq.node.outbox_packing import packed
 from mirrorq.node.oversize import Oversize
-from mirrorq.node.sampling import Sampler
+from mirrorq.node.sampling import CountsClients, Sampler
 from mirrorq.node.steady_clock import SteadyClock
 from mirrorq.node.timings import Timings
 from mirrorq.node.waits import LOOK_MS, Waits
@@ -103,17 +102,12 @@ _DATA_TYPES = (SessionRequest, SessionReply)
 
 
 
-class ClientSide(Protocol):
+class ClientSide(ServesClients, CountsClients, Protocol):
     """What serves processes that are no nodes (implemented by `gateway`)."""
 
     wake_ms: int | None
     left_ms: int
     """When the last client left, or this began."""
-
-    @property
-    def client_count(self) -> int:
-        """Clients that are served now."""
-        ...
 
     def on_message(self, inbound: ClientMessage) -> None: ...
 
@@ -121,14 +115,6 @@ class ClientSide(Protocol):
 
     def step(self, now_ms: int) -> None:
         """Called once a round, after its input."""
-        ...
-
-    def served(self) -> tuple[Served, ...]:
-        """Every client."""
-        ...
-
-    def disconnect(self, name: str, why: str) -> int:
-        """Disconnect clients of this name, take none that comes later; say how many there were."""
         ...
 
 

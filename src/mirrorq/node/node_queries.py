@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field
 
@@ -24,7 +24,9 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.replication.events import SeatExpelled
 
 if TYPE_CHECKING:
-    from mirrorq.node.driver import Driver
+    from mirrorq.engine.core import Engine
+    from mirrorq.monitoring.presence import Served
+    from mirrorq.node.log_limit import Complaints
     from mirrorq.replication.replica import Replica
 
 __all__ = ["ANSWER_MS", "ATTENDANCE", "DISCONNECT", "RollCall", "roll_of"]
@@ -51,10 +53,38 @@ class _Question:
     answers: list[NodeAnswer] = field(factory=list)
 
 
-class RollCall:
-    """The questions of one node."""
+class ServesClients(Protocol):
+    """The gateway, as far as it is asked of its clients."""
 
-    def __init__(self, driver: Driver) -> None:
+    def served(self) -> tuple[Served, ...]:
+        """Every client."""
+        ...
+
+    def disconnect(self, name: str, why: str) -> int:
+        """Disconnect clients of this name, take none that comes later; say how many there were."""
+        ...
+
+
+class Asking(Protocol):
+    """The node thread, as far as its questions need it."""
+
+    engine: Engine
+    complaints: Complaints
+
+    @property
+    def entry(self) -> ServesClients | None:
+        """None: this node listens nowhere."""
+        ...
+
+    def tell(self, node: str, message: NodeQuestion | NodeAnswer) -> None:
+        """Send a message to another node, past the engine."""
+        ...
+
+
+class RollCall:
+    """The questions of one node. The driver has it; the node thread's."""
+
+    def __init__(self, driver: Asking) -> None:
         self._driver = driver
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Question] = {}
@@ -146,7 +176,7 @@ class RollCall:
         return NodeAnswer(question.number, 0, b"")
 
 
-def expel_consumer(driver: Driver, tag: str, why: str) -> int:
+def expel_consumer(driver: Asking, tag: str, why: str) -> int:
     """End the consumer of this tag, if a master here has it; return how many those were."""
     seat = seat_of(tag)
     if seat is None:
@@ -164,7 +194,7 @@ def expel_consumer(driver: Driver, tag: str, why: str) -> int:
     return found
 
 
-def roll_of(driver: Driver) -> Roll:
+def roll_of(driver: Asking) -> Roll:
     """What this node knows: its own clients, and the consumers of the queues that it leads."""
     engine, entry = driver.engine, driver.entry
     seats = itertools.chain.from_iterable(

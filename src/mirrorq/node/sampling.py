@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import evolve, frozen
 
@@ -20,7 +21,8 @@ from mirrorq.replication.counters import Tally
 from mirrorq.waiting import Latch
 
 if TYPE_CHECKING:
-    from mirrorq.node.driver import Driver
+    from mirrorq.engine.core import Engine
+    from mirrorq.node.timings import Timings
     from mirrorq.replication.replica import Replica
     from mirrorq.store.node_store import Store
     from mirrorq.transport.transport import Transport
@@ -97,10 +99,40 @@ class NodeSample:
         return max(clock.now_ms() - self.made_ms, 0)
 
 
+class CountsClients(Protocol):
+    """The gateway, as far as its clients are counted."""
+
+    @property
+    def client_count(self) -> int:
+        """Clients that are served now."""
+        ...
+
+
+class Sampled(Protocol):
+    """The node thread, as far as samples tell of it."""
+
+    engine: Engine
+    thread: threading.Thread
+    timings: Timings
+    blocked_by: str
+
+    @property
+    def entry(self) -> CountsClients | None:
+        """None: this node listens nowhere."""
+        ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have a function called on the thread."""
+        ...
+
+
 class Sampler:
     """Makes samples of one node. `take` may be called from any thread."""
 
-    def __init__(self, driver: Driver, store: Store, transport: Transport | None) -> None:
+    def __init__(self, driver: Sampled, store: Store, transport: Transport | None) -> None:
         self.latest: NodeSample | None = None
         self._driver = driver
         self._store = store
