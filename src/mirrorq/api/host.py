@@ -62,7 +62,9 @@ class Host(Protocol):
     """
 
     name: str
+    """A node's in its cluster; a client's in logs and lists, another one in a forked child."""
     config: Config
+    """Its limits and times."""
     survives_fork: bool
     """Whether it goes on in a forked child, on a connection of its own."""
 

@@ -191,7 +191,6 @@ class Client(Access):
         """Connect, in this process."""
         self._pid = os.getpid()
         self.name = f"client-{self._pid}-{secrets.token_hex(4)}"
-        """Its name in logs and lists; another one in a forked child."""
         self._numbers = itertools.count(1)
         """Of sessions and calls."""
         self._watches = ExchangeWatches(self._watch_again)
