@@ -1,18 +1,19 @@
-"""On what a `MirroredQueue` is opened that is given a path and no host.
+"""How nodes are had by who knows none: a `MirroredQueue` that is given a path and no host, and a
+client that is given a folder.
 
-Handles know no node: the root of the package says here how one is had, before anybody can ask.
+Both know no node: the root of the package says here how one is had, before anybody can ask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mirrorq.api.host import Host
     from mirrorq.api.sharing import Use
 
-__all__ = ["Embedding", "embed_with", "embedding"]
+__all__ = ["Embedding", "embed_with", "embedding", "local_opening", "open_local_with"]
 
 Embedding = tuple[Callable[..., "Host"], Callable[["Use"], None]]
 """What has a host for one `Use`, given that and the arguments of `Node`; and what ends the use."""
@@ -30,3 +31,18 @@ def embedding() -> Embedding:
     """Return what has hosts for handles that bring their own, and what ends that."""
     assert _find is not None, "importing mirrorq sets it"
     return _find()
+
+
+_local: Callable[[], Callable[..., Any]] | None = None
+
+
+def open_local_with(find: Callable[[], Callable[..., Any]]) -> None:
+    """Have `find` tell how `mirrorq:///folder` is opened."""
+    global _local
+    _local = find
+
+
+def local_opening() -> Callable[..., Any]:
+    """Return what opens it: `mirrorq.local`."""
+    assert _local is not None, "importing mirrorq sets it"
+    return _local()
