@@ -115,9 +115,7 @@ def test_a_claim_has_the_queue_alone_and_acks_by_sequence(
     assert others.get(timeout=10).sequence == 5
 
 
-def test_a_claim_waits_for_who_holds_messages(
-    orders: MirroredQueue, others: MirroredQueue
-) -> None:
+def test_a_claim_waits_for_who_holds_messages(orders: MirroredQueue, others: MirroredQueue) -> None:
     """While somebody holds messages, their holder is named; then the claim is given."""
     orders.put_many([b"a", b"b"]).result(10)
     message = others.get(timeout=10)
@@ -145,7 +143,7 @@ def test_a_claim_that_was_given_up_acks_nothing(
 
 def fail_at(queue: MirroredQueue, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a handle lose its cluster when it hears the answer to its n-th question."""
-    counts, asked = queue._counts, 0
+    counts, asked = queue._handle.counts, 0
 
     def counts_or_none(timeout: float = 5.0) -> object:
         nonlocal asked
@@ -155,7 +153,7 @@ def fail_at(queue: MirroredQueue, call: int, monkeypatch: pytest.MonkeyPatch) ->
             raise NoQuorum("no contact with a majority")
         return found
 
-    monkeypatch.setattr(queue, "_counts", counts_or_none)
+    monkeypatch.setattr(queue._handle, "counts", counts_or_none)
 
 
 def test_a_claim_that_met_trouble_is_not_in_its_own_way(

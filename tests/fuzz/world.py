@@ -312,9 +312,9 @@ class World:
         for host in (self.nodes[0], self.nodes[1], self.client):
             handle = MirroredQueue._attach(host, Declared(1), QUEUE)
             self.demands.append(Demand(4))
-            handle._receiver.want(self.demands[-1])
+            handle._handle.receiver.want(self.demands[-1])
             self.handles.append(handle)
-        self._until(lambda: all(handle._session.epoch for handle in self.handles))  # type: ignore[union-attr]
+        self._until(lambda: all(handle._handle.session.epoch for handle in self.handles))  # type: ignore[union-attr]
 
     def _until(self, condition: Any) -> None:
         for _ in range(2000):
@@ -327,24 +327,24 @@ class World:
         """What users do: puts, gets, acks, and now and then something else."""
         chance = self.chance
         handle = chance.choice(self.handles)
-        if handle._is_closed:
+        if handle._handle.is_closed:
             return
-        publisher = handle._publisher
+        publisher = handle._handle.puts
         if publisher.count < 20:
             bodies = [chance.randbytes(chance.choice((1, 50, 2000)))] * chance.randint(1, 4)
             handle.put_many(bodies, block=False)
         found: list[Message] = []
-        handle._receiver._pop(found, chance.randint(0, 6))
+        handle._handle.receiver.take_more(found, chance.randint(0, 6))
         for message in found:
             settle = message.ack if chance.random() < 0.7 else message.nack
             settle()
-        handle._wake()
+        handle._handle.wake()
 
     def close(self) -> None:
         for node in self.nodes:
             _end(node)
         for handle in self.handles:
-            handle._outcomes.close(0.0)
+            handle._handle.outcomes.close(0.0)
 
 
 def _end(node: Node) -> None:

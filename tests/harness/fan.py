@@ -85,10 +85,10 @@ class _Reached:
     """What an outcome asks of a handle of users."""
 
     def __init__(self, name: str, outcomes: Outcomes) -> None:
-        self.name = self._queue_name = name
-        self._outcomes = outcomes
+        self.name = self.queue_name = name
+        self.outcomes = outcomes
         """A lock that is never contended here."""
-        self._is_deleted = False
+        self.is_deleted = False
 
 
 @define

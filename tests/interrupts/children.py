@@ -66,7 +66,7 @@ def alarms(path: str) -> None:
                 assert found.sequence not in seen
                 seen.add(found.sequence)
                 found.ack()
-            counts = rest._counts()
+            counts = rest._handle.counts()
             assert (counts.ready, counts.unacknowledged) == (0, 0), counts
         watcher.put(b"works").result(20)
     print("done")

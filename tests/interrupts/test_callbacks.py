@@ -125,4 +125,4 @@ def test_a_log_handler_that_exits_ends_no_thread_unnoticed(node: Node) -> None:
 
     node._driver.call(leave)
     wait_until(lambda: node._driver.failure is not None)
-    wait_until(lambda: queue._is_closed, "its handles are told")
+    wait_until(lambda: queue._handle.is_closed, "its handles are told")

@@ -38,7 +38,7 @@ class Scene:
         """The node works, for this handle and for others."""
         self.watcher.put(b"works").result(PATIENCE_S)
         assert self.queue.wait_for_confirms(PATIENCE_S)
-        counts = self.queue._counts()
+        counts = self.queue._handle.counts()
         assert (counts.unacknowledged, counts.ready) == (0, 0)
 
     def take(self) -> Message:
@@ -208,8 +208,9 @@ def cancel(scene: Scene, at: int) -> bool:
 
 def _left(scene: Scene, was_raised: bool) -> bool:
     """No consumer is left that would take what a get waits for."""
-    wait_until(lambda: scene.queue._counts().consumers == 0, "no consumer is left")
-    assert not scene.queue._consumers
+    wait_until(lambda: scene.queue._handle.counts().consumers == 0, "no consumer is left")
+    assert not scene.queue._handle.consumers
+    assert not any(ring.subscriptions for ring in scene.queue._handle.rings())
     scene.queue.put(b"mine").result(PATIENCE_S)
     scene.take().ack().result(PATIENCE_S)
     scene.check()
@@ -223,7 +224,7 @@ def close(scene: Scene, at: int) -> bool:
     was_raised = run_interrupted(handle.close, at)
     handle.close()
     assert confirmations[0].result(0) > 0
-    assert handle._is_closed
+    assert handle._handle.is_closed
     ports = scene.node._driver._ports
     wait_until(lambda: len(ports) == count, "the host knows no more of it")
     assert scene.drain() == [b"before"]

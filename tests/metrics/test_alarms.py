@@ -251,7 +251,7 @@ def test_what_is_too_large_to_be_sent_is_told(
     with caplog.at_level(logging.INFO, "mirrorq"), Node("a", **given) as node:  # type: ignore[arg-type]
         orders = node.queue("orders")
         driver = node._driver
-        queue_id = orders._queue_id
+        queue_id = orders._handle.queue_id
         state = bytes(5_000_000)
         snapshot = InstallSnapshot(1, RaftSnapshot(1, 1, (), state), 0)
 

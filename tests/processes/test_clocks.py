@@ -70,7 +70,7 @@ class Looks:
         """(ready, delayed), when the master has made an op more: what was due came before it."""
         self.queue.put(b"marker").result(DEADLINE_S)
         self.markers += 1
-        found = self.queue._counts()
+        found = self.queue._handle.counts()
         return found.ready - self.markers, found.delayed
 
 

@@ -47,7 +47,7 @@ OF_A_QUEUE: Calls = {
     "cannot be written as UTF-8": (ConfigError, lambda q: q.put(b"x", message_id=HALF)),
     "no queue is named 'nobody': declare it first": (
         QueueNotFound,
-        lambda q: q._id_of("nobody"),
+        lambda q: q._handle.id_of("nobody"),
     ),
 }
 OF_A_HOST: Calls = {
@@ -172,7 +172,7 @@ def test_endpoints_as_the_peers_of_a_node(node: mirrorq.Node) -> None:
 def test_the_status_of_what_is_closed_or_deleted_has_its_name(host: Any) -> None:
     queue = host.queue("short-lived")
     queue.delete()
-    assert queue._ended.wait(DEADLINE_S)
+    assert queue._handle.ended.wait(DEADLINE_S)
     status = queue.status()
     assert (status.name, status.state) == ("short-lived", "down")
     assert status.warnings == ("the queue was deleted",)

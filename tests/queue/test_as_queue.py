@@ -148,7 +148,7 @@ def test_a_put_that_is_not_confirmed_in_time_says_why() -> None:
         with pytest.raises(Full, match="accepted"):
             queue.put(b"1", timeout=0.02)
         host.down()
-        wait_until(lambda: not handle._session.available)  # type: ignore[union-attr]
+        wait_until(lambda: not handle._handle.session.available)  # type: ignore[union-attr]
         with pytest.raises(QueueDown):
             queue.put(b"2", timeout=0.02)
         queue.put_nowait(b"3")

@@ -214,7 +214,7 @@ def test_an_ack_across_a_failover_frees_both_deliveries() -> None:
         consumer = queue.consume(gate, prefetch=3)
         wait_until(lambda: len(gate.seen) == 1, "the first is with its callback")
         host.fail_over()
-        wait_until(lambda: len(consumer._buffer) == 2, "both came again")
+        wait_until(lambda: len(consumer._subscriptions[0].buffer) == 2, "both came again")
         gate.seen[0].ack().result(10)
         assert consumer.unsettled == 1
         gate.passes.release(2)
@@ -283,5 +283,5 @@ def test_what_comes_for_a_consumer_that_is_cancelled_in_the_same_step_goes_back(
                 given_back.append(handouts)
 
         pieces = (HandOut(1, 1, 1, 3, 1),)
-        queue._on_deliver(Returning(), Deliver(99, pieces))  # type: ignore[arg-type]
+        queue._handle._on_deliver(Returning(), Deliver(99, pieces))  # type: ignore[arg-type]
         assert given_back == [pieces]

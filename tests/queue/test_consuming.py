@@ -97,7 +97,7 @@ def test_a_waiting_get_gets_what_is_published_later() -> None:
     """And nothing is fetched for a call that has given up."""
     with FakeHost() as host, host.queue() as queue:
         thread, results = in_thread(lambda: queue.get(timeout=10).body)
-        wait_until(lambda: queue._receiver._demand == 1)
+        wait_until(lambda: queue._handle.receiver._demand == 1)
         fill(queue, 3)
         thread.join(10)
         assert results == [b"0"]
@@ -108,7 +108,7 @@ def test_why_a_get_found_nothing_is_said() -> None:
     """QueueDown and NoQuorum instead of Empty, when that is the reason."""
     with FakeHost() as host, host.queue() as queue:
         host.down()
-        wait_until(lambda: not queue._session.available)  # type: ignore[union-attr]
+        wait_until(lambda: not queue._handle.session.available)  # type: ignore[union-attr]
         with pytest.raises(QueueDown):
             queue.get(timeout=0.02)
         with pytest.raises(QueueDown):
@@ -267,9 +267,9 @@ def test_an_ack_finds_its_message_in_the_buffer_of_its_own_handle() -> None:
         fill(queue, 3)
         held = queue.get(timeout=10)
         host.fail_over()
-        host.run(lambda: setattr(queue._receiver._window, "size", 8))
-        host.wake(queue._session_id)
-        wait_until(lambda: queue._receiver.buffered == 3)
+        host.run(lambda: setattr(queue._handle.receiver._window, "size", 8))
+        host.wake(queue._handle.session_id)
+        wait_until(lambda: queue._handle.receiver.buffered == 3)
         held.ack().result(10)
         assert host.live == 2
         assert [queue.get(timeout=10).sequence for _ in range(2)] == [2, 3]
@@ -320,7 +320,7 @@ def test_two_waiting_handles_do_not_take_a_message_from_each_other() -> None:
     """A Recall asks for what nobody waits for: one waiting call gets it, the other goes on."""
     with FakeHost() as host, host.queue() as one, host.queue() as other:
         calls = [in_thread(lambda q=q: q.get(timeout=10)) for q in (one, other)]
-        wait_until(lambda: one._receiver._demand == other._receiver._demand == 1)
+        wait_until(lambda: one._handle.receiver._demand == other._handle.receiver._demand == 1)
         steps = host.steps
         fill(one, 1)
         wait_until(lambda: any(results for _, results in calls), "one of them has it")
@@ -338,7 +338,9 @@ def test_what_no_call_takes_goes_back() -> None:
         fill(one, 500)
         taken = [one.get(timeout=10) for _ in range(200)]
         one.ack_many(taken).result(10)
-        wait_until(lambda: one._receiver.buffered == 0, "what was fetched ahead has gone back")
+        wait_until(
+            lambda: one._handle.receiver.buffered == 0, "what was fetched ahead has gone back"
+        )
         rest = [other.get(timeout=10) for _ in range(300)]
         assert [m.sequence for m in rest] == [*range(201, 501)]
         assert not any(m.redelivered for m in rest)
@@ -349,7 +351,7 @@ def test_calls_that_take_many_have_more_fetched_ahead() -> None:
     calls ask for little again."""
     with FakeHost() as host, host.queue() as queue:
         fill(queue, 30_000)
-        window = queue._receiver._window
+        window = queue._handle.receiver._window
         few = window.size_max
         taken: list[mirrorq.Message] = []
         while len(taken) < 30_000:
@@ -369,13 +371,13 @@ def test_what_goes_back_while_more_is_on_its_way_comes_first_again() -> None:
     with FakeHost() as host, host.queue() as queue:
         fill(queue, 40)
         taken = [queue.get(timeout=10)]
-        host.run(lambda: setattr(queue._receiver._window, "size", 8))
+        host.run(lambda: setattr(queue._handle.receiver._window, "size", 8))
         taken.append(queue.get(timeout=10))
-        wait_until(lambda: queue._receiver.buffered == 8, "the buffer is full")
+        wait_until(lambda: queue._handle.receiver.buffered == 8, "the buffer is full")
         host.hold_replies()
         taken += queue.get_many(5, timeout=10)
         wait_until(lambda: host.on_way > 0, "more is on its way")
-        wait_until(lambda: queue._receiver.buffered == 0, "the rest has gone back")
+        wait_until(lambda: queue._handle.receiver.buffered == 0, "the rest has gone back")
         host.hold_replies(False)
         while len(taken) < 40:
             taken += queue.get_many(10, timeout=10)
@@ -389,7 +391,7 @@ def test_get_nowait_finds_what_another_handle_has_fetched_ahead() -> None:
     with FakeHost() as host, host.queue() as one, host.queue() as other:
         fill(one, 20)
         one.ack_many([one.get(timeout=10) for _ in range(3)]).result(10)
-        host.run(lambda: setattr(one._receiver._window, "size", 64))
+        host.run(lambda: setattr(one._handle.receiver._window, "size", 64))
         one.get(timeout=10)
         found = other.get_nowait()
         assert not found.redelivered
@@ -485,11 +487,11 @@ def test_shutdown_wakes_who_waits() -> None:
     """A get that waits and a put that waits both end with ShutDown."""
     with FakeHost(Config(unconfirmed_count_max=1)) as host, host.queue() as queue:
         getter, got = in_thread(queue.get)
-        wait_until(lambda: queue._receiver._demand == 1)
+        wait_until(lambda: queue._handle.receiver._demand == 1)
         host.hold_writes()
         queue.put(b"1")
         putter, put = in_thread(lambda: queue.put(b"2"))
-        wait_until(lambda: queue._outcomes.waiters == 1)
+        wait_until(lambda: queue._handle.outcomes.waiters == 1)
         queue.shutdown(immediate=True)
         getter.join(10)
         putter.join(10)
@@ -515,7 +517,7 @@ def test_a_deleted_queue_ends_its_handles() -> None:
     """Whoever waits is told; nothing hangs."""
     with FakeHost() as host, host.queue() as queue:
         thread, results = in_thread(queue.get)
-        wait_until(lambda: queue._receiver._demand == 1)
+        wait_until(lambda: queue._handle.receiver._demand == 1)
         queue.delete()
         thread.join(10)
         assert isinstance(results[0], ShutDown)
@@ -594,10 +596,10 @@ def test_purge_ends_what_other_handles_have_fetched_ahead() -> None:
     with FakeHost() as host, host.queue() as one, host.queue() as other:
         one.put_many([b"%d" % n for n in range(2000)]).result(10)
         held = 0
-        while not other._receiver.buffered:
+        while not other._handle.receiver.buffered:
             assert other.get(timeout=10)
             held += 1
         assert one.purge() == 2000 - held
-        assert other._receiver.buffered == 0
+        assert other._handle.receiver.buffered == 0
         assert one.qsize() == 0
         assert len(one.browse(count_max=3000)) == held

@@ -31,7 +31,7 @@ def test_a_message_that_is_not_due_is_not_ready() -> None:
     """It is in the queue, counted as delayed, and browse shows it."""
     with FakeHost() as host, host.queue() as queue:
         queue.put(b"later", delay=LONG_S).result(10)
-        counts = queue._counts()
+        counts = queue._handle.counts()
         assert (counts.ready, counts.unacknowledged, counts.delayed) == (0, 0, 1)
         assert queue.empty()
         assert [message.body for message in queue.browse()] == [b"later"]
@@ -62,7 +62,7 @@ def test_a_delay_goes_on_over_a_failover() -> None:
         host.fail_over()
         message = queue.get(timeout=20)
         assert (message.body, message.redelivered) == (b"soon", False)
-        assert queue._counts().delayed == 1
+        assert queue._handle.counts().delayed == 1
 
 
 def test_a_nack_with_a_delay_comes_again_at_its_place() -> None:
@@ -74,7 +74,7 @@ def test_a_nack_with_a_delay_comes_again_at_its_place() -> None:
         other = queue.get(timeout=10)
         assert other.body == b"b"
         host.pass_time(MINUTE_S)
-        wait_until(lambda: queue._counts().delayed == 0)
+        wait_until(lambda: queue._handle.counts().delayed == 0)
         other.nack().result(10)
         again = [queue.get(timeout=10) for _ in range(3)]
         assert [(m.body, m.delivery_count) for m in again] == [(b"a", 2), (b"b", 2), (b"c", 1)]
@@ -87,7 +87,7 @@ def test_a_delayed_retry_goes_on_over_a_failover() -> None:
         queue.get(timeout=10).nack(delay=LONG_S).result(10)
         host.fail_over()
         assert queue.get(timeout=20).body == b"b"
-        counts = queue._counts()
+        counts = queue._handle.counts()
         assert (counts.ready, counts.unacknowledged, counts.delayed) == (0, 1, 1)
 
 
@@ -166,5 +166,5 @@ def test_a_ttl_runs_from_the_put_on_through_the_delay(ttl: float, comes: bool) -
         queue.put(b"second", delay=3 * SHORT_S).result(10)
         bodies = [b"first", b"second"] if comes else [b"second"]
         assert [queue.get(timeout=10).body for _ in bodies] == bodies
-        counts = queue._counts()
+        counts = queue._handle.counts()
         assert (counts.ready, counts.delayed) == (0, 0)

@@ -66,7 +66,7 @@ def test_a_get_that_waits_keeps_the_queue(declare: Declare, whose: str) -> None:
     thread = threading.Thread(target=get)
     thread.start()
     pause = threading.Event()
-    while not waits._receiver.has_waiting:
+    while not waits._handle.receiver.has_waiting:
         pause.wait(0.002)
     if whose == "another's":
         # Its wish has reached the master when that has answered what was asked behind it.

@@ -145,7 +145,7 @@ def test_the_bound_counts_bytes_too() -> None:
         for _ in range(20):
             queue.put(bytes(3000), timeout=10)
         queue.wait_for_confirms(10)
-        assert queue._publisher.size == queue._publisher.count == 0
+        assert queue._handle.puts.size == queue._handle.puts.count == 0
 
 
 def test_why_a_put_had_no_room_is_said() -> None:
@@ -155,7 +155,7 @@ def test_why_a_put_had_no_room_is_said() -> None:
         queue.put(b"1").result(10)
         host.down()
         queue.put(b"2")
-        wait_until(lambda: not queue._session.available)  # type: ignore[union-attr]
+        wait_until(lambda: not queue._handle.session.available)  # type: ignore[union-attr]
         with pytest.raises(QueueDown):
             queue.put(b"3", timeout=0.02)
         with pytest.raises(QueueDown):

@@ -21,6 +21,7 @@ from tests.security.keys import KeyRing, until
 
 from mirrorq.api.publish_options import PLAIN
 from mirrorq.api.queue import MirroredQueue
+from mirrorq.api.waits import in_thread
 from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, ConfirmUnknown
@@ -173,7 +174,10 @@ def test_connections_are_bounded(small: Node, good: MirroredQueue, stack: ExitSt
     until(lambda: connections(small) <= CONNECTIONS_MAX)
     client = stack.enter_context(
         connect(
-            small.endpoint, security=good._host._security, config=SMALL, timeout=WAIT_S  # type: ignore[attr-defined]
+            small.endpoint,
+            security=good._handle.host._security,
+            config=SMALL,
+            timeout=WAIT_S,  # type: ignore[attr-defined]
         )
     )
     check_works(client.queue("another"))
@@ -194,9 +198,7 @@ class Bare:
         config = Config(
             message_bytes_max=4096, frame_bytes_max=64 * 1024, failure_ms=600_000, lease_ms=300
         )
-        self.transport = Transport(
-            "a", 1, "tcp://127.0.0.1:0", config, Authority(ring.of("a"))
-        )
+        self.transport = Transport("a", 1, "tcp://127.0.0.1:0", config, Authority(ring.of("a")))
         self.inbound: list[object] = []
 
     def has_ended(self, text: str) -> bool:
@@ -343,9 +345,7 @@ def test_garbage_under_a_valid_key_harms_nobody(
     check_works(good)
 
 
-def test_a_part_that_is_too_large_ends_the_connection(
-    good: MirroredQueue, dealer: Dealer
-) -> None:
+def test_a_part_that_is_too_large_ends_the_connection(good: MirroredQueue, dealer: Dealer) -> None:
     """Before its bytes are taken."""
     dealer.socket.send(bytes(8_000_000))
     until(dealer.is_ended)
@@ -383,7 +383,7 @@ def test_replayed_messages_do_nothing_again(
 def stolen_settle(thief: MirroredQueue, message: object, kind: str) -> None:
     """Settle a delivery of somebody else's; refused."""
     with pytest.raises(AckRefused):
-        thief._settle(kind, (message,)).result(WAIT_S)  # type: ignore[arg-type]
+        thief._handle.settle(kind, (message,)).result(WAIT_S)  # type: ignore[arg-type]
 
 
 def test_nobody_settles_what_another_holds(
@@ -399,7 +399,8 @@ def test_nobody_settles_what_another_holds(
     for kind in ("ack", "nack", "reject"):
         stolen_settle(thief, held[0], kind)
     held[0]._is_settled = False
-    exchange = thief._step([b"in exchange"], [b""], PLAIN, [held[0]])
+    step = thief._handle.part_of(None).transact([b"in exchange"], [b""], PLAIN, [held[0]])
+    exchange = in_thread(step)
     with pytest.raises(AckRefused):
         exchange.result(WAIT_S)
     for message in held:
@@ -407,7 +408,7 @@ def test_nobody_settles_what_another_holds(
     assert good.get(timeout=WAIT_S).body == b"3"
     stale = held[0]
     with pytest.raises(AckRefused):
-        good._settle("nack", (stale,)).result(WAIT_S)
+        good._handle.settle("nack", (stale,)).result(WAIT_S)
     until(lambda: good.status().messages == 1)
 
 
@@ -421,7 +422,7 @@ def test_nobody_publishes_in_anothers_numbers(
     )
     thief = client.queue("good", passive=True)
     assert good.put(b"1").result(WAIT_S) == 1
-    victims, thiefs = good._session, thief._session
+    victims, thiefs = good._ring_for("this").session, thief._ring_for("this").session
     assert victims is not None
     assert thiefs is not None
 
@@ -429,7 +430,7 @@ def test_nobody_publishes_in_anothers_numbers(
         thiefs._producer, thiefs._next_number = victims._producer, victims._next_number
         thiefs._published_ms = 2**60
 
-    thief._on_host(steal)
+    thief._handle.on_host(steal)
     with pytest.raises(ConfirmUnknown):
         thief.put(b"forged").result(WAIT_S)
     assert good.put(b"2").result(WAIT_S) == 2
@@ -437,11 +438,9 @@ def test_nobody_publishes_in_anothers_numbers(
     assert thief.put(b"its own").result(WAIT_S) == 3
 
 
-def test_nobody_speaks_for_another_client(
-    small: Node, good: MirroredQueue, evil: Security
-) -> None:
+def test_nobody_speaks_for_another_client(small: Node, good: MirroredQueue, evil: Security) -> None:
     """Not even with its routing id, which is a secret: the key must be the client's."""
-    victim = good._host
+    victim = good._handle.host
     assert isinstance(victim, Client)
     identity = victim._driver._socket.identity
     entry = small._driver.entry

@@ -201,16 +201,16 @@ def test_the_node_decides_though_the_client_does_not(
 ) -> None:
     """A client that does not look at its rights: its session ends, nothing has happened."""
     writing = client("reader", read=["orders"]).queue("orders")
-    writing._refusals = {}
+    writing._handle.refusals = {}
     with pytest.raises((ConfirmUnknown, AuthenticationError), match="may not write"):
         writing.put(b"x").result(WAIT_S)
-    until(lambda: writing._is_closed)
+    until(lambda: writing._handle.is_closed)
     assert "may not write" in refused(lambda: writing.put(b"x"))
     reading = client("writer", write=["orders"]).queue("orders")
-    reading._refusals = {}
+    reading._handle.refusals = {}
     assert "may not read" in refused(lambda: reading.get(timeout=WAIT_S))
     purging = client("writer2", write=["orders"]).queue("orders")
-    purging._refusals = {}
+    purging._handle.refusals = {}
     assert "may not read" in refused(purging.purge)
     assert [message.body for message in orders.get_many(9, timeout=WAIT_S)] == [b"1", b"2", b"3"]
 
@@ -222,8 +222,8 @@ def test_a_move_to_a_queue_that_may_not_be_written_is_refused(
     target = node.queue("target")
     queue = client("reader", read=["orders"]).queue("orders")
     message = queue.get(timeout=WAIT_S)
-    queue._settle("move", (message,), target=target._queue_id)
-    until(lambda: queue._is_closed)
+    queue._handle.settle("move", (message,), target=target._handle.queue_id)
+    until(lambda: queue._handle.is_closed)
     assert "may not write queue 'target'" in refused(lambda: queue.get(timeout=WAIT_S))
     until(lambda: orders.status().messages_ready == 3)
     assert target.status().messages == 0
@@ -249,7 +249,7 @@ def test_a_right_that_is_taken_away_ends_what_rests_on_it(
     queue = worker.queue("orders")
     assert queue.get(timeout=WAIT_S).body == b"1"
     replace_listed(ring, 'read = ["orders", "worker.*"]', 'read = ["worker.*"]')
-    until(lambda: queue._is_closed and orders.status().messages_ready == 3)
+    until(lambda: queue._handle.is_closed and orders.status().messages_ready == 3)
     assert "may not read queue 'orders'" in refused(lambda: queue.get(timeout=WAIT_S))
     again = orders.get(timeout=WAIT_S)
     assert (again.body, again.redelivered) == (b"1", True)
@@ -292,10 +292,9 @@ def test_rights_hold_at_the_next_entry_node_too(tmp_path: Path, ring: KeyRing) -
             until(lambda: client.entry_node in ("b", "c"))
             assert handle.get(timeout=WAIT_S).body in (b"1", b"2")
             assert "may not write" in refused(lambda: handle.put(b"x"))
-            handle._refusals = {}
+            handle._handle.refusals = {}
             with pytest.raises((ConfirmUnknown, AuthenticationError), match="may not write"):
                 handle.put(b"x").result(WAIT_S)
     finally:
         for node in nodes.values():
             node.close()
-

@@ -22,16 +22,15 @@ from mirrorq import (
     QueueNotFound,
     ShutDown,
 )
-from mirrorq.api.sharded.queue import ShardedQueue
 from mirrorq.protocol.shard_names import shard_of
 from processes.cluster import until
 
 WAIT_S = 60.0
 
 
-def sharded(node: Node, shards: int = 3, name: str = "orders") -> ShardedQueue:
+def sharded(node: Node, shards: int = 3, name: str = "orders") -> MirroredQueue:
     queue = node.queue(name, shards=shards)
-    assert isinstance(queue, ShardedQueue)
+    assert queue.shards
     return queue
 
 

@@ -11,6 +11,7 @@ import pytest
 from mirrorq.api.receiver import CALLS_AHEAD, Demand
 from mirrorq.api.sharded.publisher import FEW, TURN_PART, ShardedPublisher
 from mirrorq.api.sharded.receiver import MANY, ShardedReceiver
+from mirrorq.api.waits import Signal
 from mirrorq.config import Config
 
 SHARDS = 6
@@ -26,7 +27,7 @@ class FakeReceiver:
         self.asked = 1
         self.hinted = 0
         self.demands: list[Demand] = []
-        self.listeners: list[Any] = []
+        self.signal = Signal()
 
     def take_buffered(self, found: list[int], count: int) -> None:
         taken = min(count, self.buffered)
@@ -52,9 +53,9 @@ class Turns:
 
     def __init__(self) -> None:
         self.shards = [FakeReceiver(number) for number in range(SHARDS)]
-        parts = [SimpleNamespace(_receiver=each) for each in self.shards]
-        queue: Any = SimpleNamespace(_config=Config(), _parts=parts, shards=SHARDS)
-        self.receiver = ShardedReceiver(queue)
+        parts = [SimpleNamespace(receiver=each) for each in self.shards]
+        queue: Any = None
+        self.receiver = ShardedReceiver(queue, queue, parts)  # type: ignore[arg-type]
 
     def call(self, count: int) -> list[int]:
         """From which shards it took, in order, each piece once."""
@@ -149,31 +150,29 @@ class PutTurns:
     def __init__(self) -> None:
         self.given = dict.fromkeys(range(SHARDS), 0)
         self.shards = [
-            SimpleNamespace(
-                _number=number, runs=True, _inbox=[], _publisher=SimpleNamespace(count=0)
-            )
+            SimpleNamespace(number=number, runs=True, inbox=[], puts=SimpleNamespace(count=0))
             for number in range(SHARDS)
         ]
-        queue: Any = SimpleNamespace(_config=Config(), _outcomes=None, _parts=self.shards)
-        self.publisher = ShardedPublisher(queue)
-        self.publisher._is_curious = False
+        queue: Any = SimpleNamespace(config=Config(), outcomes=None)
+        self.publisher = ShardedPublisher(queue, self.shards)  # type: ignore[arg-type]
+        self.publisher.is_curious = False
 
     def put(self, count: int = 1) -> list[int]:
         """Into which shards so many puts went, each turn once."""
         turns: list[int] = []
         for _ in range(count):
             chosen: Any = self.publisher.next_ready()
-            chosen._inbox = [b""]
-            chosen._publisher.count += 1
-            self.given[chosen._number] += 1
-            if not turns or turns[-1] != chosen._number:
-                turns.append(chosen._number)
+            chosen.inbox = [b""]
+            chosen.puts.count += 1
+            self.given[chosen.number] += 1
+            if not turns or turns[-1] != chosen.number:
+                turns.append(chosen.number)
         return turns
 
     def take(self) -> None:
         """The host takes what was put."""
         for shard in self.shards:
-            shard._inbox = []
+            shard.inbox = []
 
 
 def test_while_little_is_under_way_each_put_is_another_shards_turn() -> None:

@@ -1,14 +1,19 @@
-"""Waiting in a loop for what other threads say."""
+"""Waiting in a loop for what other threads say: what `api.waits` decides, done without a thread."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from mirrorq import clock
+from mirrorq.api.waits import Signal, Waits
 
-__all__ = ["LOOK_S", "Bell", "Line", "seconds_left"]
+__all__ = ["LOOK_S", "Bell", "Bells", "Line"]
+
+Result = TypeVar("Result")
 
 LOOK_S = 0.5
 """Who waits looks this often by himself, for what nobody tells (a lost majority)."""
@@ -60,6 +65,35 @@ class Bell:
             self._waiting.remove(future)
 
 
+class Bells:
+    """Runs the calls of one loop that may wait: a bell for each signal that one has waited for.
+    Held by what is used in that loop, and for its thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._bells: WeakKeyDictionary[Signal, Bell] = WeakKeyDictionary()
+
+    async def run(self, call: Waits[Result]) -> Result:
+        """As `api.waits.in_thread`, in the loop. Who is cancelled while it waits has ended it."""
+        try:
+            wait = next(call)
+            while True:
+                came = await self._bell_of(wait.signal).until(wait.condition, wait.until)
+                wait = call.send(came)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        finally:
+            call.close()
+
+    def _bell_of(self, signal: Signal) -> Bell:
+        bell = self._bells.get(signal)
+        if bell is None:
+            bell = self._bells[signal] = Bell(self.loop)
+            signal.listeners.append(bell.ring)
+        return bell
+
+
 class Line:
     """Calls of one loop, one at a time, in the order in which they came."""
 
@@ -109,8 +143,3 @@ class Line:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def seconds_left(deadline: float | None) -> float:
-    """How long to wait before looking by oneself."""
-    return LOOK_S if deadline is None else max(min(LOOK_S, deadline - clock.monotonic()), 0)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
-from mirrorq.aio.bell import Bell, Line, seconds_left
-from mirrorq.aio.queue import Body, MirroredQueue
+from mirrorq.aio.bell import Bells, Line
+from mirrorq.aio.queue import MirroredQueue
 from mirrorq.aio.threads import in_thread
 from mirrorq.api import exchange as blocking
 from mirrorq.api.arguments import deadline_of
 from mirrorq.api.confirmation import Confirmation
-from mirrorq.api.publisher import Waiting
-
-if TYPE_CHECKING:
-    from mirrorq.api.exchange import Letter
-    from mirrorq.api.queue import MirroredQueue as Handle
+from mirrorq.api.options import Body, PublishOptions, spelled_out
+from mirrorq.api.publisher import OnConfirm
+from mirrorq.api.queue import MirroredQueue as Handle
 
 __all__ = ["Exchange"]
 
@@ -33,45 +31,42 @@ class Exchange:
         """Wrap a blocking handle; in a coroutine, since it belongs to the running loop."""
         self.handle = handle
         """The handle that this one wraps."""
-        self._loop = asyncio.get_running_loop()
-        self._ended = Bell(self._loop)
-        handle._outcomes.listeners.append(self._ended.ring)
+        self._bells = Bells(asyncio.get_running_loop())
         self._gate = Line()
         """Publishes that wait for the bindings."""
-        self._bells: dict[Handle, Bell] = {}
-        """Of queues that had no room once."""
 
     @property
     def name(self) -> str:
         """The exchange's name."""
         return self.handle.name
 
+    @spelled_out
     async def publish(
         self,
         routing_key: str,
         body: Body,
         *,
+        mandatory: bool = False,
         block: bool = True,
         timeout: float | None = None,
-        **arguments: Any,
+        on_confirm: OnConfirm = None,
+        **options: Unpack[PublishOptions],
     ) -> Confirmation:
         """Publish to every queue that the message reaches; returns once it is accepted."""
-        deadline, has_passed = deadline_of(timeout), False
-        letter = self.handle._letter(routing_key, body, **arguments)
+        handle = self.handle
+        until, has_passed = deadline_of(timeout), False
+        letter = handle._letter(
+            routing_key, body, mandatory=mandatory, on_confirm=on_confirm, **options
+        )
         while True:
-            while not self.handle._is_known() or not (has_passed or self._gate.is_free):
+            while not handle._is_known() or not (has_passed or self._gate.is_free):
                 # The first publish, or after a change of bindings.
                 await self._learn()
                 has_passed = True
-            full = self.handle._accept(letter)
+            full = handle._accept(letter)
             if full is None:
                 return letter.confirmation
-            why = full._publisher._full(1, letter.size, len(letter.body))
-            if not block:
-                raise why
-            if deadline is not None and seconds_left(deadline) <= 0:
-                raise full._why_not(why)
-            await self._room(full, letter, deadline)
+            await self._bells.run(handle._making_room(full, letter, block, until))
 
     async def _learn(self) -> None:
         """One after the other: who came first publishes first."""
@@ -81,27 +76,6 @@ class Exchange:
                 await in_thread(self.handle._learn)
         finally:
             self._gate.leave()
-
-    async def _room(self, full: Handle, letter: Letter, deadline: float | None) -> None:
-        """Wait until something has changed for a queue that had no room."""
-        bell = self._bells.get(full)
-        if bell is None:
-            bell = self._bells[full] = Bell(self._loop)
-            full._outcomes.listeners.append(bell.ring)
-        publisher = full._publisher
-
-        def may_go_on() -> bool:
-            takes = publisher.takes(1, letter.size, len(letter.body))
-            return takes or full._is_closed
-
-        call = Waiting("")
-        publisher._waiting.add(call)
-        try:
-            await bell.next(may_go_on, seconds_left(deadline))
-        finally:
-            publisher._waiting.leave(call)
-        if full._is_closed:
-            self._bells.pop(full, None)
 
     async def bind(
         self,
@@ -137,9 +111,7 @@ class Exchange:
 
     async def wait_for_confirms(self, timeout: float | None = None) -> bool:
         """Wait until everything published has an outcome; True."""
-        handle = self.handle
-        await self._ended.until(lambda: not handle._open, deadline_of(timeout))
-        return handle.wait_for_confirms(0)
+        return await self._bells.run(self.handle._confirming(timeout))
 
     async def close(self) -> None:
         """Wait up to 5 s for what is open, and close the handle. The exchange stays."""

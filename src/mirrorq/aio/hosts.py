@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from mirrorq.aio.exchange import Exchange
 from mirrorq.aio.opening import opening
-from mirrorq.aio.queue import MirroredQueue
+from mirrorq.aio.queue import MirroredQueue, wrap_hosts_with
 from mirrorq.aio.threads import in_thread, opened
+from mirrorq.api.options import ClientOptions, DeclareOptions, NodeOptions, spelled_out
 
 if TYPE_CHECKING:
+    import os
+
     from mirrorq.client.client import Client as BlockingClient
     from mirrorq.node.node import Node as BlockingNode
 
@@ -26,14 +29,24 @@ class Host:
         """The `mirrorq.Node` or `mirrorq.Client` that this one wraps."""
 
     @opening
-    async def queue(self, name: str, **arguments: Any) -> MirroredQueue:
+    @spelled_out
+    async def queue(self, name: str, **options: Unpack[DeclareOptions]) -> MirroredQueue:
         """Declare a queue, or find it, and return a handle for this loop."""
-        return MirroredQueue(await opened(partial(self.host.queue, name, **arguments)))
+        return MirroredQueue(await opened(partial(self.host.queue, name, **options)))
 
     @opening
-    async def exchange(self, name: str, kind: str | None = None, **arguments: Any) -> Exchange:
+    async def exchange(
+        self,
+        name: str,
+        kind: str | None = None,
+        *,
+        alternate: str | None = None,
+        passive: bool = False,
+        timeout: float | None = 30,
+    ) -> Exchange:
         """Declare an exchange, or find it, and return a handle for this loop."""
-        return Exchange(await opened(partial(self.host.exchange, name, kind, **arguments)))
+        exchange = partial(self.host.exchange, name, kind, alternate=alternate)
+        return Exchange(await opened(partial(exchange, passive=passive, timeout=timeout)))
 
     async def close(self) -> None:
         """As the host's `close`."""
@@ -55,11 +68,14 @@ class Node(Host):
 
     @classmethod
     @opening
-    async def open(cls, name: str, **arguments: Any) -> Node:
+    @spelled_out
+    async def open(
+        cls, name: str, *, path: str | os.PathLike[str], **options: Unpack[NodeOptions]
+    ) -> Node:
         """Arguments and errors as of `mirrorq.Node`."""
         from mirrorq.node.node import Node as BlockingNode
 
-        return cls(await opened(partial(BlockingNode, name, **arguments)))
+        return cls(await opened(partial(BlockingNode, name, path=path, **options)))
 
     async def __aenter__(self) -> Node:
         return self
@@ -85,9 +101,15 @@ def of_host(host: Any) -> Host:
     return Client(host) if isinstance(host, BlockingClient) else Node(host)
 
 
+wrap_hosts_with(of_host)
+
+
 @opening
-async def connect(endpoints: str | Sequence[str] | Mapping[str, str], **arguments: Any) -> Client:
+@spelled_out
+async def connect(
+    endpoints: str | Sequence[str] | Mapping[str, str], **options: Unpack[ClientOptions]
+) -> Client:
     """`mirrorq.connect`: the same queues from a process that is no node."""
     from mirrorq.client.client import connect as blocking_connect
 
-    return Client(await opened(partial(blocking_connect, endpoints, **arguments)))
+    return Client(await opened(partial(blocking_connect, endpoints, **options)))

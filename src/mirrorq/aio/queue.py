@@ -4,37 +4,72 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
-from mirrorq import clock
-from mirrorq.aio.bell import LOOK_S, Bell, Line, seconds_left
-from mirrorq.aio.opening import opening
+from mirrorq.aio.bell import Bells, Line
+from mirrorq.aio.opening import Opening, opening
 from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
 from mirrorq.api import queue as blocking
-from mirrorq.api.arguments import check_callable, check_count, check_timeout, deadline_of
+from mirrorq.api.arguments import (
+    check_callable,
+    check_count,
+    check_timeout,
+    checked_bodies,
+    deadline_of,
+    left_until,
+)
+from mirrorq.api.channel import ASK_S
 from mirrorq.api.confirmation import Confirmation, Settlement
-from mirrorq.api.handle import ASK_S
 from mirrorq.api.message import Message
-from mirrorq.api.publisher import FIRST_S, Publisher, Waiting
-from mirrorq.api.receiver import NOWAIT_S, RECALL_ASKS, Demand
-from mirrorq.api.sharded.queue import ShardedQueue
-from mirrorq.errors import AckRefused, Empty, Full, ShutDown
-from mirrorq.protocol.sessions import Browsed, Counts, Purged
-from mirrorq.session.calls import browse_request, inquire_request, purge_request
+from mirrorq.api.options import (
+    Body,
+    DeclareOptions,
+    EmbeddedOptions,
+    MessageOptions,
+    packed,
+    spelled_out,
+)
+from mirrorq.api.publisher import OnConfirm
+from mirrorq.api.receiver import unsee
+from mirrorq.api.waits import Waits
+from mirrorq.errors import AckRefused, Full, ShutDown
+from mirrorq.protocol.sessions import Purged
+from mirrorq.session.calls import purge_request
 
 if TYPE_CHECKING:
-    from mirrorq.aio.hosts import Host
+    import os
+
     from mirrorq.api.consumer import Consumer
     from mirrorq.monitoring.status import QueueStatus
 
-__all__ = ["Body", "MirroredQueue"]
+__all__ = ["Host", "MirroredQueue", "wrap_hosts_with"]
 
 Listener = Callable[[Confirmation], object]
-Body = bytes | bytearray | memoryview
-Accepted = TypeVar("Accepted", Confirmation, Settlement, "Confirmation | Settlement")
+Accepted = TypeVar("Accepted", Confirmation, Settlement)
+
+
+class Host(Protocol):
+    """The node or client that a handle lives on, for asyncio: see `Node` and `Client`."""
+
+    host: Any
+
+    def queue(self, name: str, **options: Unpack[DeclareOptions]) -> Opening[MirroredQueue]:
+        """Declare a queue, or find it."""
+        ...
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]: ...
+
+
+_wrap: Callable[[Any], Host] | None = None
+
+
+def wrap_hosts_with(wrap: Callable[[Any], Host]) -> None:
+    """Have `wrap` make what `MirroredQueue.node` returns, of a node or a client."""
+    global _wrap
+    _wrap = wrap
 
 
 class MirroredQueue:
@@ -46,23 +81,21 @@ class MirroredQueue:
 
     def __init__(self, handle: blocking.MirroredQueue) -> None:
         """Wrap a blocking handle; in a coroutine, since it belongs to the running loop."""
-        loop = asyncio.get_running_loop()
         self.handle = handle
         """The handle that this one wraps."""
-        self._outcomes = Bell(loop)
-        self._arrivals = Bell(loop)
-        self._gate = Line()
-        """Puts that wait for the master's first word."""
+        self._loop = asyncio.get_running_loop()
+        self._run = Bells(self._loop).run
         self._lines: dict[int, Line] = {}
         """Puts that wait for room: in each shard, whose keys hold up no others, and in any (-1)."""
-        handle._outcomes.listeners.append(self._outcomes.ring)
-        handle._receiver.listeners.append(self._arrivals.ring)
 
     @classmethod
     @opening
-    async def open(cls, name: str, **arguments: Any) -> MirroredQueue:
+    @spelled_out
+    async def open(
+        cls, name: str, *, path: str | os.PathLike[str], **options: Unpack[EmbeddedOptions]
+    ) -> MirroredQueue:
         """`mirrorq.MirroredQueue(name, …)`: the handle brings its node with it."""
-        return cls(await opened(partial(blocking.MirroredQueue, name, **arguments)))
+        return cls(await opened(partial(blocking.MirroredQueue, name, path=path, **options)))
 
     @property
     def name(self) -> str:
@@ -72,9 +105,8 @@ class MirroredQueue:
     @property
     def node(self) -> Host:
         """The node or client that this handle lives on, for asyncio."""
-        from mirrorq.aio.hosts import of_host
-
-        return of_host(self.handle._host)
+        assert _wrap is not None, "importing mirrorq.aio sets it"
+        return _wrap(self.handle.node)
 
     @property
     def shards(self) -> int:
@@ -88,117 +120,84 @@ class MirroredQueue:
 
     # --- Publishing -----------------------------------------------------------------------
 
+    @spelled_out
     async def put(
-        self, body: Body, *, block: bool = True, timeout: float | None = None, **arguments: Any
+        self,
+        body: Body,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        on_confirm: OnConfirm = None,
+        **options: Unpack[MessageOptions],
     ) -> Confirmation:
         """Publish a message; returns once it is accepted. Await the confirmation as well."""
-        put = partial(self.handle.put, body, **arguments)
-        return await self._accepted(put, block, timeout, arguments.get("key"))
+        handle = self.handle._handle
+        until, key = deadline_of(timeout), options.get("key")
+        data = handle.checked_body(body)
+        terms, properties = packed(**options)
 
+        def putting() -> Waits[Confirmation]:
+            left = left_until(until)
+            return handle.putting(data, properties, terms, key, block, left, on_confirm)
+
+        return await self._accepted(putting, block, until, key)
+
+    @spelled_out
     async def put_many(
         self,
         bodies: Sequence[Body],
         *,
         block: bool = True,
         timeout: float | None = None,
-        **arguments: Any,
+        on_confirm: OnConfirm = None,
+        **options: Unpack[MessageOptions],
     ) -> Confirmation:
         """Publish messages together: up to `frame_bytes_max` all or none."""
-        put = partial(self.handle.put_many, bodies, **arguments)
-        return await self._accepted(put, block, timeout, arguments.get("key"))
+        handle = self.handle._handle
+        until, key = deadline_of(timeout), options.get("key")
+        data = checked_bodies(bodies, handle.config.message_bytes_max)
+        terms, properties = packed(**options)
+
+        def putting() -> Waits[Confirmation]:
+            left = left_until(until)
+            return handle.putting_many(data, properties, terms, key, block, left, on_confirm)
+
+        return await self._accepted(putting, block, until, key)
 
     def put_nowait(self, body: Body) -> Confirmation:
         """`put` that raises Full at once."""
-        if not self._gate.is_free or not self._line_of(None).is_free:
+        if not self._line_of(None).is_free:
             raise self._overtaking()
         return self.handle.put_nowait(body)
 
     async def _accepted(
         self,
-        put: Callable[..., Accepted],
-        block: bool,
-        timeout: float | None,
+        call: Callable[[], Waits[Accepted]],
+        block: bool = True,
+        until: float | None = None,
         key: str | bytes | None = None,
     ) -> Accepted:
-        """What `put` returns as soon as it raises no Full; no call overtakes an earlier one."""
-        deadline = deadline_of(timeout)
+        """What a call returns that waits for room; none overtakes an earlier one."""
+        line = self._line_of(key)
+        if not block and not line.is_free:
+            raise self._overtaking()
         try:
-            if self.handle._publisher.is_curious or not self._gate.is_free:
-                await self._learn(deadline)
-            line = self._line_of(key)
-            if not block:
-                if not line.is_free:
-                    raise self._overtaking()
-                return put(block=False)
-            if line.is_free:
-                with contextlib.suppress(Full):
-                    return put(block=False)
-            await line.enter(deadline)
+            await line.enter(until)
         except TimeoutError:
-            raise self.handle._why_not(self._overtaking()) from None
+            raise self.handle._handle.why_not(self._overtaking()) from None
         try:
-            return await self._accepted_first(put, deadline)
+            return await self._run(call())
         finally:
             line.leave()
 
-    async def _learn(self, deadline: float | None) -> None:
-        """Wait, once in a handle's life, for the master's first word, as a blocking put does."""
-        publisher = self.handle._publisher
-        await self._gate.enter(deadline)
-        try:
-            if publisher.is_curious:
-                publisher.is_curious = False
-                await self._outcomes.until(publisher.knows, clock.monotonic() + FIRST_S)
-        finally:
-            self._gate.leave()
-
-    async def _accepted_first(
-        self, put: Callable[..., Accepted], deadline: float | None
-    ) -> Accepted:
-        """The same of the first in its line."""
-        call = Waiting("")
-        parts = self._publishers
-        for publisher in parts:
-            # Who takes a message tells it: that makes room where a handle has fetched ahead.
-            publisher._waiting.add(call)
-        try:
-            while True:
-                before = self._room()
-                try:
-                    return put(block=False)
-                except Full as full:
-                    if deadline is not None and clock.monotonic() >= deadline:
-                        raise self.handle._why_not(full) from None
-                changed = partial(self._has_changed, before)
-                await self._outcomes.next(changed, seconds_left(deadline))
-        finally:
-            for publisher in parts:
-                publisher._waiting.leave(call)
-
-    @property
-    def _publishers(self) -> list[Publisher]:
-        """The handle's, and those of its shards."""
-        handle = self.handle
-        parts = handle._parts if isinstance(handle, ShardedQueue) else ()
-        return [handle._publisher, *(part._publisher for part in parts)]
-
     def _line_of(self, key: str | bytes | None) -> Line:
-        handle = self.handle
         number = -1
-        if isinstance(handle, ShardedQueue) and isinstance(key, str | bytes):
-            number = handle.shard_of(key)
+        if self.shards and isinstance(key, str | bytes):
+            number = self.handle.shard_of(key)
         return self._lines.setdefault(number, Line())
 
     def _overtaking(self) -> Full:
         return Full(f"queue {self.name!r}: calls that came before wait for room")
-
-    def _room(self) -> tuple[object, ...]:
-        """It changes when a put that found no room may find some."""
-        publisher = self.handle._publisher
-        return publisher.count, publisher.credit, self.handle._receiver.buffered
-
-    def _has_changed(self, before: tuple[object, ...]) -> bool:
-        return self._room() != before
 
     def add_confirm_listener(
         self,
@@ -221,7 +220,7 @@ class MirroredQueue:
 
     def _call_in_loop(self, function: Callable[..., object], *told: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            self._outcomes.loop.call_soon_threadsafe(function, *told)
+            self._loop.call_soon_threadsafe(function, *told)
 
     def add_ack_listener(self, on_refused: Callable[[Message, AckRefused], object]) -> None:
         """Have a function called in this loop with each message whose ack was refused."""
@@ -232,11 +231,7 @@ class MirroredQueue:
 
     async def wait_for_confirms(self, timeout: float | None = None) -> bool:
         """Wait until everything put has an outcome; True."""
-        handle = self.handle
-        publisher = handle._publisher
-        deadline = deadline_of(timeout)
-        await self._outcomes.until(lambda: publisher.is_over or handle._is_closed, deadline)
-        return handle.wait_for_confirms(0)
+        return await self._run(self.handle._handle.puts.confirming(timeout))
 
     # --- Consuming ------------------------------------------------------------------------
 
@@ -248,23 +243,20 @@ class MirroredQueue:
             check_timeout(timeout)
         found: list[Message] = []
         try:
-            await self._get_into(found, block, timeout)
+            await self._take(found, block, timeout)
             if auto_ack:
                 found[0].ack()
             return found[0]
         except BaseException:
-            self.handle._unsee(found)
+            unsee(found)
             raise
 
-    async def _get_into(self, found: list[Message], block: bool, timeout: float | None) -> None:
+    async def _take(self, found: list[Message], block: bool, timeout: float | None) -> None:
         """`get`, into a list that the caller still has when it is interrupted."""
-        self.handle._take_one(found)
+        handle = self.handle._handle
+        handle.take_one(found)
         if not found:
-            await self._obtain(found, 1, block, timeout)
-        if not found:
-            within = f" within {timeout} s" if block else ""
-            empty = Empty(f"queue {self.name!r} had no message ready{within}")
-            raise self.handle._why_not(empty)
+            await self._run(handle.receiver.getting(found, block, timeout))
 
     async def get_nowait(self) -> Message:
         """`get` that does not wait for a message to be published."""
@@ -275,69 +267,11 @@ class MirroredQueue:
         check_count("count_max", count_max)
         found: list[Message] = []
         try:
-            await self._obtain(found, count_max, True, timeout)
-            if not found:
-                reason = self.handle._why_not(Empty(""))
-                if not isinstance(reason, Empty):
-                    raise reason
+            await self._run(self.handle._handle.receiver.getting_many(found, count_max, timeout))
             return found
         except BaseException:
-            self.handle._unsee(found)
+            unsee(found)
             raise
-
-    async def _obtain(
-        self, found: list[Message], count: int, block: bool, timeout: float | None
-    ) -> None:
-        handle, receiver = self.handle, self.handle._receiver
-        deadline = deadline_of(timeout)
-        handle._check_open_for_gets()
-        receiver.take_buffered(found, count)
-        if found:
-            return
-        demand = Demand(count)
-        try:
-            receiver.want(demand)
-            while True:
-                # From here to the return nothing is awaited: a cancelled call has no message.
-                receiver.take_buffered(found, count)
-                if found:
-                    return
-                handle._check_open_for_gets()
-                receiver.check_refused()
-                if handle._is_shut or not block or timeout == 0:
-                    await self._obtain_now(found, count)
-                    return
-                if deadline is not None and clock.monotonic() >= deadline:
-                    return
-                await self._arrivals.next(self._may_get, seconds_left(deadline))
-        finally:
-            receiver.unwant(demand)
-
-    def _may_get(self) -> bool:
-        handle = self.handle
-        return bool(handle._receiver.buffered) or handle._is_shut or handle._is_closed
-
-    async def _obtain_now(self, found: list[Message], count: int) -> None:
-        """Until the master has said that nothing is ready; as `Receiver._obtain_now`."""
-        handle, receiver = self.handle, self.handle._receiver
-        publisher = handle._publisher
-        own_count = publisher.accepted_count
-        deadline = clock.monotonic() + NOWAIT_S
-        await self._outcomes.until(
-            lambda: publisher.ended_count >= own_count or handle._is_closed, deadline
-        )
-        for _ in range(RECALL_ASKS):
-            counts = await self._counts()
-            if counts.ready and not receiver.buffered:
-                await self._arrivals.next(lambda: bool(receiver.buffered), LOOK_S)
-            receiver.take_buffered(found, count)
-            if found:
-                return
-            receiver.check_refused()
-            if not counts.ready and not counts.unacknowledged:
-                break
-        if handle._is_shut:
-            raise ShutDown(f"the handle on queue {self.name!r} was shut down")
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of this handle together. Await the settlement for the outcome."""
@@ -345,35 +279,55 @@ class MirroredQueue:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages as they come, until the handle is closed; acking is the caller's."""
-        handle = self.handle
         while True:
             found: list[Message] = []
             try:
-                await self._get_into(found, True, None)
+                await self._take(found, True, None)
             except ShutDown:
                 return
             except BaseException:
-                handle._unsee(found)
+                unsee(found)
                 raise
             yield found[0]
 
+    @spelled_out
     async def ack_and_put(
-        self, message: Message, queue: str | MirroredQueue, body: Body, **arguments: Any
+        self,
+        message: Message,
+        queue: str | MirroredQueue,
+        body: Body,
+        *,
+        block: bool = True,
+        **options: Unpack[MessageOptions],
     ) -> Settlement:
         """`message.ack_and_put`: ack it, and put another one into another queue, both or neither.
 
         Returns once it is accepted. Await the settlement for the outcome.
         """
-        if self.handle._source_of(message) is None:
+        key = options.get("key")
+        source = self.handle._handle.source_of(message)
+        if source is None:
             raise ValueError(f"{message!r} did not come from this handle on {self.name!r}")
-        target: Any = queue.handle if isinstance(queue, MirroredQueue) else queue
-        if isinstance(target, str):
-            target = await in_thread(partial(self.handle._id_of, target, arguments.get("key")))
-        put = partial(message.ack_and_put, target, body, **arguments)
-        return await self._accepted(put, True, None)
+        terms, properties = packed(**options)
+        target = queue.handle if isinstance(queue, MirroredQueue) else queue
+        ring = await in_thread(partial(source.id_of, target, key))
+
+        def putting() -> Waits[Settlement]:
+            return source.acking_and_putting(
+                message, ring, key, body, properties, terms, block=block
+            )
+
+        return await self._accepted(putting, block)
 
     async def consume(
-        self, callback: Callable[[Message], Coroutine[Any, Any, object]], **arguments: Any
+        self,
+        callback: Callable[[Message], Coroutine[Any, Any, object]],
+        *,
+        prefetch: int | None = None,
+        auto_ack: bool = False,
+        exclusive: bool = False,
+        on_cancel: Callable[[Consumer], object] | None = None,
+        cancel_on_failover: bool = False,
     ) -> Consumer:
         """Have `await callback(message)` run in this loop for each message, one at a time.
 
@@ -385,29 +339,22 @@ class MirroredQueue:
         def run(message: Message) -> object:
             return asyncio.run_coroutine_threadsafe(callback(message), loop).result()
 
-        consume = partial(self.handle.consume, run, **arguments)
+        consume = partial(
+            self.handle.consume,
+            run,
+            prefetch=prefetch,
+            auto_ack=auto_ack,
+            exclusive=exclusive,
+            on_cancel=on_cancel,
+            cancel_on_failover=cancel_on_failover,
+        )
         return await opened(consume, lambda consumer: consumer.cancel())
 
     # --- Questions ------------------------------------------------------------------------
 
-    async def _counts(self) -> Counts:
-        reply = await self._ask(inquire_request)
-        assert isinstance(reply, Counts)
-        return reply
-
-    async def _ask(
-        self, request: Callable[[int], Any], first: Callable[[], None] | None = None
-    ) -> object:
-        handle = self.handle
-        answer = handle._begin_ask(request, first)
-        deadline = deadline_of(ASK_S)
-        await self._outcomes.until(lambda: answer.is_done or handle._is_closed, deadline)
-        return handle._end_ask(answer, ASK_S)
-
     async def qsize(self) -> int:
         """Messages ready: those that no call has returned."""
-        self.handle._check()
-        return (await self._counts()).ready + self.handle._receiver.buffered
+        return await self._run(self.handle._handle.receiver.sizing())
 
     async def empty(self) -> bool:
         """Whether no message is ready."""
@@ -423,25 +370,18 @@ class MirroredQueue:
 
     async def browse(self, start: int | None = None, count_max: int = 1000) -> list[Message]:
         """Look at all messages, those delayed too, without taking them."""
-        position = blocking._browse_start(start, count_max)
-        self.handle._check()
-        self.handle._check_right("read")
-        if self.handle.shards:
-            return await in_thread(partial(self.handle.browse, start, count_max))
-        found: list[Message] = []
-        while position is not None and len(found) < count_max:
-            page = min(count_max - len(found), blocking.BROWSE_PAGE)
-            reply = await self._ask(browse_request(position, page))
-            assert isinstance(reply, Browsed)
-            messages, position = self.handle._browsed(reply)
-            found += messages
-        return found
+        position = blocking.browse_start(start, count_max)
+        handle = self.handle._handle
+        handle.check()
+        handle.check_right("read")
+        return await self._run(handle.browsing(position, count_max))
 
     async def purge(self) -> int:
         """End all ready and delayed messages; returns how many."""
-        self.handle._check()
-        self.handle._check_right("read")
-        reply = await self._ask(purge_request)
+        handle = self.handle._handle
+        handle.check()
+        handle.check_right("read")
+        reply = await self._run(handle.asking(purge_request, ASK_S))
         assert isinstance(reply, Purged)
         return reply.count
 
@@ -451,8 +391,9 @@ class MirroredQueue:
 
     def transaction(self) -> Transaction:
         """Puts and acks on this queue that are one op; see `aio.Transaction`."""
-        self.handle._check_open_for_puts(right="")
-        return Transaction(self.handle, self._accepted)
+        handle = self.handle._handle
+        handle.check_open_for_puts(right="")
+        return Transaction(handle, self._accepted)
 
     async def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:
         """Delete the queue with everything in it."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
 from mirrorq.api import transactions
-
-if TYPE_CHECKING:
-    from mirrorq.api.queue import MirroredQueue
+from mirrorq.api.channel import Channel
+from mirrorq.api.confirmation import Confirmation
+from mirrorq.api.waits import Waits
 
 __all__ = ["Transaction"]
 
-Accepting = Callable[[Callable[..., Any], bool, float | None], Awaitable[Any]]
+Accepting = Callable[[Callable[[], Waits[Confirmation]]], Awaitable[Confirmation]]
 
 
 class Transaction(transactions.Transaction):
@@ -24,8 +23,8 @@ class Transaction(transactions.Transaction):
     the messages are still the caller's to settle.
     """
 
-    def __init__(self, queue: MirroredQueue, accepting: Accepting) -> None:
-        super().__init__(queue)
+    def __init__(self, channel: Channel, accepting: Accepting) -> None:
+        super().__init__(channel)
         self._accepting = accepting
 
     async def __aenter__(self) -> Transaction:
@@ -40,4 +39,4 @@ class Transaction(transactions.Transaction):
     ) -> None:
         self._is_over = True
         if kind is None:
-            self._confirmation = await self._accepting(self._send, True, None)
+            self._confirmation = await self._accepting(self._sending)

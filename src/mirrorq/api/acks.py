@@ -127,7 +127,7 @@ ENDS = ("ack", "reject")
 
 def _tell(message: Message, error: AckRefused) -> None:
     """Have listeners hear of a message whose ack was refused."""
-    outcomes = message._chunk.handle._outcomes
+    outcomes = message._chunk.handle.outcomes
     for listener in outcomes.ack_listeners:
         outcomes.call_back(listener, message, error)
 
@@ -208,7 +208,7 @@ def error_of(item: Settle, done: SettleDone) -> MirrorQError | None:
     refused: list[tuple[int, str]] = []
     """Sequences, and of which queue."""
     for run in item.runs:
-        refused += [(sequence, run.chunk.handle._queue_name) for sequence in _among(run, done)]
+        refused += [(sequence, run.chunk.handle.queue_name) for sequence in _among(run, done)]
     why = done.why
     if item.again:
         refused += [(message.sequence, message.queue) for message in item.again]

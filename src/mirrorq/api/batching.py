@@ -52,9 +52,7 @@ class PutRun:
     """One for each body; None: nobody has any."""
 
     @classmethod
-    def of(
-        cls, confirmation: Confirmation, body: bytes, properties: bytes, terms: Terms
-    ) -> PutRun:
+    def of(cls, confirmation: Confirmation, body: bytes, properties: bytes, terms: Terms) -> PutRun:
         """A run that begins with this put."""
         size = len(body) + len(properties)
         return cls(terms, [confirmation], [body], size, [properties] if properties else None)
@@ -134,6 +132,17 @@ class ManyPut:
     def own_bytes(self) -> int:
         """Bytes of bodies."""
         return self.size - len(self.properties) * len(self.bodies)
+
+
+class Counted(Protocol):
+    """What is counted of a call in the inbox: numbers that it uses, and bytes."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def own_bytes(self) -> int: ...
 
 
 @runtime_checkable

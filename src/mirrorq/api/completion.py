@@ -1,5 +1,5 @@
-"""One handle's waiting and calling back: what all who wait for its outcomes are told by, and one
-thread for all of its callbacks, started when the first is due.
+"""What becomes of calls: what all who wait for a handle's outcomes are told by, and one thread for
+all of its callbacks, started when the first is due.
 
 *Threads*: outcomes are noted on the host's thread, which waits for nobody here; see `waiting`.
 """
@@ -11,15 +11,13 @@ import threading
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mirrorq.waiting import Latch, ProcessEnded, Waiters, begin_thread, new_mailbox
+from mirrorq.api.waits import Signal
+from mirrorq.errors import AckRefused
+from mirrorq.waiting import Latch, ProcessEnded, begin_thread, new_mailbox
 
-if TYPE_CHECKING:
-    from mirrorq.api.message import Message
-    from mirrorq.errors import AckRefused
-
-__all__ = ["Outcomes", "call_user"]
+__all__ = ["Callbacks", "Outcomes", "call_user"]
 
 log = logging.getLogger("mirrorq")
 
@@ -35,61 +33,34 @@ def call_user(callback: Callable[..., object], *arguments: Any) -> None:
         log.exception("a callback raised")
 
 
-class Outcomes:
-    """Shared by all confirmations and settlements of a handle."""
+class Callbacks:
+    """The thread on which users' functions are called, in order. Held by a handle's outcomes, or by
+    a host's listeners; any thread may have something called."""
 
-    why_open: Callable[[bool], str] | None = None
-    """Why a put (True), or an ack, has no outcome yet: asked when somebody has waited in vain."""
-
-    def __init__(self, shard: int | None = None) -> None:
-        self.shard = shard
-        """The shard to whose handle they belong; None where that is none."""
-        self._waiters = Waiters()
-        self.listeners: list[Callable[[], None]] = []
-        """Called at each `notify`: who waits without a thread."""
-        self.ack_listeners: list[Callable[[Message, AckRefused], object]] = []
-        """Called back with each message whose ack was refused."""
-        self.callbacks: dict[object, deque[Callable[[Any], object]]] = {}
-        """By outcome, what is to be called when it has ended."""
+    def __init__(self) -> None:
         self._calls = new_mailbox()
         """Pairs of a function and its arguments; None: the thread is to end."""
-        self._seat = deque([None])
+        self._runner = deque([None])
         """Whoever has taken what is in it runs the calls: one thread at most."""
         self._thread = 0
         """Which that is, while one does."""
 
-    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until the condition holds; it is looked at after each `notify`."""
-        return self._waiters.wait_for(condition, timeout)
-
-    @property
-    def waiters(self) -> int:
-        """How many threads wait."""
-        return self._waiters.count
-
-    def notify(self) -> None:
-        """Outcomes have come."""
-        if self._waiters.count:
-            self._waiters.notify()
-        for listener in self.listeners:
-            listener()
-
-    def call_back(self, callback: Callable[..., object], *arguments: Any) -> None:
+    def call(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Have a function called on the callback thread, in order."""
         self._calls.put((callback, arguments))
         self._ensure_thread()
 
     def _ensure_thread(self) -> None:
-        if self._seat:
+        if self._runner:
             begin_thread(threading.Thread(target=self._run, name="mirrorq-callbacks", daemon=True))
 
     def close(self, timeout: float, callers: Collection[int] = ()) -> None:
-        """Run what is due and end the thread; a later `call_back` starts another.
+        """Run what is due and end the thread; a later `call` starts another.
 
         Args:
             callers: threads that wait for this: they are not waited for.
         """
-        if self._seat and self._calls.empty():
+        if self._runner and self._calls.empty():
             return
         done = Latch()
         self._calls.put((done.set, ()))
@@ -100,7 +71,7 @@ class Outcomes:
 
     def _run(self) -> None:
         try:
-            self._seat.pop()
+            self._runner.pop()
         except IndexError:
             return  # another thread was quicker
         self._thread = get_ident()
@@ -108,7 +79,37 @@ class Outcomes:
             callback, arguments = call
             call_user(callback, *arguments)
         self._thread = 0
-        self._seat.append(None)
+        self._runner.append(None)
         if not self._calls.empty():
-            # It was put before the seat was free, by somebody who saw that it was taken.
+            # It was put before the runner was free, by somebody who saw that it was taken.
             self._run()
+
+
+class Outcomes:
+    """Shared by all confirmations and settlements of a handle, which holds it. Ended ones are noted
+    on the host's thread; any thread may wait."""
+
+    why_open: Callable[[bool], str] | None = None
+    """Why a put (True), or an ack, has no outcome yet: asked when somebody has waited in vain."""
+
+    def __init__(self, shard: int | None = None, whole: Outcomes | None = None) -> None:
+        """With `whole`: those of a shard's handle, waited for and called back with the whole's."""
+        self.shard = shard
+        """The shard to whose handle they belong; None where that is none."""
+        self.signal: Signal = Signal() if whole is None else whole.signal
+        self.ack_listeners: list[Callable[[Any, AckRefused], object]]
+        """Called back with each message whose ack was refused."""
+        self.ack_listeners = [] if whole is None else whole.ack_listeners
+        self.callbacks: dict[object, deque[Callable[[Any], object]]]
+        """By outcome, what is to be called when it has ended."""
+        self.callbacks = {} if whole is None else whole.callbacks
+        self._thread: Callbacks = Callbacks() if whole is None else whole._thread
+        self.wait_for = self.signal.wait_for
+        self.notify = self.signal.notify
+        self.call_back = self._thread.call
+        self.close = self._thread.close
+
+    @property
+    def waiters(self) -> int:
+        """How many threads wait."""
+        return self.signal.waiters

@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mirrorq import clock
 from mirrorq.api.arguments import left_until
+from mirrorq.api.completion import Outcomes
 from mirrorq.errors import MirrorQError
-
-if TYPE_CHECKING:
-    from mirrorq.api.completion import Outcomes
 
 __all__ = ["Confirmation", "Settlement", "wait"]
 

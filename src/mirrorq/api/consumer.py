@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Collection, Iterator
+from typing import Self
 
 from mirrorq.api.arguments import COUNT_MAX
+from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
 from mirrorq.api.message import Chunk, Message, Run, names_of, runs_of
-from mirrorq.api.publisher import FIRST_S
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
 from mirrorq.protocol.sessions import HandOut
 from mirrorq.waiting import Doorbell, Latch, ProcessEnded, begin_thread
 
-if TYPE_CHECKING:
-    from mirrorq.api.handle import Handle
-
-__all__ = ["Consumer"]
+__all__ = ["Consumer", "Subscription"]
 
 log = logging.getLogger("mirrorq")
 
@@ -39,13 +37,153 @@ def _check_prefetch(value: object) -> None:
         )
 
 
+class Subscription:
+    """A consumer's place at one ring, and what has come there and its thread has not taken.
+
+    Held by its ring's handle, whose host's thread makes all changes, but for what the consumer's
+    thread takes from the left of `buffer`.
+    """
+
+    def __init__(
+        self, channel: RingChannel, number: int, consumer: Consumer, prefetch: int
+    ) -> None:
+        self.number = number
+        """In the ring's handle."""
+        self.prefetch = prefetch
+        self.unsettled = 0
+        """How many are delivered and neither acked nor given back."""
+        self.buffer: deque[Message] = deque()
+        self.refused = ""
+        """Why the queue did not take it, or it was ended by others; "" while all is well."""
+        self.is_active = True
+        self.cancel_on_failover = consumer.cancel_on_failover
+        self._channel = channel
+        self._consumer = consumer
+
+    # --- The thread that makes the consumer ---------------------------------------------------
+
+    def begin(self) -> None:
+        """Take the place, and hear whether the queue refuses it."""
+        channel = self._channel
+        subscribed = Latch()
+
+        def begin() -> None:
+            channel.subscriptions[self.number] = self
+            self.subscribe()
+            subscribed.set()
+
+        channel.on_host(begin)
+        subscribed.wait(WAIT_S)
+        session = channel.session
+        if session is not None and not session.available and not channel.knows_credit():
+            # A handle that was just opened, of a client above all, has not heard of a master yet.
+            channel.outcomes.wait_for(channel.knows_credit, FIRST_S)
+        if session is not None and session.available:
+            # A refusal comes before the answer to a question that is asked after it.
+            with contextlib.suppress(MirrorQError):
+                channel.counts()
+        if self.refused:
+            raise PreconditionFailed(f"queue {channel.name!r}: {self.refused}")
+
+    def ask_for(self, prefetch: int) -> None:
+        """The bound has changed."""
+        self.prefetch = prefetch
+        self._channel.on_host(self.subscribe)
+
+    def abandon(self) -> Latch:
+        """Have it stopped by the host's thread, whatever becomes of the caller."""
+        left = Latch()
+
+        def leave() -> None:
+            self.leave()
+            self.end()
+            left.set()
+
+        self._channel.on_host(leave)
+        return left
+
+    # --- The host's thread ----------------------------------------------------------------------
+
+    def subscribe(self) -> None:
+        """Ask the master for it."""
+        session, consumer = self._channel.session, self._consumer
+        if session is not None:
+            session.subscribe(self.number, self.prefetch, consumer._exclusive, consumer._auto_ack)
+
+    def leave(self) -> None:
+        """Give the place up, and back what the callback has not been given."""
+        session = self._channel.session
+        if session is not None:
+            session.give_back(tuple(self.drop()))
+            session.unsubscribe(self.number)
+        self._channel.subscriptions.pop(self.number, None)
+
+    def feed(self, chunks: list[Chunk]) -> None:
+        """Messages have come."""
+        for chunk in chunks:
+            chunk.held = bytearray(b"\1" * chunk.count)
+            self.unsettled += chunk.count
+            self.buffer.extend(chunk.messages(0, chunk.count))
+        self._consumer._arrival.ring()
+
+    def reclaim(self, message: Message) -> Message | None:
+        """Take the next delivery of a message out of the buffer, if it is there."""
+        return next_delivery(self.buffer, message)
+
+    def release(self, run: Run) -> None:
+        """They were acked or given back; told again it changes nothing."""
+        held = run.chunk.held
+        if held is not None:
+            self.unsettled -= held.count(1, run.start, run.stop)
+            held[run.start : run.stop] = bytes(run.stop - run.start)
+
+    def drop(self) -> list[HandOut]:
+        """Forget what the callback has not been given; return its names."""
+        unseen: list[Message] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                unseen.append(self.buffer.popleft())
+        runs = runs_of(unseen)
+        for run in runs:
+            self.release(run)
+        return names_of(runs)
+
+    def refuse(self, why: str) -> None:
+        """The queue does not take it: told by `consume` while that has not returned."""
+        self.refused = why
+        if self._consumer._is_begun:
+            self.leave()
+            self.cancelled(why)
+
+    def cancelled(self, why: str) -> None:
+        """Ended by the queue, not by its user."""
+        self._channel.subscriptions.pop(self.number, None)
+        self.refused = why
+        self.is_active = False
+        self._consumer._end_by_queue(why)
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        self.is_active = False
+        self._consumer._end_with(self)
+
+    def end_elsewhere(self) -> None:
+        """Its consumer was ended at another ring. From any host's thread."""
+        if self.is_active:
+            self.is_active = False
+            self._channel.on_host(self.leave)
+
+
 class Consumer:
-    """One consumer of one handle. Made by `MirroredQueue.consume`."""
+    """One consumer of one handle. Made by `MirroredQueue.consume`.
+
+    Of a sharded queue its prefetch is divided over the shards, at least one message for each.
+    Ended at one shard, by its queue or with `cancel_on_failover`, it ends at all.
+    """
 
     def __init__(
         self,
-        handle: Handle,
-        number: int,
+        channel: Channel,
         callback: Callable[[Message], object],
         *,
         prefetch: int,
@@ -55,30 +193,34 @@ class Consumer:
         cancel_on_failover: bool,
     ) -> None:
         _check_prefetch(prefetch)
-        self.number = number
+        self.number = channel.next_consumer()
         """Its number in its handle."""
         self.cancel_on_failover = cancel_on_failover
         """Whether it ends when another master takes over."""
         self.refused = ""
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
-        self._unsettled = 0
-        """How many are delivered and neither acked nor given back; on the host's thread."""
-        self._prefetch = prefetch
-        self._handle = handle
-        self._callback = callback
         self._auto_ack = auto_ack
         self._exclusive = exclusive
+        self._prefetch = prefetch
+        self._channel = channel
+        self._callback = callback
         self._on_cancel = on_cancel
-        self._buffer: deque[Message] = deque()
+        self._subscriptions: list[Subscription] = []
+        """One at each ring."""
+        self._turns: Iterator[Subscription] = iter(())
+        """Whose turn it is, for ever."""
         self._arrival = Doorbell()
         self._message: Message | None = None
         """The one that its thread is at."""
+        self._untold = deque([None])
+        """Who takes what is in it ends the consumer, and tells its user if that was not he."""
         self._is_ended = False
         self._is_begun = False
+        """A refusal before that is told by `consume`."""
         self._finished = Latch()
         """Its thread has ended."""
         self._thread = threading.Thread(
-            target=self._run, name=f"mirrorq-consumer-{number}", daemon=True
+            target=self._run, name=f"mirrorq-consumer-{self.number}", daemon=True
         )
 
     @property
@@ -90,16 +232,22 @@ class Consumer:
     def prefetch(self, value: int) -> None:
         _check_prefetch(value)
         self._prefetch = value
-        self._ask_for_prefetch()
+        for subscription in self._subscriptions:
+            subscription.ask_for(self._share)
 
-    def _ask_for_prefetch(self) -> None:
-        """The bound has changed."""
-        self._handle._on_host(self._subscribe)
+    @property
+    def _share(self) -> int:
+        return share(self._prefetch, self._channel.shards or 1)
 
     @property
     def is_active(self) -> bool:
         """Whether it takes messages: it was not cancelled, by nobody, and has not failed."""
         return not self._is_ended
+
+    @property
+    def unsettled(self) -> int:
+        """Messages delivered and neither acked nor given back."""
+        return sum(one.unsettled for one in self._subscriptions)
 
     def cancel(self) -> None:
         """Stop. The message under way is finished; those not begun go back uncounted."""
@@ -108,21 +256,16 @@ class Consumer:
     def _cancel(self, callers: Collection[int]) -> None:
         """`callers`: threads that wait for this, which are not waited for."""
         if not self._is_ended:
-            self._abandon().wait(WAIT_S)
+            for left in self._abandon():
+                left.wait(WAIT_S)
         self._end()
         self._join(callers)
 
-    def _abandon(self) -> Latch:
+    def _abandon(self) -> list[Latch]:
         """Have it stopped by the host's thread, whatever becomes of the caller."""
-        left = Latch()
-
-        def leave() -> None:
-            self._leave()
-            self._end()
-            left.set()
-
-        self._handle._on_host(leave)
-        return left
+        self._untold.clear()
+        self._channel.consumers.pop(self.number, None)
+        return [one.abandon() for one in self._subscriptions]
 
     def __enter__(self) -> Self:
         return self
@@ -136,92 +279,49 @@ class Consumer:
             self._finished.wait(WAIT_S)
 
     def _start(self) -> None:
-        subscribed = Latch()
+        """Subscribe at each ring and begin.
 
-        def begin() -> None:
-            self._handle._consumers[self.number] = self
-            self._subscribe()
-            subscribed.set()
-
-        self._handle._on_host(begin)
-        subscribed.wait(WAIT_S)
-        session = self._handle._session
-        publisher = self._handle._publisher
-        if session is not None and not session.available and not publisher.knows():
-            # A handle that was just opened, of a client above all, has not heard of a master yet.
-            self._handle._outcomes.wait_for(publisher.knows, FIRST_S)
-        if session is not None and session.available:
-            # A refusal comes before the answer to a question that is asked after it.
-            with contextlib.suppress(MirrorQError):
-                self._handle._counts()
-        if self.refused:
-            raise PreconditionFailed(f"queue {self._handle.name!r}: {self.refused}")
-        self._begin()
-
-    def _begin(self) -> None:
-        self._is_begun = True
-        begin_thread(self._thread)
+        Raises:
+            PreconditionFailed: one of them refuses it: it is at none.
+        """
+        self._channel.consumers[self.number] = self
+        try:
+            for ring in self._channel.rings():
+                number = self.number if ring is self._channel else ring.next_consumer()
+                subscription = Subscription(ring, number, self, self._share)
+                self._subscriptions.append(subscription)
+                subscription.begin()
+            self._turns = itertools.cycle(self._subscriptions)
+            self._is_begun = True
+            begin_thread(self._thread)
+        except PreconditionFailed:
+            self.cancel()
+            raise
+        except BaseException:
+            self._abandon()
+            raise
 
     # --- The host's thread ----------------------------------------------------------------
 
-    @property
-    def unsettled(self) -> int:
-        """Messages delivered and neither acked nor given back."""
-        return self._unsettled
+    def _end_with(self, subscription: Subscription) -> None:
+        """One of its places has ended with its handle."""
+        if not any(one.is_active for one in self._subscriptions):
+            self._channel.consumers.pop(self.number, None)
+            self._end()
 
-    def _subscribe(self) -> None:
-        session = self._handle._session
-        if session is not None:
-            session.subscribe(self.number, self._prefetch, self._exclusive, self._auto_ack)
-
-    def _leave(self) -> None:
-        session = self._handle._session
-        if session is not None:
-            session.give_back(tuple(self._drop()))
-            session.unsubscribe(self.number)
-        self._handle._consumers.pop(self.number, None)
-
-    def _feed(self, chunks: list[Chunk]) -> None:
-        for chunk in chunks:
-            chunk.held = bytearray(b"\1" * chunk.count)
-            self._unsettled += chunk.count
-            self._buffer.extend(chunk.messages(0, chunk.count))
-        self._arrival.ring()
-
-    def reclaim(self, message: Message) -> Message | None:
-        """Take the next delivery of a message out of the buffer, if it is there."""
-        return next_delivery(self._buffer, message)
-
-    def _release(self, run: Run) -> None:
-        """They were acked or given back; told again it changes nothing."""
-        held = run.chunk.held
-        if held is not None:
-            self._unsettled -= held.count(1, run.start, run.stop)
-            held[run.start : run.stop] = bytes(run.stop - run.start)
-
-    def _drop(self) -> list[HandOut]:
-        """Forget what the callback has not been given; return its names."""
-        unseen: list[Message] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                unseen.append(self._buffer.popleft())
-        runs = runs_of(unseen)
-        for run in runs:
-            self._release(run)
-        return names_of(runs)
-
-    def _refuse(self, why: str) -> None:
+    def _end_by_queue(self, why: str) -> None:
+        """Some ring has ended it: it ends at the others too, and its user is told once."""
+        try:
+            self._untold.pop()
+        except IndexError:
+            return
         self.refused = why
-        if self._is_begun:
-            self._leave()
-            self._cancelled()
-
-    def _cancelled(self) -> None:
-        """Ended by the queue, not by its user."""
-        self._handle._consumers.pop(self.number, None)
+        self._channel.consumers.pop(self.number, None)
+        for subscription in self._subscriptions:
+            subscription.end_elsewhere()
         self._end()
         if self._on_cancel is not None:
-            self._handle._outcomes.call_back(self._on_cancel, self)
+            self._channel.outcomes.call_back(self._on_cancel, self)
 
     def _end(self) -> None:
         self._is_ended = True
@@ -238,7 +338,7 @@ class Consumer:
             log.critical(
                 "consumer %d of queue %s has failed: its messages go back",
                 self.number,
-                self._handle.name,
+                self._channel.name,
                 exc_info=True,
             )
             self._abandon()
@@ -246,7 +346,7 @@ class Consumer:
             if self._message is not None and not self._message._is_settled:
                 self._message.nack()
             if self._on_cancel is not None:
-                self._handle._outcomes.call_back(self._on_cancel, self)
+                self._channel.outcomes.call_back(self._on_cancel, self)
         finally:
             self._finished.set()
 
@@ -255,18 +355,17 @@ class Consumer:
             self._message = message = self._next()
             if message is not None:
                 self._handle_one(message)
-            elif not self._has_message():
+            elif not any(one.buffer for one in self._subscriptions):
                 self._arrival.wait()
 
-    def _has_message(self) -> bool:
-        return bool(self._buffer)
-
     def _next(self) -> Message | None:
-        """The next message; None when it has gone back meanwhile."""
-        try:
-            return self._buffer.popleft()
-        except IndexError:
-            return None
+        """The next message, of the rings in turn; None when there is none, or it went back."""
+        for _ in self._subscriptions:
+            try:
+                return next(self._turns).buffer.popleft()
+            except IndexError:
+                continue
+        return None
 
     def _handle_one(self, message: Message) -> None:
         if self._auto_ack:

@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
-from mirrorq import clock
-from mirrorq.api.arguments import check_callable, checked_body, left_until
+from mirrorq.api.arguments import check_callable, checked_body, deadline_of
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.api.fan_out import Gathering
+from mirrorq.api.handle import Handle
 from mirrorq.api.host import FORK_LOCK, Declared, Host
+from mirrorq.api.opening import handle_on
 from mirrorq.api.publish_options import Terms, terms_of
 from mirrorq.api.queue import MirroredQueue
+from mirrorq.api.waits import Wait, Waits, in_thread
 from mirrorq.errors import ConfigError, Full, MirrorQError, QueueNotFound, ShutDown
 from mirrorq.protocol.commands import Administrative, Bind, DeclareExchange, DeleteExchange, Unbind
 from mirrorq.protocol.routing import (
@@ -40,6 +42,8 @@ from mirrorq.wire.properties import HeaderValue, pack_properties
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from mirrorq.api.sharded.handle import ShardedHandle
 
 __all__ = ["Exchange", "ExchangeHost", "Letter"]
 
@@ -77,7 +81,7 @@ class Exchange:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         """Held while a message is accepted: by all of its queues or by none."""
-        self._handles: dict[int, MirroredQueue] = {}
+        self._handles: dict[int, Handle | ShardedHandle] = {}
         self._routes: dict[str, Routes] = {}
         self._asked: set[str] = set()
         """Exchanges that the host has been asked for: it knows them at once."""
@@ -217,12 +221,19 @@ class Exchange:
             mandatory=mandatory,
             on_confirm=on_confirm,
         )
-        deadline = None if timeout is None else clock.monotonic() + timeout
+        return in_thread(self._publishing(letter, block, deadline_of(timeout)))
+
+    def _publishing(self, letter: Letter, block: bool, until: float | None) -> Waits[Confirmation]:
         while (full := self._accept(letter)) is not None:
-            left = left_until(deadline)
-            with contextlib.suppress(ShutDown):  # its queue was deleted: look again
-                full._publisher.wait_for_room(1, letter.size, len(letter.body), block, left)
+            yield from self._making_room(full, letter, block, until)
         return letter.confirmation
+
+    def _making_room(
+        self, full: Handle, letter: Letter, block: bool, until: float | None
+    ) -> Waits[None]:
+        """Wait until something has changed for a queue that had no room."""
+        with contextlib.suppress(ShutDown):  # its queue was deleted: look again
+            yield from full.puts.making_room(1, letter.size, len(letter.body), block, until)
 
     def _letter(
         self,
@@ -254,14 +265,14 @@ class Exchange:
             confirmation._first = on_confirm
         return Letter(confirmation, routing_key, headers or {}, data, properties, terms, mandatory)
 
-    def _accept(self, letter: Letter) -> MirroredQueue | None:
+    def _accept(self, letter: Letter) -> Handle | None:
         """Put a message into all queues that it reaches; or return one that has no room."""
         with self._lock:
             if self._is_closed:
                 raise ShutDown(f"the handle on exchange {self.name!r} is closed")
             reached = self._reached(letter.key, letter.headers)
             for handle in reached:
-                if not handle._publisher.takes(1, letter.size, len(letter.body)):
+                if not handle.puts.takes(1, letter.size, len(letter.body)):
                     return handle
             gathering = Gathering(
                 letter.confirmation, letter.mandatory, len(reached), self._on_ended
@@ -276,12 +287,12 @@ class Exchange:
                 raise
             return None
 
-    def _put(self, handle: MirroredQueue, gathering: Gathering, letter: Letter) -> None:
+    def _put(self, handle: Handle, gathering: Gathering, letter: Letter) -> None:
         part = gathering.part(handle)
         try:
-            handle._publisher.accept_one(
-                part, letter.body, letter.properties, letter.terms, False, None
-            )
+            left = handle.puts.accept_one(part, letter.body, letter.properties, letter.terms)
+            if left is not None:
+                in_thread(handle.puts.accepting_one(left, False, None))
         except MirrorQError as error:
             # Closed, because its queue was deleted; or a limit of that queue alone.
             gathering.end(handle, None, error)
@@ -313,13 +324,13 @@ class Exchange:
         self._open.pop(gathering, None)
         self._outcomes.notify()
 
-    def _reached(self, key: str, headers: Mapping[str, Any]) -> list[MirroredQueue]:
+    def _reached(self, key: str, headers: Mapping[str, Any]) -> list[Handle]:
         """Handles on the queues that a message reaches, by way of alternates if need be."""
         for record in self._chain():
             queue_ids = self._routes_of(record).route(key, headers)
             handles = [self._handle(queue_id) for queue_id in queue_ids]
             # Of a sharded queue the key's shard; without a key the next one.
-            reached = [handle._part_of(key or None) for handle in handles if handle is not None]
+            reached = [handle.part_of(key or None) for handle in handles if handle is not None]
             if reached:
                 return reached
         return []
@@ -351,20 +362,25 @@ class Exchange:
         """Handles on queues that no binding leads to any more, when nothing of them is open."""
         bound = {b.queue_id for routes in self._routes.values() for b in routes.record.bindings}
         for queue_id in [queue_id for queue_id in self._handles if queue_id not in bound]:
-            if not self._handles[queue_id]._publisher.count:
+            if not self._handles[queue_id].puts.count:
                 self._handles.pop(queue_id).close()
 
-    def _handle(self, queue_id: int) -> MirroredQueue | None:
+    def _handle(self, queue_id: int) -> Handle | ShardedHandle | None:
         handle = self._handles.get(queue_id)
-        if handle is not None and not handle._is_closed:
+        if handle is not None and not handle.is_closed:
             return handle
         name = self._host.queue_name(queue_id)
         if not name:
             return None
         declared = Declared(queue_id, shards=self._host.rings_of(queue_id))
-        handle = MirroredQueue._attach(self._host, declared, name)
+        handle = handle_on(self._host, declared, name)
+        try:
+            handle.open()
+        except BaseException:
+            handle.abandon()
+            raise
         # One queue that is silent keeps no message from the others.
-        handle._publisher.is_curious = False
+        handle.puts.learn_nothing()
         self._handles[queue_id] = handle
         return handle
 
@@ -376,7 +392,11 @@ class Exchange:
         Raises:
             Full: not within `timeout` seconds.
         """
-        if not self._outcomes.wait_for(lambda: not self._open, timeout):
+        return in_thread(self._confirming(timeout))
+
+    def _confirming(self, timeout: float | None) -> Waits[bool]:
+        until = deadline_of(timeout)
+        if not (yield Wait(self._outcomes.signal, lambda: not self._open, until)):
             raise Full(
                 f"exchange {self.name!r}: {len(self._open)} messages are still unconfirmed "
                 f"after {timeout} s: wait again"

@@ -13,30 +13,57 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import ref
 
 from mirrorq import clock
-
-if TYPE_CHECKING:
-    from mirrorq.api.handle import Handle
+from mirrorq.api.completion import Outcomes
+from mirrorq.api.host import Host
+from mirrorq.config import Config
 
 __all__ = ["flush_all", "forget", "remember"]
 
 log = logging.getLogger("mirrorq")
 
-_open: dict[int, ref[Handle]] = {}
+
+class Counted(Protocol):
+    """The puts of a handle."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def accepted_count(self) -> int: ...
+    @property
+    def ended_count(self) -> int: ...
+
+
+class Flushed(Protocol):
+    """A handle, as what waits for its outcomes at the end sees it."""
+
+    name: str
+    pid: int
+    host: Host
+    config: Config
+    outcomes: Outcomes
+
+    @property
+    def puts(self) -> Counted: ...
+    def wake(self) -> None: ...
+    def is_quiet(self) -> bool: ...
+
+
+_open: dict[int, ref[Flushed]] = {}
 """Handles of this process that are open; keeps none of them."""
 
 
-def remember(handle: Handle) -> None:
+def remember(handle: Flushed) -> None:
     """Flush it at the end, unless it is closed before."""
     key = id(handle)
     _open[key] = ref(handle, lambda _: _open.pop(key, None))
     _hear_of_the_end()
 
 
-def forget(handle: Handle) -> None:
+def forget(handle: object) -> None:
     """It is closed."""
     _open.pop(id(handle), None)
 
@@ -51,25 +78,25 @@ def flush_all(*, is_stopping: bool = False) -> None:
     begun = clock.monotonic()
     for one in list(_open.values()):
         handle = one()
-        if handle is not None and handle._pid == os.getpid() and not handle._host.closed():
-            deadline = begun + handle._config.exit_flush_ms / 1000
-            if not (is_stopping and handle._host.is_paused()):
-                handle._wake()
-                over = _is_over(handle) if is_stopping else handle._is_quiet
-                handle._outcomes.wait_for(over, deadline - clock.monotonic())
+        if handle is not None and handle.pid == os.getpid() and not handle.host.closed():
+            deadline = begun + handle.config.exit_flush_ms / 1000
+            if not (is_stopping and handle.host.is_paused()):
+                handle.wake()
+                over = _is_over(handle) if is_stopping else handle.is_quiet
+                handle.outcomes.wait_for(over, deadline - clock.monotonic())
             _warn(handle)
 
 
-def _is_over(handle: Handle) -> Callable[[], bool]:
+def _is_over(handle: Flushed) -> Callable[[], bool]:
     """Whether all that was put until now has an outcome."""
-    publisher = handle._publisher
+    publisher = handle.puts
     count = publisher.accepted_count
     return lambda: publisher.ended_count >= count
 
 
-def _warn(handle: Handle) -> None:
+def _warn(handle: Flushed) -> None:
     """Say what may be lost: where nobody has set up logging, as Python says what nobody handles."""
-    count = handle._publisher.count
+    count = handle.puts.count
     if count > 0:
         text = (
             f"the process ends with {count} unconfirmed message(s) to queue {handle.name}: whether "

@@ -1,29 +1,53 @@
-"""One message that reaches several queues through an exchange: their outcomes as one."""
+"""Several outcomes as one: of a message that reaches several queues through an exchange, of acks in
+several shards, and what the masters of several shards say they count."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from mirrorq.api.completion import Outcomes
-from mirrorq.api.confirmation import Confirmation
+from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.errors import ConfirmUnknown, Full, MirrorQError, NotConfirmed, ShutDown
+from mirrorq.protocol.sessions import Counts, Purged
 
-__all__ = ["Gathering", "Part", "Reached"]
+__all__ = ["Gathering", "Part", "Reached", "gathered_reply", "settle_together"]
+
+Tell = Callable[[Any, MirrorQError | None], None]
+
+
+class Part(Confirmation):
+    """One queue's part of a message: nobody waits for it, it tells the whole."""
+
+    _tell: Tell | None = None
+
+    def _finish(self, value: Any, error: MirrorQError | None) -> None:
+        super()._finish(value, error)
+        if self._tell is not None:
+            self._tell(value, error)
+
+
+class PartSettlement(Settlement):
+    """One shard's part of a settlement: nobody waits for it, it tells the whole."""
+
+    _tell: Tell | None = None
+
+    def _finish(self, value: Any, error: MirrorQError | None) -> None:
+        super()._finish(value, error)
+        if self._tell is not None:
+            self._tell(value, error)
 
 
 class Reached(Protocol):
     """What is asked of a handle on a queue that the message reaches."""
 
-    _outcomes: Outcomes
-    _queue_name: str
+    name: str
+    queue_name: str
     """Of a shard: that of the whole queue."""
-    _is_deleted: bool
-
-    @property
-    def name(self) -> str: ...
+    outcomes: Outcomes
+    is_deleted: bool
 
 
 class Gathering:
@@ -48,13 +72,13 @@ class Gathering:
 
     def part(self, handle: Reached) -> Part:
         """The outcome of one queue."""
-        return Part(handle._outcomes, _tell=partial(self.end, handle))
+        return Part(handle.outcomes, _tell=partial(self.end, handle))
 
     def end(self, handle: Reached, value: Any, error: MirrorQError | None) -> None:
         """One queue has an outcome. On the host's thread: short."""
         if error is None:
-            self._sequences[handle._queue_name] = value
-        elif not handle._is_deleted:
+            self._sequences[handle.queue_name] = value
+        elif not handle.is_deleted:
             self._errors[handle.name] = error
         self.end_one()
 
@@ -83,12 +107,40 @@ class Gathering:
         return ConfirmUnknown(text)
 
 
-class Part(Confirmation):
-    """One queue's part of it: nobody waits for it, it tells the whole."""
+def settle_together(whole: Settlement, shards: Sequence[Outcomes]) -> list[Settlement]:
+    """Return one settlement for each shard, given its outcomes: the whole is done when all are,
+    and failed where one is."""
+    errors: list[MirrorQError] = []
+    # Told on the host's thread and, of what was settled before, on this one.
+    ended = itertools.count(1)
 
-    _tell: Callable[[Any, MirrorQError | None], None] | None = None
+    def tell(_: object, error: MirrorQError | None) -> None:
+        if error is not None:
+            errors.append(error)
+        if next(ended) == len(shards):
+            whole._finish(None, _joined(errors))
 
-    def _finish(self, value: Any, error: MirrorQError | None) -> None:
-        super()._finish(value, error)
-        if self._tell is not None:
-            self._tell(value, error)
+    return [PartSettlement(outcomes, _tell=tell) for outcomes in shards]
+
+
+def _joined(errors: Sequence[MirrorQError]) -> MirrorQError | None:
+    if len(errors) < 2:
+        return errors[0] if errors else None
+    return type(errors[0])("; ".join(str(error) for error in errors))
+
+
+def gathered_reply(replies: Sequence[object]) -> object:
+    """What all shards have said: the sums of what they count."""
+    if isinstance(replies[0], Purged):
+        return Purged(0, sum(one.count for one in replies if isinstance(one, Purged)))
+    counts = [one for one in replies if isinstance(one, Counts)]
+    return Counts(
+        0,
+        sum(one.ready for one in counts),
+        sum(one.unacknowledged for one in counts),
+        max((one.consumers for one in counts), default=0),
+        0,
+        sum(one.store_bytes for one in counts),
+        sum(one.delayed for one in counts),
+        waiting=any(one.waiting for one in counts),
+    )

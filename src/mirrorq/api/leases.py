@@ -23,13 +23,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from mirrorq import clock
 from mirrorq.api.acks import PieceSettle
 from mirrorq.api.arguments import check_count, check_sequence, check_text, deadline_of, left_until
+from mirrorq.api.channel import RingChannel
 from mirrorq.api.confirmation import Settlement
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.errors import AckRefused, MirrorQError, PreconditionFailed, QueueDown
@@ -37,9 +37,6 @@ from mirrorq.protocol.sessions import HandOut, Purged
 from mirrorq.session.calls import SettleCall, ack_range_request
 from mirrorq.session.machine import Session
 from mirrorq.waiting import Latch
-
-if TYPE_CHECKING:
-    from mirrorq.api.handle import Handle
 
 __all__ = ["Claim", "RangeLease", "Taker"]
 
@@ -150,12 +147,12 @@ class Taker:
 class _Holding:
     """What a lease and a claim share: a taker at its handle."""
 
-    def __init__(self, handle: Handle, label: str, exclusive: bool, wanted: int) -> None:
+    def __init__(self, handle: RingChannel, label: str, exclusive: bool, wanted: int) -> None:
         check_text("a label", label)
         self._handle = handle
         self._label = label
         self._exclusive = exclusive
-        self._taker = Taker(handle._next_consumer(), wanted)
+        self._taker = Taker(handle.next_consumer(), wanted)
         self._is_seated = False
         """It has asked for a seat, and not given it up since."""
 
@@ -165,23 +162,23 @@ class _Holding:
         self._is_seated = True
 
         def begin() -> None:
-            session = handle._session
+            session = handle.session
             assert session is not None
             taker.refused = ""
-            handle._takers[taker.number] = taker
+            handle.holders[taker.number] = taker
             session.subscribe(taker.number, 1, self._exclusive, False, True, self._label)
 
-        handle._on_host(begin)
+        handle.on_host(begin)
         # A refusal comes before the answer to a question that is asked after it.
-        handle._counts()
+        handle.counts()
 
     def _end(self) -> None:
         """Give the seat up: on the host's thread."""
         handle, taker = self._handle, self._taker
-        session = handle._session
+        session = handle.session
         if session is not None:
             taker.end(session)
-        handle._takers.pop(taker.number, None)
+        handle.holders.pop(taker.number, None)
 
     def _leave(self) -> None:
         handle = self._handle
@@ -191,19 +188,21 @@ class _Holding:
             self._end()
             left.set()
 
-        if not handle._is_closed:
-            handle._on_host(leave)
+        if not handle.is_closed:
+            handle.on_host(leave)
             self._is_seated = False
             left.wait(1.0)
             with contextlib.suppress(MirrorQError):
                 # Who hears that it has ended may have the queue at once: the answer comes after.
-                handle._counts()
+                handle.counts()
 
 
 class RangeLease(_Holding):
     """Messages that this handle holds without having their bodies. See `MirroredQueue.lease`."""
 
-    def __init__(self, handle: Handle, count_max: int | None, label: str, timeout: float) -> None:
+    def __init__(
+        self, handle: RingChannel, count_max: int | None, label: str, timeout: float
+    ) -> None:
         if count_max is not None:
             check_count("count_max", count_max)
         super().__init__(handle, label, False, count_max or COUNT_MAX)
@@ -227,10 +226,10 @@ class RangeLease(_Holding):
     def _take(self, count_max: int | None, timeout: float) -> None:
         handle, taker = self._handle, self._taker
         deadline = clock.monotonic() + timeout
-        taker.wanted = min(handle._counts().ready, count_max or COUNT_MAX)
+        taker.wanted = min(handle.counts().ready, count_max or COUNT_MAX)
         self._subscribe()
         while not taker.refused and taker.sequences.count < taker.wanted:
-            if handle._counts().ready == 0 or clock.monotonic() >= deadline:
+            if handle.counts().ready == 0 or clock.monotonic() >= deadline:
                 break
             clock.sleep(LOOK_S)
         done = Latch()
@@ -241,7 +240,7 @@ class RangeLease(_Holding):
             self.ranges = tuple(taker.sequences)
             done.set()
 
-        handle._on_host(complete)
+        handle.on_host(complete)
         if not done.wait(max(timeout, 1.0)):
             raise QueueDown(f"the lease on queue {handle.name!r} did not begin in {timeout} s")
         if taker.refused:
@@ -271,7 +270,7 @@ class RangeLease(_Holding):
     def _settle(self, kind: str, timeout: float | None) -> tuple[RangeSet, str]:
         """End the lease; return which messages were refused, and why."""
         handle, deadline = self._handle, deadline_of(timeout)
-        handle._check()
+        handle.check()
         if self._is_over:
             raise ValueError(f"the lease on queue {handle.name!r} is over already")
         lost, why = RangeSet(), ""
@@ -287,23 +286,23 @@ class RangeLease(_Holding):
                     lost.add(piece.first, piece.last)
                 refused, why = settle.refused, settle.why or why
         except TimeoutError:
-            raise handle._why_not(
+            raise handle.why_not(
                 QueueDown(
                     f"the master of queue {handle.name!r} did not answer for {timeout} s: whether "
                     f"the lease's {kind} has taken effect is not known"
                 )
             ) from None
         finally:
-            handle._on_host(self._end)
+            handle.on_host(self._end)
         return lost, why
 
     def _send(self, kind: str, refused: tuple[HandOut, ...] | None) -> PieceSettle:
         """Have all settled, or what was refused and has newer names by now."""
         handle, taker = self._handle, self._taker
-        settle = PieceSettle(Settlement(handle._outcomes))
+        settle = PieceSettle(Settlement(handle.outcomes))
 
         def send() -> None:
-            session = handle._session
+            session = handle.session
             assert session is not None
             settle.pieces = taker.settle(refused)
             if settle.pieces and not session.closed:
@@ -311,9 +310,9 @@ class RangeLease(_Holding):
                 return
             settle.refused, settle.why = settle.pieces, session.closed
             settle.settlement._finish(None, None)
-            handle._outcomes.notify()
+            handle.outcomes.notify()
 
-        handle._on_host(send)
+        handle.on_host(send)
         return settle
 
     def __enter__(self) -> RangeLease:
@@ -333,7 +332,7 @@ class RangeLease(_Holding):
 class Claim(_Holding):
     """A queue that this handle has for itself. See `MirroredQueue.claim`."""
 
-    def __init__(self, handle: Handle, label: str, timeout: float) -> None:
+    def __init__(self, handle: RingChannel, label: str, timeout: float) -> None:
         super().__init__(handle, label, True, 0)
         try:
             self.ensure(timeout)
@@ -352,7 +351,7 @@ class Claim(_Holding):
         """
         handle, taker = self._handle, self._taker
         deadline = clock.monotonic() + timeout
-        while taker.refused or taker.number not in handle._takers:
+        while taker.refused or taker.number not in handle.holders:
             self._subscribe()
             if not taker.refused:
                 return
@@ -376,7 +375,7 @@ class Claim(_Holding):
         check_sequence("first", first)
         check_sequence("last", last)
         handle = self._handle
-        reply = handle._ask(ack_range_request(self._taker.number, first, last), timeout)
+        reply = handle.ask(ack_range_request(self._taker.number, first, last), timeout)
         assert isinstance(reply, Purged)
         if reply.why:
             self._taker.refused = self._taker.refused or reply.why
@@ -386,10 +385,10 @@ class Claim(_Holding):
     def close(self) -> None:
         """Let others have the queue: they can have it when this returns."""
         self._leave()
-        if not self._handle._is_closed:
+        if not self._handle.is_closed:
             # The master's answer comes after it has heard of the leaving.
             with contextlib.suppress(MirrorQError):
-                self._handle._counts(CLOSE_S)
+                self._handle.counts(CLOSE_S)
 
     def __enter__(self) -> Claim:
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from mirrorq.api.arguments import check_callable
-from mirrorq.api.completion import Outcomes
+from mirrorq.api.completion import Callbacks
 from mirrorq.protocol.effects import Notice
 
 __all__ = ["Listeners"]
@@ -20,7 +20,7 @@ class Listeners:
 
     def begin(self) -> None:
         """In this process: the thread that told them before a fork is the parent's."""
-        self._callbacks = Outcomes()
+        self._callbacks = Callbacks()
 
     def add(self, on_event: Callable[[Notice], None]) -> None:
         """Tell this one too, from now on.
@@ -36,7 +36,7 @@ class Listeners:
     def tell(self, notice: Notice) -> None:
         """Have all of them called."""
         for function in self._functions:
-            self._callbacks.call_back(function, notice)
+            self._callbacks.call(function, notice)
 
     def close(self, timeout: float, callers: Collection[int] = ()) -> None:
         """Tell what is due, and end the thread; `callers` wait for this, and are not waited for."""

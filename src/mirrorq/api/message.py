@@ -5,34 +5,73 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
-from mirrorq.api.publish_options import milliseconds
+from mirrorq.api.completion import Outcomes
+from mirrorq.api.confirmation import Settlement
+from mirrorq.api.publish_options import Terms, milliseconds, terms_of
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
 from mirrorq.protocol.sessions import HandOut
 from mirrorq.wire import frames
 from mirrorq.wire.properties import _DECODER, HeaderValue, Properties, pack_properties
 
-if TYPE_CHECKING:
-    from mirrorq.api.confirmation import Settlement
-    from mirrorq.api.handle import Handle
-
-__all__ = ["Chunk", "Message", "Run", "messages_in", "names_of", "pieces_of", "runs_of"]
-
-
-
-
-
-
-
-
+__all__ = [
+    "Chunk",
+    "Holder",
+    "Message",
+    "Run",
+    "Target",
+    "messages_in",
+    "names_of",
+    "pieces_of",
+    "runs_of",
+]
 
 
+class Target:
+    """A handle on a queue, as somewhere that a message may be put."""
+
+    def _target_id(self, key: str | bytes | None) -> int:
+        """The id of the ring that a message with this key goes to."""
+        raise NotImplementedError
 
 
+class Holder(Protocol):
+    """The handle by which a message came, as far as the message knows it."""
 
+    name: str
+    queue_name: str
+    """Of a shard: that of the whole queue."""
+    shard: int | None
+    outcomes: Outcomes
+
+    def ack(self, message: Message) -> Settlement:
+        """Ack one message."""
+        ...
+
+    def settle(self, kind: str, messages: Sequence[Message], delay_ms: int = 0) -> Settlement:
+        """Ack or give back."""
+        ...
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """A call was interrupted before it has returned these: they are the next ones again."""
+        ...
+
+    def ack_and_put(
+        self,
+        message: Message,
+        target: str | Target | int,
+        key: str | bytes | None,
+        body: bytes | bytearray | memoryview,
+        properties: bytes,
+        terms: Terms,
+        *,
+        block: bool,
+    ) -> Settlement:
+        """Ack a message and put another one into another queue, both or neither."""
+        ...
 
 
 class Chunk:
@@ -59,7 +98,7 @@ class Chunk:
 
     def __init__(
         self,
-        handle: Handle,
+        handle: Holder,
         consumer: int,
         handout: HandOut,
         first: int,
@@ -181,13 +220,13 @@ class Message(msgspec.Struct, eq=False, gc=False):
     @property
     def queue(self) -> str:
         """The queue's name; of a sharded queue its own, whichever shard it came from."""
-        return self._chunk.handle._queue_name
+        return self._chunk.handle.queue_name
 
     @property
     def shard(self) -> int | None:
         """Number of the shard that it is in, whose `sequence` it has; None where the queue is not
         sharded."""
-        return self._chunk.handle._shard
+        return self._chunk.handle.shard
 
     @property
     def headers(self) -> dict[str, HeaderValue]:
@@ -219,7 +258,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     def ack(self) -> Settlement:
         """Tell the queue that the message is done with."""
-        return self._chunk.handle._ack(self)
+        return self._chunk.handle.ack(self)
 
     def nack(self, requeue: bool = True, delay: float | None = None) -> Settlement:
         """Give the message back to its place; it comes again with its count raised.
@@ -234,11 +273,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
         delay_ms = 0 if delay is None else milliseconds("delay", delay)
         if delay is not None and not requeue:
             raise ConfigError(f"nack(requeue=False, delay={delay}): what ends does not come again")
-        return self._chunk.handle._settle("nack" if requeue else "reject", (self,), delay_ms)
+        return self._chunk.handle.settle("nack" if requeue else "reject", (self,), delay_ms)
 
     def ack_and_put(
         self,
-        queue: str | Handle,
+        queue: str | Target,
         body: bytes | bytearray | memoryview,
         *,
         headers: Mapping[str, HeaderValue] | None = None,
@@ -268,21 +307,13 @@ class Message(msgspec.Struct, eq=False, gc=False):
             QueueNotFound: there is no queue of this name.
             ValueError, TypeError, ConfigError: as `put`; or the message is settled already.
         """
-        from mirrorq.api.confirmation import Settlement
-        from mirrorq.api.publish_options import terms_of
-        from mirrorq.api.queue import MirroredQueue
-
-        handle = self._chunk.handle
-        assert isinstance(handle, MirroredQueue)
         if self._is_settled:
             raise ValueError(f"{self!r} is settled already, or was only browsed")
         terms = terms_of(persistent, priority, delay, ttl)
-        data = handle._publisher.body(body)
         properties = pack_properties(headers, message_id, key)
-        target = handle._id_of(queue, key)
-        settlement = Settlement(handle._outcomes)
-        handle._step([data], [properties], terms, (self,), target, settlement, block=block)
-        return settlement
+        return self._chunk.handle.ack_and_put(
+            self, queue, key, body, properties, terms, block=block
+        )
 
     def __enter__(self) -> Message:
         return self

@@ -1,7 +1,8 @@
-"""How nodes are had by who knows none: a `MirroredQueue` that is given a path and no host, and a
-client that is given a folder.
+"""How a handle comes about: by whom its host is made, and whether its queue is sharded.
 
-Both know no node: the root of the package says here how one is had, before anybody can ask.
+Nothing in this room knows a node: the root of the package says here, before anybody can ask, how a
+`MirroredQueue` that is given a path has one, and a client that is given a folder. Which kind of
+handle a queue has is chosen here and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,10 +11,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mirrorq.api.host import Host
+    from mirrorq.api.handle import Handle
+    from mirrorq.api.host import Declared, Host
+    from mirrorq.api.sharded.handle import ShardedHandle
     from mirrorq.api.sharing import Use
 
-__all__ = ["Embedding", "embed_with", "embedding", "local_opening", "open_local_with"]
+__all__ = [
+    "Embedding",
+    "embed_with",
+    "embedding",
+    "handle_on",
+    "local_opening",
+    "open_local_with",
+]
 
 Embedding = tuple[Callable[..., "Host"], Callable[["Use"], None]]
 """What has a host for one `Use`, given that and the arguments of `Node`; and what ends the use."""
@@ -46,3 +56,14 @@ def local_opening() -> Callable[..., Any]:
     """Return what opens it: `mirrorq.local`."""
     assert _local is not None, "importing mirrorq sets it"
     return _local()
+
+
+def handle_on(host: Host, declared: Declared, name: str) -> Handle | ShardedHandle:
+    """The handle for a queue, which is not open yet."""
+    if declared.shards:
+        from mirrorq.api.sharded.handle import ShardedHandle
+
+        return ShardedHandle(host, declared, name)
+    from mirrorq.api.handle import Handle
+
+    return Handle(host, declared, name)

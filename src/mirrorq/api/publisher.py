@@ -11,40 +11,44 @@ corrects them with its own.
 
 from __future__ import annotations
 
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from mirrorq.api.arguments import (
-    _check_size,
-    checked_body,
-    deadline_of,
-    left_until,
+from mirrorq import clock
+from mirrorq.api.arguments import check_callable, deadline_of
+from mirrorq.api.batching import (
+    PACK_BYTES,
+    PACK_COUNT,
+    Counted,
+    ManyPut,
+    OnePut,
+    PutRun,
+    finish,
+    frames_of,
 )
-from mirrorq.api.batching import PACK_BYTES, PACK_COUNT, ManyPut, OnePut, PutRun, finish, frames_of
+from mirrorq.api.channel import FIRST_S, Channel, RingChannel
 from mirrorq.api.confirmation import Confirmation
+from mirrorq.api.publish_options import Terms
+from mirrorq.api.waits import Wait, Waits
 from mirrorq.errors import Full, ShutDown
 from mirrorq.session.calls import Failed, PutCredit, Stored
 from mirrorq.session.machine import Session
 from mirrorq.waiting import Present, take_back
 
-if TYPE_CHECKING:
-    from mirrorq.api.handle import Handle
-    from mirrorq.api.publish_options import Terms
-    from mirrorq.api.staged import StagedPut
-    from mirrorq.api.transactions import StepPut
-
-__all__ = ["Publisher"]
-
-FIRST_S = 1.0
-"""A handle's first put waits so long for the master's first word, so that it knows a limit."""
+__all__ = ["Listener", "OnConfirm", "Publisher", "Publishing", "Waiting", "confirmation_of"]
 
 Listener = Callable[[Confirmation], object] | None
+OnConfirm = Callable[[Confirmation], object] | None
 
 
-
-
-
-
+def confirmation_of(channel: Channel, on_confirm: OnConfirm) -> Confirmation:
+    """What `put` returns, before anything was put."""
+    confirmation = Confirmation(channel.outcomes)
+    if on_confirm is not None:
+        check_callable("on_confirm", on_confirm)
+        confirmation._first = on_confirm
+    return confirmation
 
 
 class Waiting:
@@ -57,10 +61,101 @@ class Waiting:
         """Why, if it is the queue that has none; else ""."""
 
 
-class Publisher:
-    """Everything of one handle that has to do with publishing."""
+class Publishing(ABC):
+    """The puts of a handle, of one ring's or of several: what they wait for, and what is told when
+    they have waited in vain. Held by the handle; from any thread."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, channel: Channel) -> None:
+        self.waiting: Present[Waiting] = Present()
+        """Calls that wait for room."""
+        self._channel: Channel = channel
+        self._outcomes = channel.outcomes
+        self._config = channel.config
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Messages without an outcome."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Their bytes."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether everything has an outcome."""
+
+    @property
+    @abstractmethod
+    def accepted_count(self) -> int:
+        """Messages put so far."""
+
+    @property
+    @abstractmethod
+    def ended_count(self) -> int:
+        """How many of them have an outcome."""
+
+    @abstractmethod
+    def takes(self, count: int, size: int, body_bytes: int) -> bool:
+        """Whether this much more may be put now, by the handle's bounds and the queue's limit."""
+
+    is_curious: bool
+    """Whether the first put waits for the master's first word."""
+
+    @abstractmethod
+    def learning(self) -> Waits[None]:
+        """Wait, once in a handle's life, for that."""
+
+    @abstractmethod
+    def learn_nothing(self) -> None:
+        """Have the first put wait for no first word."""
+
+    @abstractmethod
+    def listen(self, on_confirmed: Listener, on_not_confirmed: Listener) -> None:
+        """Have functions called with every confirmation that ends."""
+
+    @property
+    def waits_for(self) -> str:
+        """Why calls wait for the queue itself, "" when none does."""
+        return next((call.why for call in self.waiting.all() if call.why), "")
+
+    def filling(self) -> Waits[bool]:
+        """`full`: whether a put would wait."""
+        if os.getpid() != self._channel.pid:
+            self._channel.check()
+        yield from self.learning()
+        return not self.takes(1, 1, 1)
+
+    def confirming(self, timeout: float | None) -> Waits[bool]:
+        """Wait until nothing is unconfirmed; True.
+
+        Raises:
+            NoQuorum, QueueDown, Full: not in time, and why.
+        """
+        channel = self._channel
+        channel.check()
+        until = None if timeout is None else clock.monotonic() + timeout
+        signal = self._outcomes.signal
+        if not (yield Wait(signal, lambda: self.is_over or channel.is_closed, until)):
+            raise channel.why_not(
+                Full(
+                    f"queue {channel.name!r}: {self.count} messages are still unconfirmed after "
+                    f"{timeout} s: wait again"
+                )
+            )
+        return True
+
+
+class Publisher(Publishing):
+    """The puts of a handle on one ring. Users' threads put; what is below is the host's."""
+
+    def __init__(self, channel: RingChannel, ahead: Callable[[], int]) -> None:
+        """`ahead`: how many messages the handle has fetched ahead of calls."""
+        super().__init__(channel)
+        self._channel: RingChannel = channel
+        self._ahead = ahead
         self.credit = PutCredit()
         """What the queue's limit leaves this handle."""
         self.is_held = False
@@ -72,56 +167,29 @@ class Publisher:
         self._over_count = self._over_size = 0
         """The same, of what has an outcome; the host's thread counts it."""
         self.is_curious = True
-        """Whether the first put waits for the master's first word."""
-        self._waiting: Present[Waiting] = Present()
-        """Calls that wait for room."""
-        self._handle = handle
-        self._config = handle._config
-        self._outcomes = handle._outcomes
         self._listeners: list[tuple[Listener, Listener]] = []
 
     # --- Users' threads -------------------------------------------------------------------
 
-    def body(self, body: bytes | bytearray | memoryview) -> bytes:
-        """As `checked_body`, by this handle's limit."""
-        return checked_body(body, self._config.message_bytes_max)
-
-    def bodies(self, bodies: Sequence[bytes | bytearray | memoryview]) -> list[bytes]:
-        """Each as in `body`; for a list of bytes without looking at each in Python."""
-        if isinstance(bodies, bytes | bytearray | memoryview | str):
-            raise TypeError(f"put_many takes a list of bodies, not one {type(bodies).__name__}")
-        made = list(bodies)
-        is_plain = list(map(type, made)).count(bytes) == len(made)
-        lengths = list(map(len, made)) if is_plain else []
-        # Counting equal ones is quicker than looking for the largest.
-        is_even = bool(lengths) and lengths.count(lengths[0]) == len(lengths)
-        largest = lengths[0] if is_even else max(lengths, default=0)
-        if is_plain and largest <= self._config.message_bytes_max:
-            return made  # type: ignore[return-value]
-        return [self.body(body) for body in made]
-
-    def check_size(self, size: int) -> None:
-        """Refuse a body of so many bytes, by this handle's limit.
-
-        Raises:
-            MessageTooLarge: it is above it.
-        """
-        _check_size(size, self._config.message_bytes_max)
-
     @property
     def count(self) -> int:
-        """Messages without an outcome."""
         return self._put_count - self._over_count
 
     @property
     def is_over(self) -> bool:
-        """Whether everything has an outcome."""
         return self._put_count <= self._over_count
 
     @property
     def size(self) -> int:
-        """Their bytes."""
         return self._put_size - self._over_size
+
+    @property
+    def accepted_count(self) -> int:
+        return self._put_count
+
+    @property
+    def ended_count(self) -> int:
+        return self._over_count
 
     def has_room(self, count: int, size: int) -> bool:
         """Whether this much more may be unconfirmed. A call larger than the bound goes alone."""
@@ -141,46 +209,31 @@ class Publisher:
         if not credit.is_bounded or count > credit.count_max or body_bytes > credit.size_max:
             return True
         # What this handle has fetched ahead counts as ready, though the master handed it out.
-        ahead = self._handle._receiver.buffered
         return (
-            self._put_count + count + ahead <= credit.count
+            self._put_count + count + self._ahead() <= credit.count
             and self._put_bytes + body_bytes <= credit.size
         )
 
-    @property
-    def accepted_count(self) -> int:
-        """Messages put so far."""
-        return self._put_count
-
-    @property
-    def ended_count(self) -> int:
-        """How many of them have an outcome."""
-        return self._over_count
-
     def on_taken(self) -> None:
         """A call has taken a message: a put that waits for the queue's limit may go on."""
-        if self.credit.is_bounded and self._waiting:
+        if self.credit.is_bounded and self.waiting:
             self._outcomes.notify()
 
     def takes(self, count: int, size: int, body_bytes: int) -> bool:
-        """Whether this much more may be put now, by the handle's bounds and the queue's limit."""
         return self.has_room(count, size) and self.has_credit(count, body_bytes)
 
     def knows(self) -> bool:
         """Whether the master has said how much the queue takes, or never will."""
-        handle = self._handle
-        return self.credit.is_known or handle._is_shut or handle._is_closed
+        channel = self._channel
+        return self.credit.is_known or channel.is_shut or channel.is_closed
 
-    def learn(self) -> None:
-        """Wait, once in a handle's life, for the master's first word, at most FIRST_S."""
+    def learning(self) -> Waits[None]:
         if self.is_curious:
             self.is_curious = False
-            self._outcomes.wait_for(self.knows, FIRST_S)
+            yield Wait(self._outcomes.signal, self.knows, clock.monotonic() + FIRST_S)
 
-    @property
-    def waits_for(self) -> str:
-        """Why calls wait for the queue itself, "" when none does."""
-        return next((call.why for call in self._waiting.all() if call.why), "")
+    def learn_nothing(self) -> None:
+        self.is_curious = False
 
     def accept_one(
         self,
@@ -188,10 +241,9 @@ class Publisher:
         body: bytes,
         properties: bytes,
         terms: Terms,
-        block: bool,
-        timeout: float | None,
-    ) -> None:
-        """Put one message into the inbox, when there is room: as `accept`.
+    ) -> OnePut | None:
+        """Put one message into the inbox, if that needs no closer look; else return what is to be
+        put, when there is room: by `accepting`.
 
         Nearly always there is, nobody bounds the queue, and the put before it still waits for the
         host's thread: that is what this is quick at.
@@ -199,26 +251,25 @@ class Publisher:
         body_bytes = len(body)
         size = body_bytes + len(properties)
         one = OnePut(confirmation, body, properties, terms)
-        handle = self._handle
+        channel = self._channel
         config = self._config
         if (
             self._put_count - self._over_count >= config.unconfirmed_count_max
             or self._put_size - self._over_size + size > config.unconfirmed_bytes_max
             or self.credit.is_bounded
             or self.is_curious
-            or handle._is_shut
-            or timeout is not None
+            or channel.is_shut
         ):
-            self.accept(one, 1, size, body_bytes, block, timeout)
-            return
+            return one
         self._put_count += 1
         self._put_size += size
         self._put_bytes += body_bytes
-        handle._inbox.append(one)
-        if handle._is_closed:
+        channel.inbox.append(one)
+        if channel.is_closed:
             self._take_back(one)
-        if handle._woken_at != handle._step_count and not (self.is_held and self._is_small):
-            handle._wake()
+        if channel.woken_at != channel.step_count and not (self.is_held and self._is_small):
+            channel.wake()
+        return None
 
     @property
     def _is_small(self) -> bool:
@@ -234,20 +285,73 @@ class Publisher:
         Raises:
             ShutDown: nothing was put. Else the host's thread has it, and it ends unknown.
         """
-        handle = self._handle
-        if take_back(handle._inbox, item):
-            raise ShutDown(f"the handle on queue {handle.name!r} is closed")
+        if take_back(self._channel.inbox, item):
+            raise ShutDown(self._channel.closed_text())
 
-    def accept(
+    def accepting_one(self, one: OnePut, block: bool, timeout: float | None) -> Waits[None]:
+        """As `accepting`, of what `accept_one` has returned."""
+        body_bytes = len(one.body)
+        size = body_bytes + len(one.properties)
+        return self.accepting(one, 1, size, body_bytes, block, timeout)
+
+    def accepting(
         self,
-        item: OnePut | ManyPut | StepPut,
+        item: object,
         count: int,
         size: int,
         body_bytes: int,
         block: bool,
         timeout: float | None,
-    ) -> None:
-        """Put an item into the inbox, when there is room.
+    ) -> Waits[None]:
+        """Put an item into the inbox, when there is room: as `making_room`."""
+        channel = self._channel
+        until = deadline_of(timeout)
+        if self.is_curious:
+            yield from self.learning()
+        while True:
+            if not self.takes(count, size, body_bytes):
+                yield from self.making_room(count, size, body_bytes, block, until)
+            if channel.is_closed or channel.is_shut:
+                what = "closed" if channel.is_closed else "shut down: it takes no puts"
+                raise ShutDown(f"the handle on queue {channel.name!r} is {what}")
+            if not self.has_credit(count, body_bytes):
+                continue  # another thread was quicker
+            self._append(item, count, size, body_bytes)
+            return
+
+    def _append(self, item: object, count: int, size: int, body_bytes: int) -> None:
+        """It is accepted when it is in the inbox."""
+        channel = self._channel
+        self._put_count += count
+        self._put_size += size
+        self._put_bytes += body_bytes
+        channel.inbox.append(item)
+        if channel.is_closed:
+            self._take_back(item)
+        channel.wake()
+
+    def accepting_free(self, item: Counted, block: bool = True) -> Waits[None]:
+        """As `accepting`, of what puts nothing into this queue: only the handle's bounds hold."""
+        channel = self._channel
+        count, size = item.count, item.size
+
+        def may_go_on() -> bool:
+            return self.has_room(count, size) or channel.is_shut or channel.is_closed
+
+        while True:
+            until = None if block else clock.monotonic()
+            if not (yield Wait(self._outcomes.signal, may_go_on, until)):
+                raise self.full(count, size, 0)
+            channel.check_open_for_puts(right="")
+            if channel.is_closed or not self.has_room(count, size):
+                continue
+            self._append(item, count, size, 0)
+            return
+
+    def making_room(
+        self, count: int, size: int, body_bytes: int, block: bool, until: float | None
+    ) -> Waits[None]:
+        """Wait until so much more may be put.
 
         Args:
             size: bytes of bodies and properties: what a handle's bounds count.
@@ -257,79 +361,35 @@ class Publisher:
             Full, NoQuorum, QueueDown: no room in time, and why.
             ShutDown: the handle is closed.
         """
-        handle = self._handle
-        deadline = deadline_of(timeout)
-        if self.is_curious:
-            self.learn()
-        while True:
-            if not self.takes(count, size, body_bytes):
-                self.wait_for_room(count, size, body_bytes, block, left_until(deadline))
-            if handle._is_closed or handle._is_shut:
-                what = "closed" if handle._is_closed else "shut down: it takes no puts"
-                raise ShutDown(f"the handle on queue {handle.name!r} is {what}")
-            if not self.has_credit(count, body_bytes):
-                continue  # another thread was quicker
-            self._append(item, count, size, body_bytes)
-            return
-
-    def _append(self, item: object, count: int, size: int, body_bytes: int) -> None:
-        """It is accepted when it is in the inbox."""
-        handle = self._handle
-        self._put_count += count
-        self._put_size += size
-        self._put_bytes += body_bytes
-        handle._inbox.append(item)
-        if handle._is_closed:
-            self._take_back(item)
-        handle._wake()
-
-    def accept_free(self, item: StepPut | StagedPut, block: bool = True) -> None:
-        """As `accept`, of what puts nothing into this queue: only the handle's bounds hold."""
-        handle = self._handle
-
-        def may_go_on() -> bool:
-            return self.has_room(item.count, item.size) or handle._is_shut or handle._is_closed
-
-        while True:
-            if not self._outcomes.wait_for(may_go_on, None if block else 0):
-                raise self._full(item.count, item.size, 0)
-            handle._check_open_for_puts(right="")
-            if handle._is_closed or not self.has_room(item.count, item.size):
-                continue
-            self._append(item, item.count, item.size, 0)
-            return
-
-    def wait_for_room(
-        self, count: int, size: int, body_bytes: int, block: bool, timeout: float | None
-    ) -> None:
-        """Wait until so much more may be put; arguments and errors as of `accept`."""
-        handle = self._handle
-        call = Waiting(self._queue_full_text(count, body_bytes))
+        channel = self._channel
+        call = Waiting(self.queue_full_text(count, body_bytes))
         if block:
-            handle._wake()  # the host's thread corrects the counts
+            channel.wake()  # the host's thread corrects the counts
 
         def may_go_on() -> bool:
             has_room = self.takes(count, size, body_bytes)
-            return has_room or handle._is_shut or handle._is_closed
+            return has_room or channel.is_shut or channel.is_closed
 
         try:
-            self._waiting.add(call)
-            in_time = self._outcomes.wait_for(may_go_on, timeout if block else 0)
+            self.waiting.add(call)
+            signal = self._outcomes.signal
+            in_time = yield Wait(signal, may_go_on, until if block else clock.monotonic())
         finally:
-            self._waiting.leave(call)
+            self.waiting.leave(call)
         if not in_time:
-            full = self._full(count, size, body_bytes)
+            full = self.full(count, size, body_bytes)
             if not block:
                 raise full
-            why = handle._host.status(handle._queue_id).blocked_by
+            why = channel.host.status(channel.queue_id).blocked_by
             told = Full(f"{full}. They wait because {why}") if why not in str(full) else full
-            raise handle._why_not(told)
-        handle._check_open_for_puts(right="")
+            raise channel.why_not(told)
+        channel.check_open_for_puts(right="")
 
-    def _full(self, count: int, size: int, body_bytes: int) -> Full:
-        name = self._handle.name
+    def full(self, count: int, size: int, body_bytes: int) -> Full:
+        """Why so much more may not be put."""
+        name = self._channel.name
         if not self.has_credit(count, body_bytes):
-            return Full(f"queue {name!r}: {self._queue_full_text(count, body_bytes)}")
+            return Full(f"queue {name!r}: {self.queue_full_text(count, body_bytes)}")
         config = self._config
         return Full(
             f"queue {name!r}: {self.count} messages ({self.size} bytes) are "
@@ -337,7 +397,8 @@ class Publisher:
             f"{config.unconfirmed_bytes_max}. Wait, or raise them"
         )
 
-    def _queue_full_text(self, count: int, body_bytes: int) -> str:
+    def queue_full_text(self, count: int, body_bytes: int) -> str:
+        """Why the queue itself has no room for so much, "" when it has."""
         credit = self.credit
         if self.has_credit(count, body_bytes):
             return ""
@@ -346,28 +407,12 @@ class Publisher:
             "and ack, or raise the limit in its policy"
         )
 
-    def wait_for_confirms(self, timeout: float | None) -> None:
-        """Wait until nothing is unconfirmed.
-
-        Raises:
-            NoQuorum, QueueDown, Full: not in time, and why.
-        """
-        handle = self._handle
-        if not self._outcomes.wait_for(lambda: self.is_over or handle._is_closed, timeout):
-            raise handle._why_not(
-                Full(
-                    f"queue {handle.name!r}: {self.count} messages are still unconfirmed after "
-                    f"{timeout} s: wait again"
-                )
-            )
-
     def listen(self, on_confirmed: Listener, on_not_confirmed: Listener) -> None:
-        """Have functions called with every confirmation that ends."""
         self._listeners.append((on_confirmed, on_not_confirmed))
 
     # --- The host's thread ----------------------------------------------------------------
 
-    def count_taken(self, item: PutRun | ManyPut | StepPut | StagedPut) -> None:
+    def count_taken(self, item: Counted) -> None:
         """It has left the inbox."""
         self._taken_count += item.count
         self._taken_size += item.size
@@ -375,7 +420,7 @@ class Publisher:
 
     def correct(self) -> None:
         """Where nothing waits, what users have counted is what was taken."""
-        inbox = self._handle._inbox
+        inbox = self._channel.inbox
         # No call from here on: no put of another thread comes between.
         if not inbox and (
             self._put_count != self._taken_count or self._put_size != self._taken_size

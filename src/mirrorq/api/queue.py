@@ -1,6 +1,7 @@
 """`MirroredQueue`: a queue as its users see it.
 
-What it is made of is in `handle`; here are the calls, with what they promise.
+Here are the calls, with what they promise. What does them is a handle: on one ring (`handle`), or
+on those of all shards (`sharded.handle`).
 
 *Threads*: every method may be called from any thread; in a forked child only if the handle is
 a client's (which then connects anew).
@@ -8,7 +9,6 @@ a client's (which then connects anew).
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,48 +16,47 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from mirrorq.api import exit_flush
 from mirrorq.api.arguments import (
     MessageTooLarge,
     check_callable,
     check_count,
     check_sequence,
     check_timeout,
-    not_a_message,
+    checked_bodies,
 )
-from mirrorq.api.batching import ManyPut
+from mirrorq.api.channel import ASK_S
 from mirrorq.api.confirmation import Confirmation, Settlement
-from mirrorq.api.handle import ASK_S, CLOSE_S, FLUSH_S, Handle
-from mirrorq.api.message import Message
-from mirrorq.api.opening import embedding
-from mirrorq.api.publish_options import PLAIN, Terms, terms_of
-from mirrorq.api.reader import ReadingHandle
-from mirrorq.api.receiver import chunks_of
+from mirrorq.api.host import Declared
+from mirrorq.api.message import Message, Target
+from mirrorq.api.opening import embedding, handle_on
+from mirrorq.api.publish_options import PLAIN, terms_of
+from mirrorq.api.reader import BATCH_BYTES, Batch, Extent, Reader
+from mirrorq.api.receiver import unsee
 from mirrorq.api.sharing import Use
+from mirrorq.api.waits import in_thread
 from mirrorq.errors import (
     AckRefused,
-    AuthenticationError,
-    Empty,
     NoQuorum,
     PreconditionFailed,
     QueueDown,
-    QueueNotFound,
     ShutDown,
 )
-from mirrorq.protocol.sessions import Browsed, HandOut, Purged
-from mirrorq.protocol.shard_names import shard_of
-from mirrorq.session.calls import browse_request, purge_request
+from mirrorq.protocol.sessions import Purged
+from mirrorq.protocol.shard_names import shard_name, shard_of
+from mirrorq.session.calls import purge_request
 from mirrorq.wire.properties import HeaderValue, pack_properties
 
 if TYPE_CHECKING:
     from mirrorq.api.administration import Administration
     from mirrorq.api.consumer import Consumer
-    from mirrorq.api.host import Declared, Host
+    from mirrorq.api.handle import Handle
+    from mirrorq.api.host import Host
     from mirrorq.api.leases import Claim, RangeLease
-    from mirrorq.api.publish_options import Terms
+    from mirrorq.api.sharded.handle import ShardedHandle
     from mirrorq.api.stdlib_queue import QueueAdapter
     from mirrorq.api.transactions import Transaction
     from mirrorq.config import Config
+    from mirrorq.containers.ranges import Range
     from mirrorq.monitoring.status import QueueStatus
     from mirrorq.security.settings import Security
 
@@ -65,11 +64,9 @@ __all__ = ["MessageTooLarge", "MirroredQueue"]
 
 DELETE_S = 30.0
 """delete() waits so long for the cluster."""
-BROWSE_PAGE = 1000
-"""Messages asked for at once by browse()."""
 
 
-def _browse_start(start: int | None, count_max: int) -> int | None:
+def browse_start(start: int | None, count_max: int) -> int:
     """Where browsing begins. Raises TypeError, ValueError for what is no sequence or number."""
     check_sequence("start", start or 0)
     if type(count_max) is not int or count_max:
@@ -77,20 +74,7 @@ def _browse_start(start: int | None, count_max: int) -> int | None:
     return start or 1
 
 
-def _nothing() -> None:
-    """What a handle on somebody else's host releases."""
-
-
-def _class_of(declared: Declared) -> type[MirroredQueue]:
-    """What a queue is handled by: who opens it need not know whether it is sharded."""
-    if not declared.shards:
-        return MirroredQueue
-    from mirrorq.api.sharded.queue import ShardedQueue
-
-    return ShardedQueue
-
-
-class MirroredQueue(ReadingHandle):
+class MirroredQueue(Target):
     """A replicated work queue: `put` with confirmation, `get` with ack.
 
     Made here, it brings its node with it (a cluster of one without `peers`, no sockets); two
@@ -110,10 +94,8 @@ class MirroredQueue(ReadingHandle):
         NoQuorum: no majority within `timeout` seconds.
     """
 
-    _release: Callable[[], None] = staticmethod(_nothing)
-    """Called when the handle is closed: the node that came with it may be closed too."""
-    _turns = itertools.count()
-    """Whose turn it is of another queue's shards."""
+    _handle: Handle | ShardedHandle
+    """What does the work."""
 
     def __init__(
         self,
@@ -138,7 +120,6 @@ class MirroredQueue(ReadingHandle):
     ) -> None:
         acquire, end = embedding()
         use = Use()
-        self._release = partial(end, use)
         try:
             shared = acquire(
                 use,
@@ -162,11 +143,9 @@ class MirroredQueue(ReadingHandle):
                 timeout=timeout,
                 shards=shards,
             )
-            kind = _class_of(declared)
-            if kind is not MirroredQueue:
-                # Not for nothing: whose class was set reads its attributes five times as slowly.
-                self.__class__ = kind
-            self._open(shared, declared, name)
+            self._handle = handle_on(shared, declared, name)
+            self._on_close(partial(end, use))
+            self._handle.open()
         except BaseException:
             self._abandon()
             end(use)
@@ -174,36 +153,72 @@ class MirroredQueue(ReadingHandle):
 
     @classmethod
     def _attach(cls, host: Host, declared: Declared, name: str) -> MirroredQueue:
-        """A handle on a host that exists: what `Node.queue` and `Client.queue` return."""
-        kind = _class_of(declared)
-        handle = kind.__new__(kind)
+        """On a host that exists: what `Node.queue` and `Client.queue` return."""
+        queue = cls.__new__(cls)
         try:
-            handle._open(host, declared, name)
-            return handle
+            queue._handle = handle_on(host, declared, name)
+            queue._handle.open()
+            return queue
         except BaseException:
-            handle._abandon()
+            queue._abandon()
             raise
+
+    def _abandon(self) -> None:
+        """Nobody will have it: who made it was interrupted."""
+        handle = self.__dict__.get("_handle")
+        if handle is not None:
+            handle.abandon()
+
+    def _on_close(self, release: Callable[[], None]) -> None:
+        """Have this called when it is closed: the host that came with it may be closed too."""
+        self._handle.release = release
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._handle.name
 
     @property
     def shards(self) -> int:
         """How many shards the queue has; 0: it is not sharded."""
-        return 0
+        return self._handle.shards
 
     def shard(self, number: int) -> MirroredQueue:
-        """A new handle on one shard of a sharded queue, from 0, to be closed like any.
+        """A new handle on one shard of a sharded queue, from 0, to be closed like any: it has
+        everything that a queue which is not sharded has, leases, claims and reading too.
+
+        Raises:
+            PreconditionFailed: the queue is not sharded, or has no such shard.
+        """
+        handle = self._handle
+        if not handle.shards:
+            raise PreconditionFailed(f"queue {self.name!r} has no shards: use it as it is")
+        if isinstance(number, bool) or number not in range(handle.shards):
+            raise PreconditionFailed(
+                f"queue {self.name!r} has no shard {number!r}: its shards are 0 to "
+                f"{handle.shards - 1}"
+            )
+        handle.check()
+        declared = Declared(handle.ring_ids[number], refusals=handle.refusals)
+        return MirroredQueue._attach(handle.host, declared, shard_name(self.name, number))
+
+    def shard_of(self, key: str | bytes) -> int:
+        """The number of the shard to which messages with this key go.
 
         Raises:
             PreconditionFailed: the queue is not sharded.
         """
-        raise PreconditionFailed(f"queue {self.name!r} has no shards: use it as it is")
+        if not self.shards:
+            raise PreconditionFailed(f"queue {self.name!r} has no shards: use it as it is")
+        return shard_of(key, self.shards)
 
-    def _part_of(self, key: str | bytes | None) -> MirroredQueue:
-        """The handle that takes a message with this key: of a sharded queue one shard's."""
-        return self
+    def _target_id(self, key: str | bytes | None) -> int:
+        self._handle.check_right("write")
+        return self._handle.part_of(key).queue_id
 
-    def _source_of(self, message: Message) -> MirroredQueue | None:
-        """The handle that a message is held by, if that is this one or a part of it."""
-        return self if message._chunk.handle is self else None
+    def _ring_for(self, call: str) -> Handle:
+        """The one ring that a call is of. Raises PreconditionFailed where there are several."""
+        return self._handle.ring_for(call)
 
     # --- Publishing -----------------------------------------------------------------------
 
@@ -252,42 +267,15 @@ class MirroredQueue(ReadingHandle):
         terms = PLAIN
         if persistent is not True or priority != 0 or delay is not None or ttl is not None:
             terms = terms_of(persistent, priority, delay, ttl)
-        if type(body) is bytes and len(body) <= self._config.message_bytes_max:
+        handle = self._handle
+        if type(body) is bytes and len(body) <= handle.config.message_bytes_max:
             data = body
         else:
-            data = self._publisher.body(body)
+            data = handle.checked_body(body)
         properties = b""
         if headers is not None or message_id is not None or key is not None:
             properties = pack_properties(headers, message_id, key)
-        return self._put_packed(data, properties, terms, block, timeout, on_confirm)
-
-    def _put_packed(
-        self,
-        body: bytes,
-        properties: bytes,
-        terms: Terms,
-        block: bool,
-        timeout: float | None,
-        on_confirm: Callable[[Confirmation], object] | None,
-    ) -> Confirmation:
-        """As `put`, of what was looked at and packed already: here, or for the shard whose turn it
-        is."""
-        if (
-            self._is_shut
-            or self._is_closing
-            or self._is_closed
-            or self._is_refused
-            or self._refusals
-            or os.getpid() != self._pid
-        ):
-            # Not asked each time is the host: when it ends, it ends its handles.
-            self._check_open_for_puts()
-        confirmation = Confirmation(self._outcomes)
-        if on_confirm is not None:
-            check_callable("on_confirm", on_confirm)
-            confirmation._first = on_confirm
-        self._publisher.accept_one(confirmation, body, properties, terms, block, timeout)
-        return confirmation
+        return handle.put(data, properties, terms, key, block, timeout, on_confirm)
 
     def put_many(
         self,
@@ -310,22 +298,12 @@ class MirroredQueue(ReadingHandle):
         needed and another producer came between), or `NotConfirmed` with `.stored` and
         `.refused`. Arguments and errors as in `put`; they are those of every message.
         """
+        handle = self._handle
         terms = terms_of(persistent, priority, delay, ttl)
-        data = self._publisher.bodies(bodies)
+        data = checked_bodies(bodies, handle.config.message_bytes_max)
         properties = pack_properties(headers, message_id, key)
-        self._check_open_for_puts()
-        confirmation = Confirmation(self._outcomes)
-        if on_confirm is not None:
-            check_callable("on_confirm", on_confirm)
-            confirmation._first = on_confirm
-        if not data:
-            confirmation._finish(range(0), None)
-            return confirmation
-        body_bytes = sum(map(len, data))
-        size = body_bytes + len(properties) * len(data)
-        item = ManyPut(confirmation, data, properties, terms, size)
-        self._publisher.accept(item, len(data), size, body_bytes, block, timeout)
-        return confirmation
+        put = handle.putting_many(data, properties, terms, key, block, timeout, on_confirm)
+        return in_thread(put)
 
     def put_nowait(self, body: bytes | bytearray | memoryview) -> Confirmation:
         """`put` that raises Full at once instead of waiting."""
@@ -337,9 +315,7 @@ class MirroredQueue(ReadingHandle):
         Raises:
             NoQuorum, QueueDown, Full: not within `timeout` seconds, and why.
         """
-        self._check()
-        self._publisher.wait_for_confirms(timeout)
-        return True
+        return in_thread(self._handle.puts.confirming(timeout))
 
     def add_confirm_listener(
         self,
@@ -349,14 +325,14 @@ class MirroredQueue(ReadingHandle):
         """Have functions called with each confirmation that ends well, or otherwise."""
         check_callable("on_confirmed", on_confirmed)
         check_callable("on_not_confirmed", on_not_confirmed)
-        self._publisher.listen(on_confirmed, on_not_confirmed)
+        self._handle.puts.listen(on_confirmed, on_not_confirmed)
 
     def on_confirm(self, function: Callable[[Confirmation], object]) -> None:
         """Have a function called with each confirmation that ends, however it does."""
         if function is None:
             raise TypeError("function is None: give a function that takes a Confirmation")
         check_callable("function", function)
-        self._publisher.listen(function, function)
+        self._handle.puts.listen(function, function)
 
     # --- Consuming ------------------------------------------------------------------------
 
@@ -372,27 +348,18 @@ class MirroredQueue(ReadingHandle):
         """
         if timeout is not None:
             check_timeout(timeout)
+        handle = self._handle
         found: list[Message] = []
         try:
-            self._take_one(found)
+            handle.take_one(found)
             if not found:
-                self._get_into(found, block, timeout)
+                in_thread(handle.receiver.getting(found, block, timeout))
             if auto_ack:
                 found[0].ack()
             return found[0]
         except BaseException:
-            self._unsee(found)
+            unsee(found)
             raise
-
-    def _get_into(self, found: list[Message], block: bool, timeout: float | None) -> None:
-        """`get`, into a list that the caller still has when it is interrupted."""
-        self._check_open_for_gets()
-        self._receiver.obtain(found, 1, block, timeout)
-        if not found:
-            if self._is_shut:
-                raise ShutDown(f"the handle on queue {self.name!r} was shut down")
-            within = f" within {timeout} s" if block else ""
-            raise self._why_not(Empty(f"queue {self.name!r} had no message ready{within}"))
 
     def get_nowait(self) -> Message:
         """`get` that does not wait for a message to be published."""
@@ -406,35 +373,17 @@ class MirroredQueue(ReadingHandle):
         """
         if type(count_max) is not int or count_max < 1:
             check_count("count_max", count_max)
-        self._check_open_for_gets()
         found: list[Message] = []
         try:
-            self._receiver.obtain(found, count_max, True, timeout)
-            if not found:
-                if self._is_shut:
-                    raise ShutDown(f"the handle on queue {self.name!r} was shut down")
-                reason = self._why_not(Empty(""))
-                if not isinstance(reason, Empty):
-                    raise reason
+            in_thread(self._handle.receiver.getting_many(found, count_max, timeout))
             return found
         except BaseException:
-            self._unsee(found)
+            unsee(found)
             raise
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of this handle together: one outcome for all."""
-        messages = list(messages)
-        try:
-            is_foreign = any(message._chunk.handle is not self for message in messages)
-        except AttributeError:
-            raise not_a_message(messages) from None
-        if is_foreign:
-            raise ValueError(f"not all messages came from this handle on queue {self.name!r}")
-        if messages:
-            return self._settle("ack", messages)
-        settlement = Settlement(self._outcomes)
-        settlement._finish(None, None)
-        return settlement
+        return self._handle.ack_many(list(messages))
 
     def add_ack_listener(self, on_refused: Callable[[Message, AckRefused], object]) -> None:
         """Have `on_refused(message, error)` called with each message of this handle whose ack (or
@@ -447,7 +396,7 @@ class MirroredQueue(ReadingHandle):
         if on_refused is None:
             raise TypeError("on_refused is None: give a function of a Message and an AckRefused")
         check_callable("on_refused", on_refused)
-        self._outcomes.ack_listeners.append(on_refused)
+        self._handle.outcomes.ack_listeners.append(on_refused)
 
     def consume(
         self,
@@ -480,13 +429,15 @@ class MirroredQueue(ReadingHandle):
         if not callable(callback):
             raise TypeError(f"callback is {callback!r}: give a function that takes a Message")
         check_callable("on_cancel", on_cancel)
-        self._check()
-        self._check_right("read")
-        consumer = self._consumer_class()(
-            self,
-            self._next_consumer(),
+        from mirrorq.api.consumer import Consumer
+
+        handle = self._handle
+        handle.check()
+        handle.check_right("read")
+        consumer = Consumer(
+            handle,
             callback,
-            prefetch=self._config.prefetch if prefetch is None else prefetch,
+            prefetch=handle.config.prefetch if prefetch is None else prefetch,
             auto_ack=bool(auto_ack),
             exclusive=bool(exclusive),
             on_cancel=on_cancel,
@@ -498,11 +449,6 @@ class MirroredQueue(ReadingHandle):
         except BaseException:
             consumer._abandon()
             raise
-
-    def _consumer_class(self) -> type[Consumer]:
-        from mirrorq.api.consumer import Consumer
-
-        return Consumer
 
     def lease(
         self, count_max: int | None = None, label: str = "", timeout: float = 30.0
@@ -520,8 +466,9 @@ class MirroredQueue(ReadingHandle):
         """
         from mirrorq.api.leases import RangeLease
 
-        self._check_open_for_gets()
-        return RangeLease(self, count_max, label, timeout)
+        ring = self._ring_for("lease()")
+        ring.check_open_for_gets()
+        return RangeLease(ring, count_max, label, timeout)
 
     def claim(self, label: str = "", timeout: float = 30.0) -> Claim:
         """Have the queue alone, reading it elsewhere and acking by sequence (`leases`).
@@ -536,8 +483,9 @@ class MirroredQueue(ReadingHandle):
         """
         from mirrorq.api.leases import Claim
 
-        self._check_open_for_gets()
-        return Claim(self, label, timeout)
+        ring = self._ring_for("claim()")
+        ring.check_open_for_gets()
+        return Claim(ring, label, timeout)
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until the handle is closed; acking is the caller's."""
@@ -547,8 +495,6 @@ class MirroredQueue(ReadingHandle):
             except ShutDown:
                 return
 
-    # --- Questions ------------------------------------------------------------------------
-
     def browse(self, start: int | None = None, count_max: int = 1000) -> list[Message]:
         """Look at messages, ready, unacknowledged and delayed, without taking them.
 
@@ -556,31 +502,59 @@ class MirroredQueue(ReadingHandle):
             start: first sequence, inclusive; None: the oldest.
             count_max: most messages returned.
         """
-        position = _browse_start(start, count_max)
-        self._check()
-        self._check_right("read")
-        found: list[Message] = []
-        while position is not None and len(found) < count_max:
-            page = min(count_max - len(found), BROWSE_PAGE)
-            reply = self._ask(browse_request(position, page), ASK_S)
-            assert isinstance(reply, Browsed)
-            messages, position = self._browsed(reply)
-            found += messages
-        return found
+        position = browse_start(start, count_max)
+        self._handle.check()
+        self._handle.check_right("read")
+        return in_thread(self._handle.browsing(position, count_max))
 
-    def _browsed(self, reply: Browsed) -> tuple[list[Message], int | None]:
-        """The messages of one page, and where the next one begins if there is one."""
-        pieces = [HandOut(0, 0, first, last, count) for first, last, count in reply.ranges]
-        messages: list[Message] = []
-        for chunk in chunks_of(self, 0, pieces, reply.frames):
-            chunk.settled = bytearray(b"\1" * chunk.count)  # nobody holds it: an ack is refused
-            messages += chunk.messages(0, chunk.count)
-        return messages, pieces[-1].last + 1 if pieces else None
+    # --- Reading without taking -----------------------------------------------------------
+
+    def extent(self, timeout: float = 5.0) -> Extent:
+        """Ask the master how far the queue goes. Of one ring: a shard's, if there are shards.
+
+        Raises:
+            NoQuorum, QueueDown: it did not answer within `timeout` seconds, and why.
+        """
+        ring = self._ring_for("extent()")
+        ring.check()
+        counts = ring.counts(timeout)
+        return Extent(
+            counts.next_sequence,
+            counts.ready,
+            counts.unacknowledged,
+            counts.delayed,
+            counts.applied,
+        )
+
+    def _reader(self, call: str) -> Reader:
+        ring = self._ring_for(call)
+        ring.check()
+        return Reader(ring.host, ring.queue_id, ring.name)
+
+    def live_ranges(self, first: int, last: int, extent: Extent | None = None) -> list[Range]:
+        """Tell which sequences from `first` to `last` live, ready or not: see `Reader`."""
+        return self._reader("live_ranges()").live_ranges(first, last, extent)
+
+    def read(
+        self,
+        first: int,
+        last: int,
+        *,
+        extent: Extent | None = None,
+        bytes_max: int = BATCH_BYTES,
+    ) -> Iterator[Batch]:
+        """Read what lives from sequence `first` to `last` without taking it: see `Reader`."""
+        return self._reader("read()").read(first, last, extent=extent, bytes_max=bytes_max)
+
+    def sequence_at(self, timestamp: float, extent: Extent | None = None) -> int:
+        """Find the first message that was published at a time or later: see `Reader`."""
+        return self._reader("sequence_at()").sequence_at(timestamp, extent)
+
+    # --- Questions ------------------------------------------------------------------------
 
     def qsize(self) -> int:
         """Messages ready: those that no call has returned."""
-        self._check()
-        return self._counts().ready + self._receiver.buffered
+        return in_thread(self._handle.receiver.sizing())
 
     def empty(self) -> bool:
         """Whether no message is ready."""
@@ -588,35 +562,32 @@ class MirroredQueue(ReadingHandle):
 
     def full(self) -> bool:
         """Whether a `put` would wait: for confirms, or for the queue to become shorter."""
-        if os.getpid() != self._pid:
-            self._check()
-        publisher = self._publisher
-        publisher.learn()
-        return not publisher.takes(1, 1, 1)
+        return in_thread(self._handle.puts.filling())
 
     def status(self) -> QueueStatus:
         """What this handle's node knows of the queue. Never blocks, never raises."""
-        status = self._host.status(self._queue_id)
+        handle = self._handle
+        status = handle.host.status(handle.queue_id)
         if not status.name:
             # The queue, its node or its client is no more, or the client's node does not answer.
-            why = self._session.closed if self._session is not None else ""
+            why = handle.why_closed
             return evolve(status, name=self.name, warnings=(why,) if why else ())
-        why = self._publisher.waits_for
+        why = handle.puts.waits_for
         return evolve(status, blocked_by=why) if why and not status.blocked_by else status
 
     @property
     def node(self) -> Administration:
         """The node (or client) that this handle lives on."""
-        return self._host  # type: ignore[return-value]
+        return self._handle.host  # type: ignore[return-value]
 
     def purge(self) -> int:
         """End all ready and delayed messages; those unacknowledged stay. Returns how many.
 
         What handles have fetched ahead and no `get` has returned is ready too.
         """
-        self._check()
-        self._check_right("read")
-        reply = self._ask(purge_request, ASK_S)
+        self._handle.check()
+        self._handle.check_right("read")
+        reply = self._handle.ask(purge_request, ASK_S)
         assert isinstance(reply, Purged)
         return reply.count
 
@@ -631,11 +602,11 @@ class MirroredQueue(ReadingHandle):
         Raises:
             PreconditionFailed: it has messages or is in use, and that was asked.
         """
-        self._check()
+        self._handle.check()
         if if_empty or if_unused:
             self._check_left(if_empty=if_empty, if_unused=if_unused)
-        self._host.delete(
-            self._queue_id,
+        self._handle.host.delete(
+            self._handle.queue_id,
             if_empty=bool(if_empty),
             if_unused=bool(if_unused),
             timeout=DELETE_S,
@@ -647,9 +618,9 @@ class MirroredQueue(ReadingHandle):
         Its master is asked: what other nodes know of it is what they were told a while ago. Nobody
         uses a queue without a master.
         """
-        receiver = self._receiver
+        receiver = self._handle.receiver
         try:
-            found = self._counts()
+            found = self._handle.counts()
         except (NoQuorum, QueueDown):
             return
         messages = found.ready + found.unacknowledged + found.delayed
@@ -682,91 +653,25 @@ class MirroredQueue(ReadingHandle):
         """
         from mirrorq.api.redrive import redrive
 
-        self._check_open_for_gets()
-        return redrive(self, count_max)
+        handle = self._handle
+        handle.check_open_for_gets()
+        moved = 0
+        for ring in handle.rings():
+            moved += redrive(ring, None if count_max is None else count_max - moved)
+        return moved
 
     def transaction(self) -> Transaction:
         """Puts and acks on this queue that are one op: all of them, or none; see `Transaction`."""
         from mirrorq.api.transactions import Transaction
 
-        self._check_open_for_puts(right="")
-        return Transaction(self)
-
-    def _step(
-        self,
-        bodies: Sequence[bytes],
-        properties: Sequence[bytes],
-        terms: Terms,
-        messages: Sequence[Message],
-        target: int = 0,
-        outcome: Settlement | None = None,
-        *,
-        block: bool = True,
-    ) -> Confirmation | Settlement:
-        """Send acks and puts that are one op. Raises Full when it is not to wait for room."""
-        from mirrorq.api.transactions import StepPut
-
-        right = "write" if bodies and not target else "read"
-        self._check_open_for_puts(right)
-        confirmation = Confirmation(self._outcomes) if outcome is None else outcome
-        item = StepPut(confirmation, bodies, properties, terms, messages, target)
-        if not bodies and not messages:
-            confirmation._finish(range(0), None)
-            return confirmation
-        if item.frame_bytes > self._config.frame_bytes_max:
-            raise ValueError(
-                f"{len(bodies)} puts and {len(messages)} acks need {item.frame_bytes} bytes, one "
-                f"op has at most frame_bytes_max {self._config.frame_bytes_max}: do less at once"
-            )
-        if any(message._is_settled for message in messages):
-            raise ValueError("a message is settled already, or was only browsed")
-        try:
-            for message in messages:
-                message._is_settled = True
-            if target or not bodies:
-                self._publisher.accept_free(item, block)
-            else:
-                size = item.own_bytes
-                self._publisher.accept(item, item.count, item.size, size, block, None)
-        except BaseException:
-            for message in messages:
-                message._is_settled = False
-            raise
-        return confirmation
-
-    def _id_of(self, queue: str | Handle | int, key: str | bytes | None = None) -> int:
-        """The id of another queue to be written, by a handle or by its name; an id is one already.
-        Of a sharded queue it is that of the key's shard.
-
-        Raises:
-            AuthenticationError: this client's key may not write it.
-            QueueNotFound: there is none of this name.
-        """
-        if isinstance(queue, int):
-            return queue
-        if isinstance(queue, MirroredQueue):
-            queue._check_right("write")
-            return queue._part_of(key)._queue_id
-        if not isinstance(queue, str):
-            raise TypeError(f"a queue is named by a str or a handle, not {queue!r}")
-        try:
-            declared = self._host.declare(
-                queue, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=ASK_S
-            )
-        except QueueNotFound:
-            raise QueueNotFound(f"no queue is named {queue!r}: declare it first") from None
-        if "write" in declared.refusals:
-            raise AuthenticationError(declared.refusals["write"])
-        if declared.shards:
-            number = next(self._turns) if key is None else shard_of(key, len(declared.shards))
-            return declared.shards[number % len(declared.shards)]
-        return declared.queue_id
+        self._handle.check_open_for_puts(right="")
+        return Transaction(self._handle)
 
     def as_queue(self) -> QueueAdapter:
         """A drop-in `queue.Queue` on this handle."""
         from mirrorq.api.stdlib_queue import QueueAdapter
 
-        return QueueAdapter(self)
+        return QueueAdapter(self._handle)
 
     # --- The end --------------------------------------------------------------------------
 
@@ -777,17 +682,8 @@ class MirroredQueue(ReadingHandle):
         `immediate`, `get` and consumers end at once and what was fetched ahead goes back.
         Acks still work; `close` ends the handle.
         """
-        self._check()
-        self._is_shut = True
-        if immediate:
-            self._is_shut_for_gets = True
-            session = self._session
-            assert session is not None
-            for consumer in list(self._consumers.values()):
-                consumer.cancel()
-            self._on_host(lambda: self._receiver.give_back(session, keep=0))
-        self._receiver.notify()
-        self._outcomes.notify()
+        self._handle.check()
+        self._handle.shut_down(immediate=immediate)
 
     def close(self) -> None:
         """Wait up to 5 s for what is open, give back what is held, and close the handle.
@@ -796,32 +692,11 @@ class MirroredQueue(ReadingHandle):
         if it was made by `MirroredQueue(…)`. May be repeated. Interrupted it goes on by itself:
         called again it waits for the rest.
         """
-        if os.getpid() != self._pid:
-            return
-        self._is_closing = True
-        self._closing.run()
-
-    def _close(self) -> None:
-        self._begin_close()
-        if not self._is_closed and not self._host.closed():
-            if not self._host.is_paused():
-                self._outcomes.wait_for(self._is_quiet, FLUSH_S)
-            self._end_session()
-        self._outcomes.close(CLOSE_S - FLUSH_S, self._closing.callers)
-        exit_flush.forget(self)
-        self._release()
-
-    def _begin_close(self) -> None:
-        """Let nobody begin anything more."""
-        self._is_closing = True
-        self._outcomes.notify()
-        self._receiver.notify()
-        for consumer in list(self._consumers.values()):
-            consumer._cancel(self._closing.callers)
+        self._handle.close()
 
     def __reduce__(self) -> tuple[object, ...]:
         """What its host makes of it: one on a client is pickled as its name, one on a node not."""
-        return self._host.pickled(self.name)
+        return self._handle.host.pickled(self.name)
 
     def __enter__(self) -> MirroredQueue:
         return self
@@ -830,4 +705,5 @@ class MirroredQueue(ReadingHandle):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<MirroredQueue {self.name!r} on {self._host.name}>"
+        of = f" of {self.shards} shards" if self.shards else ""
+        return f"<MirroredQueue {self.name!r}{of} on {self._handle.host.name}>"

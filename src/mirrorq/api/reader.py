@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from mirrorq.api.arguments import SEQUENCE_MAX, check_count, check_sequence
-from mirrorq.api.handle import Handle
 from mirrorq.errors import ProtocolError
 from mirrorq.wire import frames
 from mirrorq.wire.properties import Properties, unpack_properties
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from mirrorq.protocol.copy_page import CopyPage
     from mirrorq.wire.frames import TwoBuffers
 
-__all__ = ["BATCH_BYTES", "Batch", "Extent", "Reader", "ReadingHandle"]
+__all__ = ["BATCH_BYTES", "Batch", "Extent", "Reader"]
 
 BATCH_BYTES = 4 << 20
 """About so many bytes of frames are asked for at once."""
@@ -178,50 +177,6 @@ class Reader:
                 "of another version"
             )
         return page
-
-
-class ReadingHandle(Handle):
-    """The calls of a handle that read and take nothing; but for `extent` as those of `Reader`."""
-
-    def extent(self, timeout: float = 5.0) -> Extent:
-        """Ask the master how far the queue goes.
-
-        Raises:
-            NoQuorum, QueueDown: it did not answer within `timeout` seconds, and why.
-        """
-        self._check()
-        counts = self._counts(timeout)
-        return Extent(
-            counts.next_sequence,
-            counts.ready,
-            counts.unacknowledged,
-            counts.delayed,
-            counts.applied,
-        )
-
-    @property
-    def _reader(self) -> Reader:
-        self._check()
-        return Reader(self._host, self._queue_id, self.name)
-
-    def live_ranges(self, first: int, last: int, extent: Extent | None = None) -> list[Range]:
-        """Tell which sequences from `first` to `last` live, ready or not: see `Reader`."""
-        return self._reader.live_ranges(first, last, extent)
-
-    def read(
-        self,
-        first: int,
-        last: int,
-        *,
-        extent: Extent | None = None,
-        bytes_max: int = BATCH_BYTES,
-    ) -> Iterator[Batch]:
-        """Read what lives from sequence `first` to `last` without taking it: see `Reader`."""
-        return self._reader.read(first, last, extent=extent, bytes_max=bytes_max)
-
-    def sequence_at(self, timestamp: float, extent: Extent | None = None) -> int:
-        """Find the first message that was published at a time or later: see `Reader`."""
-        return self._reader.sequence_at(timestamp, extent)
 
 
 def _checked_span(first: int, last: int) -> int:

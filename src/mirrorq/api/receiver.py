@@ -14,26 +14,33 @@ ends it before it has returned them, they are the next ones again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from itertools import groupby, islice
 
 from mirrorq import clock
 from mirrorq.api.arguments import check_timeout
-from mirrorq.api.message import Chunk, Message, names_of, runs_of
+from mirrorq.api.channel import Channel, RingChannel
+from mirrorq.api.message import Chunk, Holder, Message, names_of, runs_of
 from mirrorq.api.prefetch_buffer import Backlog
-from mirrorq.errors import Empty, NoQuorum, PreconditionFailed, ProtocolError, QueueDown
+from mirrorq.api.publisher import Publisher, Publishing
+from mirrorq.api.waits import Signal, Wait, Waits
+from mirrorq.errors import (
+    Empty,
+    NoQuorum,
+    PreconditionFailed,
+    ProtocolError,
+    QueueDown,
+    ShutDown,
+)
 from mirrorq.protocol.ops import OpKind
 from mirrorq.protocol.sessions import HandOut
 from mirrorq.session.machine import Session
 from mirrorq.session.window import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Window
-from mirrorq.waiting import Present, Waiters
+from mirrorq.waiting import Present
 from mirrorq.wire import frames
 
-if TYPE_CHECKING:
-    from mirrorq.api.handle import Handle
-
-__all__ = ["NOWAIT_S", "RECALL_ASKS", "Demand", "Receiver"]
+__all__ = ["Demand", "Receiver", "Receiving", "chunks_of", "unsee"]
 
 log = logging.getLogger("mirrorq")
 
@@ -50,6 +57,8 @@ AHEAD_BYTES = 32 << 20
 """A handle fetches no more than about this ahead of its callers, whatever they ask for."""
 FIRST_BYTES = 64 << 10
 """Size of a message for that bound while none has come."""
+ON_WAY_S = 0.02
+"""Who heard that messages are ready waits so long for them before asking again."""
 LOOK_S = 1.0
 """A waiting get() looks this often whether the handle or its host is closed."""
 
@@ -65,22 +74,191 @@ class Demand:
         """Of a sharded queue, what it wants of each shard."""
 
 
-class Receiver:
-    """Everything of one handle that has to do with get()."""
+def unsee(found: Iterable[Message]) -> None:
+    """A call was interrupted before it has returned these: they are the next ones again."""
+    for holder, messages in groupby(found, lambda message: message._chunk.handle):
+        holder.put_back(list(messages))
 
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._buffer = Backlog()
-        self._ready = Waiters()
-        self.listeners: list[Callable[[], None]] = []
-        """Called at each `notify`: who waits without a thread."""
+
+class Receiving(ABC):
+    """The gets of a handle, of one ring's or of several: what they wait for, and what is told when
+    they have waited in vain. Held by the handle; from any thread."""
+
+    def __init__(self, channel: Channel, publisher: Publishing) -> None:
+        self.signal = Signal()
+        """Told when there is something that waiting calls should look at."""
+        self._channel: Channel = channel
+        self._puts = publisher
+
+    @property
+    @abstractmethod
+    def buffered(self) -> int:
+        """Messages here that no call has returned."""
+
+    @property
+    @abstractmethod
+    def refused(self) -> str:
+        """Why the master did not take get() as a consumer, "" when it did."""
+
+    @property
+    @abstractmethod
+    def has_waiting(self) -> bool:
+        """Whether a call waits for a message."""
+
+    @abstractmethod
+    def want(self, demand: Demand) -> None:
+        """So many messages more are waited for, until `unwant`; also from a loop."""
+
+    @abstractmethod
+    def unwant(self, demand: Demand) -> None:
+        """The call is over."""
+
+    @abstractmethod
+    def take_one(self, found: list[Message]) -> None:
+        """As `take_buffered(found, 1)`, the quickest way."""
+
+    @abstractmethod
+    def take_buffered(self, found: list[Message], count: int) -> None:
+        """Take up to `count` messages that are here; asks for more when few are left."""
+
+    @abstractmethod
+    def take_more(self, found: list[Message], count: int) -> None:
+        """The same, of a call that has waited: it has said already what it wants."""
+
+    def getting(self, found: list[Message], block: bool, timeout: float | None) -> Waits[None]:
+        """`get`, into a list that the caller still has when it is interrupted.
+
+        Raises:
+            Empty, NoQuorum, QueueDown: none in time, and why.
+            PreconditionFailed: a consumer holds the queue exclusively.
+            ShutDown: the handle is closed, or was shut down and nothing is ready.
+        """
+        channel = self._channel
+        yield from self._obtaining(found, 1, block, timeout)
+        if not found:
+            within = f" within {timeout} s" if block else ""
+            raise channel.why_not(Empty(f"queue {channel.name!r} had no message ready{within}"))
+
+    def getting_many(self, found: list[Message], count: int, timeout: float | None) -> Waits[None]:
+        """`get_many`, into such a list: none when there is none in time."""
+        yield from self._obtaining(found, count, True, timeout)
+        if not found:
+            reason = self._channel.why_not(Empty(""))
+            if not isinstance(reason, Empty):
+                raise reason
+
+    def _obtaining(
+        self, found: list[Message], count: int, block: bool, timeout: float | None
+    ) -> Waits[None]:
+        """Take 1 to `count` messages as soon as there is one; none when there is none in time."""
+        channel = self._channel
+        channel.check_open_for_gets()
+        if timeout is not None:
+            check_timeout(timeout)
+        self.take_buffered(found, count)
+        if found:
+            return
+        until = None if timeout is None else clock.monotonic() + timeout
+        demand = Demand(count)
+        try:
+            self.want(demand)
+            if not block or timeout == 0:
+                yield from self._obtaining_now(found, count)
+            else:
+                yield from self._obtaining_in_time(found, count, until)
+        finally:
+            self.unwant(demand)
+        if not found and channel.is_shut:
+            raise ShutDown(f"the handle on queue {channel.name!r} was shut down")
+
+    def _may_look(self) -> bool:
+        channel = self._channel
+        return bool(self.buffered or channel.is_shut or channel.is_closed or self.refused)
+
+    def _obtaining_in_time(
+        self, found: list[Message], count: int, until: float | None
+    ) -> Waits[None]:
+        channel = self._channel
+        is_warned = False
+        while True:
+            look = clock.monotonic() + LOOK_S
+            yield Wait(self.signal, self._may_look, look if until is None else min(until, look))
+            # From here to the return nothing is waited for: who gives up has no message.
+            self.take_more(found, count)
+            if found:
+                return
+            channel.check_open_for_gets()
+            self.check_refused()
+            if channel.is_shut:
+                yield from self._obtaining_now(found, count)
+                return
+            if until is not None and clock.monotonic() >= until:
+                return
+            if not is_warned and until is None:
+                reason = channel.why_not(Empty(""))
+                if not isinstance(reason, Empty):
+                    log.warning("get() waits: %s", reason)
+                    is_warned = True
+
+    def _obtaining_now(self, found: list[Message], count: int) -> Waits[None]:
+        """Without waiting for a publish: until the master says that nothing is ready.
+
+        What this handle has put before counts as published: it is waited for.
+        """
+        until = clock.monotonic() + NOWAIT_S
+        own_count = self._puts.accepted_count
+        asks = 0
+        while (left := until - clock.monotonic()) > 0:
+            is_published = self._puts.ended_count >= own_count
+            try:
+                counts = yield from self._channel.counting(left)
+            except (QueueDown, NoQuorum):
+                break
+            if counts.ready:
+                here = clock.monotonic() + min(left, ON_WAY_S)
+                yield Wait(self.signal, lambda: bool(self.buffered), here)
+            self.take_more(found, count)
+            if found:
+                return
+            self.check_refused()
+            asks += is_published
+            if not is_published or counts.ready:
+                continue
+            if not counts.unacknowledged or asks >= RECALL_ASKS:
+                break
+        self.take_more(found, count)
+
+    def sizing(self) -> Waits[int]:
+        """`qsize`: messages ready, those that no call has returned."""
+        self._channel.check()
+        counts = yield from self._channel.counting()
+        return counts.ready + self.buffered
+
+    def check_refused(self) -> None:
+        """Raise PreconditionFailed when the master did not take get() as a consumer."""
+        if self.refused:
+            raise PreconditionFailed(f"get() on queue {self._channel.name!r}: {self.refused}")
+
+
+class Receiver(Receiving):
+    """The gets of a handle on one ring. Users' threads take from the left of its buffer; what is
+    below the line is the host's."""
+
+    def __init__(self, channel: RingChannel, publisher: Publisher, backlog: Backlog) -> None:
+        super().__init__(channel, publisher)
+        self._channel: RingChannel = channel
+        self._publisher = publisher
+        self._buffer = backlog
         self._calls: Present[Demand] = Present()
         """What waiting calls would take."""
         self._low = 0
         """Who leaves so few in the buffer wakes the host, to have more fetched."""
-        self._window = Window(WINDOW_MAX_FACTOR * handle._config.prefetch)
+        self._prefetch = channel.config.prefetch
+        self._window = Window(WINDOW_MAX_FACTOR * self._prefetch)
         self.asked = 1
         """How many messages the last call asked for."""
+        self.ahead_bytes = AHEAD_BYTES
+        """About so many bytes are fetched ahead of calls, at most."""
         self._message_bytes = FIRST_BYTES
         """How large messages have been of late; bounds how many are fetched at once."""
         self._arrived = 0
@@ -92,7 +270,6 @@ class Receiver:
         """Why the master did not take get() as a consumer, until the next call."""
         self._hint = 0
         """So many would be taken soon, though no call waits at this handle."""
-        self.ahead_bytes = AHEAD_BYTES
         self.idle_at_ms: int | None = None
         """When what is buffered goes back, if no call comes."""
 
@@ -100,24 +277,15 @@ class Receiver:
 
     @property
     def buffered(self) -> int:
-        """Messages here that no call has returned."""
         return self._buffer.count()
 
     @property
     def refused(self) -> str:
-        """Why the master did not take get() as a consumer, "" when it did."""
         return self._refused
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a call waits for a message."""
         return self._demand > 0
-
-    def notify(self) -> None:
-        """Something has changed that waiting calls should look at."""
-        self._ready.notify()
-        for listener in self.listeners:
-            listener()
 
     @property
     def _demand(self) -> int:
@@ -125,16 +293,14 @@ class Receiver:
         return sum(call.count for call in self._calls.all()) if self._calls else 0
 
     def want(self, demand: Demand) -> None:
-        """So many messages more are waited for, until `unwant`; also from the loop."""
         self._refused = ""
         self._calls.add(demand)
-        self._handle._wake()
+        self._channel.wake()
 
     def unwant(self, demand: Demand) -> None:
-        """The call is over."""
         self._calls.leave(demand)
         if self._buffer.count():
-            self._handle._wake()
+            self._channel.wake()
 
     @property
     def ahead(self) -> int:
@@ -146,114 +312,32 @@ class Receiver:
         waits for none of them while another has messages. Until calls stop coming."""
         if self._hint < count and not self._buffer.count():
             self._hint = count
-            self._handle._wake()
+            self._channel.wake()
 
     def take_buffered(self, found: list[Message], count: int) -> None:
-        """Take up to `count` messages that are here; asks for more when few are left."""
         self.asked = count
-        self._pop(found, count)
+        self.take_more(found, count)
         if found and self._buffer.count() <= self._low:
-            self._handle._wake()
+            self._channel.wake()
 
     def take_one(self, found: list[Message]) -> None:
-        """As `take_buffered(found, 1)`, the quickest way."""
         self.asked = 1
         buffer = self._buffer
         try:
             found += islice(buffer.first, 1)
         except IndexError:
             return
-        handle = self._handle
-        publisher = handle._publisher
+        publisher = self._publisher
         if publisher.credit.is_bounded:
             publisher.on_taken()
-        if buffer.count() <= self._low and handle._woken_at != handle._step_count:
-            handle._wake()
+        channel = self._channel
+        if buffer.count() <= self._low and channel.woken_at != channel.step_count:
+            channel.wake()
 
-    def obtain(
-        self, found: list[Message], count: int, block: bool, timeout: float | None
-    ) -> None:
-        """Take 1 to `count` messages as soon as there is one; none when there is none in time."""
-        if timeout is not None:
-            check_timeout(timeout)
-        self.take_buffered(found, count)
-        if found:
-            return
-        deadline = None if timeout is None else clock.monotonic() + timeout
-        demand = Demand(count)
-        try:
-            self.want(demand)
-            if not block or timeout == 0:
-                self._obtain_now(found, count)
-            else:
-                self._obtain_waiting(found, count, deadline)
-        finally:
-            self.unwant(demand)
-
-    def _may_look(self) -> bool:
-        handle = self._handle
-        return bool(self.buffered or handle._is_shut or handle._is_closed or self.refused)
-
-    def _obtain_waiting(self, found: list[Message], count: int, deadline: float | None) -> None:
-        handle = self._handle
-        is_warned = False
-        while True:
-            left = LOOK_S if deadline is None else min(deadline - clock.monotonic(), LOOK_S)
-            self._ready.wait_for(self._may_look, left)
-            self._pop(found, count)
-            if found:
-                return
-            handle._check_open_for_gets()
-            self.check_refused()
-            if handle._is_shut:
-                self._obtain_now(found, count)
-                return
-            if deadline is not None and clock.monotonic() >= deadline:
-                return
-            if not is_warned and deadline is None:
-                reason = handle._why_not(Empty(""))
-                if not isinstance(reason, Empty):
-                    log.warning("get() waits: %s", reason)
-                    is_warned = True
-
-    def _obtain_now(self, found: list[Message], count: int) -> None:
-        """Without waiting for a publish: until the master says that nothing is ready.
-
-        What this handle has put before counts as published: it is waited for.
-        """
-        handle = self._handle
-        deadline = clock.monotonic() + NOWAIT_S
-        publisher = handle._publisher
-        own_count = publisher.accepted_count
-        asks = 0
-        while (left := deadline - clock.monotonic()) > 0:
-            is_published = publisher.ended_count >= own_count
-            try:
-                counts = handle._counts(left)
-            except (QueueDown, NoQuorum):
-                break
-            if counts.ready:
-                self._ready.wait_for(lambda: bool(self.buffered), min(left, 0.02))
-            self._pop(found, count)
-            if found:
-                return
-            self.check_refused()
-            asks += is_published
-            if not is_published or counts.ready:
-                continue
-            if not counts.unacknowledged or asks >= RECALL_ASKS:
-                break
-        self._pop(found, count)
-
-    def check_refused(self) -> None:
-        """Raise PreconditionFailed when the master did not take get() as a consumer."""
-        if self.refused:
-            raise PreconditionFailed(f"get() on queue {self._handle.name!r}: {self.refused}")
-
-    def _pop(self, found: list[Message], count: int) -> None:
+    def take_more(self, found: list[Message], count: int) -> None:
         self._buffer.take_into(found, count)
         if found:
-            self._handle._publisher.on_taken()
+            self._publisher.on_taken()
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """A call was interrupted before it has returned these: they are the next ones again."""
@@ -270,18 +354,18 @@ class Receiver:
         self._arrived += count
         self._has_arrival = True
         self._buffer.add(chunks)
-        if self._demand or self.listeners:
-            self.notify()
+        if self._demand or self.signal.listeners:
+            self.signal.notify()
 
     def fetch(self, session: Session, now_ms: int) -> None:
         """Ask for as many messages as calls want, and what they will want next."""
         if (self._demand or self._hint) and not self._is_subscribed and not self._refused:
             self._is_subscribed = True
-            session.subscribe(0, self._handle._config.prefetch, False, False)
+            session.subscribe(0, self._prefetch, False, False)
         if not self._is_subscribed:
             return
         ahead = CALLS_AHEAD * min(self.asked, CALL_COUNT_MAX)
-        self._window.bound(max(WINDOW_MAX_FACTOR * self._handle._config.prefetch, ahead))
+        self._window.bound(max(WINDOW_MAX_FACTOR * self._prefetch, ahead))
         self._watch_idleness(session, now_ms)
         room = max(self.ahead_bytes // max(self._message_bytes, 1), 1)
         wanted = min(self._demand + max(self._window.size, self._hint), room)
@@ -344,11 +428,11 @@ class Receiver:
         self._is_subscribed = False
         self._hint = 0
         self._refused = why
-        self.notify()
+        self.signal.notify()
 
 
 def chunks_of(
-    handle: Handle, consumer: int, handouts: Sequence[HandOut], parts: Sequence[bytes]
+    handle: Holder, consumer: int, handouts: Sequence[HandOut], parts: Sequence[bytes]
 ) -> list[Chunk]:
     """What is in the frames that hold the bodies of these hand-outs.
 

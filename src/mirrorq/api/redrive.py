@@ -7,13 +7,11 @@ the caller's process and back twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from mirrorq.api.handle import Handle
+from mirrorq.api.message import Message
+from mirrorq.api.receiver import unsee
+from mirrorq.api.waits import in_thread
 from mirrorq.errors import AckRefused, QueueNotFound
-
-if TYPE_CHECKING:
-    from mirrorq.api.message import Message
-    from mirrorq.api.queue import MirroredQueue
 
 __all__ = ["redrive"]
 
@@ -23,28 +21,29 @@ GET_S = 2.0
 MOVE_S = 30.0
 
 
-def redrive(queue: MirroredQueue, count_max: int | None) -> int:
+def redrive(handle: Handle, count_max: int | None) -> int:
     """Move ready messages of a queue back to where they came from; return how many."""
     if count_max is not None and (not isinstance(count_max, int) or count_max < 0):
         raise ValueError(f"count_max is {count_max}: it is 0 or more, or None for all")
-    left = queue.qsize() if count_max is None else min(queue.qsize(), count_max)
+    ready = handle.counts().ready + handle.receiver.buffered
+    left = ready if count_max is None else min(ready, count_max)
     moved = 0
     origins: dict[str, int] = {}
     stay: list[Message] = []
     try:
         while left > 0:
-            messages = queue.get_many(min(left, BATCH_COUNT), GET_S)
+            messages = _taken(handle, min(left, BATCH_COUNT))
             if not messages:
                 break
             left -= len(messages)
             groups: dict[int, list[Message]] = {}
             for message in messages:
-                origin = _origin(queue, message, origins)
+                origin = _origin(handle, message, origins)
                 if origin:
                     groups.setdefault(origin, []).append(message)
                 else:
                     stay.append(message)
-            moved += _move(queue, groups)
+            moved += _move(handle, groups)
     finally:
         for message in stay:
             # Nobody has worked on it, yet it was handed out: it comes again with its count raised.
@@ -52,22 +51,32 @@ def redrive(queue: MirroredQueue, count_max: int | None) -> int:
     return moved
 
 
-def _origin(queue: MirroredQueue, message: Message, origins: dict[str, int]) -> int:
+def _taken(handle: Handle, count_max: int) -> list[Message]:
+    found: list[Message] = []
+    try:
+        in_thread(handle.receiver.getting_many(found, count_max, GET_S))
+        return found
+    except BaseException:
+        unsee(found)
+        raise
+
+
+def _origin(handle: Handle, message: Message, origins: dict[str, int]) -> int:
     """Id of the queue in which it ended; 0 when there is none any more."""
     name = message.headers.get("x-death-queue")
     if not isinstance(name, str):
         return 0
     if name not in origins:
         try:
-            origins[name] = queue._id_of(name)
+            origins[name] = handle.id_of(name)
         except QueueNotFound:
             origins[name] = 0
     return origins[name]
 
 
-def _move(queue: MirroredQueue, groups: dict[int, list[Message]]) -> int:
+def _move(handle: Handle, groups: dict[int, list[Message]]) -> int:
     asked = [
-        (len(messages), queue._settle("move", messages, target=target))
+        (len(messages), handle.settle("move", messages, target=target))
         for target, messages in groups.items()
     ]
     moved = 0

@@ -30,13 +30,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import define, field, frozen
+from attrs import frozen
 
 from mirrorq import clock
-from mirrorq.api.arguments import check_text
+from mirrorq.api.arguments import check_size, check_text, checked_bodies
 from mirrorq.api.batching import error_of
 from mirrorq.api.confirmation import Confirmation
-from mirrorq.api.staged_chunk import ArrowColumn, Gathered, StagedChunk
+from mirrorq.api.staged_chunk import ArrowColumn, Gathered, StagedChunk, StagedPut
+from mirrorq.api.waits import in_thread
 from mirrorq.errors import (
     ConfigError,
     ConfirmUnknown,
@@ -45,18 +46,18 @@ from mirrorq.errors import (
     NotConfirmed,
     PreconditionFailed,
 )
-from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP
 from mirrorq.protocol.shard_names import shard_name
 from mirrorq.protocol.staged import DONE, WAIT, AbortOp, CommitOp, SealOp, Stage, Staging, Winner
-from mirrorq.session.calls import Failed, Put, Stored
-from mirrorq.wire.frames import Frame, pack_pieces, pieces_of
-from mirrorq.wire.ops import NAME_LENGTH_MAX, encode_staged
+from mirrorq.session.calls import Failed, Stored
+from mirrorq.wire.frames import Frame
+from mirrorq.wire.ops import NAME_LENGTH_MAX
 from mirrorq.wire.properties import HeaderValue, pack_properties
 
 if TYPE_CHECKING:
+    from mirrorq.api.handle import Handle
     from mirrorq.api.queue import MirroredQueue
 
-__all__ = ["Committed", "Staged", "StagedAttempt", "StagedPart", "StagedPut"]
+__all__ = ["Committed", "Staged", "StagedAttempt", "StagedPart"]
 
 AGAIN_S = 0.1
 """A commit into a full queue is tried again after this."""
@@ -98,56 +99,6 @@ class Committed:
     """Of the messages in the first queue; empty when it was committed before."""
     already: bool
     """It was committed before: nothing has happened now."""
-
-
-@define(eq=False)
-class StagedPut:
-    """What is staged or asked, in a handle's inbox, and the token of its batch."""
-
-    confirmation: Confirmation
-    """Its result is the session's outcome."""
-    asked: Stage | Staging
-    bodies: Gathered = field(factory=Gathered)
-    properties: Sequence[bytes] | None = None
-    size: int = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.size = self.bodies.size + sum(map(len, self.properties or ()))
-
-    @property
-    def count(self) -> int:
-        """Numbers that it uses."""
-        return self.bodies.count + 1
-
-    @property
-    def own_bytes(self) -> int:
-        """Of messages that are put into this queue now: there are none."""
-        return 0
-
-    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
-        """Note the outcome."""
-        if not self.confirmation.done():
-            self.confirmation._finish(outcome, None)
-        return []
-
-    def batch(self) -> Put:
-        """The batch of the session: one op, which makes no message yet."""
-        bodies = self.bodies.behind(encode_staged(self.asked))
-        said = self.properties or ()
-        properties = pieces_of([b"", *said]) if any(said) else None
-
-        def pack(producer: int, first_number: int, settled: int) -> bytes:
-            return pack_pieces(
-                self.count,
-                bodies,
-                properties,
-                producer=producer,
-                first_number=first_number,
-                settled=settled,
-                flags=FLAG_STEP | FLAG_STAGED,
-            )
-
-        return Put(self, self.count, self.size, pack, True)
 
 
 class Staged:
@@ -254,7 +205,7 @@ class Staged:
             Full, NoQuorum, QueueDown: no outcome in time.
         """
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        others = tuple(self._handle(name)._queue_id for name in self._others(parts))
+        others = tuple(self._ring(name).queue_id for name in self._others(parts))
         op = AbortOp(self.transaction, self.version, self.run, others=others)
         outcome = self._decide(self.queue, op, deadline)
         if isinstance(outcome, Stored):
@@ -275,7 +226,7 @@ class Staged:
             NotConfirmed: one does not have them whole: nothing is shown anywhere.
         """
         sealed = []
-        home = self._handle(self.queue)._queue_id
+        home = self._ring(self.queue).queue_id
         for queue in self._others(parts):
             winners = _winners(parts, queue)
             op = SealOp(self.transaction, self.version, self.run, winners, home)
@@ -284,7 +235,7 @@ class Staged:
                 raise NotConfirmed(
                     f"version {self.version} was not committed: queue {queue!r}: {outcome.reason}"
                 )
-            sealed.append(self._handle(queue)._queue_id)
+            sealed.append(self._ring(queue).queue_id)
         return tuple(sealed)
 
     def _check(self, parts: Sequence[StagedPart]) -> None:
@@ -309,7 +260,7 @@ class Staged:
             if not outcome.unknown and not outcome.reason.startswith(WAIT):
                 return outcome
             why = outcome.reason
-            if outcome.unknown and self._handle(queue)._is_closed:
+            if outcome.unknown and self._ring(queue).is_closed:
                 raise ConfirmUnknown(
                     f"it is not known whether {self.transaction!r}, version {self.version}, was "
                     f"committed: {outcome.reason}. Ask again: it can only happen once"
@@ -330,7 +281,7 @@ class Staged:
         try:
             outcome = confirmation.result(_left(deadline))
         except TimeoutError:
-            raise self._handle(queue)._why_not(Full(f"queue {queue!r}: {why}")) from None
+            raise self._ring(queue).why_not(Full(f"queue {queue!r}: {why}")) from None
         assert isinstance(outcome, Stored | Failed)
         return outcome
 
@@ -341,13 +292,13 @@ class Staged:
         bodies: Gathered | None = None,
         properties: Sequence[bytes] | None = None,
     ) -> Confirmation:
-        handle = self._handle(queue)
-        confirmation = Confirmation(handle._outcomes)
+        ring = self._ring(queue)
+        confirmation = Confirmation(ring.outcomes)
         item = StagedPut(confirmation, asked, bodies or Gathered(), properties)
-        handle._publisher.accept_free(item)
+        in_thread(ring.puts.accepting_free(item))
         return confirmation
 
-    def _handle(self, queue: str) -> MirroredQueue:
+    def _ring(self, queue: str) -> Handle:
         with self._lock:
             handle = self._handles.get(queue)
             if handle is None:
@@ -359,7 +310,7 @@ class Staged:
                         f"its name, the first is {shard_name(queue, 0)!r}"
                     )
                 self._handles[queue] = handle
-            return handle
+            return handle._ring_for("staged()")
 
 
 class StagedAttempt:
@@ -410,8 +361,8 @@ class StagedAttempt:
         Raises:
             NotConfirmed: what was staged before was refused: the run is given up.
         """
-        name, handle = self._target(queue)
-        made = handle._publisher.bodies(bodies)
+        name, ring = self._target(queue)
+        made = checked_bodies(bodies, ring.config.message_bytes_max)
         if properties is not None and len(properties) != len(made):
             raise ValueError(f"{len(made)} bodies have {len(properties)} properties")
         self._gather(name, len(made), lambda chunk, start: chunk.take(made, properties, start))
@@ -430,16 +381,16 @@ class StagedAttempt:
             MessageTooLarge: a message is above message_bytes_max: none of these is staged.
             NotConfirmed: what was staged before was refused: the run is given up.
         """
-        name, handle = self._target(queue)
+        name, ring = self._target(queue)
         column = ArrowColumn.of(offsets, values)
-        handle._publisher.check_size(column.largest)
+        check_size(column.largest, ring.config.message_bytes_max)
         self._gather(name, len(column), lambda chunk, start: chunk.take_column(column, start))
 
-    def _target(self, queue: str | None) -> tuple[str, MirroredQueue]:
+    def _target(self, queue: str | None) -> tuple[str, Handle]:
         if self._is_over:
             raise ValueError("the attempt is finished: a task that begins again takes another one")
         name = self.staged.queue if queue is None else queue
-        return name, self.staged._handle(name)
+        return name, self.staged._ring(name)
 
     def _gather(self, name: str, count: int, take: Callable[[StagedChunk, int], int]) -> None:
         """Send chunks as they become full."""

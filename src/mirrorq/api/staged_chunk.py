@@ -15,9 +15,14 @@ from operator import add
 from attrs import define, field, frozen
 
 from mirrorq.api.batching import MESSAGE_OVERHEAD
+from mirrorq.api.confirmation import Confirmation
+from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP
+from mirrorq.protocol.staged import Stage, Staging
+from mirrorq.session.calls import Failed, Put, Stored
 from mirrorq.wire import frames
+from mirrorq.wire.ops import encode_staged
 
-__all__ = ["CHUNK_BYTES", "CHUNK_COUNT", "ArrowColumn", "Gathered", "StagedChunk"]
+__all__ = ["CHUNK_BYTES", "CHUNK_COUNT", "ArrowColumn", "Gathered", "StagedChunk", "StagedPut"]
 
 CHUNK_BYTES = 1 << 20
 """A chunk is sent when it has about so many bytes. Each is one op: large enough to cost little,
@@ -116,9 +121,7 @@ class StagedChunk:
     def is_full(self) -> bool:
         return self.size >= CHUNK_BYTES or self.bodies.count >= CHUNK_COUNT
 
-    def take(
-        self, bodies: Sequence[bytes], properties: Sequence[bytes] | None, start: int
-    ) -> int:
+    def take(self, bodies: Sequence[bytes], properties: Sequence[bytes] | None, start: int) -> int:
         """Add messages from `start` on until it is full or there are no more; return where it
         stopped. What each is long is not looked at in Python: there are many."""
         most = bodies[start : start + CHUNK_COUNT - self.bodies.count]
@@ -164,3 +167,53 @@ class StagedChunk:
         self.count += self.bodies.count
         self.bodies, self.properties, self.size = Gathered(), None, 0
         return found
+
+
+@define(eq=False)
+class StagedPut:
+    """What is staged or asked, in a handle's inbox, and the token of its batch."""
+
+    confirmation: Confirmation
+    """Its result is the session's outcome."""
+    asked: Stage | Staging
+    bodies: Gathered = field(factory=Gathered)
+    properties: Sequence[bytes] | None = None
+    size: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.size = self.bodies.size + sum(map(len, self.properties or ()))
+
+    @property
+    def count(self) -> int:
+        """Numbers that it uses."""
+        return self.bodies.count + 1
+
+    @property
+    def own_bytes(self) -> int:
+        """Of messages that are put into this queue now: there are none."""
+        return 0
+
+    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+        """Note the outcome."""
+        if not self.confirmation.done():
+            self.confirmation._finish(outcome, None)
+        return []
+
+    def batch(self) -> Put:
+        """The batch of the session: one op, which makes no message yet."""
+        bodies = self.bodies.behind(encode_staged(self.asked))
+        said = self.properties or ()
+        properties = frames.pieces_of([b"", *said]) if any(said) else None
+
+        def pack(producer: int, first_number: int, settled: int) -> bytes:
+            return frames.pack_pieces(
+                self.count,
+                bodies,
+                properties,
+                producer=producer,
+                first_number=first_number,
+                settled=settled,
+                flags=FLAG_STEP | FLAG_STAGED,
+            )
+
+        return Put(self, self.count, self.size, pack, True)

@@ -9,12 +9,16 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from mirrorq import clock
+from mirrorq.api.publish_options import PLAIN
+from mirrorq.api.receiver import unsee
+from mirrorq.api.waits import in_thread
 from mirrorq.errors import AckRefused, Full, NoQuorum, QueueDown
 from mirrorq.waiting import take_back
 
 if TYPE_CHECKING:
+    from mirrorq.api.handle import Handle
     from mirrorq.api.message import Message
-    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.api.sharded.handle import ShardedHandle
 
 __all__ = ["QueueAdapter"]
 
@@ -35,7 +39,7 @@ class QueueAdapter:
     maxsize = 0
     """No bound on the number of messages."""
 
-    def __init__(self, handle: MirroredQueue) -> None:
+    def __init__(self, handle: Handle | ShardedHandle) -> None:
         self._handle = handle
         self._local = threading.local()
         self._open: deque[None] = deque()
@@ -44,14 +48,14 @@ class QueueAdapter:
     @property
     def is_shutdown(self) -> bool:
         """Whether `shutdown` was called, as in Python 3.13."""
-        return self._handle._is_shut
+        return self._handle.is_shut
 
     @property
     def unfinished_tasks(self) -> int:
         """Messages that nobody is done with: what `join` waits for."""
-        if self._handle._is_shut_for_gets:
+        if self._handle.is_shut_for_gets:
             return len(self._open)
-        counts = self._handle._counts()
+        counts = self._handle.counts()
         return counts.ready + counts.unacknowledged + counts.delayed
 
     @property
@@ -70,14 +74,16 @@ class QueueAdapter:
         """
         _check_timeout(block, timeout)
         begun = clock.monotonic()
-        confirmation = self._handle.put(item, block=block, timeout=timeout)
+        confirmation = self._handle.put(
+            self._handle.checked_body(item), b"", PLAIN, None, block, timeout, None
+        )
         if not block:
             return
         left = None if timeout is None else max(timeout - (clock.monotonic() - begun), 0)
         try:
             confirmation.result(left)
         except TimeoutError:
-            raise self._handle._why_not(
+            raise self._handle.why_not(
                 Full(
                     f"a message to queue {self._handle.name!r} was accepted and is not "
                     f"confirmed after {timeout} s: it is published when that can be"
@@ -94,7 +100,7 @@ class QueueAdapter:
         taken = self._taken
         found: list[Message] = []
         try:
-            self._handle._get_into(found, block, timeout)
+            in_thread(self._handle.receiver.getting(found, block, timeout))
             body = found[0].body
             taken += found
             self._open.append(None)
@@ -103,7 +109,7 @@ class QueueAdapter:
             # Interrupted: it comes again, and is not this thread's to be done with.
             if found and take_back(taken, found[0]):
                 take_back(self._open, None)
-            self._handle._unsee(found)
+            unsee(found)
             raise
 
     def get_nowait(self) -> bytes:
@@ -146,23 +152,24 @@ class QueueAdapter:
             return False
 
     def _can_ask(self) -> bool:
-        return not isinstance(self._handle._why_not(Full("")), NoQuorum | QueueDown)
+        return not isinstance(self._handle.why_not(Full("")), NoQuorum | QueueDown)
 
     def qsize(self) -> int:
         """Messages ready."""
-        return self._handle.qsize()
+        return in_thread(self._handle.receiver.sizing())
 
     def empty(self) -> bool:
         """Whether no message is ready."""
-        return self._handle.empty()
+        return self.qsize() == 0
 
     def full(self) -> bool:
         """Whether a `put` would wait."""
-        return self._handle.full()
+        return in_thread(self._handle.puts.filling())
 
     def shutdown(self, immediate: bool = False) -> None:
         """As `queue.Queue.shutdown`, but messages stay in the queue."""
-        self._handle.shutdown(immediate)
+        self._handle.check()
+        self._handle.shut_down(immediate=immediate)
 
 
 def _check_timeout(block: bool, timeout: float | None) -> None:

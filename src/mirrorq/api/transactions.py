@@ -9,24 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from attrs import define
 
 from mirrorq.api.arguments import not_a_message
 from mirrorq.api.batching import FRAME_OVERHEAD, MESSAGE_OVERHEAD, error_of, packer
+from mirrorq.api.channel import Channel, RingChannel
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.message import Message, pieces_of
 from mirrorq.api.publish_options import PLAIN, Terms, terms_of
+from mirrorq.api.waits import Waits, in_thread
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import AckRefused, MirrorQError
 from mirrorq.protocol.ops import FLAG_STEP, NOT_TAKEN, Step
 from mirrorq.session.calls import Failed, Put, Stored
 from mirrorq.wire.ops import encode_step
 from mirrorq.wire.properties import HeaderValue, pack_properties
-
-if TYPE_CHECKING:
-    from mirrorq.api.queue import MirroredQueue
 
 __all__ = ["StepPut", "Transaction", "step_put"]
 
@@ -121,9 +119,9 @@ class Transaction:
     the messages are still the caller's to settle. Not for several threads at once.
     """
 
-    def __init__(self, queue: MirroredQueue) -> None:
-        self._whole = queue
-        self._queue: MirroredQueue | None = None
+    def __init__(self, channel: Channel) -> None:
+        self._whole = channel
+        self._ring: RingChannel | None = None
         """Where it takes effect, once that is certain: a sharded queue has several such places."""
         self._bodies: list[bytes] = []
         self._properties: list[bytes] = []
@@ -152,16 +150,16 @@ class Transaction:
                 another shard than what came before.
         """
         self._check()
-        place = None if key is None else self._placed(self._whole._part_of(key), f"key {key!r}")
+        place = None if key is None else self._placed(self._whole.part_of(key), f"key {key!r}")
         terms = terms_of(persistent, priority, delay, ttl)
         if self._bodies and terms != self._terms:
             raise ValueError(
                 f"all puts of a transaction have the same terms: {terms} is not {self._terms}. "
                 "Use a transaction for each"
             )
-        data = self._whole._publisher.body(body)
+        data = self._whole.checked_body(body)
         properties = pack_properties(headers, message_id, key)
-        self._queue = place or self._queue
+        self._ring = place or self._ring
         self._terms = terms
         self._bodies.append(data)
         self._properties.append(properties)
@@ -176,20 +174,20 @@ class Transaction:
         self._check()
         if not isinstance(message, Message):
             raise not_a_message(message)
-        place = self._whole._source_of(message)
+        place = self._whole.source_of(message)
         if place is None:
             raise ValueError(f"{message!r} did not come from this handle on {self._whole.name!r}")
         place = self._placed(place, f"{message!r}")
         if message._is_settled or any(message is other for other in self._messages):
             raise ValueError(f"{message!r} is settled already, or was only browsed")
         self._messages.append(message)
-        self._queue = place
+        self._ring = place
 
-    def _placed(self, place: MirroredQueue, what: str) -> MirroredQueue:
+    def _placed(self, place: RingChannel, what: str) -> RingChannel:
         """Where it takes effect, if that can be there."""
-        if self._queue is not None and self._queue is not place:
+        if self._ring is not None and self._ring is not place:
             raise ValueError(
-                f"{what} is of {place.name!r}, the transaction of {self._queue.name!r}: a "
+                f"{what} is of {place.name!r}, the transaction of {self._ring.name!r}: a "
                 "transaction is one op of one shard. Use one for each shard"
             )
         return place
@@ -211,12 +209,10 @@ class Transaction:
         if self._is_over:
             raise ValueError("the transaction is over: begin another one")
 
-    def _send(self, block: bool = True) -> Confirmation:
+    def _sending(self) -> Waits[Confirmation]:
         """The block has ended well: send what was gathered."""
-        step = (self._bodies, self._properties, self._terms, self._messages)
-        found = (self._queue or self._whole._part_of(None))._step(*step, block=block)
-        assert isinstance(found, Confirmation)
-        return found
+        ring = self._ring or self._whole.part_of(None)
+        return ring.transact(self._bodies, self._properties, self._terms, self._messages)
 
     def __enter__(self) -> Transaction:
         self._check()
@@ -230,4 +226,4 @@ class Transaction:
     ) -> None:
         self._is_over = True
         if kind is None:
-            self._confirmation = self._send()
+            self._confirmation = in_thread(self._sending())

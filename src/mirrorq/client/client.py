@@ -519,7 +519,7 @@ def reopen(
         key = (os.getpid(), endpoints, config, insecure, security)
         client = _CLIENTS.begin(use, key, None, make, lambda known, _: not known.closed())
         handle = client.queue(name, passive=True, timeout=timeout)
-        handle._release = partial(_CLIENTS.end, use)
+        handle._on_close(partial(_CLIENTS.end, use))
         return handle
     except BaseException:
         _CLIENTS.end(use)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from mirrorq.api.channel import Channel, share
 from mirrorq.api.message import Message
-from mirrorq.api.receiver import CALLS_AHEAD, Demand, Receiver
-from mirrorq.api.sharded.shard import share
-
-if TYPE_CHECKING:
-    from mirrorq.api.sharded.queue import ShardedQueue
-    from mirrorq.api.sharded.shard import Shard
+from mirrorq.api.publisher import Publishing
+from mirrorq.api.receiver import CALLS_AHEAD, Demand, Receiving
+from mirrorq.api.sharded.shard import Shard
 
 __all__ = ["ShardedReceiver"]
 
@@ -18,7 +16,7 @@ MANY = 64
 """Each call for fewer is another shard's turn."""
 
 
-class ShardedReceiver(Receiver):
+class ShardedReceiver(Receiving):
     """The gets of a handle on a sharded queue.
 
     Each call begins with the shard after the one with which the last call began, so none is left
@@ -31,33 +29,26 @@ class ShardedReceiver(Receiver):
     many a shard keeps its turn for as many calls as that is, while it has enough for all of each.
     """
 
-    def __init__(self, queue: ShardedQueue) -> None:
-        super().__init__(queue)
-        self._sharded = queue
+    def __init__(self, channel: Channel, publisher: Publishing, parts: Sequence[Shard]) -> None:
+        super().__init__(channel, publisher)
+        self._parts = parts
         self._turn = 0
         self._calls_served = 0
         """Whole calls that the shard of the turn has served in it."""
-        for part in queue._parts:
-            part._receiver.listeners.append(self.notify)
-
-    @property
-    def _parts(self) -> list[Shard]:
-        return self._sharded._parts
+        for part in parts:
+            part.receiver.signal.listeners.append(self.signal.notify)
 
     @property
     def buffered(self) -> int:
-        """Messages here that no call has returned."""
-        return sum(part._receiver.buffered for part in self._parts)
-
-    @property
-    def has_waiting(self) -> bool:
-        """Whether a call waits for a message of any shard."""
-        return any(part._receiver.has_waiting for part in self._parts)
+        return sum(part.receiver.buffered for part in self._parts)
 
     @property
     def refused(self) -> str:
-        """Why some master did not take get() as a consumer, "" when all did."""
-        return next((why for p in self._parts if (why := p._receiver.refused)), "")
+        return next((why for part in self._parts if (why := part.receiver.refused)), "")
+
+    @property
+    def has_waiting(self) -> bool:
+        return any(part.receiver.has_waiting for part in self._parts)
 
     def want(self, demand: Demand) -> None:
         """So many messages more are waited for, wherever they come from.
@@ -68,37 +59,37 @@ class ShardedReceiver(Receiver):
         """
         each = demand.count
         if each < MANY:
-            each = share(each, self._sharded.shards)
+            each = share(each, len(self._parts))
         demand.parts = [Demand(each) for _ in self._parts]
         for part, wanted in zip(self._parts, demand.parts, strict=True):
-            part._receiver.want(wanted)
+            part.receiver.want(wanted)
 
     def unwant(self, demand: Demand) -> None:
         """The call is over."""
         for part, wanted in zip(self._parts, demand.parts, strict=False):
-            part._receiver.unwant(wanted)
+            part.receiver.unwant(wanted)
 
     def take_buffered(self, found: list[Message], count: int) -> None:
         """Take up to `count` messages that are here, from all shards in turn."""
         parts, turn = self._parts, self._turn
         self._calls_served += 1
-        is_whole = count >= MANY and parts[turn]._receiver.buffered >= count
+        is_whole = count >= MANY and parts[turn].receiver.buffered >= count
         if not is_whole or self._calls_served >= CALLS_AHEAD:
             self._turn, self._calls_served = (turn + 1) % len(parts), 0
         empty: list[Shard] = []
         for part in (*parts[turn:], *parts[:turn]):
             before = len(found)
-            part._receiver.take_buffered(found, count - before)
-            part._receiver.asked = count
+            part.receiver.take_buffered(found, count - before)
+            part.receiver.asked = count
             if len(found) == before:
                 empty.append(part)
             if len(found) == count:
                 break
         if found:
             # Where nothing is found the caller waits, and wants of all.
-            ahead = max(part._receiver.ahead for part in parts) if empty else 0
+            ahead = max(part.receiver.ahead for part in parts) if empty else 0
             for part in empty:
-                part._receiver.hint(max(ahead, 1))
+                part.receiver.hint(max(ahead, 1))
 
     @property
     def next_part(self) -> Shard:
@@ -107,11 +98,11 @@ class ShardedReceiver(Receiver):
 
     def take_one(self, found: list[Message]) -> None:
         parts, turn = self._parts, self._turn
-        parts[turn]._receiver.take_one(found)
+        parts[turn].receiver.take_one(found)
         if found:
             self._turn, self._calls_served = (turn + 1) % len(parts), 0
         else:
             self.take_buffered(found, 1)
 
-    def _pop(self, found: list[Message], count: int) -> None:
+    def take_more(self, found: list[Message], count: int) -> None:
         self.take_buffered(found, count)

@@ -6,64 +6,30 @@ shares with the others, and one thread for callbacks, as a handle has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from attrs import evolve
 
 from mirrorq.api.batching import ManyPut, PutRun
+from mirrorq.api.channel import share
 from mirrorq.api.completion import Outcomes
-from mirrorq.api.host import Declared
+from mirrorq.api.handle import Handle
+from mirrorq.api.host import Declared, Host
+from mirrorq.api.prefetch_buffer import Backlog
 from mirrorq.api.publisher import Publisher
-from mirrorq.api.queue import MirroredQueue
 from mirrorq.api.receiver import AHEAD_BYTES, FIRST_BYTES
+from mirrorq.api.transactions import StepPut
+from mirrorq.config import Config
 from mirrorq.protocol.shard_names import shard_name
+from mirrorq.session.machine import Session
 
-if TYPE_CHECKING:
-    from mirrorq.api.host import Host
-    from mirrorq.api.sharded.queue import ShardedQueue
-    from mirrorq.api.transactions import StepPut
-    from mirrorq.config import Config
-    from mirrorq.session.machine import Session
-
-__all__ = ["Shard", "share"]
+__all__ = ["Shard", "Whole"]
 
 LEAST_BYTES = 4 << 10
 BATCH_BYTES = 256 << 10
 BATCH_COUNT = 1000
 """When so much has gathered it leaves all the same."""
-
-
-def share(bound: int, shards: int) -> int:
-    """One shard's part of a bound that is the whole handle's, at least 1."""
-    return max(-(-bound // shards), 1)
-
-
-class ShardOutcomes(Outcomes):
-    """The outcomes of one shard's handle: those of the whole, and which shard they are of."""
-
-    def __init__(self, whole: Outcomes, shard: int) -> None:
-        super().__init__(shard)
-        self._whole = whole
-        self.listeners = whole.listeners
-        self.callbacks = whole.callbacks
-        self.ack_listeners = whole.ack_listeners
-
-    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        return self._whole.wait_for(condition, timeout)
-
-    @property
-    def waiters(self) -> int:
-        return self._whole.waiters
-
-    def notify(self) -> None:
-        self._whole.notify()
-
-    def call_back(self, callback: Callable[..., object], *arguments: Any) -> None:
-        self._whole.call_back(callback, *arguments)
-
-    def close(self, timeout: float, callers: Collection[int] = ()) -> None:
-        """The thread is the whole's."""
 
 
 class ShardPublisher(Publisher):
@@ -73,8 +39,8 @@ class ShardPublisher(Publisher):
     leaves at once when none of this shard waits for its outcome, else with that outcome.
     """
 
-    def __init__(self, handle: Shard) -> None:
-        super().__init__(handle)
+    def __init__(self, channel: Shard, ahead: Callable[[], int]) -> None:
+        super().__init__(channel, ahead)
         self._gathered: list[PutRun | ManyPut] = []
         self._gathered_bytes = 0
         self._gathered_count = 0
@@ -105,49 +71,61 @@ class ShardPublisher(Publisher):
         return items
 
 
-class Shard(MirroredQueue):
-    """One shard's handle. Its bounds are its share of what one handle may have."""
+class Whole(Protocol):
+    """The handle on the whole queue, as its parts see it."""
 
-    _whole: ShardedQueue
-    _number: int
-    _publisher: ShardPublisher
+    name: str
+    host: Host
+    config: Config
+    refusals: Mapping[str, str]
+    shards: int
+    outcomes: Outcomes
 
-    @classmethod
-    def of(cls, whole: ShardedQueue, ring: int, number: int) -> Shard:
-        made = cls.__new__(cls)
-        made._whole, made._number = whole, number
-        made.open_again(ring)
-        return made
+    def on_forked(self) -> None:
+        """First use in a child."""
+        ...
 
-    def open_again(self, ring: int) -> None:
-        """Open it, in this process."""
-        whole = self._whole
-        declared = Declared(ring, refusals=whole._refusals)
-        self._open(whole._host, declared, shard_name(whole.name, self._number))
-        self._receiver.ahead_bytes = max(AHEAD_BYTES // whole.shards, FIRST_BYTES)
+    def on_part_closed(self) -> None:
+        """One of its parts is served no more. On the host's thread."""
+        ...
 
-    def _remember(self) -> None:
-        """The whole is."""
 
-    def _own_config(self, host: Host) -> Config:
-        config, shards = host.config, self._whole.shards
-        return evolve(
+class Shard(Handle):
+    """One shard's handle, held by the whole's. Its bounds are its share of what one handle may
+    have."""
+
+    puts: ShardPublisher
+
+    def __init__(self, whole: Whole, ring: int, number: int) -> None:
+        declared = Declared(ring, refusals=whole.refusals)
+        super().__init__(whole.host, declared, shard_name(whole.name, number))
+        self.number = number
+        self._whole = whole
+        config, shards = whole.config, whole.shards
+        self.config = evolve(
             config,
             prefetch=share(config.prefetch, shards),
             unconfirmed_count_max=share(config.unconfirmed_count_max, shards),
             unconfirmed_bytes_max=max(share(config.unconfirmed_bytes_max, shards), LEAST_BYTES),
         )
 
-    def _own_outcomes(self) -> Outcomes:
-        return ShardOutcomes(self._whole._outcomes, self._number)
+    def open(self) -> None:
+        super().open()
+        self.receiver.ahead_bytes = max(AHEAD_BYTES // self._whole.shards, FIRST_BYTES)
 
-    def _own_publisher(self) -> ShardPublisher:
-        return ShardPublisher(self)
+    def _remember(self) -> None:
+        """The whole is."""
+
+    def _own_outcomes(self) -> Outcomes:
+        return Outcomes(self.number, self._whole.outcomes)
+
+    def _own_publisher(self, backlog: Backlog) -> ShardPublisher:
+        return ShardPublisher(self, backlog.count)
 
     def _drain(self, session: Session) -> None:
         # In this order: who puts after the last look at the inbox must not rely on an outcome that
         # has come already.
-        publisher = self._publisher
+        publisher = self.puts
         publisher.is_held = False
         super()._drain(session)
         publisher.send(session)
@@ -155,27 +133,31 @@ class Shard(MirroredQueue):
 
     def _offer_step(self, session: Session, item: StepPut) -> None:
         # In the order of calls: what was put before it is stored before it.
-        self._publisher.send(session, is_all=True)
+        self.puts.send(session, is_all=True)
         super()._offer_step(session, item)
 
-    def _on_closed(self, session: Session, is_deleted: bool) -> None:
-        self._inbox.extendleft(reversed(self._publisher.take_gathered()))
-        super()._on_closed(session, is_deleted)
+    def _on_closed(self, session: Session, is_cancelled: bool) -> None:
+        self.inbox.extendleft(reversed(self.puts.take_gathered()))
+        super()._on_closed(session, is_cancelled)
 
-    def _is_quiet(self) -> bool:
-        return super()._is_quiet() and not self._publisher.has_gathered
+    def _note_closed(self) -> None:
+        super()._note_closed()
+        self._whole.on_part_closed()
 
-    def _on_forked(self) -> None:
-        self._whole._on_forked()
+    def is_quiet(self) -> bool:
+        return super().is_quiet() and not self.puts.has_gathered
+
+    def on_forked(self) -> None:
+        self._whole.on_forked()
 
     @property
     def is_open(self) -> bool:
         """Whether there is a session: its queue was not deleted."""
-        return not self._is_closed
+        return not self.is_closed
 
     @property
     def runs(self) -> bool:
         """Whether its master has been heard of, and serves."""
-        session = self._session
+        session = self.session
         is_available = session is not None and session.available
-        return is_available and self._publisher.credit.is_known and self.is_open
+        return is_available and self.puts.credit.is_known and self.is_open

@@ -1,0 +1,442 @@
+"""`Channel` and `RingChannel`: what the parts of a handle share, and all that they know of it.
+
+A handle is made of parts: publisher, receiver, consumers, leases, messages. What each needs of the
+others is here and nowhere else: who is asked, which calls are still allowed, where a call is put
+so that the host's thread does it, and what says that it has been done.
+
+A `Channel` is on a queue, sharded or not; a `RingChannel` is on one ring and has the inbox by which
+users' threads reach its session: `handle.Handle` steps it.
+
+*Threads*: flags are set by whoever it says and read by all. An item in the inbox has its outcome
+from the host's thread. Who has put one in looks at `is_closed` after that: the host's thread sets
+it before it looks for the last time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mirrorq import clock
+from mirrorq.api import acks, exit_flush
+from mirrorq.api.acks import Settle
+from mirrorq.api.arguments import checked_body
+from mirrorq.api.completion import Outcomes
+from mirrorq.api.confirmation import Confirmation, Settlement
+from mirrorq.api.host import FORK_LOCK, Declared, Host
+from mirrorq.api.message import Message
+from mirrorq.api.waits import Wait, Waits, in_thread
+from mirrorq.errors import (
+    AckRefused,
+    AuthenticationError,
+    Empty,
+    MirrorQError,
+    NoQuorum,
+    QueueDown,
+    ShutDown,
+)
+from mirrorq.protocol.sessions import Counts, Request
+from mirrorq.protocol.shard_names import split_name
+from mirrorq.session.calls import Query, SettleDone, inquire_request
+from mirrorq.session.machine import Session
+from mirrorq.waiting import Latch, Once, take_back
+
+if TYPE_CHECKING:
+    from mirrorq.api.publish_options import Terms
+    from mirrorq.protocol.identities import SessionId
+
+__all__ = ["ASK_S", "CLOSE_S", "FIRST_S", "FLUSH_S", "Answer", "Channel", "RingChannel", "share"]
+
+CLOSE_S = 5.0
+"""close() ends within this."""
+FLUSH_S = 4.0
+"""Part of it that is for outcomes to come."""
+ASK_S = 5.0
+"""A question waits so long for the master before it says what is wrong."""
+
+FIRST_S = 1.0
+"""A handle's first call waits so long for the master's first word, so that it knows a limit."""
+
+AskedRequest = Callable[[int], Request]
+"""Makes a request of its number."""
+
+
+def share(bound: int, shards: int) -> int:
+    """One shard's part of a bound that is the whole handle's, at least 1."""
+    return max(-(-bound // shards), 1)
+
+
+def _nothing() -> None:
+    """What a handle on somebody else's host releases."""
+
+
+class Channel(ABC):
+    """A handle on a queue, as its face (`MirroredQueue`) and its parts see it. Any thread."""
+
+    name: str
+    """The queue's name."""
+    queue_name: str
+    """The name that users know: of a shard that of the whole queue."""
+    shard: int | None
+    """Of which shard this is the handle."""
+    shards: int
+    """How many shards the queue has; 0: it is not sharded."""
+
+    def __init__(self, host: Host, declared: Declared, name: str) -> None:
+        self.name = name
+        self.queue_name, self.shard = split_name(name) or (name, None)
+        self.ring_ids = declared.shards
+        """Ids of the shards' rings; () where it is not sharded."""
+        self.shards = len(declared.shards)
+        self.host = host
+        self.queue_id = declared.queue_id
+        self.refusals = declared.refusals
+        self.config = host.config
+        self.release: Callable[[], None] = _nothing
+        """Called when the handle is closed: the node that came with it may be closed too."""
+        self.is_closing = False
+
+    def _own_outcomes(self) -> Outcomes:
+        return Outcomes(self.shard)
+
+    def open(self) -> None:
+        """Begin, in this process: the first time, or in a forked child."""
+        self.pid = os.getpid()
+        self.outcomes = self._own_outcomes()
+        self.is_shut = False
+        """No puts any more; gets until the queue is empty."""
+        self.is_shut_for_gets = False
+        self.is_closing = False
+        self.is_closed = False
+        """Nobody serves it any more: it was closed, or the queue deleted."""
+        self.is_deleted = False
+        """The queue is no more."""
+        self.consumers: dict[int, Any] = {}
+        """Those of its users, by number, to be cancelled when it is closed."""
+        self.consumer_numbers = itertools.count(1)
+        self.closing = Once(self._close)
+
+    # --- What each kind does in its own way -------------------------------------------------
+
+    @property
+    @abstractmethod
+    def why_closed(self) -> str:
+        """Why it is closed, as far as that is known."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ShutDown, AuthenticationError when calls are of no use any more."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Have the host's thread look soon."""
+
+    @abstractmethod
+    def rings(self) -> Sequence[RingChannel]:
+        """The rings that are served: of a sharded queue several."""
+
+    @abstractmethod
+    def ring_for(self, call: str) -> RingChannel:
+        """The one ring that a call is of. Raises PreconditionFailed where there are several."""
+
+    @abstractmethod
+    def part_of(self, key: str | bytes | None) -> RingChannel:
+        """The ring that takes a message with this key."""
+
+    @abstractmethod
+    def source_of(self, message: Message) -> RingChannel | None:
+        """The ring that a message is held by, if that is this one or a part of it."""
+
+    @abstractmethod
+    def why_not(self, otherwise: MirrorQError) -> MirrorQError:
+        """The reason for a time-out."""
+
+    @abstractmethod
+    def asking(self, request: AskedRequest, timeout: float) -> Waits[object]:
+        """A question to the master.
+
+        Raises:
+            NoQuorum, QueueDown: no answer in time, and why.
+        """
+
+    @abstractmethod
+    def is_quiet(self) -> bool:
+        """Whether everything that was called has an outcome."""
+
+    @abstractmethod
+    def begin_close(self, callers: set[int]) -> None:
+        """Let nobody begin anything more; `callers` wait for this."""
+
+    @abstractmethod
+    def end_session(self) -> None:
+        """Say good-bye to the master, then end what is open."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Nobody will have this handle: who made it was interrupted."""
+
+    # --- What all calls share ---------------------------------------------------------------
+
+    def next_consumer(self) -> int:
+        """A number for a consumer or a holder, of its own in this handle."""
+        return next(self.consumer_numbers)
+
+    def closed_text(self) -> str:
+        """What is told to who calls after the end."""
+        return f"the handle on queue {self.name!r} is closed"
+
+    def check_right(self, right: str) -> None:
+        """What the key does not allow is refused here; a node would end the session."""
+        why = self.refusals.get(right)
+        if why:
+            raise AuthenticationError(why)
+
+    def checked_body(self, body: bytes | bytearray | memoryview) -> bytes:
+        """The body as bytes of its own, by this handle's limit."""
+        return checked_body(body, self.config.message_bytes_max)
+
+    def check_open_for_puts(self, right: str = "write") -> None:
+        """`right`: that is needed here; a step that only acks here needs another."""
+        self.check()
+        self.check_right(right)
+        if self.is_shut:
+            raise ShutDown(f"the handle on queue {self.name!r} was shut down: it takes no puts")
+
+    def check_open_for_gets(self) -> None:
+        """Raise ShutDown, AuthenticationError when get() is of no use any more."""
+        self.check()
+        if self.refusals:
+            self.check_right("read")
+        if self.is_shut_for_gets:
+            raise ShutDown(f"the handle on queue {self.name!r} was shut down")
+
+    def on_forked(self) -> None:
+        """First use in a child: nothing of the parent's threads and locks works here."""
+        if not self.host.survives_fork:
+            raise MirrorQError(
+                f"the handle on queue {self.name!r} was made in process {self.pid}; this is "
+                f"process {os.getpid()}, forked from it: open the queue in the child"
+            )
+        with FORK_LOCK:
+            if os.getpid() != self.pid and not (self.is_closing or self.is_closed):
+                self.open()
+
+    def ask(self, request: AskedRequest, timeout: float = ASK_S) -> object:
+        """As `asking`, with this thread."""
+        return in_thread(self.asking(request, timeout))
+
+    def counting(self, timeout: float = ASK_S) -> Waits[Counts]:
+        """Ask the master what there is."""
+        reply = yield from self.asking(inquire_request, timeout)
+        assert isinstance(reply, Counts)
+        return reply
+
+    def counts(self, timeout: float = ASK_S) -> Counts:
+        """As `counting`, with this thread."""
+        return in_thread(self.counting(timeout))
+
+    # --- The end ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """What `MirroredQueue.close` does. Interrupted it goes on by itself."""
+        if os.getpid() != self.pid:
+            return
+        self.is_closing = True
+        self.closing.run()
+
+    def _close(self) -> None:
+        """The same, once, on a thread that nothing interrupts."""
+        self.begin_close(self.closing.callers)
+        if not self.is_closed and not self.host.closed():
+            if not self.host.is_paused():
+                self.outcomes.wait_for(self.is_quiet, FLUSH_S)
+            self.end_session()
+        self.outcomes.close(CLOSE_S - FLUSH_S, self.closing.callers)
+        exit_flush.forget(self)
+        self.release()
+
+
+class Answer:
+    """One question's answer, waited for by one caller, noted on the host's thread."""
+
+    __slots__ = ("is_done", "reply")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.reply: object = None
+
+
+class RingChannel(Channel):
+    """A handle on one ring: users' threads append to its inbox and wake the host's thread."""
+
+    session_id: SessionId | None = None
+
+    def open(self) -> None:
+        """Begin, in this process."""
+        super().open()
+        self.inbox: deque[Any] = deque()
+        """OnePut, ManyPut, Settle, or a function to be called on the host's thread."""
+        self.acks: deque[tuple[Message, Settlement]] = deque()
+        """Beside it: acks of single messages, of which there may be many."""
+        self.step_count = 0
+        """Steps that have begun, as far as they look into the inbox."""
+        self.woken_at = -1
+        """`step_count` when the host was last woken: it is not woken twice for one step. Set
+        after that is done, to a number that no later step has."""
+        self.is_refused = False
+        """The client's key does not allow it (any more)."""
+        self.ended = Latch()
+        """The host's thread has looked for the last time."""
+        self.session: Session | None = None
+        self.subscriptions: dict[int, Any] = {}
+        """Places of consumers, by number. Changed on the host's thread only."""
+        self.holders: dict[int, Any] = {}
+        """Consumers that get no bodies; numbered with the others. On the host's thread only."""
+
+    @abstractmethod
+    def transact(
+        self,
+        bodies: Sequence[bytes],
+        properties: Sequence[bytes],
+        terms: Terms,
+        messages: Sequence[Message],
+    ) -> Waits[Confirmation]:
+        """Send acks and puts that are one op."""
+
+    @abstractmethod
+    def knows_credit(self) -> bool:
+        """Whether the master has said how much the queue takes, or never will."""
+
+    @property
+    def why_closed(self) -> str:
+        return "" if self.session is None else self.session.closed
+
+    def check(self) -> None:
+        if os.getpid() != self.pid:
+            self.on_forked()
+        if self.is_refused and self.session is not None:
+            raise AuthenticationError(self.session.closed)
+        if self.is_closing or self.is_closed or self.host.closed():
+            why = self.why_closed
+            raise ShutDown(f"{self.closed_text()}{why and ': ' + why}")
+
+    def wake(self) -> None:
+        step_count = self.step_count
+        if self.woken_at != step_count and self.session_id is not None:
+            self.host.wake(self.session_id)
+            self.woken_at = step_count
+
+    def on_host(self, function: Callable[[], None]) -> None:
+        """Have a function called on the host's thread, after all that was called before."""
+        self.inbox.append(function)
+        self.wake()
+
+    def why_not(self, otherwise: MirrorQError) -> MirrorQError:
+        stuck = self.host.stuck_text
+        if self.host.is_paused():
+            return NoQuorum(
+                f"queue {self.name!r}: {stuck}"
+                if stuck
+                else f"queue {self.name!r}: node {self.host.name} has no contact with a majority "
+                "of the cluster. Start more nodes, or mend the network"
+            )
+        if stuck:
+            return QueueDown(f"queue {self.name!r}: {stuck}")
+        session = self.session
+        if session is not None and not session.available:
+            status = self.host.status(self.queue_id)
+            why = status.warnings if status.state == "down" else ()
+            return QueueDown(
+                f"queue {self.name!r} has no master: "
+                + ("; ".join(why) or "no member in sync is running: start the nodes that held it")
+            )
+        return otherwise
+
+    def why_pending(self, is_put: bool) -> str:
+        """Why there is no outcome yet, "" when that is not known."""
+        why = str(self.why_not(Empty("")))
+        return why or (self.host.status(self.queue_id).blocked_by if is_put else "")
+
+    # --- Questions --------------------------------------------------------------------------
+
+    def asking(self, request: AskedRequest, timeout: float) -> Waits[object]:
+        answer = self.begin_ask(request)
+        until = clock.monotonic() + timeout
+        yield Wait(self.outcomes.signal, lambda: answer.is_done or self.is_closed, until)
+        return self.end_ask(answer, timeout)
+
+    def begin_ask(self, request: AskedRequest) -> Answer:
+        """Send a question."""
+        answer = Answer()
+        session = self.session
+        assert session is not None
+        self.on_host(lambda: session.query(Query(answer, request)))
+        return answer
+
+    def end_ask(self, answer: Answer, timeout: float) -> object:
+        """The reply, or why there is none."""
+        session = self.session
+        assert session is not None
+        if answer.reply is not None:
+            return answer.reply
+        self.check()
+        if self.is_closed or answer.is_done:
+            raise ShutDown(self.closed_text())
+        self.on_host(lambda: session.forget_query(answer))
+        raise self.why_not(
+            QueueDown(f"the master of queue {self.name!r} did not answer for {timeout} s")
+        )
+
+    # --- Acks -------------------------------------------------------------------------------
+
+    def ack(self, message: Message) -> Settlement:
+        """`Message.ack`: by far the most frequent way to settle."""
+        chunk, place = message._chunk, message._index
+        if os.getpid() != self.pid or chunk.settled[place]:
+            return self.settle("ack", (message,))
+        settlement = Settlement(self.outcomes)
+        pair = (message, settlement)
+        self.acks.append(pair)
+        chunk.settled[place] = 1
+        if self.is_closed:
+            # The host has looked for the last time, before or after this: then it has an outcome.
+            if take_back(self.acks, pair):
+                settlement._finish(None, AckRefused(self.closed_text()))
+        elif self.woken_at != self.step_count:
+            self.wake()
+        return settlement
+
+    def settle(
+        self,
+        kind: str,
+        messages: Sequence[Message],
+        delay_ms: int = 0,
+        target: int = 0,
+        settlement: Settlement | None = None,
+    ) -> Settlement:
+        """Ack messages, or give them back, together: one outcome for all."""
+        if os.getpid() != self.pid:
+            self.check()
+        settlement = settlement or Settlement(self.outcomes)
+        item = Settle(kind, messages, settlement, delay_ms, target)
+        if not item.runs:
+            self.refuse_again(item)
+            return settlement
+        self.inbox.append(item)
+        item.mark()
+        if not self.is_closed:
+            self.wake()
+            return settlement
+        # The host has looked into the inbox for the last time, before or after this item.
+        if take_back(self.inbox, item):
+            acks.refuse([item], self.closed_text())
+        return settlement
+
+    def refuse_again(self, item: Settle) -> None:
+        """All that it settles was settled before."""
+        item.settlement._finish(None, acks.error_of(item, SettleDone(None, (), "")))
+        self.outcomes.notify()

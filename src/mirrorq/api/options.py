@@ -1,0 +1,163 @@
+"""Keywords that several calls share, each written once: of messages, queues, nodes and clients.
+
+Calls take them as `**options: Unpack[…]`: editors complete them and type checkers check them, of
+threads' calls and of asyncio's alike. `spelled_out` has `help()` and `inspect.signature` show them
+too. What they mean stands where they are used first: `MirroredQueue.put`, `Node.queue`, `Node` and
+`mirrorq.connect`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from mirrorq.api.publish_options import PLAIN, Terms, terms_of
+from mirrorq.wire.properties import HeaderValue, pack_properties
+
+if TYPE_CHECKING:
+    from mirrorq.config import Config
+    from mirrorq.security.settings import Security
+
+__all__ = [
+    "Body",
+    "ClientOptions",
+    "DeclareOptions",
+    "EmbeddedOptions",
+    "MessageOptions",
+    "NodeOptions",
+    "PublishOptions",
+    "packed",
+    "spelled_out",
+]
+
+Body = bytes | bytearray | memoryview
+Key = str | bytes | None
+
+
+class PublishOptions(TypedDict, total=False):
+    """Of a message that is published to whatever queues it reaches."""
+
+    headers: Mapping[str, HeaderValue] | None
+    message_id: str | None
+    ttl: float | None
+    priority: int
+    delay: float | None
+    persistent: bool
+
+
+class MessageOptions(PublishOptions, total=False):
+    """Of a message that is put into a queue."""
+
+    key: Key
+
+
+class DeclareOptions(TypedDict, total=False):
+    """Of a queue that is declared."""
+
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    passive: bool
+    shards: int | None
+    timeout: float | None
+
+
+class NodeOptions(TypedDict, total=False):
+    """Of a node, beside its name and path."""
+
+    peers: Mapping[str, str] | None
+    config: Config | None
+    witness: bool
+    security: Security | None
+    insecure: bool
+    listen: str | None
+    join: str | Sequence[str] | None
+    dashboard: str | None
+
+
+class EmbeddedOptions(NodeOptions, DeclareOptions, total=False):
+    """Of a queue that brings its node with it."""
+
+    node: str | None
+
+
+class ClientOptions(TypedDict, total=False):
+    """Of a client."""
+
+    config: Config | None
+    insecure: bool
+    security: Security | None
+    timeout: float | None
+
+
+DEFAULTS: dict[str, Any] = {
+    "priority": 0,
+    "persistent": True,
+    "durable": True,
+    "exclusive": False,
+    "auto_delete": False,
+    "passive": False,
+    "witness": False,
+    "insecure": False,
+    "timeout": 30,
+}
+"""What an option is that is not given; of the others None."""
+
+
+def packed(
+    *,
+    headers: Mapping[str, HeaderValue] | None = None,
+    message_id: str | None = None,
+    ttl: float | None = None,
+    priority: int = 0,
+    delay: float | None = None,
+    key: Key = None,
+    persistent: bool = True,
+) -> tuple[Terms, bytes]:
+    """Return the terms and the packed properties that a message's options say.
+
+    Raises:
+        ConfigError, TypeError, ValueError: one is of the wrong type or out of its range.
+    """
+    terms = PLAIN
+    if persistent is not True or priority != 0 or delay is not None or ttl is not None:
+        terms = terms_of(persistent, priority, delay, ttl)
+    if headers is None and message_id is None and key is None:
+        return terms, b""
+    return terms, pack_properties(headers, message_id, key)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def spelled_out(function: Function) -> Function:
+    """Have a function with `**options: Unpack[…]` show each option by its name."""
+    shown = inspect.signature(function)
+    *others, options = shown.parameters.values()
+    assert options.kind is options.VAR_KEYWORD, f"{function} takes no options"
+    name = str(options.annotation).removeprefix("Unpack[").removesuffix("]")
+    kind = vars(sys.modules[function.__module__])[name]
+    spelled = [
+        inspect.Parameter(
+            each, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(each), annotation=hint
+        )
+        for each, hint in annotations_of(kind).items()
+    ]
+    named = {each.name for each in others}
+    parameters = [*others, *(each for each in spelled if each.name not in named)]
+    function.__signature__ = shown.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def annotations_of(kind: type) -> dict[str, str]:
+    """The options of a kind, in their order, with their types as they are written."""
+    found: dict[str, str] = {}
+    for base in getattr(kind, "__orig_bases__", ()):
+        if typing.is_typeddict(base):
+            found |= annotations_of(base)
+    for name, hint in kind.__annotations__.items():
+        found.setdefault(name, getattr(hint, "__forward_arg__", str(hint)))
+    return found
