@@ -1,9 +1,10 @@
-"""The store's file as a crash may leave it, for every place where its writing may end.
+"""The store's files as a crash may leave them, for every place where its writing may end.
 
 What a disk may do is taken to be this. A sync, or a write through a descriptor that syncs, is on
 disk when it returns. Of what was written since the last sync any part may be there and any part
-missing, in sectors of 512 bytes, whatever the order of the writes; the file may have grown or
-not. A process that is killed leaves all that it wrote.
+missing, in sectors of 512 bytes, whatever the order of the writes; a file may have grown or
+not. A record of the write-ahead log that is being written may be there in part. A process that is
+killed leaves all that it wrote.
 
 `python -m store.crash_points --seeds 0-19` in tests/ is the long form (`make crashpoints`).
 """
@@ -26,9 +27,9 @@ from attrs import define, field, frozen
 from harness.__main__ import seeds_of
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.protocol.effects import QueueWrite
-from mirrorq.store.environment import DATA_FILE
 from mirrorq.store.node_store import Store
 from mirrorq.store.pathlock import FILE_NAME as LOCK_FILE
+from mirrorq.store.write_ahead import FILE_NAME as LOG_FILE
 
 from .recorded_life import facts, small_bounds
 from .recording import Event, Mark, Synced, Truncated, Written, build, record
@@ -41,10 +42,10 @@ SPARE_QUEUE = 99
 
 @frozen
 class Crash:
-    """A file as a crash left it, and what must be in it."""
+    """The files as a crash left them, and what must be in them."""
 
     place: str
-    data: bytes
+    files: dict[str, bytes]
     before: Mark | None
     """The last report before the crash: at least this is there."""
     after: Mark | None
@@ -71,6 +72,10 @@ class _Disk:
         else:
             self.pending.append(event)
 
+    def with_torn(self, event: Written, chance: random.Random) -> bytes:
+        """After the end of all in the middle of a write that syncs."""
+        return self._with([*self.pending, *_some_sectors(event, chance, chance.random())])
+
     def with_all(self) -> bytes:
         """After the process was killed."""
         return self._with(self.pending)
@@ -84,10 +89,7 @@ class _Disk:
             if isinstance(change, Truncated) or whole:
                 kept += [change] if chance.random() < share else []
                 continue
-            for at in range(0, len(change.data), SECTOR_BYTES):
-                if chance.random() < share:
-                    sector = change.data[at : at + SECTOR_BYTES]
-                    kept.append(Written(change.offset + at, sector, is_synced=False))
+            kept += _some_sectors(change, chance, share)
         left = self._with(kept)
         grown = max((_end(change) for change in self.pending), default=0)
         return left.ljust(grown, b"\0") if chance.random() < 0.5 else left
@@ -97,6 +99,14 @@ class _Disk:
         for change in changes:
             _apply(data, change)
         return bytes(data)
+
+
+def _some_sectors(change: Written, chance: random.Random, share: float) -> list[Written]:
+    return [
+        Written(change.offset + at, change.data[at : at + SECTOR_BYTES], is_synced=False)
+        for at in range(0, len(change.data), SECTOR_BYTES)
+        if chance.random() < share
+    ]
 
 
 def _end(change: Written | Truncated) -> int:
@@ -120,20 +130,30 @@ def crashes(
     is_sync_kept: bool = True,
 ) -> Iterator[Crash]:
     """Every place where the writing may end; `parts` times at each with a part lost."""
-    disk = _Disk(is_sync_kept)
+    disks: dict[str, _Disk] = {}
     before: Mark | None = None
     nexts = _next_marks(events)
     for number, event in enumerate(events):
         if isinstance(event, Mark):
             before = event
-            yield Crash(f"after report {number}", disk.with_all(), before, None)
+            yield Crash(f"after report {number}", _with_all(disks), before, None)
             continue
         after = nexts[number]
-        for part in range(parts if disk.pending else 0):
-            yield Crash(f"in event {number}, part {part}", disk.with_part(chance), before, after)
+        disk = disks.setdefault(event.file, _Disk(is_sync_kept))
+        for part in range(parts if any(one.pending for one in disks.values()) else 0):
+            left = {name: one.with_part(chance) for name, one in disks.items()}
+            yield Crash(f"in event {number}, part {part}", left, before, after)
+        if isinstance(event, Written) and event.file == LOG_FILE:
+            for part in range(parts + 1):
+                left = {**_with_all(disks), LOG_FILE: disk.with_torn(event, chance)}
+                yield Crash(f"torn in event {number}, part {part}", left, before, after)
         disk.take(event)
         if not isinstance(event, Synced):
-            yield Crash(f"after event {number}", disk.with_all(), before, after)
+            yield Crash(f"after event {number}", _with_all(disks), before, after)
+
+
+def _with_all(disks: dict[str, _Disk]) -> dict[str, bytes]:
+    return {name: disk.with_all() for name, disk in disks.items()}
 
 
 def _next_marks(events: Sequence[Event]) -> list[Mark | None]:
@@ -166,7 +186,8 @@ class Examiner:
         self._count += 1
         shutil.rmtree(self._path, ignore_errors=True)
         self._path.mkdir()
-        (self._path / DATA_FILE).write_bytes(crash.data)
+        for name, data in crash.files.items():
+            (self._path / name).write_bytes(data)
         # The lock file is not synced with the data: it may say either. With "closed" the pages
         # are not walked, and nothing but LMDB's own order of writes is left to rest on.
         state = "open" if self._count % 2 else "closed"

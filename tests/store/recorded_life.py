@@ -1,7 +1,8 @@
-"""`python -m store.recorded_life PATH SEED COMMITS`: a life of one store, told by marks.
+"""`python -m store.recorded_life PATH SEED COMMITS [BUG]`: a life of one store, told by marks.
 
 All that a node ever asks of its store, in random order and sizes: appends, cuts, checkpoints
-with releases, transfers, deleted queues, Raft's writes, small values, closes and starts.
+with releases, transfers, deleted queues, Raft's writes, small values, closes and starts. With one
+of `log_bugs` it is the life of a store that does not keep its word.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Any
 from mirrorq.protocol.effects import QueueWrite, RaftEntry, RaftSnapshot, RaftState, RaftWrite
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.ops import Entry
-from mirrorq.store import environment, queue_log, runs
+from mirrorq.store import environment, queue_log, runs, write_ahead
 from mirrorq.store.node_store import Store
 
+from . import log_bugs
 from .recording import mark
 from .writing import NEIGHBOUR, QUEUE, Writer, open_store
 
@@ -26,10 +28,12 @@ NAMES = ("one", "two")
 
 
 def small_bounds() -> None:
-    """Few ops reach every case: runs that are cut, leftovers, a map that grows."""
+    """Few ops reach every case: runs that are cut, leftovers, a growing map, a log that fills."""
     runs.RUN_BYTES_MAX = 20_000
     queue_log.DELETED_RUNS_MAX = 2
     environment.MAP_BYTES_START = 256 << 10
+    write_ahead.FILE_BYTES = 24 << 10
+    write_ahead.GROUP_BYTES_MAX = 16 << 10
 
 
 def facts(store: Store) -> dict[str, Any]:
@@ -73,7 +77,9 @@ class Log:
         self._state_lsn = 0
         self._released = 0
 
-    def _made(self) -> tuple[Entry, ...]:
+    def _made(
+        self, sizes: tuple[int, ...] = (5, 100, 900, 4000, 15_000), count_max: int = 6
+    ) -> tuple[Entry, ...]:
         writer = Writer(self.queue_id, self._epoch)
         held = self._old + self._log
         writer.lsn = self._log[-1].lsn if self._log else self._state_lsn
@@ -81,17 +87,17 @@ class Log:
             (e.header.last_sequence for e in held if e.payload is None), default=0
         )
         entries = []
-        for _ in range(self._chance.randint(1, 6)):
+        for _ in range(self._chance.randint(1, count_max)):
             if self._chance.random() < 0.3:
                 entries.append(writer.ack(1, 1))
                 continue
-            size = self._chance.choice((5, 100, 900, 4000, 15_000))
+            size = self._chance.choice(sizes)
             count = self._chance.randint(1, 5)
             entries.append(writer.publish([self._chance.randbytes(size) for _ in range(count)]))
         return tuple(entries)
 
-    def append(self) -> QueueWrite:
-        entries = self._made()
+    def append(self, **shape: Any) -> QueueWrite:
+        entries = self._made(**shape)
         self._log += entries
         return QueueWrite(self.queue_id, append=entries, stable=self._state_lsn)
 
@@ -195,11 +201,18 @@ class Life:
         self._store.commit(writes, self._catalog.write())
         self._tell()
 
+    def _commit_small(self, log: Log) -> None:
+        """Commits that the write-ahead log takes, until it is full now and then."""
+        for _ in range(self._chance.choice((0, 1, 3, 8))):
+            self._store.commit([log.append(sizes=(5, 100, 900), count_max=2)])
+            self._tell()
+
     def step(self) -> None:
         log = self._chance.choice(self._logs)
         what = self._chance.random()
         if what < 0.40:
             self._commit(*(each.append() for each in self._logs if self._chance.random() < 0.7))
+            self._commit_small(log)
         elif what < 0.50:
             self._commit(log.cut())
         elif what < 0.78:
@@ -227,6 +240,8 @@ class Life:
 def main() -> None:
     path, seed, commits = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     small_bounds()
+    for bug in sys.argv[4:]:
+        log_bugs.WRITING[bug]()
     life = Life(path, seed)
     for _ in range(commits):
         life.step()

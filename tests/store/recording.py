@@ -1,4 +1,4 @@
-"""What a process does to a store's file, written down by a C library that is preloaded."""
+"""What a process does to a store's files, written down by a C library that is preloaded."""
 
 from __future__ import annotations
 
@@ -13,32 +13,38 @@ from typing import Any
 from attrs import frozen
 
 from mirrorq.store.environment import DATA_FILE
+from mirrorq.store.write_ahead import FILE_NAME as LOG_FILE
 
 from .writing import PYTHON, SOURCES
 
 _SOURCE = Path(__file__).with_name("recorder.c")
 _TESTS = Path(__file__).parents[1]
-_RECORD = struct.Struct("<IIQQ")
+FILES = (DATA_FILE, LOG_FILE)
+_RECORD = struct.Struct("<HHIQQ")
 _WRITE, _SYNC, _TRUNCATE, _MARK = 1, 2, 3, 4
 
 
 @frozen
 class Written:
-    """Bytes put into the file; `is_synced`: they are on disk when the call returns."""
+    """Bytes put into a file; `is_synced`: they are on disk when the call returns."""
 
     offset: int
     data: bytes
     is_synced: bool
+    file: str = DATA_FILE
 
 
 @frozen
 class Synced:
-    """Everything written before is on disk."""
+    """Everything written to the file before is on disk."""
+
+    file: str = DATA_FILE
 
 
 @frozen
 class Truncated:
     size: int
+    file: str = DATA_FILE
 
 
 @frozen
@@ -60,7 +66,7 @@ def build(directory: Path) -> Path:
 
 
 def record(library: Path, path: Path, script: str, *arguments: str) -> list[Event]:
-    """Run a script of the tests on the store at `path`; return what it did to its file."""
+    """Run a script of the tests on the store at `path`; return what it did to its files."""
     log = path.with_suffix(".log")
     subprocess.run(
         [PYTHON, "-m", script, str(path), *arguments],
@@ -68,7 +74,7 @@ def record(library: Path, path: Path, script: str, *arguments: str) -> list[Even
         env={
             "PYTHONPATH": os.pathsep.join((SOURCES, str(_TESTS))),
             "LD_PRELOAD": str(library),
-            "MIRRORQ_RECORD_FILE": str(path / DATA_FILE),
+            "MIRRORQ_RECORD_FILES": ":".join(str(path / name) for name in FILES),
             "MIRRORQ_RECORD_LOG": str(log),
         },
         check=True,
@@ -82,22 +88,23 @@ def mark(facts: dict[str, Any]) -> None:
     """In the recorded process: put a mark into the log."""
     text = json.dumps(facts).encode()
     with open(os.environ["MIRRORQ_RECORD_LOG"], "ab", buffering=0) as log:
-        log.write(_RECORD.pack(_MARK, 0, 0, len(text)) + text)
+        log.write(_RECORD.pack(_MARK, 0, 0, 0, len(text)) + text)
 
 
 def parse(log: bytes) -> list[Event]:
     events: list[Event] = []
     at = 0
     while at < len(log):
-        kind, is_synced, offset, length = _RECORD.unpack_from(log, at)
+        kind, number, is_synced, offset, length = _RECORD.unpack_from(log, at)
         data = log[at + _RECORD.size :][:length] if length else b""
         at += _RECORD.size + length
+        file = FILES[number - 1]
         if kind == _WRITE:
-            events.append(Written(offset, data, bool(is_synced)))
+            events.append(Written(offset, data, bool(is_synced), file))
         elif kind == _SYNC:
-            events.append(Synced())
+            events.append(Synced(file))
         elif kind == _TRUNCATE:
-            events.append(Truncated(offset))
+            events.append(Truncated(offset, file))
         else:
             events.append(Mark(json.loads(data)))
     return events

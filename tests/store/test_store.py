@@ -14,7 +14,7 @@ from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.protocol.effects import QueueImage, QueueWrite
 from mirrorq.protocol.identities import first_incarnation
 from mirrorq.protocol.ops import Entry
-from mirrorq.store import queue_log, runs
+from mirrorq.store import queue_log, runs, write_ahead
 from mirrorq.store.node_store import Store
 from mirrorq.store.records import seal
 
@@ -89,8 +89,11 @@ def test_queues_do_not_see_each_other(path: Path) -> None:
     store.close()
 
 
-def test_a_checkpoint_ends_replay_and_deletes_ops(path: Path) -> None:
+def test_a_checkpoint_ends_replay_and_deletes_ops(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ops at or below the checkpoint are not loaded, and their bytes are given back."""
+    monkeypatch.setattr(write_ahead, "GROUP_BYTES_MAX", 0)  # each commit is a run
     writer = Writer()
     entries = [writer.publish([b"x" * 10])] + [writer.ack(1, 1) for _ in range(20)]
     store = open_store(path)
@@ -184,6 +187,7 @@ def test_a_large_release_goes_on_in_later_commits(
     """One transaction deletes a bounded number of runs, the next ones the rest, also after a
     restart; runs outside are left alone."""
     monkeypatch.setattr(queue_log, "DELETED_RUNS_MAX", 10)
+    monkeypatch.setattr(write_ahead, "GROUP_BYTES_MAX", 0)  # each commit is a run
     writer = Writer()
     store = open_store(path)
     for _ in range(50):
@@ -373,7 +377,7 @@ def test_the_store_of_another_node_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "data", "text"),
     [
-        (b"format", (2).to_bytes(8, "little"), "has format 2, this mirrorq reads 1"),
+        (b"format", (3).to_bytes(8, "little"), "has format 3, this mirrorq reads up to 2"),
         (b"lmdb", b"1.0", "made by LMDB 1.0, this is 0.9"),
     ],
 )

@@ -12,6 +12,7 @@ What it looks at
     a queue   no op missing after the checkpoint; no range acked that was never published; each
               body that the applied state needs is there, or listed as lacking
     garbage   what is yet to be deleted
+    the log   records that LMDB has not: whole, and in order behind what it has
     raft      entries without a gap, terms that never fall, commands and the snapshot decoded
 """
 
@@ -32,12 +33,13 @@ from mirrorq.protocol.effects import RaftImage
 from mirrorq.protocol.ops import Entry, OpKind, UnknownOp
 from mirrorq.replication.state.queue_state import NUMBER_MAX, QueueState, next_sequence_of
 from mirrorq.store import runs
-from mirrorq.store.environment import Tables, Transaction
-from mirrorq.store.node_store import FORMAT_VERSION
+from mirrorq.store.environment import Transaction
+from mirrorq.store.log_mark import FORMAT, MARK, check_format, left_in_log
 from mirrorq.store.offline import OfflineStore
 from mirrorq.store.queue_log import QueueLog, Record
 from mirrorq.store.raft_log import RaftLog
 from mirrorq.store.records import Damaged, decoded, place_key, unpack_u64, unseal
+from mirrorq.store.write_ahead import LogDamaged
 from mirrorq.wire import frames
 
 __all__ = ["Report", "verify"]
@@ -101,7 +103,7 @@ def verify(store: OfflineStore, on_progress: Callable[[int, int], None] | None =
     report.problems += store.problems
     report.notes += store.leaks
     if not store.problems:
-        store.read(lambda txn: _Walk(txn, store.tables, report, on_progress).run())
+        store.read(lambda txn: _Walk(txn, store, report, on_progress).run())
     return report
 
 
@@ -111,12 +113,13 @@ class _Walk:
     def __init__(
         self,
         txn: Transaction,
-        tables: Tables,
+        store: OfflineStore,
         report: Report,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         self._txn = txn
-        self._tables = tables
+        self._tables = tables = store.tables
+        self._path = store.path
         self._report = report
         self._on_progress = on_progress
         self._total = sum(int(txn.stat(table)["entries"]) for table in tables.all())
@@ -124,6 +127,8 @@ class _Walk:
         self._copies: dict[int, _Copy] = {}
         self._garbage: dict[tuple[bytes, int, int], RangeSet] = {}
         self._log = QueueLog(txn, tables)
+        self._logged: dict[int, tuple[Entry, ...]] = {}
+        """What the write-ahead log holds that LMDB has not."""
 
     def run(self) -> None:
         for name, look in (
@@ -135,6 +140,8 @@ class _Walk:
                 with _noted(self._report):
                     look(key, value)
         self._look_for_meta()
+        with _noted(self._report):
+            self._look_at_log()
         self._look_at_runs("messages")
         self._look_at_runs("ops")
         for queue_id, copy in self._copies.items():
@@ -155,10 +162,8 @@ class _Walk:
     # --- Single values ------------------------------------------------------------------
 
     def _look_at_meta(self, key: bytes, value: memoryview) -> None:
-        if key == b"format":
-            found = decoded("meta", key, value, unpack_u64)
-            if found != FORMAT_VERSION:
-                raise Damaged("meta", key, f"format {found}: this mirrorq reads {FORMAT_VERSION}")
+        if key == FORMAT:
+            check_format(self._txn, self._tables, self._path)
         elif key in _NUMBERS:
             number = decoded("meta", key, value, unpack_u64)
             if key == b"store id":
@@ -169,7 +174,7 @@ class _Walk:
             text = decoded("meta", key, value, bytes.decode)
             if key == b"node":
                 self._report.node = text
-        elif key.startswith(b"value "):
+        elif key == MARK or key.startswith(b"value "):
             unseal("meta", key, value)
         else:
             raise Damaged("meta", key, "no such value is written")
@@ -178,6 +183,18 @@ class _Walk:
         for key in (b"format", b"lmdb", b"node", b"store id", b"incarnation"):
             if self._txn.get(key, db=self._tables.meta) is None:
                 self._report.problems.append(str(Damaged("meta", key, "it is missing")))
+
+    def _look_at_log(self) -> None:
+        for write in left_in_log(self._txn, self._tables, self._path):
+            if write.queue_id not in self._copies:
+                raise LogDamaged(f"it holds ops of queue {write.queue_id}, which is not there")
+            self._logged[write.queue_id] = write.append
+            self._report.frames += len(write.append)
+        if self._logged:
+            count = sum(map(len, self._logged.values()))
+            self._report.notes.append(
+                f"{count} ops are in the write-ahead log only: the next start takes them in"
+            )
 
     def _look_at_garbage(self, key: bytes, value: memoryview) -> None:
         last = decoded("garbage", key, value, unpack_u64)
@@ -276,7 +293,11 @@ class _Walk:
                 f"the state is of lsn {state.applied}, the checkpoint says {image.state_lsn}",
             )
         self._look_for_bodies(queue_id, key, state, copy, RangeSet(image.lacking))
-        for entry in image.entries:
+        end = image.entries[-1].lsn if image.entries else image.state_lsn
+        for expected, entry in enumerate(self._logged.get(queue_id, ()), end + 1):
+            if entry.lsn != expected:
+                raise LogDamaged(f"op {expected} of queue {queue_id} is missing")
+        for entry in (*image.entries, *self._logged.get(queue_id, ())):
             if isinstance(entry.payload, UnknownOp):
                 text = f"queue {queue_id}: op {entry.lsn} is of a later version of mirrorq"
                 self._report.notes.append(text)

@@ -1,7 +1,8 @@
 """Copies of whole stores: a backup of one that may be open, and the way back.
 
 LMDB lets other processes read while one writes: a copy is made in one read transaction, so it
-is the store as of one moment, with all that was confirmed before. Meanwhile pages that the node
+is the store as of one moment, with all that was confirmed before: the write-ahead log is copied
+first, so that what has left it is in LMDB's copy. Meanwhile pages that the node
 frees are not used again, and its file grows by what it writes. What does not become whole leaves
 nothing under the name that was asked for.
 """
@@ -21,6 +22,8 @@ from mirrorq.errors import StoreError, StoreLocked
 from mirrorq.store.environment import DATA_FILE, is_store
 from mirrorq.store.offline import OfflineStore
 from mirrorq.store.pathlock import is_open_here
+from mirrorq.store.write_ahead import FILE_NAME as LOG_FILE
+from mirrorq.store.write_ahead import contents, whole_prefix
 
 __all__ = ["back_up", "copied_to", "put_back"]
 
@@ -85,8 +88,15 @@ def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None
             raise
         # The process that has it open has looked at its pages.
     for _ in range(TRIES):
+        log = contents(path)
         try:
             _copy(path, part, on_progress)
+            if log is None and contents(path) is not None:
+                # The node has begun one meanwhile.
+                (part / DATA_FILE).unlink()
+                continue
+            if log is not None:
+                (part / LOG_FILE).write_bytes(whole_prefix(log))
             return
         except lmdb.MapResizedError:
             continue
@@ -147,3 +157,6 @@ def put_back(backup: Path, part: Path, on_progress: Progress | None = None) -> N
                 done += len(chunk)
                 if on_progress is not None:
                     on_progress(done, total)
+        log = contents(backup)
+        if log is not None:
+            (part / LOG_FILE).write_bytes(log)

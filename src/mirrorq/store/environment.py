@@ -429,6 +429,11 @@ class Environment:
         return self.read(self._used_bytes)
 
     @property
+    def has_plenty(self) -> bool:
+        """Whether neither the disk nor the bound is anywhere near."""
+        return self._extent.is_plenty and not self._is_counted
+
+    @property
     def run_bytes_max(self) -> int:
         """Of runs of messages in the next commit."""
         return RUN_BYTES_SMALL if self._is_counted else RUN_BYTES_MAX
@@ -504,6 +509,11 @@ class Environment:
         self._file_bytes = (int(self._lmdb.info()["last_pgno"]) + 1) * self._page_bytes
 
     # --- Errors -------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise StoreError where nothing may be written: it is closed, or this is a fork."""
+        self._check_process()
+        self._check_open()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

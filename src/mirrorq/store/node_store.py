@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
@@ -10,23 +11,39 @@ from pathlib import Path
 from typing import TypeVar
 
 import lmdb
+from msgspec.structs import replace
 
 from mirrorq.config import Config
-from mirrorq.errors import StoreError, StoreFull
+from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
 from mirrorq.protocol.effects import QueueImage, QueueWrite, RaftImage, RaftWrite
 from mirrorq.protocol.identities import first_incarnation
 from mirrorq.store.environment import Environment, Space
+from mirrorq.store.log_mark import (
+    FORMAT,
+    FORMAT_VERSION,
+    check_format,
+    end_log,
+    put_mark,
+    take_in,
+)
 from mirrorq.store.queue_log import NextSequence, QueueLog, Record, none_may
 from mirrorq.store.raft_log import RaftLog
 from mirrorq.store.records import Damaged, decoded, pack_u64, seal, unpack_u64
 from mirrorq.store.run_table import Hint
+from mirrorq.store.write_ahead import (
+    LogFile,
+    Pending,
+    Tail,
+    is_append,
+    packed,
+    pieces_of,
+)
+from mirrorq.wire import frames
 
-FORMAT_VERSION = 1
-"""Of keys and values. Any change that an older mirrorq would misread raises it."""
+log = logging.getLogger("mirrorq")
 
 Decoded = TypeVar("Decoded")
 
-_FORMAT = b"format"
 _LMDB = b"lmdb"
 _NODE = b"node"
 STORE_ID = b"store id"
@@ -60,6 +77,15 @@ class Store:
         self.path = Path(path)
         self._records: dict[int, Record] = {}
         self._hints: dict[int, Hint] = {}
+        self._file: LogFile | None = None
+        self._tail: Tail | None = None
+        """Of the log, from when LMDB says that there is one."""
+        self._pending = Pending()
+        """What is in the log and not in LMDB. Begun anew, never emptied: others may read it."""
+        self._ends: dict[int, int] = {}
+        """Of each queue the lsn that was committed last, where that was an append."""
+        self._is_log_refused = False
+        """It cannot be made or has failed: everything goes to LMDB."""
         self._environment = Environment(self.path, config.store_bytes_max)
         try:
             self.store_id, self.incarnation = self._environment.write(self._begin)
@@ -71,13 +97,20 @@ class Store:
         """Close the files. May be called again; in a forked child it does nothing."""
 
         def work(txn: lmdb.Transaction[memoryview]) -> None:
-            log = self._log(txn)
-            for queue_id, record in self._records.items():
-                log.put_record(queue_id, record)
+            log = QueueLog(txn, self._environment.tables, self._records)
+            for write in self._pending.writes():
+                log.apply(write)
+            for queue_id, known in {**self._records, **log.changed}.items():
+                if known is not None:
+                    log.put_record(queue_id, known)
+            end_log(txn, self._environment.tables)
 
-        # Estimates and hints: a disk that does not take them keeps nobody from closing.
+        # A disk that does not take it keeps nobody from closing: what matters of it is in the log.
         with suppress(StoreError):
             self._environment.write(work)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
         self._environment.close()
 
     # --- Identity -----------------------------------------------------------------------
@@ -89,19 +122,14 @@ class Store:
         tables = self._environment.tables
         if not any(txn.stat(table)["entries"] for table in tables.all()):
             store_id = secrets.randbelow((1 << 63) - 1) + 1
-            self._put(txn, _FORMAT, pack_u64(FORMAT_VERSION))
+            self._put(txn, FORMAT, pack_u64(FORMAT_VERSION))
             self._put(txn, _LMDB, library.encode())
             self._put(txn, _NODE, self.node.encode())
             self._put(txn, STORE_ID, pack_u64(store_id))
             incarnation = first_incarnation(store_id)
             self._put(txn, INCARNATION, pack_u64(incarnation))
             return store_id, incarnation
-        version = self._get(txn, _FORMAT, unpack_u64)
-        if version != FORMAT_VERSION:
-            raise StoreError(
-                f"store {self.path} has format {version}, this mirrorq reads {FORMAT_VERSION}: "
-                "use the mirrorq that made it, or give this node a path of its own"
-            )
+        check_format(txn, tables, self.path)
         written_by = self._get(txn, _LMDB, bytes.decode)
         if written_by != library:
             raise StoreError(
@@ -114,6 +142,7 @@ class Store:
                 f"store {self.path} belongs to node {owner!r}, not to {self.node!r}: "
                 f"give the path of {self.node!r}, or start this node as {owner!r}"
             )
+        take_in(txn, tables, self.path)
         incarnation = self._get(txn, INCARNATION, unpack_u64) + 1
         self._put(txn, INCARNATION, pack_u64(incarnation))
         return self._get(txn, STORE_ID, unpack_u64), incarnation
@@ -145,7 +174,12 @@ class Store:
         Raises:
             StoreCorrupt: One of them is not as it was written, or an op is missing.
         """
-        return self._environment.read(lambda txn: self._log(txn).image(queue_id, next_sequence))
+        behind = self._pending.of_queue(queue_id)
+        image = self._environment.read(lambda txn: self._log(txn).image(queue_id, next_sequence))
+        if behind is None:
+            return image
+        stable = image.stable if behind.stable is None else behind.stable
+        return replace(image, entries=image.entries + behind.append, stable=stable)
 
     def raft_image(self) -> RaftImage:
         """What is held of the catalog.
@@ -160,7 +194,8 @@ class Store:
     # --- Work ---------------------------------------------------------------------------
 
     def commit(self, queues: Sequence[QueueWrite], raft: RaftWrite | None = None) -> None:
-        """Carry out all of these writes in one transaction.
+        """Carry out all of these writes as one: in a record of the log if they are small, else in
+        one transaction with all that waits there.
 
         Durability: all of it is on disk when this returns. When it raises, nothing of it is,
         and the store can be used on: the same writes may be tried again.
@@ -172,18 +207,96 @@ class Store:
             StoreCorrupt: Something that had to be read is not as it was written.
         """
 
+        is_small = raft is None and is_append(queues) and self._follows(queues)
+        if is_small and self._append_to_log(queues):
+            return
+        begun = self._begun_log() if is_small and self._tail is None else None
+        self._commit_to_lmdb(queues, raft, begun)
+
+    def _commit_to_lmdb(
+        self, queues: Sequence[QueueWrite], raft: RaftWrite | None, begun: Tail | None
+    ) -> None:
+        """Commit these, and all that waits in the log; with `begun` the log is in use from here."""
+        tail = begun or self._tail
+
         def work(txn: lmdb.Transaction[memoryview]) -> dict[int, Record | None]:
             log = QueueLog(
                 txn, self._environment.tables, self._records, self._environment.run_bytes_max
             )
+            for write in self._pending.writes():
+                log.apply(write)
             for write in queues:
                 log.apply(write)
             log.collect()
             if raft is not None:
                 RaftLog(txn, self._environment.tables.raft).apply(raft)
+            if tail is not None and (tail is begun or tail.is_ahead):
+                put_mark(txn, self._environment.tables, tail.mark)
             return log.changed
 
         self._keep(self._environment.write(work))
+        self._note_ends(queues)
+        if self._pending:
+            self._pending = Pending()
+        self._tail = tail
+        if tail is not None:
+            tail.cut()
+
+    # --- The log ------------------------------------------------------------------------
+
+    def _follows(self, queues: Sequence[QueueWrite]) -> bool:
+        """Whether each goes on, op by op, where a commit of this life has ended: what is in
+        the log makes no new queue, and leaves no gap."""
+        ends = self._ends
+        return all(
+            write.append and write.append[0].lsn - 1 == ends.get(write.queue_id) for write in queues
+        )
+
+    def _note_ends(self, queues: Sequence[QueueWrite]) -> None:
+        for write in queues:
+            if write.append:
+                self._ends[write.queue_id] = write.append[-1].lsn
+            elif write.reset or write.truncate_to is not None:
+                self._ends.pop(write.queue_id, None)
+
+    def _append_to_log(self, queues: Sequence[QueueWrite]) -> bool:
+        """Make a small commit durable as a record of the log; False where that cannot be."""
+        tail, file = self._tail, self._file
+        if tail is None or file is None or not self._environment.has_plenty:
+            return False
+        self._environment.check()
+        payload = packed(queues)
+        if not tail.takes(len(payload)):
+            return False
+        try:
+            file.write(tail.end, pieces_of(tail.next(), payload))
+        except OSError as error:
+            self._give_log_up(error)
+            return False
+        tail.appended(len(payload))
+        self._pending.add(queues)
+        self._note_ends(queues)
+        return True
+
+    def _begun_log(self) -> Tail | None:
+        """A log to be used from the next commit to LMDB on; None where there is to be none."""
+        if self._is_log_refused or not self._environment.has_plenty:
+            return None
+        self._environment.check()
+        try:
+            self._file = self._file or LogFile(self.path)
+        except OSError as error:
+            self._give_log_up(error)
+            return None
+        return Tail(secrets.randbits(63), self._file.size)
+
+    def _give_log_up(self, error: OSError) -> None:
+        """A record may be on the disk or not. LMDB gets what it says, and all that follows."""
+        log.warning("store %s: its log cannot be used, LMDB alone is slower: %s", self.path, error)
+        self._is_log_refused = True
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def collect(self) -> bool:
         """Delete a bounded part of what deleted and purged queues have left behind.
@@ -222,6 +335,35 @@ class Store:
             StoreCorrupt: A frame is not as it was written.
         """
 
+        # First: what leaves it meanwhile is in LMDB.
+        pending = self._pending
+        edge = pending.first_sequence(queue_id)
+        if edge is None or edge > last:
+            return self._read_lmdb(queue_id, first, last, bytes_max)
+        found: list[memoryview] = []
+        left = max(bytes_max, 1)
+        while first < edge and left > 0:
+            try:
+                read = self._read_lmdb(queue_id, first, edge - 1, left)
+            except StoreCorrupt:
+                if found:
+                    return found
+                raise
+            if not read:
+                break
+            found += read
+            left -= sum(map(len, read))
+            first = frames.span(read[-1])[1] + 1
+        for entry in pending.messages_from(queue_id, first):
+            if left <= 0 or entry.header.first_sequence > last:
+                break
+            found.append(memoryview(entry.frame))
+            left -= len(entry.frame)
+        return found
+
+    def _read_lmdb(
+        self, queue_id: int, first: int, last: int, bytes_max: int
+    ) -> list[memoryview]:
         def work(txn: lmdb.Transaction[memoryview]) -> list[memoryview]:
             # Reads take turns, so the hint has one user at a time.
             hint = self._hints.setdefault(queue_id, Hint())
@@ -249,7 +391,9 @@ class Store:
 
     def room(self, wanted: int = 0) -> Space:
         """What messages may take in the next commit: see `Environment.room`."""
-        return self._environment.room(wanted)
+        space = self._environment.room(wanted)
+        waits = self._pending.size
+        return space._replace(bytes_left=space.bytes_left - waits) if waits else space
 
     def make_room(self) -> None:
         """Make usable what earlier commits have freed or left to be deleted, where there is
@@ -263,7 +407,8 @@ class Store:
         record = self._records.get(queue_id)
         if record is None:
             record = self._environment.read(lambda txn: self._log(txn).record(queue_id))
-        return 0 if record is None else record.run_bytes
+        waits = self._pending.queue_bytes(queue_id)
+        return waits if record is None else record.run_bytes + waits
 
     # --- Small values -------------------------------------------------------------------
 

@@ -9,15 +9,14 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-import lmdb
 from attrs import frozen
 
 from mirrorq.config import Config
-from mirrorq.errors import StoreError
 from mirrorq.protocol.effects import RaftImage, RaftWrite
 from mirrorq.protocol.identities import first_incarnation
-from mirrorq.store.environment import Environment, Tables
-from mirrorq.store.node_store import FORMAT_VERSION, INCARNATION, STORE_ID
+from mirrorq.store.environment import Environment, Tables, Transaction
+from mirrorq.store.log_mark import check_format, take_in
+from mirrorq.store.node_store import INCARNATION, STORE_ID
 from mirrorq.store.offline import OfflineStore
 from mirrorq.store.queue_log import QueueLog
 from mirrorq.store.raft_log import RaftLog
@@ -47,7 +46,7 @@ def taken_of(store: OfflineStore) -> Inventory:
     Raises:
         StoreCorrupt: It is damaged.
     """
-    return store.read(lambda txn: _inventory(txn, store.tables))
+    return store.read(lambda txn: _inventory(txn, store.tables, store.path))
 
 
 def renew(path: Path, renewal: Renewal) -> int:
@@ -72,31 +71,27 @@ def renew(path: Path, renewal: Renewal) -> int:
 
 def _renew(
     environment: Environment,
-    txn: lmdb.Transaction[memoryview],
+    txn: Transaction,
     renewal: Renewal,
     identity: int,
 ) -> None:
     tables = environment.tables
-    write = renewal(_inventory(txn, tables), identity)
+    take_in(txn, tables, environment.path)
+    write = renewal(_inventory(txn, tables, environment.path), identity)
     txn.drop(tables.raft, delete=False)
     RaftLog(txn, tables.raft).apply(write)
     for key, number in ((STORE_ID, identity), (INCARNATION, first_incarnation(identity))):
         txn.put(key, seal(key, pack_u64(number)), db=tables.meta)
 
 
-def _inventory(txn: lmdb.Transaction[memoryview], tables: Tables) -> Inventory:
+def _inventory(txn: Transaction, tables: Tables, path: Path) -> Inventory:
     def get(key: bytes) -> bytes:
         value = txn.get(key, db=tables.meta)
         if value is None:
             raise Damaged("meta", key, "it is missing")
         return decoded("meta", key, value, bytes)
 
-    version = unpack_u64(get(b"format"))
-    if version != FORMAT_VERSION:
-        raise StoreError(
-            f"the store has format {version}, this mirrorq reads {FORMAT_VERSION}: use the mirrorq "
-            "that made it"
-        )
+    check_format(txn, tables, path)
     queues = QueueLog(txn, tables).queue_ids()
     raft = RaftLog(txn, tables.raft).image()
     return Inventory(get(b"node").decode(), unpack_u64(get(STORE_ID)), raft, tuple(queues))

@@ -1,0 +1,386 @@
+"""The write-ahead log: small commits are durable in it before LMDB has them.
+
+A synced transaction of LMDB is two flushes of the disk and many pages. A commit that only appends
+a few ops to queues that LMDB knows is one record here instead: one write, durable when it returns.
+Its ops are kept in memory (`Pending`), where reads find them, until LMDB gets them with the next
+commit that goes there: one that is large, or that is more than appends, or when the file is full.
+All queues of a node share the file, and with it one flush.
+
+Whatever changes the past of a queue (a cut, a checkpoint, a new generation) goes to LMDB, in one
+transaction with all that waits and with the number of the last record. So LMDB always holds the
+records up to some number and none after it, each is carried out once, and none after something
+that came later.
+
+The file begins anew (`Tail.cut`) when a transaction that has all its records is synced, and not
+before. It is made whole, of zeros, before it is used: a disk that is full cannot refuse a record.
+
+`Tail`, `Pending`, `packed` and `surviving` are pure. Layout: docs/disk-format.md.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import define, frozen
+
+from mirrorq.errors import ProtocolError
+from mirrorq.protocol.effects import QueueWrite
+from mirrorq.protocol.ops import Entry, OpKind
+from mirrorq.store.records import Damaged
+from mirrorq.wire.frames import crc32c, split_run
+from mirrorq.wire.ops import make_entry
+
+FILE_NAME = "mirrorq.wal"
+FILE_BYTES = 2 << 20
+"""512 commits of one message; LMDB then takes them in one, which every 500th put waits for."""
+GROUP_BYTES_MAX = 64 << 10
+"""Of frames. A commit of more goes to LMDB alone: written twice it costs more than it saves."""
+PAGE_BYTES = 4096
+"""A record begins at a page of its own: a write that is cut short harms none before it."""
+MAGIC = b"mqw1"
+
+_HEAD = struct.Struct("<4sIQQII")
+"""Magic, checksum of what follows, salt, number, bytes of the payload, 0."""
+_SUMMED = struct.Struct("<QQII")
+_SUMMED_AT = 8
+_PART = struct.Struct("<QQII")
+"""Queue, stable, bytes of frames, 0."""
+_NO_STABLE = (1 << 64) - 1
+_ZEROS = bytes(PAGE_BYTES)
+
+
+class LogDamaged(Damaged):
+    """The file is not what was written."""
+
+    def __init__(self, why: str) -> None:
+        Exception.__init__(self, f"{FILE_NAME}: {why}")
+        self.span = None
+
+
+@frozen
+class Mark:
+    """What LMDB says of the file."""
+
+    salt: int
+    """Of the records that count: others are of an earlier use of the file."""
+    number: int
+    """Of the last record that LMDB has."""
+
+    _LAYOUT = struct.Struct("<QQ")
+
+    def to_bytes(self) -> bytes:
+        return self._LAYOUT.pack(self.salt, self.number)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Mark:
+        return cls(*cls._LAYOUT.unpack(data))
+
+
+# --- Records ----------------------------------------------------------------------------------
+
+
+def size_of(payload_bytes: int) -> int:
+    """What a record takes of the file."""
+    return -(-(_HEAD.size + payload_bytes) // PAGE_BYTES) * PAGE_BYTES
+
+
+def pieces_of(mark: Mark, payload: bytes) -> list[bytes]:
+    """A record's bytes, in pieces: header, payload, zeros up to the end of its last page."""
+    summed = _SUMMED.pack(mark.salt, mark.number, len(payload), 0)
+    head = MAGIC + crc32c(summed + payload).to_bytes(4, "little") + summed
+    return [head, payload, _ZEROS[: size_of(len(payload)) - len(head) - len(payload)]]
+
+
+def _record_at(data: bytes, at: int, salt: int) -> tuple[int, bytes] | None:
+    """Number and payload of the whole record of this use of the file that begins here."""
+    if len(data) - at < _HEAD.size:
+        return None
+    magic, checksum, its_salt, number, length, _ = _HEAD.unpack_from(data, at)
+    end = at + _HEAD.size + length
+    if magic != MAGIC or its_salt != salt or end > len(data):
+        return None
+    if crc32c(data[at + _SUMMED_AT : end]) != checksum:
+        return None
+    return number, data[at + _HEAD.size : end]
+
+
+def surviving(data: bytes, mark: Mark) -> list[bytes]:
+    """Payloads of the records that LMDB has not, in order.
+
+    What follows the last whole record is the torn end of a write that nobody was told of, or older.
+
+    Raises:
+        LogDamaged: a record that was durable is not whole, or is missing.
+    """
+    found: list[bytes] = []
+    at, last = 0, None
+    while (here := _record_at(data, at, mark.salt)) is not None:
+        number, payload = here
+        if last is not None and number != last + 1:
+            break
+        if last is None and number > mark.number + 1:
+            raise LogDamaged(
+                f"it begins with record {number}, and LMDB has those up to {mark.number}"
+            )
+        if number > mark.number:
+            found.append(payload)
+        last = number
+        at += size_of(len(payload))
+    _refuse_hole(data, at, mark.salt, max(mark.number, last or 0))
+    return found
+
+
+def _refuse_hole(data: bytes, at: int, salt: int, last: int) -> None:
+    """A record was written when the one before it was durable: that one is damaged, not torn."""
+    for later in range(at, len(data), PAGE_BYTES):
+        here = _record_at(data, later, salt)
+        if here is not None and here[0] > last:
+            raise LogDamaged(
+                f"at byte {at} record {last + 1} is not as it was written, and record {here[0]} is"
+            )
+
+
+def whole_prefix(data: bytes) -> bytes:
+    """The records that a file begins with, and zeros: of one that is being written meanwhile."""
+    if len(data) < _HEAD.size:
+        return bytes(len(data))
+    salt = _HEAD.unpack_from(data)[2]
+    at, last = 0, None
+    while (here := _record_at(data, at, salt)) is not None and last in (None, here[0] - 1):
+        last = here[0]
+        at += size_of(len(here[1]))
+    return data[:at].ljust(len(data), b"\0")
+
+
+# --- Groups -----------------------------------------------------------------------------------
+
+
+def is_append(writes: Sequence[QueueWrite]) -> bool:
+    """Whether a commit of these only appends, and little."""
+    size = 0
+    for write in writes:
+        if (
+            write.reset
+            or write.truncate_to is not None
+            or write.fetched
+            or write.state is not None
+            or write.release
+            or write.lacking is not None
+            or write.time_ahead_us is not None
+        ):
+            return False
+        for entry in write.append:
+            size += len(entry.frame)
+    return 0 < size <= GROUP_BYTES_MAX
+
+
+def packed(writes: Sequence[QueueWrite]) -> bytes:
+    """The payload of a record: what a small commit appends."""
+    pieces: list[bytes] = []
+    for write in writes:
+        run = b"".join([entry.frame for entry in write.append])
+        stable = _NO_STABLE if write.stable is None else write.stable
+        pieces += (_PART.pack(write.queue_id, stable, len(run), 0), run)
+    return b"".join(pieces)
+
+
+def unpacked(payload: bytes) -> list[QueueWrite]:
+    """The way back.
+
+    Raises:
+        LogDamaged: It is no such payload.
+    """
+    writes: list[QueueWrite] = []
+    at = 0
+    try:
+        while at < len(payload):
+            queue_id, stable, size, _ = _PART.unpack_from(payload, at)
+            at += _PART.size
+            run = payload[at : at + size]
+            if len(run) < size:
+                raise ProtocolError("it ends early")
+            entries = tuple(make_entry(frame) for frame in split_run(run)) if run else ()
+            known = None if stable == _NO_STABLE else stable
+            writes.append(QueueWrite(queue_id, append=entries, stable=known))
+            at += size
+    except (ProtocolError, struct.error) as error:
+        raise LogDamaged(f"a record holds no ops: {error}") from error
+    return writes
+
+
+class _Behind:
+    """What waits of one queue."""
+
+    __slots__ = ("entries", "messages", "stable")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.messages: list[Entry] = []
+        """The publish frames among them: their sequences rise."""
+        self.stable: int | None = None
+
+
+class Pending:
+    """What the records hold that LMDB has not. One thread adds, any may look at `frames`."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, _Behind] = {}
+        self.size = 0
+        """Bytes of frames."""
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def add(self, writes: Sequence[QueueWrite]) -> None:
+        for write in writes:
+            behind = self._queues.setdefault(write.queue_id, _Behind())
+            for entry in write.append:
+                behind.entries.append(entry)
+                if entry.header.kind == OpKind.PUBLISH:
+                    behind.messages.append(entry)
+                self.size += len(entry.frame)
+            if write.stable is not None:
+                behind.stable = write.stable
+
+    def writes(self) -> list[QueueWrite]:
+        """All of it, one write a queue."""
+        return [
+            QueueWrite(queue_id, append=tuple(behind.entries), stable=behind.stable)
+            for queue_id, behind in self._queues.items()
+        ]
+
+    def of_queue(self, queue_id: int) -> QueueWrite | None:
+        """What waits of a queue."""
+        behind = self._queues.get(queue_id)
+        if behind is None:
+            return None
+        return QueueWrite(queue_id, append=tuple(behind.entries), stable=behind.stable)
+
+    def queue_bytes(self, queue_id: int) -> int:
+        """Bytes of its frames."""
+        behind = self._queues.get(queue_id)
+        return 0 if behind is None else sum(len(entry.frame) for entry in behind.entries)
+
+    def messages_from(self, queue_id: int, sequence: int) -> list[Entry]:
+        """Its publish frames that end at or after a sequence, in order."""
+        behind = self._queues.get(queue_id)
+        if behind is None:
+            return []
+        entries = behind.messages
+        return entries[bisect_left(entries, sequence, key=lambda one: one.header.last_sequence) :]
+
+    def first_sequence(self, queue_id: int) -> int | None:
+        """Where what waits of its messages begins."""
+        behind = self._queues.get(queue_id)
+        if behind is None or not behind.messages:
+            return None
+        return behind.messages[0].header.first_sequence
+
+
+# --- The file ---------------------------------------------------------------------------------
+
+
+@define
+class Tail:
+    """Where the next record goes, and its number."""
+
+    salt: int
+    bytes_max: int
+    number: int = 0
+    """Of the last record. One that failed keeps its number: it may be on the disk or not."""
+    lmdb_has: int = 0
+    end: int = 0
+
+    def takes(self, payload_bytes: int) -> bool:
+        return self.end + size_of(payload_bytes) <= self.bytes_max
+
+    def next(self) -> Mark:
+        """Of the next record; its number is taken with that."""
+        self.number += 1
+        return Mark(self.salt, self.number)
+
+    def appended(self, payload_bytes: int) -> None:
+        """It is durable."""
+        self.end += size_of(payload_bytes)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether there may be a record that LMDB has not."""
+        return self.number > self.lmdb_has
+
+    @property
+    def mark(self) -> Mark:
+        """What LMDB is to say when it has all that was appended."""
+        return Mark(self.salt, self.number)
+
+    def cut(self) -> None:
+        """LMDB has all records, and its transaction is synced."""
+        self.lmdb_has = self.number
+        self.end = 0
+
+
+class LogFile:
+    """The file, open for writing. What `write` has written is durable when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, and make it first if it is not there whole: then it is on disk, too.
+
+        Raises:
+            OSError: The disk has no room for it.
+        """
+        self._file = os.open(
+            path / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_DSYNC, 0o600
+        )
+        self.size = FILE_BYTES
+        try:
+            missing = self.size - os.fstat(self._file).st_size
+            if missing > 0:
+                self.write(self.size - missing, [bytes(missing)])
+                directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(self._file)
+                    os.fsync(directory)
+                finally:
+                    os.close(directory)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def write(self, offset: int, pieces: Sequence[bytes]) -> None:
+        """Write these end to end."""
+        done = os.pwritev(self._file, pieces, offset)
+        if done < sum(map(len, pieces)):
+            rest = b"".join(pieces)[done:]
+            if not done:
+                raise OSError("nothing was written")
+            self.write(offset + done, [rest])
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def contents(path: Path) -> bytes | None:
+    """The file of a store; None when there is none."""
+    try:
+        return (path / FILE_NAME).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def left_in(path: Path, mark: Mark) -> list[QueueWrite]:
+    """What the log of a store holds that its LMDB has not, one write a queue.
+
+    Raises:
+        LogDamaged: It is missing, or is not as it was written.
+    """
+    data = contents(path)
+    if data is None:
+        raise LogDamaged("it is missing, and the last commits may be in it")
+    pending = Pending()
+    for payload in surviving(data, mark):
+        pending.add(unpacked(payload))
+    return pending.writes()
