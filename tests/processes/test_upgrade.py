@@ -6,6 +6,9 @@ Needs another mirrorq: `make upgrade OLD=COMMIT` builds it and runs this.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +122,43 @@ def test_nodes_are_replaced_one_by_one_under_load(cluster: Cluster, ways: str) -
     for name in "abc":
         log = cluster.log_text(name)
         assert not [line for line in log.splitlines() if "garbage" in line or "version" in line]
+
+
+PUT_AND_DIE = """
+import os, signal, sys
+from mirrorq import MirroredQueue
+
+handle = MirroredQueue("q", path=sys.argv[1])
+for number in range(5):
+    handle.put(b"%d" % number).result(60)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+OPEN = """
+import sys
+from mirrorq import MirroredQueue
+
+with MirroredQueue("q", path=sys.argv[1]) as handle:
+    print(handle.qsize())
+"""
+
+
+def run(script: str, path: Path, *, old: bool) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        env={**os.environ, "PYTHONPATH": home_of(old)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+def test_a_killed_store_goes_back_when_it_was_closed(tmp_path: Path) -> None:
+    """Of a node that was killed the last commits are in the write-ahead log, which the old version
+    does not know: it refuses the store, and takes it when this version has started and ended."""
+    path = tmp_path / "store"
+    assert run(OPEN, path, old=True).stdout == "0\n"
+    assert run(PUT_AND_DIE, path, old=False).returncode == -signal.SIGKILL
+    refused = run(OPEN, path, old=True)
+    assert "has format 2, this mirrorq reads 1" in refused.stderr, refused
+    for old in (False, True, False):
+        assert run(OPEN, path, old=old).stdout == "5\n"

@@ -1,7 +1,7 @@
 """One node's store: queues' logs, checkpoints and the catalog's Raft log, in one LMDB environment.
 
-Guarantees. `Store.commit` is one transaction that is synced when it returns: all of it is there
-after a crash, or nothing. A changed byte in a value that mirrorq wrote is found when the value is
+Guarantees. `Store.commit` is one transaction that is synced when it returns, or one record of a log
+that is: all of it is there after a crash, or nothing. A changed byte in a value that mirrorq wrote is found when the value is
 read, named in `StoreCorrupt`, and never served. No exception of LMDB leaves this package.
 
 Not done here. The store does not know what an op means, which messages are live, or what is
@@ -19,12 +19,16 @@ memory or on disk is per message.
     runs         frames end to end
     queue_log    what a `QueueWrite` does, and what is read back
     raft_log     the same for a `RaftWrite`
+    write_ahead  the log: small commits, before LMDB has them
+    log_mark     what LMDB says of it
     node_store   `Store`
 
 Invariants:
 1. Runs of one queue do not overlap, and a run's key is its last sequence (last lsn).
 2. A queue's entries after its checkpoint have no gap.
-3. A commit with messages leaves the pages in reserve to those without, so that a full store
+3. LMDB has the log's records up to a number that it names, and everything in it came before those
+   after.
+4. A commit with messages leaves the pages in reserve to those without, so that a full store
    can be drained.
 
 May import: protocol, wire, containers. Begin with `node_store`.
