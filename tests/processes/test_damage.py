@@ -20,12 +20,15 @@ BODIES = [f"message {number:03} ".ljust(200, ".") for number in range(30)]
 
 
 def filled(cluster: Cluster, names: str = "abc") -> None:
-    """A queue on all of these, its master on the first, with a frame for each message."""
+    """A queue on all of these, its master on the first, with a frame for each message; all of them
+    are in LMDB: a queue that is quiet is checkpointed, and what was in the log goes there, too."""
     cluster.found(names)
     cluster.open("jobs", names)
     cluster.wait_in_sync(len(names) - 1, names[0])
     for body in BODIES:
         cluster.ask(names[0], "put", body=body)
+    for name in names:
+        until(lambda name=name: places_of(cluster.path / name, BODIES[-1].encode()))
 
 
 def taken(cluster: Cluster, node: str, count: int) -> list[dict[str, Any]]:
