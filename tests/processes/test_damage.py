@@ -20,15 +20,21 @@ BODIES = [f"message {number:03} ".ljust(200, ".") for number in range(30)]
 
 
 def filled(cluster: Cluster, names: str = "abc") -> None:
-    """A queue on all of these, its master on the first, with a frame for each message; all of them
-    are in LMDB: a queue that is quiet is checkpointed, and what was in the log goes there, too."""
+    """A queue on all of these, its master on the first, with a frame for each message."""
     cluster.found(names)
     cluster.open("jobs", names)
     cluster.wait_in_sync(len(names) - 1, names[0])
     for body in BODIES:
         cluster.ask(names[0], "put", body=body)
-    for name in names:
+
+
+def filled_in_lmdb(cluster: Cluster) -> None:
+    """The same, and all of it is in LMDB on each node while it runs: a queue that is quiet is
+    checkpointed, and what was in the write-ahead log goes there, too."""
+    filled(cluster)
+    for name in "abc":
         until(lambda name=name: places_of(cluster.path / name, BODIES[-1].encode()))
+
 
 
 def taken(cluster: Cluster, node: str, count: int) -> list[dict[str, Any]]:
@@ -47,7 +53,7 @@ def test_a_damaged_frame_of_the_master_is_fetched(
     """One byte changes on the master's disk: every message is delivered, in order and once, to
     a handle there and to one on a mirror; the frame on the disk is whole again, an alarm tells of
     it and is over, and the log has a few lines."""
-    filled(cluster)
+    filled_in_lmdb(cluster)
     body = BODIES[12].encode()
     assert flip(tmp_path / "a", body)
     assert [one["body"] for one in taken(cluster, reader, len(BODIES))] == BODIES
@@ -66,7 +72,7 @@ def test_what_nobody_has_whole_is_set_aside(cluster: Cluster, tmp_path: Path) ->
     """The same byte on all three disks: the one message is set aside, counted, named and alarmed
     about, all others are delivered, and nothing is asked or logged without end. `verify` names it;
     a purge is the end of it."""
-    filled(cluster)
+    filled_in_lmdb(cluster)
     for name in "abc":
         assert flip(tmp_path / name, BODIES[3].encode())
     rest = [body for body in BODIES if body != BODIES[3]]
@@ -91,7 +97,7 @@ def test_what_nobody_has_whole_is_set_aside(cluster: Cluster, tmp_path: Path) ->
 def test_a_mirror_that_is_read_mends_itself(cluster: Cluster, tmp_path: Path) -> None:
     """Who reads without taking, from a mirror's copy, waits for the frame that is damaged there,
     and reads all."""
-    filled(cluster)
+    filled_in_lmdb(cluster)
     assert flip(tmp_path / "b", BODIES[7].encode())
     client = cluster.client(endpoints=[cluster.endpoints["b"]])
     number = client.ask("queue", name="jobs")
@@ -142,7 +148,7 @@ def repaired(cluster: Cluster, *options: str) -> tuple[int, dict[str, Any]]:
 def test_repair_finds_what_nobody_has_read(cluster: Cluster, tmp_path: Path) -> None:
     """Bytes changed on two disks, and nobody reads there: `mirrorq repair` does, on every node,
     and all is whole then. What nobody has whole it names, and drops when it is told to."""
-    filled(cluster)
+    filled_in_lmdb(cluster)
     assert flip(tmp_path / "b", BODIES[5].encode())
     assert flip(tmp_path / "c", BODIES[20].encode())
     status, found = repaired(cluster)

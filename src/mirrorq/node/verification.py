@@ -72,6 +72,8 @@ class Report:
     lacking_of: dict[int, int] = Factory(dict)
     """Messages that were still to be fetched from another member, by queue id."""
     frames: int = 0
+    logged: int = 0
+    """Of these, in the write-ahead log only: the next start takes them in."""
     raft_entries: int = 0
     catalog_index: int = 0
     """Of the last entry."""
@@ -190,11 +192,7 @@ class _Walk:
                 raise LogDamaged(f"it holds ops of queue {write.queue_id}, which is not there")
             self._logged[write.queue_id] = write.append
             self._report.frames += len(write.append)
-        if self._logged:
-            count = sum(map(len, self._logged.values()))
-            self._report.notes.append(
-                f"{count} ops are in the write-ahead log only: the next start takes them in"
-            )
+            self._report.logged += len(write.append)
 
     def _look_at_garbage(self, key: bytes, value: memoryview) -> None:
         last = decoded("garbage", key, value, unpack_u64)

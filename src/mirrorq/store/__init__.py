@@ -1,8 +1,9 @@
 """One node's store: queues' logs, checkpoints and the catalog's Raft log, in one LMDB environment.
 
-Guarantees. `Store.commit` is one transaction that is synced when it returns, or one record of a log
-that is: all of it is there after a crash, or nothing. A changed byte in a value that mirrorq wrote is found when the value is
-read, named in `StoreCorrupt`, and never served. No exception of LMDB leaves this package.
+Guarantees. `Store.commit` is one transaction that is synced when it returns, or one record of a
+log that is: all of it is there after a crash, or nothing. A changed byte in a value that mirrorq
+wrote is found when the value is read, named in `StoreCorrupt`, and never served. No exception of
+LMDB leaves this package.
 
 Not done here. The store does not know what an op means, which messages are live, or what is
 stable; it keeps bytes in places (docs/disk-format.md has the layout). It repairs nothing: a
