@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mirrorq.config import Config
 from mirrorq.node.node import Node
 from mirrorq.protocol.effects import Notice
+from mirrorq.testing import patching
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.testing.network import Network, SimulatedTransport
 from mirrorq.testing.schedule import Process, Scheduler, SimulationError, Task
@@ -77,6 +78,9 @@ class SimulatedCluster:
         time_limit: virtual seconds that calls may wait in all, beside the time that `run` and
             `sleep` of the test are told to let pass. Past it `Stuck` is raised, which says what
             every task is waiting for.
+        patch: Python's own `time`, `threading`, `queue` and `asyncio.run` are the simulation's
+            too, for its tasks; other threads keep theirs. False: code under test must wait by
+            mirrorq and by `sleep` only.
 
     *Threads*: the thread that has entered it, and tasks (`spawn`). Of all these one runs at a
     time, until it waits; time passes when all wait.
@@ -90,6 +94,7 @@ class SimulatedCluster:
         config: Config | None = None,
         witnesses: Sequence[str] = (),
         time_limit: float = 600.0,
+        patch: bool = True,
     ) -> None:
         names = tuple(NAMES[:nodes]) if isinstance(nodes, int) else tuple(nodes)
         self.seed = seed
@@ -106,6 +111,7 @@ class SimulatedCluster:
         """Those whose processes were started last, running or not."""
         self._drives = {name: self._new_drive() for name in names}
         self._task_count = 0
+        self._is_patched = patch
 
     def _new_drive(self) -> Drive:
         return Drive(SimulatedDisk(self._scheduler.random.getrandbits(62)))
@@ -114,15 +120,24 @@ class SimulatedCluster:
 
     def __enter__(self) -> SimulatedCluster:
         self._scheduler.open()
+        if self._is_patched:
+            patching.patch()
         try:
             for name in self._peers:
                 self.start(name)
             for node in self._nodes.values():
                 node.wait_ready(READY_S)
         except BaseException:
-            self._scheduler.close()
+            self._close()
             raise
         return self
+
+    def _close(self) -> None:
+        try:
+            self._scheduler.close()
+        finally:
+            if self._is_patched:
+                patching.restore()
 
     def __exit__(
         self,
@@ -134,7 +149,7 @@ class SimulatedCluster:
             if error is None:
                 self._scheduler.raise_failed()
         finally:
-            self._scheduler.close()
+            self._close()
 
     # --- Queues and tasks ---------------------------------------------------------------
 

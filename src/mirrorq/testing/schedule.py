@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
+from queue import Empty
 from random import Random
 from threading import TIMEOUT_MAX
 from types import FrameType
@@ -40,6 +41,8 @@ START_US = 1_700_000_000_000_000
 STALL_S = 60.0
 """A task that has the baton for so long, in real seconds, waits for something that is not of the
 simulation."""
+START = threading.Thread.start
+"""As it is: `patching` puts another one in its place."""
 LIBRARY = str(Path(__file__).parents[1])
 STANDARD = str(Path(threading.__file__).parent)
 
@@ -92,6 +95,8 @@ class Task:
     """It is of mirrorq, not of the test."""
     _bears: Process | None = None
     """Of which process the threads are that it begins; None: of its own."""
+    _makes_real: bool = False
+    """Locks that it makes now are ordinary ones."""
     _ended: list[Lock] = field(factory=list)
     """Who waits for its end."""
 
@@ -119,49 +124,65 @@ class Task:
 
 
 class Lock:
-    """A lock whose waiting takes virtual time. `acquire` and `release` as of `threading.Lock`."""
+    """A `threading.Lock` that is waited for in virtual time by tasks. For other threads it is an
+    ordinary one: some module may keep it when the simulation is over."""
 
-    __slots__ = ("_is_taken", "_scheduler", "_waiting")
+    __slots__ = ("_real", "_scheduler", "_waiting")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._is_taken = False
-        self._waiting: list[Task] = []
+        self._real = allocate_lock()
+        self._waiting: deque[Task] = deque()
 
     def locked(self) -> bool:
         """Whether it is taken."""
-        return self._is_taken
+        return self._real.locked()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it, and say whether that was possible before the time was over."""
-        if not self._is_taken:
-            self._is_taken = True
+        if self._real.acquire(False):
             return True
         if not blocking or timeout == 0:
             return False
+        task = _tasks.get(get_ident())
+        if task is None or task._scheduler is not self._scheduler:
+            return self._real.acquire(True, timeout)
+        return self._wait(task, timeout)
+
+    def _wait(self, task: Task, timeout: float) -> bool:
         scheduler = self._scheduler
         is_endless = timeout < 0 or timeout >= TIMEOUT_MAX
         until_us = None if is_endless else scheduler.now_us + max(int(timeout * 1_000_000), 1)
-        task = scheduler.running()
-        while self._is_taken:
-            if until_us is not None and scheduler.now_us >= until_us:
-                return False
+        while True:
             self._waiting.append(task)
             try:
                 scheduler.wait(until_us)
-            finally:
-                if task in self._waiting:
-                    self._waiting.remove(task)
-        self._is_taken = True
-        return True
+            except BaseException:
+                self._pass_on(task)
+                raise
+            if task in self._waiting:
+                self._waiting.remove(task)
+            if self._real.acquire(False):
+                return True
+            if until_us is not None and scheduler.now_us >= until_us:
+                return False
+
+    def _pass_on(self, task: Task) -> None:
+        """It waits no more, and was perhaps the one that was woken."""
+        if task in self._waiting:
+            self._waiting.remove(task)
+        elif self._waiting and not self._real.locked():
+            self._scheduler.make_ready(self._waiting.popleft())
 
     def release(self) -> None:
         """Free it; the first of those that wait goes on."""
-        if not self._is_taken:
-            raise RuntimeError("release unlocked lock")
-        self._is_taken = False
+        self._real.release()
         if self._waiting:
-            self._scheduler.make_ready(self._waiting.pop(0))
+            self._scheduler.make_ready(self._waiting.popleft())
+
+    def _at_fork_reinit(self) -> None:
+        self._real = allocate_lock()
+        self._waiting.clear()
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -171,24 +192,49 @@ class Lock:
 
 
 class Mailbox:
-    """What one task takes out of and others put into, as `queue.SimpleQueue`."""
+    """What one task takes out of and others put into: `queue.SimpleQueue` in virtual time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._items: deque[Any] = deque()
-        self._lock = Lock(scheduler)
-        self._lock.acquire()
+        self._waiting: deque[Lock] = deque()
+        self._scheduler = scheduler
 
-    def put(self, item: Any) -> None:
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put something in; never waits."""
         self._items.append(item)
-        if self._lock.locked():
-            self._lock.release()
+        if self._waiting:
+            self._waiting.popleft().release()
 
-    def get(self) -> Any:
-        """Take the oldest out; wait until there is one."""
+    put_nowait = put
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take the oldest out; wait until there is one.
+
+        Raises:
+            queue.Empty: there is none in time.
+        """
+        until_us = None if timeout is None else self._scheduler.now_us + int(timeout * 1_000_000)
         while not self._items:
-            self._lock.acquire()
+            left = -1.0 if until_us is None else (until_us - self._scheduler.now_us) / 1_000_000
+            if not block or (until_us is not None and left <= 0):
+                raise Empty
+            bell = Lock(self._scheduler)
+            bell.acquire()
+            self._waiting.append(bell)
+            try:
+                bell.acquire(True, left)
+            finally:
+                if bell in self._waiting:
+                    self._waiting.remove(bell)
         return self._items.popleft()
+
+    def get_nowait(self) -> Any:
+        """Take the oldest out, if there is one."""
+        return self.get(block=False)
+
+    def qsize(self) -> int:
+        """How many are in it."""
+        return len(self._items)
 
     def empty(self) -> bool:
         """Whether nothing is in it."""
@@ -197,6 +243,11 @@ class Mailbox:
 
 _tasks: dict[int, Task] = {}
 """Every thread that is of some simulation."""
+
+
+def current_task() -> Task | None:
+    """The task that the calling thread is; None: it is of no simulation."""
+    return _tasks.get(get_ident())
 
 
 class Scheduler:
@@ -315,26 +366,44 @@ class Scheduler:
         finally:
             task._bears = before
 
+    @contextmanager
+    def real_locks(self) -> Iterator[None]:
+        """Locks that the calling task makes meanwhile are ordinary ones."""
+        task = self.running()
+        task._makes_real = True
+        try:
+            yield
+        finally:
+            task._makes_real = False
+
     def spawn(self, name: str, process: Process, function: Callable[[], object]) -> Task:
         """Start a task."""
         task = Task(name, self, process)
         self._start(task, threading.Thread(target=function, name=name, daemon=True), function)
         return task
 
-    def begin(self, thread: threading.Thread) -> None:
-        """Start a thread that mirrorq has made, as a task."""
+    def begin(self, thread: threading.Thread, *, is_hosts: bool = True) -> None:
+        """Start a thread as a task, of the process of the one that calls.
+
+        Args:
+            is_hosts: mirrorq has made it, not the test.
+        """
         mother = self.running()
         process = mother._bears or mother._process
-        task = Task(thread.name, self, process, is_hosts=True)
+        task = Task(thread.name, self, process, is_hosts=is_hosts)
         self._start(task, thread, thread.run)
 
     def _start(self, task: Task, thread: threading.Thread, function: Callable[[], object]) -> None:
         thread.daemon = True
         thread.run = partial(self._run, task, function)  # type: ignore[method-assign]
+        thread._simulated = task  # type: ignore[attr-defined]
         task._baton.acquire()
         task._is_parked = True
         task._process.tasks.append(task)
-        thread.start()
+        # What the new thread does before it has a turn is waited for in real time.
+        with self.real_locks():
+            thread._started = threading.Event()  # type: ignore[attr-defined]
+            START(thread)
         assert thread.ident is not None
         task._ident = thread.ident
         _tasks[task._ident] = task
@@ -354,12 +423,12 @@ class Scheduler:
         self._end(task)
 
     def _end(self, task: Task) -> None:
-        del _tasks[task._ident]
         task.is_done = True
         task._process.tasks.remove(task)
         for lock in task._ended:
             lock.release()
         following = self._choose()
+        del _tasks[task._ident]
         self._current = following
         self._switches += 1
         following._baton.release()
@@ -409,6 +478,8 @@ class Scheduler:
 
     def make_ready(self, task: Task) -> None:
         """It has a reason to go on."""
+        if task._is_parked and get_ident() not in _tasks:
+            self.running()
         if task._is_parked:
             task._is_parked = False
             self._ready.append(task)

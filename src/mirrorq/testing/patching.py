@@ -1,0 +1,141 @@
+"""Python's own time and threads, for tasks: theirs are of the simulation.
+
+Code under test sleeps, looks at the clock, starts threads, waits for events and for futures, and
+runs asyncio. While a simulation is open these names of the standard library lead to stand-ins
+that ask who calls: a task has virtual time, every other thread what it always had.
+
+Not reached is what was imported by its own name before (`from time import sleep`), what is done
+in C (`datetime.now`), and what waits for the world: sockets, files, processes.
+
+*Threads*: any thread may call the stand-ins; `patch` and `restore` are of those that open and
+leave a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mirrorq.testing.loop import SimulatedLoop
+from mirrorq.testing.schedule import START, START_US, Lock, Mailbox, Task, current_task
+
+__all__ = ["patch", "restore"]
+
+_kept: list[tuple[Any, str, Any]] = []
+"""(module or class, name, what is there)."""
+_open_count = 0
+
+
+def patch() -> None:
+    """Put the stand-ins in their places."""
+    global _open_count
+    _open_count += 1
+    if _open_count == 1:
+        for owner, name, value in _stand_ins():
+            _kept.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, value)
+
+
+def restore() -> None:
+    """Take them out again, when the last simulation is left."""
+    global _open_count
+    _open_count -= 1
+    while _kept and not _open_count:
+        setattr(*_kept.pop())
+
+
+def _seconds(task: Task) -> float:
+    return task._scheduler.now_us / 1_000_000
+
+
+def _wall_us(task: Task) -> int:
+    return START_US + task._scheduler.now_us + task._process.wall_ahead_us
+
+
+def _for_tasks(
+    real: Callable[..., Any], played: Callable[..., Any], *, is_lock: bool = False
+) -> Callable[..., Any]:
+    """`played` gets the task that calls before its arguments."""
+
+    def choose(*arguments: Any, **keywords: Any) -> Any:
+        task = current_task()
+        if task is None or (is_lock and task._makes_real):
+            return real(*arguments, **keywords)
+        return played(task, *arguments, **keywords)
+
+    return choose
+
+
+def _stand_ins() -> list[tuple[Any, str, Any]]:
+    def sleep(task: Task, seconds: float) -> None:
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        task._scheduler.sleep_us(int(seconds * 1_000_000))
+
+    monotonic = _for_tasks(time.monotonic, _seconds)
+    monotonic_ns = _for_tasks(time.monotonic_ns, lambda task: task._scheduler.now_us * 1000)
+    lock = _for_tasks(threading.Lock, lambda task: Lock(task._scheduler), is_lock=True)
+    return [
+        (time, "sleep", _for_tasks(time.sleep, sleep)),
+        (time, "monotonic", monotonic),
+        (time, "monotonic_ns", monotonic_ns),
+        (time, "perf_counter", _for_tasks(time.perf_counter, _seconds)),
+        (time, "perf_counter_ns", monotonic_ns),
+        (time, "time", _for_tasks(time.time, lambda task: _wall_us(task) / 1_000_000)),
+        (time, "time_ns", _for_tasks(time.time_ns, lambda task: _wall_us(task) * 1000)),
+        (threading, "_time", monotonic),
+        (queue, "time", monotonic),
+        (threading, "Lock", lock),
+        (threading, "_allocate_lock", lock),
+        (threading, "RLock", _for_tasks(threading.RLock, _recursive, is_lock=True)),
+        (threading.Thread, "start", _start),
+        (threading.Thread, "join", _for_threads(threading.Thread.join, _join)),
+        (threading.Thread, "is_alive", _for_threads(threading.Thread.is_alive, _is_alive)),
+        (queue, "SimpleQueue", _for_tasks(queue.SimpleQueue, lambda t: Mailbox(t._scheduler))),
+        (asyncio.events, "new_event_loop", _for_tasks(asyncio.new_event_loop, _new_loop)),
+    ]
+
+
+def _recursive(task: Task) -> Any:
+    return threading._PyRLock()  # type: ignore[attr-defined]
+
+
+def _new_loop(task: Task) -> asyncio.AbstractEventLoop:
+    return SimulatedLoop(task._scheduler)
+
+
+def _start(thread: threading.Thread) -> None:
+    """`Thread.start`."""
+    task = current_task()
+    if task is None:
+        START(thread)
+        return
+    if getattr(thread, "_simulated", None) is not None:
+        raise RuntimeError("threads can only be started once")
+    task._scheduler.begin(thread, is_hosts=False)
+
+
+def _for_threads(real: Callable[..., Any], played: Callable[..., Any]) -> Callable[..., Any]:
+    """Of threads that are tasks, when a task asks."""
+
+    def choose(thread: threading.Thread, *arguments: Any, **keywords: Any) -> Any:
+        begun: Task | None = getattr(thread, "_simulated", None)
+        if begun is None or current_task() is None:
+            return real(thread, *arguments, **keywords)
+        return played(begun, *arguments, **keywords)
+
+    return choose
+
+
+def _join(begun: Task, timeout: float | None = None) -> None:
+    if begun is current_task():
+        raise RuntimeError("cannot join current thread")
+    begun._scheduler.join(begun, timeout)
+
+
+def _is_alive(begun: Task) -> bool:
+    return not begun.is_done
