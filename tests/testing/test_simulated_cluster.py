@@ -68,18 +68,26 @@ def test_the_same_seed_gives_the_same_history() -> None:
 
 def test_virtual_time_costs_no_real_time_and_real_threads_keep_theirs() -> None:
     """A day is skipped at once; a thread outside sees the machine's clock all the while."""
+    look = threading.Lock()
+    look.acquire()
+    seen: list[float] = []
+
+    def see() -> None:
+        with look:
+            seen.extend((clock.monotonic(), time.monotonic()))
+
+    outside = threading.Thread(target=see)
+    outside.start()
+    before = time.monotonic()
     with SimulatedCluster(1) as cluster:
         began = cluster.now
         wall_us = clock.wall_us()
         cluster.skip(24 * 3600)
         assert cluster.now - began >= 24 * 3600
         assert clock.wall_us() - wall_us >= 24 * 3600 * 1_000_000
-        seen: list[float] = []
-        outside = threading.Thread(target=lambda: seen.append(clock.monotonic()))
-        before = time.monotonic()
-        outside.start()
+        look.release()
         outside.join()
-        assert before <= seen[0] <= time.monotonic()
+    assert before <= seen[0] <= seen[1] <= time.monotonic()
     assert clock.monotonic is time.monotonic
 
 
@@ -321,16 +329,18 @@ def test_who_waits_for_ever_is_told_what_everybody_waits_for() -> None:
 def test_a_task_that_waits_for_something_real_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds everything up; where it does is said instead of hanging."""
     monkeypatch.setattr(schedule, "STALL_S", 0.1)
-    release = threading.Event()
+    reader, writer = os.pipe()
 
     def wait_for_real() -> None:
-        release.wait()
+        os.read(reader, 1)
 
     with SimulatedCluster(1) as cluster:
         cluster.spawn(wait_for_real)
         with pytest.raises(SimulationError, match="in wait_for_real"):
             cluster.run(1)
-        release.set()
+        os.write(writer, b"1")
+    os.close(reader)
+    os.close(writer)
 
 
 def test_another_thread_is_refused() -> None:
@@ -343,7 +353,7 @@ def test_another_thread_is_refused() -> None:
         except SimulationError as error:
             errors.append(error)
 
-    with SimulatedCluster(1) as cluster:
+    with SimulatedCluster(1, patch=False) as cluster:
         queue = cluster.queue("orders", on="a")
         for function in (lambda: queue.put(b"1"), lambda: cluster.sleep(1)):
             thread = threading.Thread(target=use, args=(function,))

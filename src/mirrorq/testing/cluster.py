@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["SimulatedCluster", "SimulatedNode"]
 
 NAMES = "abcdefghijklmnopqrstuvwxyz"
+KINDS = ("crash", "partition", "freeze", "delay", "reset", "fill disk")
+"""Of faults that `trouble` knows."""
 READY_S = 60.0
 """A cluster without faults is ready within this, and far sooner."""
 
@@ -366,6 +368,57 @@ class SimulatedCluster:
             for other in self._peers:
                 if one < other:
                     self._network.heal(one, other)
+
+    # --- Faults by chance ---------------------------------------------------------------
+
+    def trouble(
+        self,
+        seconds: float,
+        kinds: Sequence[str] = KINDS,
+        *,
+        every: float = 3.0,
+    ) -> Task:
+        """For so long, let a fault of the seed's choice happen now and then, one at a time; each
+        is over, and its node started again, before the next. Returns at once.
+
+        Args:
+            kinds: which ones.
+            every: seconds from one to the next, on average.
+        """
+        unknown = [kind for kind in kinds if kind not in KINDS]
+        if unknown or not kinds:
+            raise ValueError(f"kinds of faults are {', '.join(KINDS)}, not {unknown}")
+        return self.spawn(self._make_trouble, seconds, tuple(kinds), every, name="trouble")
+
+    def _make_trouble(self, seconds: float, kinds: tuple[str, ...], every: float) -> None:
+        random, until = self._scheduler.random, self.now + seconds
+        while True:
+            self.sleep(random.expovariate(1 / every))
+            if self.now >= until:
+                return
+            lasts = random.uniform(0.05, 1.0) * every
+            self._one_fault(random.choice(kinds), random.choice(self.running), lasts)
+
+    def _one_fault(self, kind: str, name: str, seconds: float) -> None:
+        other = self._scheduler.random.choice([one for one in self._peers if one != name] or [name])
+        match kind:
+            case "crash":
+                self.crash(name)
+                self.sleep(seconds)
+                self.restart(name)
+            case "partition":
+                self.partition({name}, silent=bool(self._scheduler.random.getrandbits(1)))
+            case "freeze":
+                self.freeze(name, seconds)
+            case "delay":
+                self.delay(name, other, 0, seconds)
+            case "reset":
+                self.reset(name, other)
+            case "fill disk":
+                self.fill_disk(name, seconds)
+        self.sleep(seconds)
+        if kind in ("partition", "delay"):
+            self.heal()
 
     # --- What happened ------------------------------------------------------------------
 
