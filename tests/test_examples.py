@@ -25,6 +25,7 @@ def run(name: str, path: Path) -> list[str]:
 def test_every_example_is_run_here() -> None:
     """An example that nobody runs breaks unseen."""
     tested = {"embedded.py", "three_peers.py", "worker_pool.py", "flights_pipeline.py"}
+    tested.add("order_service.py")
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -66,3 +67,11 @@ def test_worker_pool(tmp_path: Path) -> None:
         "failed once and done later: 4",
         f"sum of squares: {sum(number * number for number in range(200))}",
     ]
+
+
+def test_order_service(tmp_path: Path) -> None:
+    """The simulator finds what is wrong with the first form, and nothing with the second."""
+    first, second = run("order_service.py", tmp_path)
+    assert first.startswith("bill: seed ")
+    assert "20 of 20 orders billed, more than once: ['invoice for order " in first
+    assert second == "bill_once: each order billed once, under 30 seeds"

@@ -27,7 +27,15 @@ from mirrorq.demo.ports import free_ports
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DEADLINE_S = 60
-RUN_HERE = {"README.md", "start.md", "clients.md", "coming-from.md", "policies.md", "security.md"}
+RUN_HERE = {
+    "README.md",
+    "start.md",
+    "clients.md",
+    "coming-from.md",
+    "policies.md",
+    "security.md",
+    "testing.md",
+}
 SCRIPTS = {"two-processes.md", "three-hosts.md", "deployment.md", "asyncio.md", "worker.md"}
 """Run here too, as processes."""
 RUN_ELSEWHERE = {
@@ -108,6 +116,16 @@ def test_clients() -> None:
     assert found
     with mirrorq.Node("a", path="a", listen=found[1]):
         run("clients.md", text, {})
+
+
+def test_testing() -> None:
+    """Its tests are run as pytest would run them."""
+    names: dict[str, Any] = {}
+    run("testing.md", text_of("testing.md"), names)
+    tests = [name for name in names if name.startswith("test_")]
+    assert len(tests) == 4
+    for name in tests:
+        names[name]()
 
 
 def test_policies() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -77,9 +78,9 @@ class SimulatedCluster:
             which of several tasks goes on first.
         config: of all nodes.
         witnesses: names of nodes that vote and hold no queue.
-        time_limit: virtual seconds that calls may wait in all, beside the time that `run` and
-            `sleep` of the test are told to let pass. Past it `Stuck` is raised, which says what
-            every task is waiting for.
+        time_limit: virtual seconds that may pass in all, beside those that `run`, `run_until`
+            and `skip` were told to let pass. Then `Stuck` is raised, which says what every task
+            is waiting for.
         patch: Python's own `time`, `threading`, `queue` and `asyncio.run` are the simulation's
             too, for its tasks; other threads keep theirs. False: code under test must wait by
             mirrorq and by `sleep` only.
@@ -207,6 +208,11 @@ class SimulatedCluster:
         return self._scheduler.spawn(name, process, partial(function, *arguments, **keywords))
 
     # --- Time ---------------------------------------------------------------------------
+
+    @property
+    def random(self) -> Random:
+        """Chance for the test itself, by the same seed."""
+        return self._scheduler.random
 
     @property
     def now(self) -> float:
