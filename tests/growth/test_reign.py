@@ -218,6 +218,6 @@ def test_what_is_said_again_does_not_pile_up_while_publishes_wait() -> None:
         queue.publish(producer, count + 1)
     master = queue.replica.master
     assert master is not None
-    assert 0 < len(master.intake._held) < 300
+    assert 0 < len(master.intake.held) < 300
     queue.sync()
     assert queue.replica.state.live.count == count + 1

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from harness.network import Link, Network
 from harness.onlooker import Onlooker
+from harness.wakeups import asleep
 from mirrorq.config import Config
 from mirrorq.containers.ranges import Range
 from mirrorq.engine.core import Engine
@@ -572,6 +573,8 @@ class SimulatedCluster:
                 self.now_ms,
                 partial(self._reported_ms, node),
             )
+        for text in asleep(engine, clock_ms):
+            self.onlooker.wrong.append(f"asleep: {node.name}: {text}")
         wants_more = effects.wake_at_ms is not None and effects.wake_at_ms <= clock_ms
         node.idle_steps = node.idle_steps + 1 if wants_more and not events else 0
         if node.idle_steps == IDLE_STEPS_MAX:

@@ -20,7 +20,7 @@ from mirrorq.containers.range_map import Places, RangeMap, Spans
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.run_length import Column, Sizes
 from mirrorq.containers.time_buckets import Timetable
-from mirrorq.containers.timers import Deadlines
+from mirrorq.containers.timers import Deadlines, Timer, Timers
 from mirrorq.protocol.effects import QueueWrite, ReplicaEffects
 from mirrorq.replication.disk_budget import Room
 from mirrorq.replication.donor import Donor, Given
@@ -93,6 +93,8 @@ PLAIN = (
     Spans,
     Stages,
     Staging,
+    Timer,
+    Timers,
     Timetable,
     ToldTime,
     Transfer,

@@ -60,6 +60,7 @@ SHOWN: dict[str, Shown] = {
     "early": Shown("delay of a put forgotten", "early"),
     "time": Shown("durations by the wall clock", "time: "),
     "busy": Shown("open request steps on without a leader", "busy"),
+    "asleep": Shown("timer set and nobody told", "asleep"),
     "held twice": Shown("message handed on while it is held", "held twice"),
     "claimed twice": Shown("others served beside a claim", "claimed twice"),
     "served beside the only one": Shown(

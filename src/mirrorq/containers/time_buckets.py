@@ -36,6 +36,9 @@ class Timetable:
             heappush(self._keys, key)
         bucket.extend((due_us, first, last))
 
+    def __bool__(self) -> bool:
+        return bool(self._next or self._keys)
+
     def next_us(self) -> int | None:
         """When something is due; None: never."""
         if not self._next and self._keys:

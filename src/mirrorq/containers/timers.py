@@ -1,4 +1,9 @@
-"""When each of many queues wants to be stepped next. Pure.
+"""When something wants to be woken next: the parts of one machine (`Timers`), many queues
+(`Deadlines`). Pure.
+
+A part of a machine says when it wants to be woken as soon as that changes, and is not asked: most
+steps of a queue change no such time. A timer may be early: who is woken for nothing sets it anew.
+It must never be late, for nothing else may come (`harness.wakeups` in the tests compares).
 
 A node with a thousand idle queues asks at each step for the next time, and a busy queue moves its
 own at each of its steps, mostly to later. So the time that stands in the heap may be earlier than
@@ -8,11 +13,62 @@ the one that holds: it is put right when it comes to the top.
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
+from operator import attrgetter
 
 FOREVER_MS = 1 << 62
 """Later than every time."""
 
-__all__ = ["FOREVER_MS", "Deadlines", "earliest"]
+__all__ = ["FOREVER_MS", "Deadlines", "Timer", "Timers", "earliest"]
+
+
+class Timer:
+    """One part's: owned by that part, which sets it. It stays as it is set when its time has come:
+    the part is stepped then, and sets it anew or clears it."""
+
+    def __init__(self, of: Timers) -> None:
+        self.at_ms = FOREVER_MS
+        """Wake the part then; FOREVER_MS: not at any time."""
+        self._all = of
+
+    def set(self, at_ms: int) -> None:
+        """Wake the part at this time and at no other."""
+        was_ms = self.at_ms
+        if at_ms == was_ms:
+            return
+        self.at_ms = at_ms
+        timers = self._all
+        if at_ms <= timers.next_ms:
+            timers.next_ms = at_ms
+        elif was_ms == timers.next_ms:
+            timers.next_ms = min(map(_AT, timers.all))
+
+    def set_by(self, at_ms: int) -> None:
+        """Wake the part at this time at the latest."""
+        if at_ms < self.at_ms:
+            self.set(at_ms)
+
+    def clear(self) -> None:
+        """Wake the part at no time."""
+        if self.at_ms != FOREVER_MS:
+            self.set(FOREVER_MS)
+
+
+class Timers:
+    """Those of the parts of one machine; the machine owns it and reads `next_ms`."""
+
+    def __init__(self) -> None:
+        self.next_ms = FOREVER_MS
+        """The earliest time of all."""
+        self.all: list[Timer] = []
+
+    def new(self) -> Timer:
+        """A timer for one more part."""
+        timer = Timer(self)
+        self.all.append(timer)
+        return timer
+
+
+_AT = attrgetter("at_ms")
 
 
 class Deadlines:

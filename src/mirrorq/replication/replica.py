@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirrorq.config import Config
 from mirrorq.containers.ranges import RangeSet
-from mirrorq.containers.timers import earliest
+from mirrorq.containers.timers import FOREVER_MS, Timers, earliest
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.effects import OutboxLoaded, Persisted, QueueImage, ReplicaEffects
 from mirrorq.protocol.identities import MemberId
@@ -98,6 +98,9 @@ class Replica:
         """Why this copy has stopped: damage, or an op of a version to come."""
         self.state = QueueState() if image.state is None else QueueState.decode(image.state)
         self.room = room or Room()
+        self.timers = Timers()
+        """When parts of this copy want to be woken; those of a master are its own."""
+        self._tick, self._room_look = self.timers.new(), self.timers.new()
         self.ring = Ring(
             me,
             queue_id,
@@ -105,6 +108,7 @@ class Replica:
             self.room,
             config.mark_delay_ms,
             image.time_ahead_us,
+            self.timers,
         )
         self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s)
         self._donor = Donor()
@@ -131,7 +135,7 @@ class Replica:
         self._is_ticking = False
         """At the end of the last step the ring had something to repeat."""
         self._writes = Writes(
-            self.ring, self.transfer, config, self.room, len(image.state or b"")
+            self.ring, self.transfer, config, self.room, len(image.state or b""), self.timers
         )
         self._membership = Membership(self.ring, config)
         self._load(image)
@@ -196,7 +200,8 @@ class Replica:
                 out.replies, attachments.replies = attachments.replies, []
                 self.tally.note_replies(out.replies)
             out.commands = master.take_commands()
-        out.wake_at_ms = self._wake_at_ms(now_ms, out.wake_at_ms)
+        self._set_timers(now_ms)
+        out.wake_at_ms = self._next_ms(out.wake_at_ms)
         return out
 
     def _on_event(self, now_ms: int, event: ReplicaEvent) -> None:
@@ -464,7 +469,8 @@ class Replica:
 
     def _settle(self, now_ms: int, out: ReplicaEffects) -> None:
         ring = self.ring
-        self._look_for_room(now_ms)
+        if ring.refused_bytes or self._wanted_room_ms is not None:
+            self._look_for_room(now_ms)
         ring.complete = self.transfer.is_complete
         is_lacking = not ring.in_sync or bool(self.transfer.missing)
         if is_lacking and ring.is_member and ring.repaired and ring.view is not None:
@@ -557,22 +563,40 @@ class Replica:
         next_ms = now_ms - now_ms % heartbeat_ms + heartbeat_ms
         return next_ms if 2 * (next_ms - now_ms) >= heartbeat_ms else next_ms + heartbeat_ms
 
-    def _wake_at_ms(self, now_ms: int, wake: int | None) -> int | None:
-        tick_ms = master_ms = None
+    def _set_timers(self, now_ms: int) -> None:
+        """The step ends: what goes by where the ring stands now."""
         ring = self.ring
-        was_ticking, self._is_ticking = self._is_ticking, ring.needs_tick
+        is_waiting, was_ticking = ring.is_waiting, self._is_ticking
+        self._is_ticking = ring.is_member and (is_waiting or ring.ticks_left > 0)
         if self._is_ticking:
             if not was_ticking and self._next_tick_ms <= now_ms:
                 # There was nothing to repeat: what is news now is not to be said twice at once.
                 self._next_tick_ms = self._tick_after(now_ms)
             tick_ms = max(self._next_tick_ms, now_ms + 1)
-            if ring.is_quiet:
+            if not (is_waiting or ring.has_joiners):
+                # It only repeats what is known to all, if nothing was lost.
                 tick_ms = quiet_tick_ms(self._config, tick_ms)
-        if self.master is not None:
-            master_ms = self.master.wake_at_ms(now_ms)
-        mark_ms, write_ms = ring.mark_at_ms, self._writes.wake_at_ms(self.state)
-        room_ms = now_ms + ROOM_LOOK_MS if ring.refused_bytes else None
-        return earliest(wake, tick_ms, mark_ms, write_ms, master_ms, room_ms)
+            self._tick.set(tick_ms)
+        elif was_ticking:
+            self._tick.clear()
+        if ring.refused_bytes:
+            self._room_look.set(now_ms + ROOM_LOOK_MS)
+        else:
+            self._room_look.clear()
+
+    def _next_ms(self, wake_ms: int | None) -> int | None:
+        """When to step this copy next, if nothing comes: then, or when a timer says so."""
+        next_ms = self.timers.next_ms
+        if self.halted:
+            # Nothing but ticks and the disk is served.
+            self.ring.mark.clear()
+            self._room_look.clear()
+            next_ms = self.timers.next_ms
+        elif self.master is not None and self.master.timers.next_ms < next_ms:
+            next_ms = self.master.timers.next_ms
+        if wake_ms is not None and wake_ms < next_ms:
+            return wake_ms
+        return None if next_ms == FOREVER_MS else next_ms
 
 
 def _messages_text(first: int, last: int) -> str:

@@ -44,6 +44,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterable
 
+from mirrorq.containers.timers import FOREVER_MS, Timers
 from mirrorq.protocol import views
 from mirrorq.protocol.effects import ReplicaEffects
 from mirrorq.protocol.identities import MemberId
@@ -88,6 +89,7 @@ class Ring:
         room: Room | None = None,
         mark_delay_ms: int = 0,
         time_ahead_us: int = 0,
+        timers: Timers | None = None,
     ) -> None:
         self.me = me
         self.queue_id = queue_id
@@ -141,14 +143,15 @@ class Ring:
         self._left_heard = False
         self._marked = (-1, -1)
         self._mark_delay_ms = mark_delay_ms
-        self.mark_at_ms: int | None = None
+        self.mark = (timers or Timers()).new()
         """When a mark goes right that says only what is stable, if no op takes it along before."""
         self._is_watermark_fresh = False
         """Said since the last tick: the next one need not repeat it."""
         self._is_mark_fresh = False
         self._is_repeating = False
         """In this step: what it says again is not fresh at the next tick."""
-        self._ticks_left = REPEAT_COUNT
+        self.ticks_left = REPEAT_COUNT
+        """Ticks that are still to repeat what was said."""
         self._asked_from = 0
 
         self.reported: dict[MemberId, int] = {}
@@ -192,8 +195,8 @@ class Ring:
         self._left_heard = False
         self.refused_bytes = 0
         self._marked = (-1, -1)
-        self.mark_at_ms = None
-        self._ticks_left = REPEAT_COUNT
+        self.mark.clear()
+        self.ticks_left = REPEAT_COUNT
         self._asked_from = 0
         self.time.install(is_master=self.is_master)
         self.gates = {}
@@ -413,7 +416,7 @@ class Ring:
         if master is not None and master.node == node:
             self._joiner_sent = -1
             self._report_behind()
-        self._ticks_left = REPEAT_COUNT
+        self.ticks_left = REPEAT_COUNT
 
     def is_concerned(self, node: str) -> bool:
         """Whether this member says anything to that node: a neighbour's, or the master's."""
@@ -428,7 +431,7 @@ class Ring:
         self._awaits_right = False
         self._ask_left()
         self._report_behind()
-        if self._ticks_left > 0 or self.stable < self.received:
+        if self.ticks_left > 0 or self.stable < self.received:
             self._repeat()
 
     def _ask_left(self) -> None:
@@ -450,7 +453,7 @@ class Ring:
     def _repeat(self) -> None:
         """Each kind of mark that has been quiet since the last tick is due again."""
         if not (self._is_watermark_fresh or self._is_mark_fresh):
-            self._ticks_left -= 1
+            self.ticks_left -= 1
         if not self._is_watermark_fresh:
             self._w_sent = 0
         if not self._is_mark_fresh:
@@ -460,17 +463,7 @@ class Ring:
         self._is_repeating = True
 
     @property
-    def needs_tick(self) -> bool:
-        """Whether a tick would still do anything."""
-        return self.is_member and (self._ticks_left > 0 or self._is_waiting)
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether ticks only repeat what is known to all, if nothing was lost."""
-        return not (self._is_waiting or self.has_joiners)
-
-    @property
-    def _is_waiting(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether an answer is still to come, here or at a neighbour."""
         asks = not self.is_master and not (self.repaired and self._left_heard)
         asks = asks or self.refused_bytes > 0
@@ -590,7 +583,7 @@ class Ring:
         self._append.append(entry)
         if entry.payload is None:
             self.append_cost += cost(len(entry.frame))
-        self._ticks_left = REPEAT_COUNT
+        self.ticks_left = REPEAT_COUNT
 
     def _cut(self, lsn: int) -> None:
         """R6: cut the log in memory to `lsn`; the disk follows in this step's write."""
@@ -633,7 +626,7 @@ class Ring:
             self.unstable_bytes -= len(self.log[index].frame)
             index += 1
         self.stable = stable
-        self._ticks_left = REPEAT_COUNT
+        self.ticks_left = REPEAT_COUNT
 
     def _serve_right(self, always: bool) -> None:
         """Send the right what it lacks, frames first seen in this step included."""
@@ -731,17 +724,17 @@ class Ring:
         if right is None or mark == self._marked:
             # Also to one that has not said that it is repaired: after a break its word may have
             # come before the news of the break, and only a mark makes it ask again.
-            self.mark_at_ms = None
+            self.mark.clear()
             return
         if not self.has_state or self._awaits_right:
             return
         if self._mark_delay_ms and self._marked[1] == self.received:
             # Only what is stable is news, and as a rule the next op takes it along.
-            if self.mark_at_ms is None:
-                self.mark_at_ms = now_ms + self._mark_delay_ms
-            if now_ms < self.mark_at_ms:
+            if self.mark.at_ms == FOREVER_MS:
+                self.mark.set(now_ms + self._mark_delay_ms)
+            if now_ms < self.mark.at_ms:
                 return
-        self.mark_at_ms = None
+        self.mark.clear()
         self._marked = mark
         self._is_mark_fresh = True
         mark_now = Mark(self.queue_id, self.epoch, *mark, self.time.told_us)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mirrorq.config import Config
 from mirrorq.containers.ranges import RangeSet
-from mirrorq.containers.timers import earliest
+from mirrorq.containers.timers import FOREVER_MS, Timers
 from mirrorq.protocol.effects import QueueWrite, ReplicaEffects
 from mirrorq.protocol.ops import Entry
 from mirrorq.replication.disk_budget import Room
@@ -58,10 +58,17 @@ class Writes:
     Args:
         room: tells whether somebody waits for what a checkpoint would release.
         checkpoint_bytes: size of the checkpoint on disk.
+        timers: wake the copy when something is due though nothing comes.
     """
 
     def __init__(
-        self, ring: Ring, transfer: Transfer, config: Config, room: Room, checkpoint_bytes: int
+        self,
+        ring: Ring,
+        transfer: Transfer,
+        config: Config,
+        room: Room,
+        checkpoint_bytes: int,
+        timers: Timers,
     ) -> None:
         self.chunk: tuple[Entry, ...] = ()
         """Bodies that were fetched in this step."""
@@ -79,8 +86,12 @@ class Writes:
         self._state_came = False
         self._is_behind = True
         """Where the view allows it; not any more when the node is about to end."""
-        self._due_ms: int | None = None
+        self._behind = timers.new()
         """When ops that are held back go to the disk."""
+        self._quiet = timers.new()
+        """When the queue may have been quiet for long enough."""
+        self._judged_ms = -QUIET_MS
+        """Ops that are applied until then change nothing of that."""
 
     # --- What has come --------------------------------------------------------------------
 
@@ -91,6 +102,11 @@ class Writes:
         self._ops_since += 1
         self._bytes_since += len(entry.frame)
         self._applied_ms = now_ms
+        if now_ms > self._judged_ms:
+            # Of a large state it is too early, and is set anew then: it need not be measured now.
+            quiet_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
+            self._judged_ms = quiet_ms - QUIET_MS
+            self._quiet.set(quiet_ms)
 
     def start_over(self) -> None:
         """This copy is to be made anew: what is on disk goes."""
@@ -111,6 +127,8 @@ class Writes:
     def make(self, now_ms: int, state: QueueState, out: ReplicaEffects) -> None:
         """End a step: its one write, if anything is due."""
         ring = self._ring
+        if now_ms >= self._quiet.at_ms and not self._checkpoint_due(now_ms, state):
+            self._quiet.set(self._idle_ms(state) if self._ops_since else FOREVER_MS)
         if not self._has_to_write(now_ms, state) or self._holds_back(now_ms):
             ring.trim(state.applied)
             return
@@ -153,7 +171,7 @@ class Writes:
             or self._state_came
             or self._reset
             or self._transfer.lacking_changed
-            or self._due_ms is not None
+            or self._behind.at_ms != FOREVER_MS
             or ring.time.is_due
             or self._checkpoint_due(now_ms, state)
         )
@@ -167,13 +185,13 @@ class Writes:
         is_urgent = bool(self.chunk) or self._reset or self._state_came or ring.has_cut
         is_behind = ring.is_at_receipt and self._is_behind and ring.has_append
         if not is_behind or is_urgent or self._transfer.lacking_changed:
-            self._due_ms = None
+            self._behind.clear()
             return False
-        if self._due_ms is None:
-            self._due_ms = now_ms + WRITE_BEHIND_MS - now_ms % WRITE_BEHIND_MS
-        if now_ms < self._due_ms and ring.append_cost < WRITE_BEHIND_COST:
+        if self._behind.at_ms == FOREVER_MS:
+            self._behind.set(now_ms + WRITE_BEHIND_MS - now_ms % WRITE_BEHIND_MS)
+        if now_ms < self._behind.at_ms and ring.append_cost < WRITE_BEHIND_COST:
             return True
-        self._due_ms = None
+        self._behind.clear()
         return False
 
     def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
@@ -208,6 +226,8 @@ class Writes:
     def _checkpoint(self, state: QueueState) -> bytes:
         data = state.encode()
         self._ops_since = self._bytes_since = 0
+        self._judged_ms = -QUIET_MS
+        self._quiet.clear()
         self._checkpoint_bytes = len(data)
         return data
 
@@ -222,8 +242,3 @@ class Writes:
             dead.add(*piece)
         self._ended = RangeSet()
         return tuple(dead)
-
-    def wake_at_ms(self, state: QueueState) -> int | None:
-        """When something is due though nothing comes."""
-        idle_ms = self._idle_ms(state) if self._ops_since else None
-        return earliest(self._due_ms, idle_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.mutations.registry import Patch, named
+from mirrorq.containers.timers import Timer
 from mirrorq.engine.catalog_requests import Asks
 from mirrorq.engine.hosting import Hosting
 from mirrorq.replication.ring import Ring
@@ -49,3 +50,11 @@ def _no_rest() -> Sequence[Patch]:
         return real(self, True)
 
     return [(Asks, "wake_at_ms", wake_at_ms)]
+
+
+@named("timer set and nobody told")
+def _asleep() -> Sequence[Patch]:
+    def set_to(self: Timer, at_ms: int) -> None:
+        self.at_ms = at_ms
+
+    return [(Timer, "set", set_to)]

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 
 from attrs import define, field
 
+from mirrorq.containers.timers import FOREVER_MS, Timer
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Attach, Detached, Flow, Reply, SessionReply, SessionRequest
 from mirrorq.replication.master.limits import Depth, Limit, full_text
@@ -150,9 +151,14 @@ class Attachment:
 
 
 class Attachments:
-    """All of one reign."""
+    """All of one reign.
 
-    def __init__(self, queue_id: int, reign: int) -> None:
+    Args:
+        patience_ms: a session whose link broke has so long to attach again.
+        overdue: wakes the master when one has not.
+    """
+
+    def __init__(self, queue_id: int, reign: int, patience_ms: int, overdue: Timer) -> None:
         self.replies: list[SessionReply] = []
         """What is to be sent."""
         self._queue_id = queue_id
@@ -160,8 +166,8 @@ class Attachments:
         self._open: dict[SessionId, Attachment] = {}
         self._lines: dict[tuple[str, int], SessionId] = {}
         """(owner, line) -> its newest session: that one is attached."""
-        self._has_lost = False
-        """The link to some session's node broke."""
+        self._patience_ms = patience_ms
+        self._overdue = overdue
 
     def get(self, session: SessionId) -> Attachment | None:
         return self._open.get(session)
@@ -257,21 +263,15 @@ class Attachments:
         for session, attachment in self._open.items():
             if session.node == node and attachment.lost_ms is None:
                 attachment.lost_ms = now_ms
-                self._has_lost = True
+                self._overdue.set_by(now_ms + self._patience_ms)
 
-    def overdue(self, now_ms: int, patience_ms: int) -> list[SessionId]:
+    def overdue(self, now_ms: int) -> list[SessionId]:
         """Who has not attached again for so long since its link broke."""
-        if not self._has_lost:
-            return []
-        lost = self._lost()
-        found = [session for session, since_ms in lost if now_ms - since_ms >= patience_ms]
-        self._has_lost = len(found) < len(lost)
-        return found
-
-    def wake_at_ms(self, patience_ms: int) -> int | None:
-        if not self._has_lost:
-            return None
-        return min((since_ms + patience_ms for _, since_ms in self._lost()), default=None)
-
-    def _lost(self) -> list[tuple[SessionId, int]]:
-        return [(one, a.lost_ms) for one, a in self._open.items() if a.lost_ms is not None]
+        ends = {
+            session: attachment.lost_ms + self._patience_ms
+            for session, attachment in self._open.items()
+            if attachment.lost_ms is not None
+        }
+        left = (end_ms for end_ms in ends.values() if now_ms < end_ms)
+        self._overdue.set(min(left, default=FOREVER_MS))
+        return [session for session, end_ms in ends.items() if now_ms >= end_ms]

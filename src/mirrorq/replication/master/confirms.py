@@ -25,7 +25,7 @@ class Confirms:
 
     def __init__(self, reign: Reign) -> None:
         self._reign = reign
-        self._runs: dict[tuple[SessionId, int], list[Run]] = {}
+        self.runs: dict[tuple[SessionId, int], list[Run]] = {}
         """(session, producer) -> runs to confirm."""
         self.lease_wanted_until_ms = -LEASE_IDLE_MS
         """Until then there is, or was lately, something to confirm that needs the lease."""
@@ -33,7 +33,7 @@ class Confirms:
     def note(self, producer: int, run: Run) -> None:
         """The op of these numbers is stable and applied."""
         for session in self._reign.claims.of(producer):
-            self._runs.setdefault((session, producer), []).append(run)
+            self.runs.setdefault((session, producer), []).append(run)
 
     def refuse(self, header: Header, reason: str) -> None:
         """The numbers of this op were refused, and the refusal is stable."""
@@ -51,23 +51,23 @@ class Confirms:
                 refused = Refused(producer, number, count, reason, sequence == LOST)
                 self._reign.reply(session, refused)
             else:
-                runs = self._runs.setdefault((session, producer), [])
+                runs = self.runs.setdefault((session, producer), [])
                 runs.append((number, count, sequence))
 
     def forget(self, session: SessionId) -> None:
         """The session is gone."""
-        for key in [key for key in self._runs if key[0] == session]:
-            del self._runs[key]
+        for key in [key for key in self.runs if key[0] == session]:
+            del self.runs[key]
 
     def flush(self, now_ms: int) -> None:
         """Tell what is noted, unless something withholds it."""
-        if self._reign.lease.paused or not self._runs:
+        if self._reign.lease.paused:
             return
         if self._lacks_members() or self._lacks_disks() or self._lacks_lease(now_ms):
             return
-        for (session, producer), runs in self._runs.items():
+        for (session, producer), runs in self.runs.items():
             self._reign.reply(session, Confirmed(producer, tuple(runs)))
-        self._runs.clear()
+        self.runs.clear()
 
     # --- What withholds them --------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from mirrorq.config import Config
-from mirrorq.containers.timers import earliest
+from mirrorq.containers.timers import FOREVER_MS, Timers, earliest
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.identities import SessionId
@@ -120,6 +120,8 @@ class Master:
         self.waiting: deque[SessionRequest] = deque()
         """Requests that have come before `promoted` was applied."""
         self._waiting_max = WAITING_COUNT
+        self._unused = self._reign.timers.new()
+        """Whether the queue has been left by all is to be judged again."""
 
     # --- What others ask ------------------------------------------------------------------
 
@@ -130,6 +132,11 @@ class Master:
     @property
     def delays(self) -> Delays:
         return self._reign.delays
+
+    @property
+    def timers(self) -> Timers:
+        """When parts of it want to be woken."""
+        return self._reign.timers
 
     @property
     def definition(self) -> Definition:
@@ -320,10 +327,6 @@ class Master:
         self.waiting = deque(r for r in self.waiting if r.session.node != node)
         self.attachments.on_link_lost(now_ms, node)
 
-    def _end_lost(self, now_ms: int) -> None:
-        for session in self.attachments.overdue(now_ms, 2 * self._config.failure_ms):
-            self.on_session_gone(session)
-
     def knows(self, queue_id: int) -> bool:
         """Whether numbers are kept of what was sent to that queue, or of what came from it."""
         return queue_id in self._state.outbox or queue_id in self.producers.senders
@@ -400,26 +403,70 @@ class Master:
     # --- The end of a step ----------------------------------------------------------------
 
     def settle(self, now_ms: int) -> None:
-        """Turn what this step's requests have made due into ops, replies and hand-outs."""
+        """Turn what this step's requests have made due into ops, replies and hand-outs.
+
+        Parts that have nothing to do are not called: most steps are about marks only.
+        """
         if not self.active:
             return
-        self._end_lost(now_ms)
-        self.hand_outs.end_overdue(now_ms)
-        self.producers.expire(now_ms)
-        self.producers.end_senders()
-        self.endings.expire()
-        if self.level.is_enforcing:
-            self.level.enforce()
-        if self.settling.held_moves:
-            self.settling.resume_moves()
-        self.intake.admit_held(now_ms)
-        self.stages.admit()
-        self.stages.expire(now_ms)
-        self.settling.flush()
+        settling, delivery = self.settling, self._reign.delivery
+        if now_ms >= self._reign.timers.next_ms:
+            self._end_overdue(now_ms)
+        self._end_idle(now_ms)
+        self._take_in(now_ms)
+        if settling.has_work:
+            settling.flush()
         if self.purging.open:
             self.purging.run(now_ms)
-        self._end_delays()
-        self.settling.discharge(self._state.applied)
+        if self._reign.delays.is_waiting:
+            self._end_delays()
+        if settling.duties:
+            settling.discharge(self._state.applied)
+        if delivery.waiting:
+            self._hand_out(now_ms)
+        elif self.intake.held_by:
+            self.intake.admit_held(now_ms)
+        self.departures.run(now_ms)
+        if self.level.limit is not None or self.level.has_told:
+            self.level.tell_all()
+        if self.confirms.runs:
+            self.confirms.flush(now_ms)
+        self._judge_use(now_ms)
+        self._set_timers(now_ms)
+
+    def _end_overdue(self, now_ms: int) -> None:
+        """Whose time is over, and what nobody else would look at."""
+        for session in self.attachments.overdue(now_ms):
+            self.on_session_gone(session)
+        if now_ms >= self.hand_outs.overdue.at_ms:
+            self.hand_outs.end_overdue(now_ms)
+
+    def _end_idle(self, now_ms: int) -> None:
+        """Producers and messages that have been there for too long."""
+        producers, endings = self.producers, self.endings
+        if now_ms >= producers.look_at_ms:
+            producers.expire(now_ms)
+        if producers.doubtful:
+            producers.end_senders()
+        if endings.expiry.next_ms is not None or self._reign.delivery.came_back:
+            endings.expire()
+        if self.level.is_enforcing:
+            self.level.enforce()
+
+    def _take_in(self, now_ms: int) -> None:
+        """What was held and may be done by now."""
+        intake, stages = self.intake, self.stages
+        if self.settling.held_moves:
+            self.settling.resume_moves()
+        if intake.held or intake.held_by:
+            intake.admit_held(now_ms)
+        if stages.held:
+            stages.admit()
+        if now_ms >= stages.look_ms:
+            stages.expire(now_ms)
+
+    def _hand_out(self, now_ms: int) -> None:
+        """Somebody waits for messages."""
         # P2: what is on its way back comes before what is behind it.
         is_free = not self.settling.is_returning and not self.has_yielded and not self.purging.open
         self.hand_outs.run(now_ms, is_free=is_free)
@@ -427,10 +474,6 @@ class Master:
             # What was handed out has made room, and nothing else may come to look at it.
             self.intake.admit_held(now_ms)
         self.hand_outs.move_horizon()
-        self.departures.run(now_ms)
-        self.level.tell_all()
-        self.confirms.flush(now_ms)
-        self._judge_use(now_ms)
 
     def _end_delays(self) -> None:
         due = self._reign.delays.due(self.log.time_us, self.log.next_sequence)
@@ -439,36 +482,26 @@ class Master:
 
     def _judge_use(self, now_ms: int) -> None:
         """Whether the queue has been left by all, and goes."""
-        delivery = self._reign.delivery
+        delivery, vacancy, disuse = self._reign.delivery, self.vacancy, self.disuse
         consumers = delivery.consumer_count
-        is_used = bool(consumers or delivery.unacknowledged or delivery.hungry)
-        for command in (
-            self.vacancy.judge(now_ms, consumers),
-            self.disuse.judge(now_ms, is_used),
-        ):
+        is_used = bool(consumers or delivery.unacknowledged or delivery.waiting)
+        if is_used:
+            disuse.use(now_ms)
+        if not vacancy.auto_delete and disuse.expires_ms is None:
+            self._unused.clear()
+            return
+        for command in (vacancy.judge(now_ms, consumers), disuse.judge(now_ms, is_used)):
             if command is not None:
                 self._reign.commands.append(command)
+        look_ms = earliest(vacancy.wake_at_ms(), disuse.wake_at_ms())
+        self._unused.set(FOREVER_MS if look_ms is None else look_ms)
 
-    # --- Time -----------------------------------------------------------------------------
-
-    def wake_at_ms(self, now_ms: int) -> int | None:
-        """When a handle whose link broke is given up, a held publish is looked at again, or a
-        delay ends."""
-        return earliest(
-            self.attachments.wake_at_ms(2 * self._config.failure_ms),
-            self.intake.wake_at_ms(now_ms),
-            self.hand_outs.wake_at_ms(),
-            self.purging.open.wake_at_ms(),
-            self._active_wake_at_ms(now_ms) if self.active else None,
-        )
-
-    def _active_wake_at_ms(self, now_ms: int) -> int | None:
-        """The same of what time alone brings about."""
-        return earliest(
-            self.vacancy.wake_at_ms(),
-            self.disuse.wake_at_ms(),
-            self.endings.wake_at_ms(now_ms),
-            self.departures.couriers.wake_at_ms,
-            self.stages.wake_at_ms(),
-            self._reign.delays.wake_at_ms(now_ms, self.log.time_us),
-        )
+    def _set_timers(self, now_ms: int) -> None:
+        """Of parts that go by the queue's time, or look again after a while."""
+        endings, delays, intake = self.endings, self._reign.delays, self.intake
+        if endings.expiry.next_ms is not None or endings.look.at_ms != FOREVER_MS:
+            endings.set_timer(now_ms)
+        if delays.is_waiting or delays.look.at_ms != FOREVER_MS:
+            delays.set_timer(now_ms, self.log.time_us)
+        if intake.held or intake.look.at_ms != FOREVER_MS:
+            intake.set_timer(now_ms)

@@ -23,7 +23,7 @@ from typing import Protocol
 from attrs import define, field
 
 from mirrorq.config import Config
-from mirrorq.containers.timers import FOREVER_MS, Deadlines, earliest
+from mirrorq.containers.timers import Deadlines, Timer, earliest
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.effects import OutboxLoad, OutboxLoaded, Parcel
 from mirrorq.protocol.identities import MemberId, SessionId
@@ -152,7 +152,13 @@ class Couriers:
         config: Config,
         targets: Targets,
         codec: OpCodec,
+        look: Timer,
     ) -> None:
+        """Go on from what is applied.
+
+        Args:
+            look: wakes the master when a target is to be looked at though nothing happens.
+        """
         self.requests: list[SessionRequest] = []
         self.loads: list[OutboxLoad] = []
         self.done: list[OutboxDoneOp] = []
@@ -172,6 +178,7 @@ class Couriers:
         """Targets to look at though nothing has come for them: at first all."""
         self._deadlines = Deadlines()
         """When to look at each target again."""
+        self._look = look
 
     # --- Events ---------------------------------------------------------------------------
 
@@ -222,11 +229,14 @@ class Couriers:
 
     # --- The end of a step ----------------------------------------------------------------
 
+    def is_due(self, now_ms: int) -> bool:
+        """Whether some target is to be looked at."""
+        has_come = self._stirred or self._state.outbox.fresh
+        return bool(has_come) or self._deadlines.next_ms <= now_ms
+
     def pursue(self, now_ms: int) -> None:
         """Ask for what is due: `requests`, `loads` and `done`."""
         outbox, due = self._state.outbox, self._deadlines.take_due(now_ms)
-        if not (outbox.fresh or self._stirred or due):
-            return
         looked, self._stirred = {**outbox.fresh, **self._stirred, **dict.fromkeys(due)}, {}
         outbox.fresh.clear()
         for target in [one for one in self._given_up if one not in outbox]:
@@ -237,6 +247,7 @@ class Couriers:
                 self._give_up(target)
             elif target in outbox.outlets or target in self._couriers:
                 self._serve(now_ms, target, serving)
+        self._look.set(self._deadlines.next_ms)
 
     def _waiting(self, courier: Courier, outlet: Outlet | None) -> list[Parcel]:
         """The first parcels for a target that are to be published: applied ones, never others."""
@@ -375,9 +386,3 @@ class Couriers:
             self._dismiss(target, courier)
         requests, self.requests = self.requests, []
         return requests
-
-    @property
-    def wake_at_ms(self) -> int | None:
-        """When a target is to be looked at though nothing happens."""
-        next_ms = self._deadlines.next_ms
-        return None if next_ms == FOREVER_MS else next_ms

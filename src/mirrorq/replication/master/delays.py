@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.time_buckets import Timetable
+from mirrorq.containers.timers import Timer
 from mirrorq.protocol.ops import LaneOp
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -19,10 +20,15 @@ LOOK_MS = 60_000
 
 
 class Delays:
-    """Made anew with each reign, from the applied state."""
+    """Made anew with each reign, from the applied state.
 
-    def __init__(self, state: QueueState) -> None:
+    Args:
+        look: wakes the master when something is due.
+    """
+
+    def __init__(self, state: QueueState, look: Timer) -> None:
         self._state = state
+        self.look = look
         self._timetable = Timetable()
         self._leaving = RangeSet()
         """Sequences in ops that are not applied yet."""
@@ -37,6 +43,11 @@ class Delays:
     def count(self) -> int:
         """How many messages are delayed."""
         return self._state.delayed.count + self._state.resting.count
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is to end by time."""
+        return bool(self._timetable)
 
     def wait(self, first: int, last: int, due_us: int) -> None:
         """An op that delays these is applied."""
@@ -106,10 +117,11 @@ class Delays:
             taken.remove(low, high)
         return list(taken)
 
-    def wake_at_ms(self, now_ms: int, time_us: int) -> int | None:
-        """When something is due next."""
+    def set_timer(self, now_ms: int, time_us: int) -> None:
+        """The step ends: look again when something is due, by the queue's time."""
         due_us = self._timetable.next_us()
         if due_us is None:
-            return None
+            self.look.clear()
+            return
         left_ms = -((time_us - due_us) // 1000)
-        return now_ms + min(max(left_ms, 1), LOOK_MS)
+        self.look.set(now_ms + min(max(left_ms, 1), LOOK_MS))

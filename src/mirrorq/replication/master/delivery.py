@@ -107,7 +107,7 @@ class Delivery:
         self._back: dict[int, RangeSet] = {}
         """Hand-out number -> what of it went back. All else that was handed out, is open no more
         and lives no more was settled under that number: an ack that comes again is told so."""
-        self._waiting: dict[ConsumerKey, int] = {}
+        self.waiting: dict[ConsumerKey, int] = {}
         """Consumers that wait for messages, and for how many: the one whose turn it is first."""
         self._wanted = 0
         """How many all of them wait for."""
@@ -176,7 +176,7 @@ class Delivery:
             return
         self.consumer_count -= key[1] != 0
         self._count_prefetch(seat.prefetch, -1)
-        self._wanted -= self._waiting.pop(key, 0)
+        self._wanted -= self.waiting.pop(key, 0)
         self._exclusive.pop(key, None)
         keys = self._keys_of[key[0]]
         del keys[key]
@@ -199,11 +199,11 @@ class Delivery:
     def _note_wants(self, seat: ConsumerSeat) -> None:
         """It wants more or fewer than before: who begins to wait is the last to have its turn."""
         wants = max(seat.wants, 0)
-        self._wanted += wants - self._waiting.get(seat.key, 0)
+        self._wanted += wants - self.waiting.get(seat.key, 0)
         if wants:
-            self._waiting[seat.key] = wants
+            self.waiting[seat.key] = wants
         else:
-            self._waiting.pop(seat.key, None)
+            self.waiting.pop(seat.key, None)
 
     def active_seat(self) -> ConsumerSeat | None:
         """single-active-consumer: the one that is served.
@@ -226,11 +226,11 @@ class Delivery:
     @property
     def hungry(self) -> bool:
         """Whether some consumer waits for a message."""
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     def is_hungry_beside(self, key: ConsumerKey) -> bool:
         """Whether some other consumer than this one waits for a message."""
-        return len(self._waiting) > (key in self._waiting)
+        return len(self.waiting) > (key in self.waiting)
 
     def wanted(self) -> int:
         """How many messages all consumers would take now."""
@@ -384,16 +384,16 @@ class Delivery:
             if active is None or active.wants <= 0 or counts.get(active.key, 0) >= DELIVER_COUNT:
                 return None
             return active
-        for _ in range(len(self._waiting)):
-            key = next(iter(self._waiting))
-            self._waiting[key] = self._waiting.pop(key)
+        for _ in range(len(self.waiting)):
+            key = next(iter(self.waiting))
+            self.waiting[key] = self.waiting.pop(key)
             if counts.get(key, 0) < DELIVER_COUNT:
                 return self.consumers[key]
         return None
 
     def _share(self, seat: ConsumerSeat, given: int) -> int:
         """Few messages are spread one by one; many go in pieces that keep frames whole."""
-        waiting = len(self._waiting)
+        waiting = len(self.waiting)
         is_shared = waiting > 1 and not self.is_single
         fair = max(1, self.ready.count // waiting) if is_shared else self.ready.count
         return min(seat.wants, fair, DELIVER_COUNT - given)

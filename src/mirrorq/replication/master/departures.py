@@ -20,7 +20,13 @@ class Departures:
     def __init__(self, reign: Reign) -> None:
         ring = reign.ring
         self.couriers = Couriers(
-            ring.me, ring.queue_id, reign.state, reign.config, reign.targets, reign.codec
+            ring.me,
+            ring.queue_id,
+            reign.state,
+            reign.config,
+            reign.targets,
+            reign.codec,
+            reign.timers.new(),
         )
         self.is_known = False
         """The catalog knows that the queue may send to others."""
@@ -47,7 +53,10 @@ class Departures:
     def run(self, now_ms: int) -> None:
         """Send what is to go, note by ops what has arrived; end the queue when nothing is left."""
         couriers, reign = self.couriers, self._reign
-        couriers.pursue(now_ms)
+        if couriers.is_due(now_ms):
+            couriers.pursue(now_ms)
+        if not couriers.done and not self.is_ending:
+            return
         done, couriers.done = couriers.done, []
         for op in done:
             reign.log.propose(op)

@@ -31,6 +31,8 @@ class Endings:
         """Deadlines of what is ready."""
         self._reign = reign
         self._departures = departures
+        self.look = reign.timers.new()
+        """The next message may expire."""
         self._missing_target = ""
         """The dead-letter queue that was not there when it was last looked for."""
 
@@ -98,8 +100,6 @@ class Endings:
     def expire(self) -> None:
         """Messages whose time is over are handed to nobody."""
         delivery = self._reign.delivery
-        if not delivery.came_back and self.expiry.next_ms is None:
-            return
         if delivery.came_back:
             self.expiry.note(delivery.came_back)
             delivery.came_back = []
@@ -107,11 +107,12 @@ class Endings:
         if over:
             self.end(delivery.take_out(over), "expired")
 
-    def wake_at_ms(self, now_ms: int) -> int | None:
-        """When the next message may expire."""
+    def set_timer(self, now_ms: int) -> None:
+        """The step ends: look again when the next message may expire, by the queue's time."""
         expiry_ms = self.expiry.next_ms
         if expiry_ms is None:
-            return None
+            self.look.clear()
+            return
         # The time may go a little faster than the clock: look again, however far away it seems.
         left_ms = expiry_ms - self._reign.log.time_us // 1000
-        return now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS)
+        self.look.set(now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS))

@@ -31,13 +31,13 @@ class Expiry:
         self._coarse: dict[int, RangeSet] = {}
         self._opened = 0
         """Coarse buckets up to this one are in fine ones."""
-        self._next_ms: int | None = None
-        """No deadline is earlier than this; None: there is none."""
+        self.next_ms: int | None = None
+        """When to look again, by the queue's time: no deadline is earlier; None: there is none."""
 
     def begin(self, policy_ms: int | None, ready: Iterable[Range]) -> None:
         """The policy's time, and all that is ready: at the start, and when the policy changes."""
         self._policy_ms = policy_ms
-        self._fine, self._coarse, self._next_ms = {}, {}, None
+        self._fine, self._coarse, self.next_ms = {}, {}, None
         self.note(ready)
 
     def note(self, ranges: Iterable[Range]) -> None:
@@ -69,13 +69,13 @@ class Expiry:
             bucket = self._coarse.setdefault(coarse, RangeSet())
             deadline_ms = coarse << COARSE_BITS
         bucket.add(first, last)
-        if self._next_ms is None or deadline_ms < self._next_ms:
-            self._next_ms = deadline_ms
+        if self.next_ms is None or deadline_ms < self.next_ms:
+            self.next_ms = deadline_ms
 
     def due(self, time_ms: int) -> RangeSet:
         """Messages that were noted and whose time is over; most of them may not be ready now."""
         over = RangeSet()
-        if self._next_ms is None or time_ms < self._next_ms:
+        if self.next_ms is None or time_ms < self.next_ms:
             return over
         self._open(time_ms >> COARSE_BITS)
         for number in sorted(n for n in self._fine if n << FINE_BITS <= time_ms):
@@ -87,7 +87,7 @@ class Expiry:
                             over.add(start, end)
                         else:
                             self._put(start, end, deadline_ms)
-        self._next_ms = self._earliest()
+        self.next_ms = self._earliest()
         return over
 
     def _open(self, upto: int) -> None:
@@ -111,8 +111,3 @@ class Expiry:
                 for _, _, deadline_ms in self.deadlines(low, high)
             ] or [min(self._fine) << FINE_BITS]
         return min(times, default=None)
-
-    @property
-    def next_ms(self) -> int | None:
-        """When to look again, by the queue's time; None: never."""
-        return self._next_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import ConsumerRefused, Deliver, HandOut, Recall, Subscribe
 from mirrorq.replication.master.delivery import ConsumerKey, ConsumerSeat
@@ -23,6 +24,8 @@ class HandOuts:
         self._settling = settling
         self._wanted_ms = -LEASE_IDLE_MS
         """When there was last something to hand out."""
+        self.overdue = reign.timers.new()
+        """When some message may have been held for too long."""
 
     # --- Places ---------------------------------------------------------------------------
 
@@ -94,9 +97,6 @@ class HandOuts:
     def end_overdue(self, now_ms: int) -> None:
         """Messages held for too long go back; their consumer hangs and is cancelled."""
         delivery, timeout_ms = self._reign.delivery, self._reign.config.consumer_timeout_ms
-        oldest_ms = delivery.oldest_ms
-        if oldest_ms is None or oldest_ms >= now_ms - timeout_ms:
-            return
         for number in delivery.handed_before(now_ms - timeout_ms):
             key = delivery.open[number].key
             seat = delivery.consumers.get(key)
@@ -111,6 +111,8 @@ class HandOuts:
                     "the message went back. Ack sooner, or raise the time"
                 )
                 self._cancel(key, why)
+        oldest_ms = delivery.oldest_ms
+        self.overdue.set(FOREVER_MS if oldest_ms is None else oldest_ms + timeout_ms + 1)
 
     def _cancel(self, key: ConsumerKey, why: str) -> None:
         self._reign.delivery.unsubscribe(key)
@@ -134,6 +136,8 @@ class HandOuts:
         if has_takers:
             for (session, _), deliver in delivery.hand_out(now_ms):
                 reign.reply(session, deliver)
+            if delivery.open:
+                self.overdue.set_by(now_ms + reign.config.consumer_timeout_ms + 1)
         self._recall()
 
     def _recall(self) -> None:
@@ -174,8 +178,3 @@ class HandOuts:
     def lease_wanted_until_ms(self) -> int:
         """Something is to be handed out, or was lately: an idle queue asks for no lease."""
         return self._wanted_ms + LEASE_IDLE_MS
-
-    def wake_at_ms(self) -> int | None:
-        """When a message has been held for too long."""
-        oldest_ms = self._reign.delivery.oldest_ms
-        return None if oldest_ms is None else oldest_ms + self._reign.config.consumer_timeout_ms + 1

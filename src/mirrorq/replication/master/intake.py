@@ -6,7 +6,7 @@ from collections import deque
 
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.run_length import sizes_of
-from mirrorq.containers.timers import earliest
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import FLAG_PRIORITY, FLAG_STEP, NOT_TAKEN, Header, Step
@@ -53,9 +53,12 @@ class Intake:
         self._level = level
         self._endings = endings
         self._departures = departures
-        self._held: deque[Item] = deque()
+        self.held: deque[Item] = deque()
+        """They wait for room, the first of them for what `held_by` says."""
         self._held_max = HELD_COUNT
         self._pace: Pace | None = None
+        self.look = reign.timers.new()
+        """What is held is looked at again, though nothing happens."""
 
     def define(self, before: Definition) -> None:
         """The policy in force is another one."""
@@ -66,12 +69,12 @@ class Intake:
 
     def on_publish(self, now_ms: int, item: Item) -> None:
         """A handle publishes; nothing with FLAG_STAGED (`stages`)."""
-        self._held.append(item)
-        if len(self._held) == 1:
+        self.held.append(item)
+        if len(self.held) == 1:
             self.admit_held(now_ms)
-        elif len(self._held) > self._held_max:
-            self._held = deque(filter(self._is_current, self._held))
-            self._held_max = 2 * len(self._held) + HELD_COUNT
+        elif len(self.held) > self._held_max:
+            self.held = deque(filter(self._is_current, self.held))
+            self._held_max = 2 * len(self.held) + HELD_COUNT
 
     def _is_current(self, item: Item) -> bool:
         """Whether its session is attached as it was: else it has said it again, or is gone."""
@@ -80,7 +83,7 @@ class Intake:
     def admit_held(self, now_ms: int) -> None:
         """Publishes that waited for unstable ops to become stable, for room on the disk, or for
         the queue to become shorter."""
-        held = self._held
+        held = self.held
         self.held_by = ""
         while held and not self.held_by:
             if self._pace is not None and not self._pace.is_open(now_ms):
@@ -112,16 +115,16 @@ class Intake:
     def _cut_first(self) -> bool:
         """Puts that were packed together need no place together: small pieces may find some."""
         codec = self._reign.codec
-        session, number, body, header = self._held[0]
+        session, number, body, header = self.held[0]
         size, count = len(body.frame), header.count
         if body.whole or count == 1 or size <= SMALL_BYTES or self._is_unstable_full:
             return False
         step = max(1, count * SMALL_BYTES // (2 * size))
-        self._held.popleft()
+        self.held.popleft()
         for start in reversed(range(0, count, step)):
             frame = codec.cut(body.frame, start, min(start + step, count))
             item = (session, number, Publish(frame, False), codec.header(frame))
-            self._held.appendleft(item)
+            self.held.appendleft(item)
         return True
 
     def _is_impossible(self, session: SessionId, body: Publish) -> bool:
@@ -131,32 +134,32 @@ class Intake:
     def _hold(self, item: Item, reason: str) -> None:
         """The first of them was not taken after all."""
         self.held_by = reason
-        self._held.appendleft(item)
+        self.held.appendleft(item)
 
     @property
     def blocked_by(self) -> str:
         """Why publishes wait, "" when they do not."""
-        if self.held_by and self._held:
+        if self.held_by and self.held:
             return self.held_by
         full = self._level.full_text
-        if full or not self._held:
+        if full or not self.held:
             return full
         reign = self._reign
-        if not reign.room.has(len(self._held[0][2].frame)):
+        if not reign.room.has(len(self.held[0][2].frame)):
             return reign.room.full_text
         return (
             f"{reign.ring.unstable_bytes} bytes are not yet on every member in sync; the bound "
             f"is unstable_bytes_max {reign.config.unstable_bytes_max}"
         )
 
-    def wake_at_ms(self, now_ms: int) -> int | None:
-        """When to look at them again, though nothing happens."""
-        if not self._held:
-            return None
-        wake = None if self.held_by else now_ms + HELD_MS
-        if self._pace is not None:
-            wake = earliest(wake, self._pace.opens_at_ms(now_ms))
-        return wake
+    def set_timer(self, now_ms: int) -> None:
+        """The step ends: what is held by then is looked at again."""
+        look_ms = now_ms + HELD_MS if self.held and not self.held_by else FOREVER_MS
+        if self.held and self._pace is not None:
+            opens_ms = self._pace.opens_at_ms(now_ms)
+            if opens_ms is not None:
+                look_ms = min(look_ms, opens_ms)
+        self.look.set(look_ms)
 
     # --- Admitted -------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ class Level:
         self.is_enforcing = False
         """A limit has changed, or what comes is not known before it is there: what is ready may
         be too much."""
-        self._has_told = False
+        self.has_told = False
         """Some handle may believe in a bound."""
         self._reign = reign
         self._endings = endings
@@ -78,9 +78,9 @@ class Level:
     def tell_all(self) -> None:
         """Before the confirms: who sees one and puts again knows that the queue is full."""
         is_bounded = self.limit is not None and self.limit.overflow == "block"
-        if not is_bounded and not self._has_told:
+        if not is_bounded and not self.has_told:
             return
-        self._has_told = is_bounded
+        self.has_told = is_bounded
         depth = self.depth() if is_bounded else Depth(0, 0)
         for session, attachment in self._reign.attachments.all():
             if is_bounded or attachment.told.flow is not None:
@@ -97,5 +97,5 @@ class Level:
         count_max = reign.config.unconfirmed_count_max
         flow = attachment.told.news(self.limit, depth, producer, highest, count_max)
         if flow is not None:
-            self._has_told = True
+            self.has_told = True
             reign.reply(session, flow)

@@ -33,7 +33,7 @@ class Producers:
         """lsn of an id's op -> who asked for it."""
         self.senders: dict[int, tuple[int, ...]] = {}
         """Another queue -> its ids here, one for each past that it had."""
-        self._doubtful: dict[int, None] = {}
+        self.doubtful: dict[int, None] = {}
         """Other queues that may be deleted; at first all."""
         for producer in filter(is_outbox, reign.log.highest):
             self._note_sender(producer)
@@ -142,13 +142,11 @@ class Producers:
     def look_at_senders(self, queues: tuple[int, ...] | None) -> None:
         """These queues (None: perhaps all) may be no more."""
         looked = self.senders if queues is None else queues
-        self._doubtful.update((sender, None) for sender in looked if sender in self.senders)
+        self.doubtful.update((sender, None) for sender in looked if sender in self.senders)
 
     def end_senders(self) -> None:
         """The ids of queues that are deleted end by an op."""
-        if not self._doubtful:
-            return
-        doubtful, self._doubtful = self._doubtful, {}
+        doubtful, self.doubtful = self.doubtful, {}
         gone = [one for one in doubtful if self._reign.targets.serving(one) is None]
         self._end(tuple(number for one in gone for number in self.senders.pop(one)))
 
@@ -164,8 +162,6 @@ class Producers:
 
     def expire(self, now_ms: int) -> None:
         """Ids that were idle for long end by an op; from here on they are unknown."""
-        if now_ms < self.look_at_ms:
-            return
         reign = self._reign
         expiry_ms = reign.config.producer_expiry_ms
         self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS

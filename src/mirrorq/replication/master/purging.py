@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from attrs import define
 
 from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.timers import FOREVER_MS, Timer
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, PurgeOp
 from mirrorq.protocol.sessions import AckRange, Purge, Purged, Recall
@@ -36,9 +37,14 @@ class OpenPurge:
 
 
 class Purges:
-    """All of one reign, in the order in which they were asked for."""
+    """All of one reign, in the order in which they were asked for.
 
-    def __init__(self) -> None:
+    Args:
+        overdue: wakes the master when one has waited long enough.
+    """
+
+    def __init__(self, overdue: Timer) -> None:
+        self._overdue = overdue
         self._open: list[OpenPurge] = []
         self._number = 0
 
@@ -51,6 +57,7 @@ class Purges:
         """Open a purge that waits for these handles; return the number to ask them with."""
         self._number += 1
         self._open.append(OpenPurge(session, request, self._number, until_ms, dict(holders)))
+        self._overdue.set_by(until_ms)
         return self._number
 
     def on_recalled(self, session: SessionId, number: int) -> None:
@@ -68,17 +75,15 @@ class Purges:
                 due.append(purge)
         if due:
             self._open = [purge for purge in self._open if purge not in due]
+            self._overdue.set(min((one.until_ms for one in self._open), default=FOREVER_MS))
         return due
-
-    def wake_at_ms(self) -> int | None:
-        return min((purge.until_ms for purge in self._open), default=None)
 
 
 class Purging:
     """One reign's."""
 
     def __init__(self, reign: Reign, settling: Settling) -> None:
-        self.open = Purges()
+        self.open = Purges(reign.timers.new())
         """Under way: nothing is handed out meanwhile."""
         self._reign = reign
         self._settling = settling

@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import define
 
 from mirrorq.config import Config
+from mirrorq.containers.timers import Timers
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.identities import SessionId
@@ -63,20 +64,25 @@ class Reign:
         self.targets = targets or NoTargets()
         """Other queues."""
         self.log = LogTail(ring, state, codec)
-        self.attachments = Attachments(ring.queue_id, epoch)
+        self.timers = Timers()
+        """When parts of this master want to be woken though nothing comes."""
+        self.attachments = Attachments(
+            ring.queue_id, epoch, 2 * config.failure_ms, self.timers.new()
+        )
         self.claims = Claims()
         self.horizons = Horizons()
         self.definition = DEFAULT
         """What the policy in force says."""
         self.commands: list[CatalogCommand] = []
         """What to ask the catalog for."""
+        self._delay_due = self.timers.new()
         self.begin()
 
     def begin(self) -> None:
         """What is ready and delayed is as the applied state has it; nobody holds anything."""
         self.delivery = Delivery(self.state, self.epoch)
         self.delivery.is_single = self.definition.single_active_consumer
-        self.delays = Delays(self.state)
+        self.delays = Delays(self.state, self._delay_due)
 
     def reply(self, session: SessionId, reply: Reply) -> None:
         """Answer a session, if it is still attached."""

@@ -59,7 +59,10 @@ class Settling:
         self._moves: dict[int, list[Range]] = {}
         """Target -> messages that are to go there in this step's op."""
         self._settles: list[PendingSettle] = []
-        self._duties: dict[int, Duties] = {}
+        self.duties: dict[int, Duties] = {}
+        """lsn -> what is answered when it is applied."""
+        self.has_work = False
+        """Something is to be flushed."""
         self._return_lsn = 0
         """Last return in the log."""
 
@@ -67,6 +70,7 @@ class Settling:
 
     def on_settle(self, session: SessionId, body: Settle) -> None:
         """A handle is done with what it holds, or gives it back."""
+        self.has_work = True
         if body.kind == "move" and not self._departures.is_known:
             self._departures.ask()
             self.held_moves.append((session, body))
@@ -132,6 +136,7 @@ class Settling:
 
     def drop(self, number: int) -> None:
         """Who held this hand-out is gone: what is left of it goes back, counted."""
+        self.has_work = True
         self._returns.extend(self._reign.delivery.drop(number))
 
     # --- The end of a step ----------------------------------------------------------------
@@ -145,6 +150,7 @@ class Settling:
 
     def flush(self) -> None:
         """All acks and returns of this step are one op each."""
+        self.has_work = False
         log = self._reign.log
         if self._acks:
             log.propose(AckOp(tuple(RangeSet(self._acks))))
@@ -189,7 +195,7 @@ class Settling:
     # --- Answers --------------------------------------------------------------------------
 
     def _duty(self) -> Duties:
-        return self._duties.setdefault(self._reign.log.last, Duties())
+        return self.duties.setdefault(self._reign.log.last, Duties())
 
     def answer_purge(self, session: SessionId, request: int, count: int) -> None:
         """So many messages have ended, when all that is in the log by now is stable."""
@@ -204,7 +210,7 @@ class Settling:
 
     def discharge(self, lsn: int) -> None:
         """The op is stable and applied: answer who waits for it."""
-        duties = self._duties.pop(lsn, None)
+        duties = self.duties.pop(lsn, None)
         if duties is None:
             return
         reply = self._reign.reply

@@ -15,6 +15,7 @@ from collections import deque
 
 from msgspec.structs import replace
 
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import FLAG_PRIORITY, FLAG_STEP, FLAG_TRANSIENT, Entry, Header
@@ -54,9 +55,13 @@ class Stages:
         self._intake = intake
         self._level = level
         self._departures = departures
-        self._held: deque[tuple[SessionId, int, Publish]] = deque()
+        self.held: deque[tuple[SessionId, int, Publish]] = deque()
+        """They wait for unstable ops to become stable (R10)."""
         self._held_max = HELD_COUNT
-        self._look_ms = 0
+        self.look_ms = 0
+        """Idle runs are looked for again at this time."""
+        self._look = reign.timers.new()
+        """The same, while there are runs."""
         self._is_stalled = False
         """The catalog is to know first that the queue has something to tell others."""
 
@@ -64,20 +69,20 @@ class Stages:
 
     def on_publish(self, session: SessionId, number: int, body: Publish) -> None:
         """A frame with FLAG_STAGED, from this attachment of a session."""
-        self._held.append((session, number, body))
+        self.held.append((session, number, body))
         self.admit()
-        if len(self._held) > self._held_max:
+        if len(self.held) > self._held_max:
             number_of = self._reign.attachments.number_of
-            self._held = deque(one for one in self._held if number_of(one[0]) == one[1])
-            self._held_max = 2 * len(self._held) + HELD_COUNT
+            self.held = deque(one for one in self.held if number_of(one[0]) == one[1])
+            self._held_max = 2 * len(self.held) + HELD_COUNT
 
     def admit(self) -> None:
         """R10: they wait for unstable ops to become stable, and for nothing else."""
         reign = self._reign
         bytes_max = reign.config.unstable_bytes_max
         self._is_stalled = self._is_stalled and not self._departures.is_known
-        while self._held and not self._is_stalled and reign.ring.unstable_bytes < bytes_max:
-            session, number, body = self._held.popleft()
+        while self.held and not self._is_stalled and reign.ring.unstable_bytes < bytes_max:
+            session, number, body = self.held.popleft()
             attachment = reign.attachments.get(session)
             if attachment is not None and attachment.number == number:
                 self._admit(session, attachment, body)
@@ -113,7 +118,7 @@ class Stages:
         if why:
             self._producers.refuse(header, why)
         elif _has_to_tell(asked) and not self._departures.is_known:
-            self._held.appendleft(item)
+            self.held.appendleft(item)
             self._stall()
         else:
             self._reign.log.propose(
@@ -194,6 +199,8 @@ class Stages:
 
     def on_applied(self, entry: Entry) -> None:
         """Tell who asked."""
+        if self.look_ms:
+            self.set_timer()
         header, why, payload = entry.header, self._reign.state.verdict, entry.payload
         if why:
             self._confirms.refuse(header, why)
@@ -207,18 +214,21 @@ class Stages:
     def expire(self, now_ms: int) -> None:
         """Runs whose driver and tasks have been silent for long are given up, by ops; sealed ones
         ask the queue that decides."""
-        if now_ms < self._look_ms:
-            return
         config, staging, log = self._reign.config, self._reign.state.staging, self._reign.log
         timeout_ms = config.staged_timeout_ms
         least_ms = min(timeout_ms, config.sealed_timeout_ms)
-        self._look_ms = now_ms + max(least_ms // LOOKS, 1)
+        self.look_ms = now_ms + max(least_ms // LOOKS, 1)
         for name in list(staging.idle_runs(log.time_us - timeout_ms * 1000)):
             why = f"it has staged nothing for {timeout_ms} ms (staged_timeout_ms)"
             log.propose(AbortOp(*name, why))
         before_us = log.time_us - config.sealed_timeout_ms * 1000
         for transaction, version, run, home in list(staging.sealed_runs(before_us)):
             self._ask((transaction, version, run), home)
+        self.set_timer()
+
+    def set_timer(self) -> None:
+        """Be woken to look again while runs are open."""
+        self._look.set(self.look_ms if self._reign.state.staging.open else FOREVER_MS)
 
     def _ask(self, name: tuple[str, int, str], home: int) -> None:
         log, run = self._reign.log, self._reign.state.staging.run(*name)
@@ -230,10 +240,6 @@ class Stages:
                 log.propose(AskOp(*name, self._reign.ring.queue_id))
             else:
                 self._stall()
-
-    def wake_at_ms(self) -> int | None:
-        """When to look again."""
-        return self._look_ms if self._reign.state.staging.open else None
 
 
 def _is_decision(asked: Staging) -> bool:
