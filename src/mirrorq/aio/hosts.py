@@ -107,7 +107,8 @@ wrap_hosts_with(of_host)
 @opening
 @spelled_out
 async def connect(
-    endpoints: str | Sequence[str] | Mapping[str, str], **options: Unpack[ClientOptions]
+    endpoints: str | Sequence[str] | Mapping[str, Any] | None = None,
+    **options: Unpack[ClientOptions],
 ) -> Client:
     """`mirrorq.connect`: the same queues from a process that is no node."""
     from mirrorq.client.client import connect as blocking_connect

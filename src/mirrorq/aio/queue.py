@@ -92,10 +92,16 @@ class MirroredQueue:
     @opening
     @spelled_out
     async def open(
-        cls, name: str, *, path: str | os.PathLike[str], **options: Unpack[EmbeddedOptions]
+        cls,
+        name: str,
+        *,
+        path: str | os.PathLike[str],
+        node: str | None = None,
+        **options: Unpack[EmbeddedOptions],
     ) -> MirroredQueue:
         """`mirrorq.MirroredQueue(name, …)`: the handle brings its node with it."""
-        return cls(await opened(partial(blocking.MirroredQueue, name, path=path, **options)))
+        make = partial(blocking.MirroredQueue, name, path=path, node=node, **options)
+        return cls(await opened(make))
 
     @property
     def name(self) -> str:
@@ -124,9 +130,9 @@ class MirroredQueue:
     async def put(
         self,
         body: Body,
-        *,
         block: bool = True,
         timeout: float | None = None,
+        *,
         on_confirm: OnConfirm = None,
         **options: Unpack[MessageOptions],
     ) -> Confirmation:
@@ -146,9 +152,9 @@ class MirroredQueue:
     async def put_many(
         self,
         bodies: Sequence[Body],
-        *,
         block: bool = True,
         timeout: float | None = None,
+        *,
         on_confirm: OnConfirm = None,
         **options: Unpack[MessageOptions],
     ) -> Confirmation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import msgspec
 
@@ -18,6 +18,7 @@ from mirrorq.api.arguments import check_command
 from mirrorq.api.exchange import Exchange, ExchangeHost
 from mirrorq.api.host import Declared
 from mirrorq.api.listeners import Listeners
+from mirrorq.api.options import DeclareOptions, spelled_out
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.api.staged import Staged
 from mirrorq.errors import ConfigError, ProtocolError
@@ -105,17 +106,8 @@ class Access(Administration, ExchangeHost):
 
     # --- Queues and exchanges -------------------------------------------------------------
 
-    def queue(
-        self,
-        name: str,
-        *,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        passive: bool = False,
-        shards: int | None = None,
-        timeout: float | None = 30,
-    ) -> MirroredQueue:
+    @spelled_out
+    def queue(self, name: str, **options: Unpack[DeclareOptions]) -> MirroredQueue:
         """Declare a queue and return a handle on it.
 
         A queue that exists is returned as it is, though it may be down; a new one when all
@@ -136,27 +128,19 @@ class Access(Administration, ExchangeHost):
             QueueNotFound: `passive`, and it does not exist.
             NoQuorum: no majority within `timeout` seconds.
         """
-        declared = self.declare(
-            name,
-            durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            passive=passive,
-            timeout=timeout,
-            shards=shards,
-        )
+        declared = self.declare(name, **options)
         return MirroredQueue._attach(self, declared, name)
 
     def declare(
         self,
         name: str,
         *,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        passive: bool,
-        timeout: float | None,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
         shards: int | None = None,
+        timeout: float | None = 30,
     ) -> Declared:
         """Declare a queue, without a handle on it: see `queue`."""
         wrong = declaration_error(

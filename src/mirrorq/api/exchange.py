@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from attrs import frozen
 
@@ -26,7 +26,9 @@ from mirrorq.api.fan_out import Gathering
 from mirrorq.api.handle import Handle
 from mirrorq.api.host import FORK_LOCK, Declared, Host
 from mirrorq.api.opening import handle_on
-from mirrorq.api.publish_options import Terms, terms_of
+from mirrorq.api.options import Body, PublishOptions, packed, spelled_out
+from mirrorq.api.publish_options import Terms
+from mirrorq.api.publisher import OnConfirm
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.api.waits import Wait, Waits, in_thread
 from mirrorq.errors import ConfigError, Full, MirrorQError, QueueNotFound, ShutDown
@@ -38,7 +40,6 @@ from mirrorq.protocol.routing import (
     arguments_text,
     exchange_error,
 )
-from mirrorq.wire.properties import HeaderValue, pack_properties
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -173,21 +174,17 @@ class Exchange:
 
     # --- Publishing -----------------------------------------------------------------------
 
+    @spelled_out
     def publish(
         self,
         routing_key: str,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         *,
-        headers: Mapping[str, HeaderValue] | None = None,
-        message_id: str | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        delay: float | None = None,
-        persistent: bool = True,
         mandatory: bool = False,
         block: bool = True,
         timeout: float | None = None,
-        on_confirm: Callable[[Confirmation], object] | None = None,
+        on_confirm: OnConfirm = None,
+        **options: Unpack[PublishOptions],
     ) -> Confirmation:
         """Publish a message to every queue that it reaches; returns once it is accepted.
 
@@ -210,16 +207,7 @@ class Exchange:
             ShutDown: this handle is closed.
         """
         letter = self._letter(
-            routing_key,
-            body,
-            headers=headers,
-            message_id=message_id,
-            ttl=ttl,
-            priority=priority,
-            delay=delay,
-            persistent=persistent,
-            mandatory=mandatory,
-            on_confirm=on_confirm,
+            routing_key, body, mandatory=mandatory, on_confirm=on_confirm, **options
         )
         return in_thread(self._publishing(letter, block, deadline_of(timeout)))
 
@@ -238,16 +226,11 @@ class Exchange:
     def _letter(
         self,
         routing_key: str,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         *,
-        headers: Mapping[str, HeaderValue] | None = None,
-        message_id: str | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        delay: float | None = None,
-        persistent: bool = True,
-        mandatory: bool = False,
-        on_confirm: Callable[[Confirmation], object] | None = None,
+        mandatory: bool,
+        on_confirm: OnConfirm,
+        **options: Unpack[PublishOptions],
     ) -> Letter:
         """What `publish` was given, checked."""
         if not isinstance(routing_key, str) or len(routing_key) > KEY_CHARS_MAX:
@@ -256,14 +239,14 @@ class Exchange:
                 f"not {routing_key!r}"
             )
         data = checked_body(body, self._host.config.message_bytes_max)
-        terms = terms_of(persistent, priority, delay, ttl)
-        properties = pack_properties(headers, message_id, routing_key or None)
+        terms, properties = packed(key=routing_key or None, **options)
+        headers = options.get("headers") or {}
         self._check_open()
         confirmation = Confirmation(self._outcomes)
         if on_confirm is not None:
             check_callable("on_confirm", on_confirm)
             confirmation._first = on_confirm
-        return Letter(confirmation, routing_key, headers or {}, data, properties, terms, mandatory)
+        return Letter(confirmation, routing_key, headers, data, properties, terms, mandatory)
 
     def _accept(self, letter: Letter) -> Handle | None:
         """Put a message into all queues that it reaches; or return one that has no room."""

@@ -535,9 +535,7 @@ class Handle(RingChannel):
         if not isinstance(queue, str):
             raise TypeError(f"a queue is named by a str or a handle, not {queue!r}")
         try:
-            declared = self.host.declare(
-                queue, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=ASK_S
-            )
+            declared = self.host.declare(queue, passive=True, timeout=ASK_S)
         except QueueNotFound:
             raise QueueNotFound(f"no queue is named {queue!r}: declare it first") from None
         if "write" in declared.refusals:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 from attrs import field, frozen
 
@@ -13,6 +13,7 @@ from mirrorq.protocol.sessions import SessionRequest
 from mirrorq.session.calls import SessionEvent
 
 if TYPE_CHECKING:
+    from mirrorq.api.options import DeclareOptions
     from mirrorq.config import Config
     from mirrorq.monitoring.status import QueueStatus
     from mirrorq.protocol.copy_page import CopyPage
@@ -107,17 +108,7 @@ class Host(Protocol):
         """What it knows of a queue, without asking anybody."""
         ...
 
-    def declare(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        passive: bool,
-        timeout: float | None,
-        shards: int | None = None,
-    ) -> Declared:
+    def declare(self, name: str, **options: Unpack[DeclareOptions]) -> Declared:
         """Declare a queue."""
         ...
 

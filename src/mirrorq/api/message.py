@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, repeat
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import msgspec
 
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Settlement
-from mirrorq.api.publish_options import Terms, milliseconds, terms_of
+from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
+from mirrorq.api.publish_options import Terms, milliseconds
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
 from mirrorq.protocol.sessions import HandOut
 from mirrorq.wire import frames
-from mirrorq.wire.properties import _DECODER, HeaderValue, Properties, pack_properties
+from mirrorq.wire.properties import _DECODER, HeaderValue, Properties
 
 __all__ = [
     "Chunk",
@@ -64,7 +65,7 @@ class Holder(Protocol):
         message: Message,
         target: str | Target | int,
         key: str | bytes | None,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         properties: bytes,
         terms: Terms,
         *,
@@ -275,19 +276,14 @@ class Message(msgspec.Struct, eq=False, gc=False):
             raise ConfigError(f"nack(requeue=False, delay={delay}): what ends does not come again")
         return self._chunk.handle.settle("nack" if requeue else "reject", (self,), delay_ms)
 
+    @spelled_out
     def ack_and_put(
         self,
         queue: str | Target,
-        body: bytes | bytearray | memoryview,
+        body: Body,
         *,
-        headers: Mapping[str, HeaderValue] | None = None,
-        message_id: str | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        delay: float | None = None,
-        key: str | bytes | None = None,
-        persistent: bool = True,
         block: bool = True,
+        **options: Unpack[MessageOptions],
     ) -> Settlement:
         """Ack this message and put another one into another queue: exactly once, if and only if
         the ack takes effect.
@@ -309,10 +305,9 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """
         if self._is_settled:
             raise ValueError(f"{self!r} is settled already, or was only browsed")
-        terms = terms_of(persistent, priority, delay, ttl)
-        properties = pack_properties(headers, message_id, key)
+        terms, properties = packed(**options)
         return self._chunk.handle.ack_and_put(
-            self, queue, key, body, properties, terms, block=block
+            self, queue, options.get("key"), body, properties, terms, block=block
         )
 
     def __enter__(self) -> Message:

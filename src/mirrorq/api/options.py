@@ -30,7 +30,9 @@ __all__ = [
     "NodeOptions",
     "PublishOptions",
     "packed",
+    "said_of_node",
     "spelled_out",
+    "split_options",
 ]
 
 Body = bytes | bytearray | memoryview
@@ -81,8 +83,6 @@ class NodeOptions(TypedDict, total=False):
 class EmbeddedOptions(NodeOptions, DeclareOptions, total=False):
     """Of a queue that brings its node with it."""
 
-    node: str | None
-
 
 class ClientOptions(TypedDict, total=False):
     """Of a client."""
@@ -91,6 +91,7 @@ class ClientOptions(TypedDict, total=False):
     insecure: bool
     security: Security | None
     timeout: float | None
+    fail_fast: bool
 
 
 DEFAULTS: dict[str, Any] = {
@@ -102,6 +103,7 @@ DEFAULTS: dict[str, Any] = {
     "passive": False,
     "witness": False,
     "insecure": False,
+    "fail_fast": False,
     "timeout": 30,
 }
 """What an option is that is not given; of the others None."""
@@ -128,6 +130,20 @@ def packed(
     if headers is None and message_id is None and key is None:
         return terms, b""
     return terms, pack_properties(headers, message_id, key)
+
+
+def said_of_node(options: NodeOptions) -> dict[str, Any]:
+    """All options of a node, with those that are not given."""
+    return {name: DEFAULTS.get(name) for name in NodeOptions.__annotations__} | dict(options)
+
+
+def split_options(options: EmbeddedOptions) -> tuple[DeclareOptions, NodeOptions]:
+    """Take apart what is said of a queue and what of its node."""
+    declaration, node = DeclareOptions(), NodeOptions()
+    for name, value in options.items():
+        part: Any = declaration if name in DeclareOptions.__annotations__ else node
+        part[name] = value
+    return declaration, node
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

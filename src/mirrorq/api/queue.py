@@ -10,9 +10,9 @@ a client's (which then connects anew).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from attrs import evolve
 
@@ -29,7 +29,16 @@ from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.host import Declared
 from mirrorq.api.message import Message, Target
 from mirrorq.api.opening import embedding, handle_on
-from mirrorq.api.publish_options import PLAIN, terms_of
+from mirrorq.api.options import (
+    Body,
+    EmbeddedOptions,
+    MessageOptions,
+    packed,
+    spelled_out,
+    split_options,
+)
+from mirrorq.api.publish_options import PLAIN
+from mirrorq.api.publisher import OnConfirm
 from mirrorq.api.reader import BATCH_BYTES, Batch, Extent, Reader
 from mirrorq.api.receiver import unsee
 from mirrorq.api.sharing import Use
@@ -44,7 +53,6 @@ from mirrorq.errors import (
 from mirrorq.protocol.sessions import Purged
 from mirrorq.protocol.shard_names import shard_name, shard_of
 from mirrorq.session.calls import purge_request
-from mirrorq.wire.properties import HeaderValue, pack_properties
 
 if TYPE_CHECKING:
     from mirrorq.api.administration import Administration
@@ -55,10 +63,8 @@ if TYPE_CHECKING:
     from mirrorq.api.sharded.handle import ShardedHandle
     from mirrorq.api.stdlib_queue import QueueAdapter
     from mirrorq.api.transactions import Transaction
-    from mirrorq.config import Config
     from mirrorq.containers.ranges import Range
     from mirrorq.monitoring.status import QueueStatus
-    from mirrorq.security.settings import Security
 
 __all__ = ["MessageTooLarge", "MirroredQueue"]
 
@@ -97,52 +103,21 @@ class MirroredQueue(Target):
     _handle: Handle | ShardedHandle
     """What does the work."""
 
+    @spelled_out
     def __init__(
         self,
         name: str,
         *,
         path: str | os.PathLike[str],
         node: str | None = None,
-        peers: Mapping[str, str] | None = None,
-        config: Config | None = None,
-        witness: bool = False,
-        security: Security | None = None,
-        insecure: bool = False,
-        listen: str | None = None,
-        join: str | Sequence[str] | None = None,
-        dashboard: str | None = None,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        passive: bool = False,
-        shards: int | None = None,
-        timeout: float | None = 30,
+        **options: Unpack[EmbeddedOptions],
     ) -> None:
+        declaration, rest = split_options(options)
         acquire, end = embedding()
         use = Use()
         try:
-            shared = acquire(
-                use,
-                node or "node",
-                path=path,
-                peers=peers,
-                config=config,
-                witness=witness,
-                security=security,
-                insecure=insecure,
-                listen=listen,
-                join=join,
-                dashboard=dashboard,
-            )
-            declared = shared.declare(
-                name,
-                durable=durable,
-                exclusive=exclusive,
-                auto_delete=auto_delete,
-                passive=passive,
-                timeout=timeout,
-                shards=shards,
-            )
+            shared = acquire(use, node or "node", path=path, **rest)
+            declared = shared.declare(name, **declaration)
             self._handle = handle_on(shared, declared, name)
             self._on_close(partial(end, use))
             self._handle.open()
@@ -222,20 +197,15 @@ class MirroredQueue(Target):
 
     # --- Publishing -----------------------------------------------------------------------
 
+    @spelled_out
     def put(
         self,
-        body: bytes | bytearray | memoryview,
-        *,
-        headers: Mapping[str, HeaderValue] | None = None,
-        message_id: str | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        delay: float | None = None,
-        key: str | bytes | None = None,
-        persistent: bool = True,
+        body: Body,
         block: bool = True,
         timeout: float | None = None,
-        on_confirm: Callable[[Confirmation], object] | None = None,
+        *,
+        on_confirm: OnConfirm = None,
+        **options: Unpack[MessageOptions],
     ) -> Confirmation:
         """Publish a message; returns once it is accepted by this handle.
 
@@ -264,33 +234,26 @@ class MirroredQueue(Target):
             ConfigError: a priority, a ttl or a delay that is none.
             ShutDown: the handle is shut down or closed.
         """
-        terms = PLAIN
-        if persistent is not True or priority != 0 or delay is not None or ttl is not None:
-            terms = terms_of(persistent, priority, delay, ttl)
         handle = self._handle
         if type(body) is bytes and len(body) <= handle.config.message_bytes_max:
             data = body
         else:
             data = handle.checked_body(body)
-        properties = b""
-        if headers is not None or message_id is not None or key is not None:
-            properties = pack_properties(headers, message_id, key)
+        if not options:
+            return handle.put(data, b"", PLAIN, None, block, timeout, on_confirm)
+        terms, properties = packed(**options)
+        key = options.get("key")
         return handle.put(data, properties, terms, key, block, timeout, on_confirm)
 
+    @spelled_out
     def put_many(
         self,
-        bodies: Sequence[bytes | bytearray | memoryview],
-        *,
-        headers: Mapping[str, HeaderValue] | None = None,
-        message_id: str | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        delay: float | None = None,
-        key: str | bytes | None = None,
-        persistent: bool = True,
+        bodies: Sequence[Body],
         block: bool = True,
         timeout: float | None = None,
-        on_confirm: Callable[[Confirmation], object] | None = None,
+        *,
+        on_confirm: OnConfirm = None,
+        **options: Unpack[MessageOptions],
     ) -> Confirmation:
         """Publish messages together: up to `frame_bytes_max` all or none.
 
@@ -299,13 +262,13 @@ class MirroredQueue(Target):
         `.refused`. Arguments and errors as in `put`; they are those of every message.
         """
         handle = self._handle
-        terms = terms_of(persistent, priority, delay, ttl)
+        terms, properties = packed(**options)
         data = checked_bodies(bodies, handle.config.message_bytes_max)
-        properties = pack_properties(headers, message_id, key)
+        key = options.get("key")
         put = handle.putting_many(data, properties, terms, key, block, timeout, on_confirm)
         return in_thread(put)
 
-    def put_nowait(self, body: bytes | bytearray | memoryview) -> Confirmation:
+    def put_nowait(self, body: Body) -> Confirmation:
         """`put` that raises Full at once instead of waiting."""
         return self.put(body, block=False)
 

@@ -7,8 +7,9 @@ batch, the first body one too, so that its outcome is known across failovers: al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
+from typing import Unpack
 
 from attrs import define
 
@@ -17,14 +18,14 @@ from mirrorq.api.batching import FRAME_OVERHEAD, MESSAGE_OVERHEAD, error_of, pac
 from mirrorq.api.channel import Channel, RingChannel
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.message import Message, pieces_of
-from mirrorq.api.publish_options import PLAIN, Terms, terms_of
+from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
+from mirrorq.api.publish_options import PLAIN, Terms
 from mirrorq.api.waits import Waits, in_thread
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import AckRefused, MirrorQError
 from mirrorq.protocol.ops import FLAG_STEP, NOT_TAKEN, Step
 from mirrorq.session.calls import Failed, Put, Stored
 from mirrorq.wire.ops import encode_step
-from mirrorq.wire.properties import HeaderValue, pack_properties
 
 __all__ = ["StepPut", "Transaction", "step_put"]
 
@@ -130,18 +131,8 @@ class Transaction:
         self._is_over = False
         self._confirmation: Confirmation | None = None
 
-    def put(
-        self,
-        body: bytes | bytearray | memoryview,
-        *,
-        headers: Mapping[str, HeaderValue] | None = None,
-        message_id: str | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        delay: float | None = None,
-        key: str | bytes | None = None,
-        persistent: bool = True,
-    ) -> None:
+    @spelled_out
+    def put(self, body: Body, **options: Unpack[MessageOptions]) -> None:
         """Publish a message with the rest; arguments and errors as in `MirroredQueue.put`.
 
         Raises:
@@ -150,15 +141,15 @@ class Transaction:
                 another shard than what came before.
         """
         self._check()
+        key = options.get("key")
         place = None if key is None else self._placed(self._whole.part_of(key), f"key {key!r}")
-        terms = terms_of(persistent, priority, delay, ttl)
+        terms, properties = packed(**options)
         if self._bodies and terms != self._terms:
             raise ValueError(
                 f"all puts of a transaction have the same terms: {terms} is not {self._terms}. "
                 "Use a transaction for each"
             )
         data = self._whole.checked_body(body)
-        properties = pack_properties(headers, message_id, key)
         self._ring = place or self._ring
         self._terms = terms
         self._bodies.append(data)

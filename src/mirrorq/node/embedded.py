@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+from mirrorq.api.options import NodeOptions, said_of_node
 from mirrorq.api.sharing import Sharing, Use
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError
 from mirrorq.node.node import Node
-from mirrorq.security.settings import Security
 
 __all__ = ["NODES", "acquire"]
 
@@ -19,35 +18,16 @@ NODES: Sharing[Node] = Sharing()
 
 
 def acquire(
-    use: Use,
-    name: str,
-    *,
-    path: str | os.PathLike[str],
-    peers: Mapping[str, str] | None,
-    config: Config | None,
-    witness: bool,
-    security: Security | None,
-    insecure: bool,
-    listen: str | None,
-    join: str | Sequence[str] | None,
-    dashboard: str | None,
+    use: Use, name: str, *, path: str | os.PathLike[str], **options: Unpack[NodeOptions]
 ) -> Node:
     """The node on this path: the one that is open here, if its arguments are equal.
 
     Raises:
         ConfigError: a node with other arguments has this path open in this process.
     """
-    arguments: dict[str, Any] = {
-        "name": name,
-        "peers": dict(peers) if peers else None,
-        "config": config or Config(),
-        "witness": witness,
-        "security": security,
-        "insecure": insecure,
-        "listen": listen,
-        "join": join,
-        "dashboard": dashboard,
-    }
+    arguments: dict[str, Any] = {"name": name, **said_of_node(options)}
+    arguments["peers"] = dict(arguments["peers"] or ()) or None
+    arguments["config"] = arguments["config"] or Config()
     where = str(Path(path).resolve())
 
     def make() -> Node:
