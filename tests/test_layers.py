@@ -28,9 +28,10 @@ ROOMS = {
     "store": "protocol wire containers",
     "engine": "cluster replication monitoring session protocol containers",
     "api": "session protocol wire containers monitoring security transport",
-    "client": "api session protocol wire containers monitoring security transport",
+    "spool": "api session protocol wire containers store monitoring security transport",
+    "client": "spool api session protocol wire containers monitoring security transport",
     "dashboard": "api client monitoring security transport",
-    "node": "engine store cluster replication api client session protocol wire containers "
+    "node": "spool engine store cluster replication api client session protocol wire containers "
     "monitoring security transport dashboard",
     "aio": "api client node session protocol wire containers monitoring security transport",
     "demo": "api client node session protocol wire containers monitoring security transport",
@@ -53,6 +54,7 @@ PURE = (
     "replication",
     "engine",
     "errors",
+    "spool/line",
     "security/roles",
     "node/bans",
     "node/permissions",

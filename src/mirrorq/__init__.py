@@ -48,7 +48,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from mirrorq.api.opening import Embedding, embed_with, open_local_with
+from mirrorq.api.opening import Embedding, embed_with
 from mirrorq.errors import (
     AckRefused,
     AuthenticationError,
@@ -72,8 +72,6 @@ from mirrorq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mirrorq.api.confirmation import Confirmation, Settlement, wait
     from mirrorq.api.consumer import Consumer
     from mirrorq.api.exchange import Exchange
@@ -82,6 +80,7 @@ if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.api.reader import Batch, Extent, Reader
     from mirrorq.client.client import Client, connect
+    from mirrorq.client.spooled import SpoolClient
     from mirrorq.config import Config
     from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
     from mirrorq.node.local import local
@@ -89,6 +88,9 @@ if TYPE_CHECKING:
     from mirrorq.node.spawned import SpawnedNode
     from mirrorq.security.roles import Key
     from mirrorq.security.settings import Security
+    from mirrorq.spool.confirmation import SpoolConfirmation
+    from mirrorq.spool.queue import SpooledQueue
+    from mirrorq.spool.spool import SetAside, SpoolStatus
 
 __all__ = [  # noqa: RUF022  (grouped by what they are for)
     # ways to a queue
@@ -111,6 +113,12 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "NodeStatus",
     "PolicyStatus",
     "wait",
+    # going on without the cluster
+    "SpoolClient",
+    "SpooledQueue",
+    "SpoolConfirmation",
+    "SpoolStatus",
+    "SetAside",
     # reading without taking
     "Batch",
     "Extent",
@@ -161,8 +169,13 @@ _HOMES = {
     "PolicyStatus": "mirrorq.monitoring.status",
     "QueueStatus": "mirrorq.monitoring.status",
     "Security": "mirrorq.security.settings",
+    "SetAside": "mirrorq.spool.spool",
     "Settlement": "mirrorq.api.confirmation",
     "SpawnedNode": "mirrorq.node.spawned",
+    "SpoolClient": "mirrorq.client.spooled",
+    "SpoolConfirmation": "mirrorq.spool.confirmation",
+    "SpoolStatus": "mirrorq.spool.spool",
+    "SpooledQueue": "mirrorq.spool.queue",
     "connect": "mirrorq.client.client",
     "local": "mirrorq.node.local",
     "wait": "mirrorq.api.confirmation",
@@ -176,15 +189,7 @@ def _embedding() -> Embedding:
     return acquire, NODES.end
 
 
-def _local() -> Callable[..., Client]:
-    """Return how `connect("mirrorq:///folder")` has its node."""
-    from mirrorq.node.local import local
-
-    return local
-
-
 embed_with(_embedding)
-open_local_with(_local)
 
 
 def __getattr__(name: str) -> object:

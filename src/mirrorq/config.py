@@ -38,6 +38,16 @@ def _bool(*, default: bool) -> bool:
     return field(default=default, validator=check, kw_only=True)
 
 
+def _choice(default: str, *others: str) -> str:
+    def check(_: object, setting: Attribute[Any], value: object) -> None:
+        if value not in (default, *others):
+            raise ConfigError(
+                f"{setting.name} is {value!r}: it is one of {', '.join((default, *others))}"
+            )
+
+    return field(default=default, validator=check, kw_only=True)
+
+
 @frozen
 class Config:
     """Limits and times of one node. All nodes of a cluster should have equal ones."""
@@ -85,6 +95,14 @@ class Config:
     long: of a queue that gets one message at a time each message wakes them once less."""
     producer_expiry_ms: int = _int(24 * 3600 * 1000, 1000)
     """An idle producer id is forgotten after this."""
+    spool_expiry_ms: int = _int(90 * 24 * 3600 * 1000, 1000)
+    """The same of a spool: who is away for longer may double what had no outcome when it went."""
+    spool_bytes_max: int = _int(1 * GIB, 1 * MIB)
+    """What one queue's line of a spool may hold on the disk."""
+    spool_age_ms_max: int = _int(0, 0)
+    """What has waited in a spool for longer is dropped, if it was never sent; 0 = nothing is."""
+    spool_overflow: str = _choice("block", "reject-publish", "drop-head")
+    """What a put into a full spool does: wait, raise Full, or drop the oldest, if never sent."""
     checkpoint_bytes: int = _int(8 * MIB, 4 * KIB)
     """Ops applied between two checkpoints of a queue; bounds the replay at start."""
     checkpoint_ops: int = _int(512, 1)

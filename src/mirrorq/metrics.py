@@ -25,6 +25,7 @@ from mirrorq.containers.histogram import BOUNDS_S, Observed
 from mirrorq.errors import ConfigError
 from mirrorq.monitoring.alarms import ADVICE
 from mirrorq.node.sampling import NodeSample, QueueSample
+from mirrorq.spool.spool import SpoolStatus
 from mirrorq.transport.endpoint import split_address, why_not
 
 try:
@@ -51,7 +52,7 @@ EXAMPLE = "127.0.0.1:9464"
 PATIENCE_S = 1.0
 """A scrape waits this long for a node thread that is busy."""
 
-_Row = TypeVar("_Row", NodeSample, QueueSample)
+_Row = TypeVar("_Row", NodeSample, QueueSample, SpoolStatus)
 _OfNode = tuple[str, str, Callable[[NodeSample], float]]
 _OfCopy = tuple[str, str, Callable[[QueueSample], float]]
 
@@ -99,6 +100,13 @@ COPY_GAUGES: tuple[_OfCopy, ...] = (
     ("copy_in_sync", "1: this node's copy is in sync", lambda c: c.in_sync),
     ("copy_bytes", "Bytes of this node's copy", lambda c: c.copy_bytes),
     ("copy_sync_ratio", "Part of what lives that this copy has", lambda c: c.sync_share),
+)
+SPOOL_GAUGES: tuple[tuple[str, str, Callable[[SpoolStatus], float]], ...] = (
+    ("spool_messages", "Accepted on this disk, not yet confirmed", lambda s: s.messages),
+    ("spool_bytes", "What they take of spool_bytes_max", lambda s: s.bytes),
+    ("spool_oldest_seconds", "How long the oldest of them has waited", lambda s: s.oldest_s),
+    ("spool_connected", "1: they are being sent", lambda s: s.connected),
+    ("spool_set_aside", "Messages that the queue refused, or damaged", lambda s: s.set_aside),
 )
 COUNTERS: tuple[_OfCopy, ...] = (
     ("messages_published", "Messages stored", lambda c: c.tally.published),
@@ -190,6 +198,7 @@ def _families(samples: list[NodeSample], nodes: Iterable[Node]) -> Iterator[Metr
         lambda s: s.rings,
     )
     yield from _of_copies(samples)
+    yield from _of_spools(nodes)
 
 
 def _of_copies(samples: list[NodeSample]) -> Iterator[Metric]:
@@ -208,6 +217,14 @@ def _of_copies(samples: list[NodeSample]) -> Iterator[Metric]:
         for reason, count in copy.tally.ended.items():
             ended.add_metric([*named, reason], count)
     yield ended
+
+
+def _of_spools(nodes: Iterable[Node]) -> Iterator[Metric]:
+    """Of the spools of these nodes: not asked of the node thread."""
+    rows = [
+        ((node.name, queue), status) for node in nodes for queue, status in node.spooled().items()
+    ]
+    yield from _each(GaugeMetricFamily, SPOOL_GAUGES, ["node", "queue"], rows)
 
 
 def _each(

@@ -102,6 +102,20 @@ def test_names_of_queues_do_not_break_the_format(node: Node) -> None:
     assert seen == set(names)
 
 
+def test_what_is_spooled(tmp_path: Path) -> None:
+    """A node without a majority: its puts are accepted, and a scrape says how many wait."""
+    ports = free_ports(3)
+    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
+    with Node("a", path=tmp_path / "a", peers=peers) as alone:
+        registry = CollectorRegistry()
+        registry.register(Collector(alone))
+        alone.queue("orders", spool=True).put_many([b"1", b"2"]).accepted(DEADLINE_S)
+        named = {"node": "a", "queue": "orders"}
+        assert value(registry, "spool_messages", **named) == 2
+        assert value(registry, "spool_bytes", **named) > 0
+        assert value(registry, "spool_connected", **named) == 0
+
+
 def test_a_busy_node_thread_delays_no_scrape_for_good(node: Node) -> None:
     """The scrape shows the last sample and its age; the node thread waits for no scraper."""
     registry = CollectorRegistry()

@@ -182,7 +182,7 @@ def test_what_was_stored_and_lost_ends_unknown() -> None:
     script.step()
     script.reply(ProducerOpened(9))
     lost = Refused(9, 1, 1, "lost", is_lost=True)
-    assert script.reply(lost) == [Failed("one", 0, 1, "lost", True)]
+    assert script.reply(lost) == [Failed("one", 0, 1, "lost", True, True)]
 
 
 def test_replies_of_another_attachment_or_epoch_are_dropped() -> None:

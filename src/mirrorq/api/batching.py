@@ -154,6 +154,32 @@ class Ending(Protocol):
         ...
 
 
+class OwnBatch:
+    """What is put as a batch that it makes itself, and hears itself what became of it: the token
+    of that batch, in a handle's inbox before."""
+
+    __slots__ = ()
+
+    count: int
+    """Numbers that it uses."""
+    size: int
+    """Bytes of bodies and properties."""
+    own_bytes: int
+    """Bytes of bodies that are put into this queue now."""
+
+    def batch(self) -> Put:
+        """The batch of the session."""
+        raise NotImplementedError
+
+    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+        """Note an outcome, on the host's thread; return the confirmations that it ends."""
+        raise NotImplementedError
+
+    def end_unknown(self, why: str) -> None:
+        """The handle was closed before its batch was made."""
+        raise NotImplementedError
+
+
 @define(eq=False)
 class PutToken:
     """What a frame's outcome is for: single confirmations, or a part of a put_many."""

@@ -25,7 +25,7 @@ from mirrorq.api import acks as settles
 from mirrorq.api import exit_flush
 from mirrorq.api.acks import Acks, Settle
 from mirrorq.api.arguments import check_timeout, not_a_message
-from mirrorq.api.batching import ManyPut, OnePut, PutRun, runs_of_puts
+from mirrorq.api.batching import ManyPut, OnePut, OwnBatch, PutRun, runs_of_puts
 from mirrorq.api.channel import ASK_S, CLOSE_S, FLUSH_S, Answer, RingChannel
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.consumer import Subscription
@@ -36,7 +36,6 @@ from mirrorq.api.prefetch_buffer import Backlog
 from mirrorq.api.publish_options import Terms
 from mirrorq.api.publisher import OnConfirm, Publisher, confirmation_of
 from mirrorq.api.receiver import Receiver, chunks_of
-from mirrorq.api.staged_chunk import StagedPut
 from mirrorq.api.transactions import StepPut, step_put
 from mirrorq.api.waits import Waits, in_thread
 from mirrorq.errors import AuthenticationError, ConfirmUnknown, ProtocolError, QueueNotFound
@@ -74,6 +73,9 @@ class Handle(RingChannel):
 
     subscriptions: dict[int, Subscription]
     holders: dict[int, Taker]
+    identity: tuple[int, int] = (0, 0)
+    """A producer id that is the caller's for ever, and the next number under it; 0: the queue gives
+    one."""
 
     def __init__(self, host: Host, declared: Declared, name: str) -> None:
         """It is nothing to its host before `open`."""
@@ -91,7 +93,10 @@ class Handle(RingChannel):
         self._events_due: list[SessionEvent] = []
         owner, self._owner = self._owner, None
         self.session_id = session_id = self.host.open_session(self, self.queue_id, owner)
-        self.session = Session(session_id, self.queue_id, self.config)
+        producer, first_number = self.identity
+        self.session = Session(session_id, self.queue_id, self.config, producer=producer)
+        if producer:
+            self.session.go_on_from(first_number)
         self.host.wake(session_id)
         self._remember()
 
@@ -182,7 +187,7 @@ class Handle(RingChannel):
                     self.puts.offer(session, puts)
                     puts = []
                     self._offer_step(session, item)
-                elif kind is StagedPut:
+                elif issubclass(kind, OwnBatch):
                     self.puts.count_taken(item)
                     session.put(item.batch())
                 elif kind is Settle:
@@ -353,7 +358,9 @@ class Handle(RingChannel):
             if isinstance(item, PutRun):
                 for confirmation in item.confirmations:
                     confirmation._finish(None, ConfirmUnknown(why))
-            elif isinstance(item, OnePut | ManyPut | StepPut | StagedPut):
+            elif isinstance(item, OwnBatch):
+                item.end_unknown(why)
+            elif isinstance(item, OnePut | ManyPut | StepPut):
                 item.confirmation._finish(None, ConfirmUnknown(why))
             elif isinstance(item, Settle):
                 settles.refuse([item], why)

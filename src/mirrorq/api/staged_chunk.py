@@ -14,8 +14,9 @@ from operator import add
 
 from attrs import define, field, frozen
 
-from mirrorq.api.batching import MESSAGE_OVERHEAD
+from mirrorq.api.batching import MESSAGE_OVERHEAD, OwnBatch
 from mirrorq.api.confirmation import Confirmation
+from mirrorq.errors import ConfirmUnknown
 from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP
 from mirrorq.protocol.staged import Stage, Staging
 from mirrorq.session.calls import Failed, Put, Stored
@@ -170,7 +171,7 @@ class StagedChunk:
 
 
 @define(eq=False)
-class StagedPut:
+class StagedPut(OwnBatch):
     """What is staged or asked, in a handle's inbox, and the token of its batch."""
 
     confirmation: Confirmation
@@ -184,12 +185,12 @@ class StagedPut:
         self.size = self.bodies.size + sum(map(len, self.properties or ()))
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         """Numbers that it uses."""
         return self.bodies.count + 1
 
     @property
-    def own_bytes(self) -> int:
+    def own_bytes(self) -> int:  # type: ignore[override]
         """Of messages that are put into this queue now: there are none."""
         return 0
 
@@ -198,6 +199,10 @@ class StagedPut:
         if not self.confirmation.done():
             self.confirmation._finish(outcome, None)
         return []
+
+    def end_unknown(self, why: str) -> None:
+        """The handle is closed."""
+        self.confirmation._finish(None, ConfirmUnknown(why))
 
     def batch(self) -> Put:
         """The batch of the session: one op, which makes no message yet."""

@@ -13,7 +13,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
@@ -45,18 +45,24 @@ from mirrorq.protocol.routing import ExchangeRecord
 from mirrorq.replication.events import DAMAGE, SET_ASIDE
 from mirrorq.replication.state.queue_state import next_sequence_of
 from mirrorq.security.settings import Security
+from mirrorq.spool.spools import Spools
 from mirrorq.store.node_store import Store
 from mirrorq.transport.transport import Transport
 from mirrorq.waiting import Latch, Once, begin_thread, is_host_thread
 from mirrorq.wire.ops import FrameCodec
 
 if TYPE_CHECKING:
+    from mirrorq.api.queue import MirroredQueue
     from mirrorq.dashboard import Dashboard
+    from mirrorq.spool.queue import SpooledQueue
+    from mirrorq.spool.spool import SpoolStatus
 
 __all__ = ["Node"]
 
 log = logging.getLogger("mirrorq")
 
+SPOOL_FOLDER = "spool"
+"""Of the node's directory."""
 HAND_OVER_S = 2.0
 """close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
 LIST_S = 5.0
@@ -164,12 +170,16 @@ class Node(Access):
                 self._driver.entry = Entry(
                     self._driver, self._transport, self.config, self._desk, self.authority
                 )
+            self._spools = Spools(
+                self.path / SPOOL_FOLDER, self.config, lambda: self, self._open_queue
+            )
             self._warn_of_two()
             self._closing = Once(self._close)
             begin_thread(self._driver.thread)
             self._end_with_process()
             if dashboard is not None:
                 self._dashboard = self._show(dashboard, insecure)
+            self._spools.resume()
         except BaseException:
             self._give_up()
             raise
@@ -303,6 +313,7 @@ class Node(Access):
     def _close(self) -> None:
         if self._dashboard is not None:
             self._dashboard.close()
+        self._spools.close()
         self._hand_over()
         self._calls.close()
         self._driver.stop(CLOSE_S)
@@ -338,6 +349,75 @@ class Node(Access):
             NoQuorum: that did not come within `timeout` seconds.
         """
         self._calls.wait_ready(lambda: self._overview.is_ready, timeout)
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        shards: int | None = None,
+        timeout: float | None = 30,
+        spool: Literal[False] = False,
+    ) -> MirroredQueue: ...
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        timeout: float | None = 30,
+        spool: Literal[True],
+    ) -> SpooledQueue: ...
+
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        shards: int | None = None,
+        timeout: float | None = 30,
+        spool: bool = False,
+    ) -> MirroredQueue | SpooledQueue:
+        """Declare a queue and return a handle on it, as `Client.queue` does.
+
+        Args:
+            spool: return a `SpooledQueue`, at once: its puts are accepted on this node's disk, and
+                sent on when there is a majority.
+            Others: as in `Client.queue`.
+        """
+        if spool:
+            others = {"exclusive": exclusive, "passive": passive, "shards": shards}
+            return self._spools.queue(
+                name, durable=durable, auto_delete=auto_delete, others=others
+            )
+        return super().queue(
+            name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            passive=passive,
+            shards=shards,
+            timeout=timeout,
+        )
+
+    def _open_queue(
+        self, name: str, durable: bool, auto_delete: bool, timeout: float | None
+    ) -> MirroredQueue:
+        return self.queue(name, durable=durable, auto_delete=auto_delete, timeout=timeout)
+
+    def spooled(self) -> dict[str, SpoolStatus]:
+        """What is spooled on this node (`queue(…, spool=True)`), by the names of queues: how much,
+        how old, and why. Never waits."""
+        return self._spools.status()
 
     # --- What is asked of a node ----------------------------------------------------------
 

@@ -185,7 +185,8 @@ class SpawnedNode:
         from mirrorq.client.client import connect
 
         given = {"security": self._security, "insecure": self._given["insecure"], **how}
-        return connect(self.endpoint, **given)
+        client: Client = connect(self.endpoint, **given)
+        return client
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until the node runs and has contact with a majority.

@@ -37,3 +37,23 @@ class SessionId(Struct, frozen=True, gc=False, order=True):
     node: str
     incarnation: int
     number: int
+
+
+OUTBOX_BIT = 1 << 62
+"""Of producer ids that no op gives, which are their owners' for ever: a queue's outbox, a spool."""
+SPOOL_BIT = 1 << 61
+"""Of those that are spools'. A queue's outbox has its generation there: it never grows so far."""
+
+
+def spool_producer(number: int) -> int:
+    """The producer id of one queue's line through a spool.
+
+    Args:
+        number: random, of 61 bits.
+    """
+    return OUTBOX_BIT | SPOOL_BIT | number & SPOOL_BIT - 1
+
+
+def is_spool(producer: int) -> bool:
+    """Whether a producer id is a spool's."""
+    return producer & (OUTBOX_BIT | SPOOL_BIT) == OUTBOX_BIT | SPOOL_BIT

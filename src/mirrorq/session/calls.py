@@ -104,6 +104,8 @@ class Failed(Struct, frozen=True, gc=False):
     count: int
     reason: str
     unknown: bool
+    is_lost: bool = False
+    """Then: the queue had stored them, and an unclean promotion has lost them."""
 
 
 class SettleDone(Struct, frozen=True, gc=False):

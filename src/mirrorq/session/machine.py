@@ -454,12 +454,19 @@ class Session:
                 break
             if batch.first + batch.put.count <= first:
                 continue
-            self._end_numbers(batch, first, last, sequence, reason, unknown)
+            self._end_numbers(batch, first, last, sequence, reason, unknown, unknown)
         while self._batches and not self._batches[0].open:
             self._batches.popleft()
 
     def _end_numbers(
-        self, batch: _Batch, first: int, last: int, sequence: int, reason: str, unknown: bool
+        self,
+        batch: _Batch,
+        first: int,
+        last: int,
+        sequence: int,
+        reason: str,
+        unknown: bool,
+        is_lost: bool = False,
     ) -> None:
         for low, high in batch.open.within(first, last):
             batch.open.remove(low, high)
@@ -472,7 +479,7 @@ class Session:
                 self.drop(put.handouts)
                 self._output.append(Stored(put.token, index, count, sequence + low - first))
             else:
-                self._output.append(Failed(put.token, index, count, reason, unknown))
+                self._output.append(Failed(put.token, index, count, reason, unknown, is_lost))
 
     def _resend_from(self, number: int) -> None:
         """The master misses this number. If it was confirmed, an unclean promotion has lost it:

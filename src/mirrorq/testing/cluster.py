@@ -173,9 +173,12 @@ class SimulatedCluster:
         Args:
             on: the node. The handle ends with its process: after `crash` and `start` it takes
                 another one.
-            arguments: see `Node.queue`.
+            arguments: see `Node.queue`; but `spool`, whose disk and thread are not played.
         """
-        return self.node(on).queue(name, **arguments)
+        if arguments.get("spool"):
+            raise SimulationError("spools are not simulated: put into the queue itself here")
+        handle: MirroredQueue = self.node(on).queue(name, **arguments)
+        return handle
 
     def exchange(self, name: str, kind: str, *, on: str, **arguments: Any) -> Exchange:
         """Declare an exchange on a node and return a handle on it, as `Node.exchange` does."""

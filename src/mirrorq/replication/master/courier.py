@@ -26,11 +26,11 @@ from mirrorq.config import Config
 from mirrorq.containers.timers import Deadlines, Timer, earliest
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.effects import OutboxLoad, OutboxLoaded, Parcel
-from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.identities import OUTBOX_BIT, MemberId, SessionId
 from mirrorq.protocol.ops import OutboxDoneOp
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
 from mirrorq.protocol.staged import DONE, AbortOp, AskOp, CommitOp, Errand
-from mirrorq.replication.state.outbox import ERRAND, OUTBOX_BIT, Outlet, producer_of
+from mirrorq.replication.state.outbox import ERRAND, Outlet, producer_of
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.session.calls import (
     Failed,

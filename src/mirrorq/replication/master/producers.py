@@ -6,7 +6,7 @@ there is known, and is confirmed when its op is stable. A batch is cut at the fi
 
 from __future__ import annotations
 
-from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.identities import SessionId, is_spool
 from mirrorq.protocol.ops import Header, ProducerOp, RefusalOp
 from mirrorq.protocol.sessions import Detached, ProducerOpened, ProducerUnknown, ResendNumber
 from mirrorq.replication.master.attachments import Attachment
@@ -94,6 +94,9 @@ class Producers:
         if is_outbox(producer) and is_courier(session):
             # It does not expire while that queue lives: who is not known has published nothing.
             self._admit_sender(producer)
+        elif is_spool(producer):
+            # It is kept for as long as a spool may come back with what it has sent before.
+            highest.setdefault(producer, 0)
         if producer not in highest or not self._owns(session, attachment, producer):
             reign.reply(session, ProducerUnknown(producer))
             return 0
@@ -166,10 +169,12 @@ class Producers:
         expiry_ms = reign.config.producer_expiry_ms
         self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
         least_us = reign.log.time_us - expiry_ms * 1000
+        least_spool_us = reign.log.time_us - reign.config.spool_expiry_ms * 1000
         old = tuple(
             number
             for number, producer in reign.state.producers.items()
-            if producer.used_us < least_us and self._may_expire(number)
+            if producer.used_us < (least_spool_us if is_spool(number) else least_us)
+            and self._may_expire(number)
         )
         self._end(old)
 

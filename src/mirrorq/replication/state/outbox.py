@@ -27,11 +27,19 @@ from attrs import define, evolve, field
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.effects import Parcel
+from mirrorq.protocol.identities import OUTBOX_BIT, is_spool
 
-__all__ = ["ERRAND", "PUT", "Outbox", "Outlet", "is_outbox", "producer_of", "sender_of"]
+__all__ = [
+    "ERRAND",
+    "PUT",
+    "Outbox",
+    "Outlet",
+    "is_outbox",
+    "needs_no_op",
+    "producer_of",
+    "sender_of",
+]
 
-OUTBOX_BIT = 1 << 62
-"""Of producer ids and of session numbers: no op gives such an id, no handle has such a number."""
 GENERATION_SHIFT = 40
 ERRAND = "errand"
 """Reason of a parcel that is no message but something said of staged ones: `staging` has it. It
@@ -54,6 +62,11 @@ def producer_of(queue_id: int, generation: int) -> int:
 
 def is_outbox(producer: int) -> bool:
     """Whether a producer id is that of another queue."""
+    return bool(producer & OUTBOX_BIT) and not is_spool(producer)
+
+
+def needs_no_op(producer: int) -> bool:
+    """Whether a producer begins with the first op that names it."""
     return bool(producer & OUTBOX_BIT)
 
 

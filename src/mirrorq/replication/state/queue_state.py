@@ -64,7 +64,7 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.history import HISTORY_COUNT, extend_history
-from mirrorq.replication.state.outbox import PUT, Image, Outbox, is_outbox
+from mirrorq.replication.state.outbox import PUT, Image, Outbox, needs_no_op
 from mirrorq.replication.state.priorities import Lane
 from mirrorq.replication.state.staging import RUN_BYTES, Outcome, Staging
 from mirrorq.replication.state.staging import Image as StagingImage
@@ -555,9 +555,9 @@ class QueueState:
         self.sizes.append_pieces(op.sequence + 1, outcome.sizes)
 
     def _producer_of(self, number: int) -> Producer | None:
-        """The producer of this id. Another queue's needs no op to begin."""
+        """The producer of this id. Another queue's, or a spool's, needs no op to begin."""
         known = self.producers.get(number)
-        if known is None and is_outbox(number):
+        if known is None and needs_no_op(number):
             known = self.producers[number] = Producer()
         return known
 

@@ -1,0 +1,260 @@
+"""`SpoolConfirmation`: what a put into a spool returns, and the batch whose outcome it shares.
+
+What was put together and is one record in the file is one `Batch`; its confirmations look into it.
+So a put whose confirmation nobody keeps leaves nothing in memory, however long the cluster is away.
+
+*Threads*: a batch is changed on the spool's thread only; the lists of callbacks are deques, which
+users' threads append to and whoever ends something pops from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from mirrorq.api.completion import Outcomes
+from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
+
+if TYPE_CHECKING:
+    from mirrorq.api.publish_options import Terms
+
+__all__ = ["Batch", "SpoolConfirmation"]
+
+Callback = Callable[[Any], object]
+
+
+class Batch:
+    """One record: whether it is accepted, and what became of its messages."""
+
+    __slots__ = ("__weakref__", "error", "failed", "is_accepted", "is_lost", "is_over", "stored",
+                 "watched")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.is_accepted = False
+        self.is_over = False
+        self.error: MirrorQError | None = None
+        """Why none of it was accepted, or was dropped."""
+        self.stored: list[tuple[int, int, int]] = []
+        """(index, count, first sequence)."""
+        self.failed: list[tuple[int, int, str]] = []
+        """(index, count, reason)."""
+        self.is_lost = False
+        self.watched: deque[SpoolConfirmation] = deque()
+        """Those with callbacks."""
+
+    def tell(self) -> None:
+        """Call back whoever waits for what has come true now."""
+        for confirmation in list(self.watched):
+            confirmation._tell()
+
+
+class SpoolConfirmation(Struct, eq=False, weakref=True):
+    """The outcome of a put into a spool, in two steps: accepted here, confirmed by the queue.
+
+    It stays open over partitions and failovers and ends once. It does not outlive its process: what
+    a former process has put is sent all the same, and nobody is told.
+
+    *Threads*: any may call any method.
+    """
+
+    # A Struct, because it is made in C: every put makes one.
+    _outcomes: Outcomes
+    _watched: set[Batch]
+    _why_open: Callable[[], str]
+    _bodies: list[bytes]
+    _properties: bytes
+    _terms: Terms
+    _size: int
+    _is_many: bool
+    _parts: tuple[tuple[Batch, int, int], ...] = ()
+    """(batch, index in it, count), once it is written."""
+    _callbacks: deque[Callback] | None = None
+    _accept_callbacks: deque[Callback] | None = None
+
+    # --- Users ----------------------------------------------------------------------------
+
+    def is_accepted(self) -> bool:
+        """Whether it is on the own disk, and will be sent whatever happens here."""
+        parts = self._parts
+        return bool(parts) and all(part[0].is_accepted for part in parts)
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        parts = self._parts
+        return bool(parts) and all(part[0].is_over for part in parts)
+
+    def accepted(self, timeout: float | None = None) -> None:
+        """Wait until it is on the own disk (fsynced).
+
+        Raises:
+            NotConfirmed: it could not be written; it will not be sent.
+            TimeoutError: it is not yet after `timeout` seconds.
+        """
+
+        def is_decided() -> bool:
+            return self.is_accepted() or self.done()
+
+        if not self._outcomes.wait_for(is_decided, timeout):
+            raise TimeoutError(f"not on the own disk after {timeout} s: wait again")
+        if not self.is_accepted():
+            self.result(0)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait until the queue has it; return its sequence (put_many: a range).
+
+        Durability: it is on disk on every member in sync then.
+
+        Raises:
+            NotConfirmed: certainly not stored: refused by the queue, or dropped here.
+            ConfirmUnknown: it was stored, and lost by an unclean promotion.
+            TimeoutError: no outcome yet after `timeout` seconds. It stays spooled.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._value()
+
+    def exception(self, timeout: float | None = None) -> MirrorQError | None:
+        """Wait for the outcome; return its error, None when it went well.
+
+        Raises:
+            TimeoutError: no outcome yet after `timeout` seconds.
+        """
+        if not self._outcomes.wait_for(self.done, timeout):
+            why = self._why_open() if timeout else ""
+            state = "accepted, and not yet confirmed" if self.is_accepted() else "not yet accepted"
+            raise TimeoutError(
+                f"{state} after {timeout} s: it stays spooled, wait again"
+                + (f". It waits because {why}" if why else "")
+            )
+        return self._error()
+
+    def add_done_callback(self, callback: Callback) -> None:
+        """Have `callback(self)` called when it has ended, on the spool's callback thread."""
+        if self._callbacks is None:
+            self._callbacks = deque()
+        self._callbacks.append(callback)
+        self._watch()
+
+    def add_accept_callback(self, callback: Callback) -> None:
+        """The same for when it is accepted (or never will be)."""
+        if self._accept_callbacks is None:
+            self._accept_callbacks = deque()
+        self._accept_callbacks.append(callback)
+        self._watch()
+
+    @property
+    def shard(self) -> int | None:
+        """None: sharded queues have no spools."""
+        return None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+
+            def resolve() -> None:
+                if not future.done():
+                    future.set_result(None)
+
+            self.add_done_callback(lambda _: loop.call_soon_threadsafe(resolve))
+            yield from future
+        return self.result(0)
+
+    def __repr__(self) -> str:
+        if self.done():
+            return f"<SpoolConfirmation {self._error() or self._value()!r}>"
+        return f"<SpoolConfirmation {'accepted' if self.is_accepted() else 'open'}>"
+
+    # --- The spool --------------------------------------------------------------------------
+
+    def _end_empty(self) -> None:
+        """There is nothing to be put."""
+        batch = Batch()
+        batch.is_accepted = batch.is_over = True
+        self._take_place(((batch, 0, 0),))
+
+    def _wait(self, timeout: float | None) -> None:
+        self.exception(timeout)
+
+    def _take_place(self, parts: tuple[tuple[Batch, int, int], ...]) -> None:
+        """It is written as these; what it was is not needed here any more."""
+        self._parts = parts
+        self._bodies = []
+        if self._callbacks or self._accept_callbacks:
+            self._watch()
+
+    def _watch(self) -> None:
+        """Be called when something changes; it may have changed already."""
+        parts = self._parts
+        for batch, _, _ in parts:
+            self._watched.add(batch)
+            batch.watched.append(self)
+        if not parts:
+            return
+        self._tell()
+        for batch, _, _ in parts:
+            if batch.is_over:
+                self._watched.discard(batch)
+
+    def _tell(self) -> None:
+        """Have called what is due, each by whoever takes it."""
+        is_done = self.done()
+        if self._accept_callbacks and (is_done or self.is_accepted()):
+            self._call(self._accept_callbacks)
+        if self._callbacks and is_done:
+            self._call(self._callbacks)
+
+    def _call(self, callbacks: deque[Callback]) -> None:
+        while callbacks:
+            try:
+                callback = callbacks.popleft()
+            except IndexError:
+                return
+            self._outcomes.call_back(callback, self)
+
+    def _error(self) -> MirrorQError | None:
+        refused: list[range] = []
+        reason, is_lost, offset = "", False, 0
+        for batch, index, count in self._parts:
+            if batch.error is not None:
+                return batch.error
+            for first, number, why in batch.failed:
+                low, high = max(first, index), min(first + number, index + count)
+                if low < high:
+                    refused.append(range(offset + low - index, offset + high - index))
+                    reason, is_lost = why, is_lost or batch.is_lost
+            offset += count
+        if not refused:
+            return None
+        if is_lost:
+            return ConfirmUnknown(f"it is not known whether somebody has the message: {reason}")
+        if not self._is_many:
+            return NotConfirmed(f"the message was not stored: {reason}")
+        number = sum(map(len, refused))
+        text = f"{number} of {offset} messages were not stored: {reason}"
+        return NotConfirmed(text, self._stored(), refused)
+
+    def _stored(self) -> list[range]:
+        found: list[range] = []
+        for batch, index, count in self._parts:
+            for first, number, sequence in sorted(batch.stored):
+                low, high = max(first, index), min(first + number, index + count)
+                if low < high:
+                    piece = range(sequence + low - first, sequence + high - first)
+                    if found and found[-1].stop == piece.start:
+                        piece = range(found.pop().start, piece.stop)
+                    found.append(piece)
+        return found
+
+    def _value(self) -> Any:
+        stored = self._stored()
+        if not self._is_many:
+            return stored[0].start
+        if len(stored) <= 1:
+            return stored[0] if stored else range(0)
+        return tuple(sequence for piece in stored for sequence in piece)

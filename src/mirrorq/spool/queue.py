@@ -1,0 +1,257 @@
+"""`SpooledQueue`: a queue whose producer goes on without its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from mirrorq.api.arguments import check_callable, checked_body
+from mirrorq.api.publish_options import PLAIN, terms_of
+from mirrorq.errors import Full, MirrorQError, NoQuorum
+from mirrorq.spool.confirmation import SpoolConfirmation
+from mirrorq.spool.spool import SetAside, Spool, SpoolStatus
+from mirrorq.wire.properties import HeaderValue, pack_properties
+
+if TYPE_CHECKING:
+    from mirrorq.api.message import Message
+    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.spool.spool import Route
+
+__all__ = ["SpooledQueue"]
+
+Body = bytes | bytearray | memoryview
+Callback = Callable[[SpoolConfirmation], object]
+
+
+class SpooledQueue:
+    """One queue's handle that accepts puts at any time.
+
+    A put is *accepted* when it is on this machine's disk (fsynced), and *confirmed* when the
+    replicated queue has it: exactly once, in the order of this spool's puts, also when the process
+    or the machine restarts in between. It needs no cluster, nor the queue to be there.
+
+    To consume, `get` and `consume` use a handle on the queue itself (`replicated`), which does need
+    the cluster.
+
+    *Threads*: every method may be called from any thread; not in a forked child.
+
+    Args:
+        spool: what it puts into.
+        route: the queue's way through it.
+        open_queue: a handle on the queue itself, given a time-out in seconds.
+    """
+
+    def __init__(
+        self, spool: Spool, route: Route, open_queue: Callable[[float | None], MirroredQueue]
+    ) -> None:
+        self.name = route.head.name
+        """The queue's name."""
+        self._spool = spool
+        self._route = route
+        self._open_queue = open_queue
+        self._queue: MirroredQueue | None = None
+        self._why = self._why_open
+
+    def _why_open(self) -> str:
+        return self._route.why
+
+    def __enter__(self) -> SpooledQueue:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        status = self.status()
+        state = "connected" if status.connected else f"waits: {status.why}"
+        return f"<SpooledQueue {self.name!r}, {status.messages} spooled, {state}>"
+
+    # --- Publishing -------------------------------------------------------------------------
+
+    def put(
+        self,
+        body: Body,
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        key: str | bytes | None = None,
+        persistent: bool = True,
+        block: bool = True,
+        timeout: float | None = None,
+        on_accept: Callback | None = None,
+        on_confirm: Callback | None = None,
+    ) -> SpoolConfirmation:
+        """Put a message into the spool; it is sent on when the cluster can be reached.
+
+        Args:
+            ttl, delay: in seconds, counted from now: the time in the spool is part of them. A
+                message whose ttl is over before it was ever sent is dropped.
+            block, timeout: wait so long (seconds) while the spool is full
+                (`Config.spool_bytes_max`).
+            on_accept: called with the confirmation when the message is on the disk here.
+            on_confirm: called with it when it has ended.
+            Others: as in `MirroredQueue.put`.
+
+        Returns:
+            The confirmation: `accepted()` waits for the own disk, `result()` for the queue.
+
+        Raises:
+            Full: the spool is full.
+            TypeError, ValueError: a body that is not bytes-like or too large.
+            ConfigError: a priority, a ttl or a delay that is none.
+            ShutDown: the spool is closed.
+        """
+        terms = PLAIN
+        if persistent is not True or priority != 0 or delay is not None or ttl is not None:
+            terms = terms_of(persistent, priority, delay, ttl)
+        spool = self._spool
+        data = body
+        if type(data) is not bytes or len(data) > spool.config.message_bytes_max:
+            data = checked_body(body, spool.config.message_bytes_max)
+        properties = b""
+        if headers is not None or message_id is not None or key is not None:
+            properties = pack_properties(headers, message_id, key)
+        size = len(data) + len(properties)
+        confirmation = SpoolConfirmation(
+            spool.outcomes, spool.watched, self._why, [data], properties, terms, size, False
+        )
+        if on_accept is not None or on_confirm is not None:
+            self._listen(confirmation, on_accept, on_confirm)
+        spool.accept(self._route, confirmation, block, timeout)
+        return confirmation
+
+    def put_many(
+        self,
+        bodies: Sequence[Body],
+        *,
+        headers: Mapping[str, HeaderValue] | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        key: str | bytes | None = None,
+        persistent: bool = True,
+        block: bool = True,
+        timeout: float | None = None,
+        on_accept: Callback | None = None,
+        on_confirm: Callback | None = None,
+    ) -> SpoolConfirmation:
+        """Put messages together: up to `frame_bytes_max` all or none. Its result is a range."""
+        if isinstance(bodies, bytes | bytearray | memoryview | str):
+            raise TypeError(f"put_many takes a list of bodies, not one {type(bodies).__name__}")
+        most = self._spool.config.message_bytes_max
+        data = [checked_body(body, most) for body in bodies]
+        terms = terms_of(persistent, priority, delay, ttl)
+        properties = pack_properties(headers, message_id, key)
+        size = sum(map(len, data)) + len(properties) * len(data)
+        spool = self._spool
+        confirmation = SpoolConfirmation(
+            spool.outcomes, spool.watched, self._why, data, properties, terms, size, True
+        )
+        self._listen(confirmation, on_accept, on_confirm)
+        if data:
+            spool.accept(self._route, confirmation, block, timeout)
+        else:
+            confirmation._end_empty()
+        return confirmation
+
+    def put_nowait(self, body: Body) -> SpoolConfirmation:
+        """As `put`, or Full at once."""
+        return self.put(body, block=False)
+
+    def _listen(
+        self,
+        confirmation: SpoolConfirmation,
+        on_accept: Callback | None,
+        on_confirm: Callback | None,
+    ) -> None:
+        for name, callback in (("on_accept", on_accept), ("on_confirm", on_confirm)):
+            if callback is not None:
+                check_callable(name, callback)
+        if on_accept is not None:
+            confirmation.add_accept_callback(on_accept)
+        if on_confirm is not None:
+            confirmation.add_done_callback(on_confirm)
+
+    # --- What is spooled ----------------------------------------------------------------------
+
+    def status(self) -> SpoolStatus:
+        """What is spooled for this queue, how old it is, and why. Never waits."""
+        return self._spool.status(self._route)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was put is accepted: it survives this process then.
+
+        Raises:
+            TimeoutError: it is not after `timeout` seconds.
+        """
+        if not self._spool.flush(timeout):
+            raise TimeoutError(f"the disk has not taken all puts after {timeout} s: wait again")
+
+    def wait_for_confirms(self, timeout: float | None = None) -> None:
+        """Wait until nothing is spooled: the queue has all of it.
+
+        Raises:
+            Full: not after `timeout` seconds, and why.
+        """
+        spool, route = self._spool, self._route
+        spool.flush(timeout)
+        if not spool.outcomes.wait_for(lambda: not route.head.count or spool.is_closed, timeout):
+            raise Full(
+                f"queue {self.name!r}: {route.head.count} messages are spooled after {timeout} s"
+                + (f": {route.why}" if route.why else "")
+            )
+        spool.check_open()
+
+    def set_aside(self) -> list[SetAside]:
+        """What the queue refused when nobody was there to hear it, and what is damaged."""
+        return [one for _, _, one in self._spool.aside(self._route)]
+
+    def drop_set_aside(self) -> int:
+        """Forget all that was set aside; returns how many messages that were."""
+        return self._spool.drop_aside(self._route)
+
+    # --- The queue itself -----------------------------------------------------------------------
+
+    def replicated(self, timeout: float | None = 30) -> MirroredQueue:
+        """A handle on the queue itself, for all that needs the cluster. This closes it.
+
+        Raises:
+            NoQuorum: the cluster was not reached within `timeout` seconds.
+        """
+        if self._queue is None:
+            try:
+                self._queue = self._open_queue(timeout)
+            except TimeoutError as error:
+                raise NoQuorum(str(error)) from error
+        return self._queue
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Message:
+        """As `MirroredQueue.get`. What is spooled here is not in the queue yet.
+
+        Raises:
+            Empty: no message in time. NoQuorum: the cluster was not reached in time.
+        """
+        return self.replicated(timeout if block else 0).get(block, timeout)
+
+    def close(self) -> None:
+        """Wait until all that was put is accepted, and close. It is sent on for as long as the node
+        or the client that it came from is open."""
+        try:
+            self._spool.flush(5.0)
+        finally:
+            queue, self._queue = self._queue, None
+            if queue is not None:
+                try:
+                    queue.close()
+                except MirrorQError:
+                    return

@@ -1,0 +1,275 @@
+"""Spools on real nodes and real disks, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+from attrs import evolve
+
+import mirrorq
+from mirrorq.config import Config
+from mirrorq.spool.queue import SpooledQueue
+from mirrorq.spool.spool import Spool
+
+WAIT_S = 30
+
+
+class Place:
+    """A spool whose cluster is there when a test says so."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = Config()
+        self.node: mirrorq.Node | None = None
+        self.spool: Spool | None = None
+
+    def _host(self) -> mirrorq.Node:
+        if self.node is None:
+            raise mirrorq.NoQuorum("there is no cluster yet")
+        return self.node
+
+    def open(self, **settings: object) -> SpooledQueue:
+        """The spooled queue "orders"; a former one is closed."""
+        if self.spool is not None:
+            self.spool.close()
+        config = evolve(self.config, **settings)  # type: ignore[arg-type]
+        self.spool = Spool(self.path / "spool", config, self._host)
+        route = self.spool.route("orders", durable=True, auto_delete=False)
+        return SpooledQueue(self.spool, route, lambda _: self._host().queue("orders"))
+
+    def found(self) -> mirrorq.MirroredQueue:
+        """The cluster is there; a handle on the queue."""
+        if self.node is None:
+            self.node = mirrorq.Node("n", path=self.path / "n")
+        return self.node.queue("orders")
+
+    def close(self) -> None:
+        if self.spool is not None:
+            self.spool.close()
+        if self.node is not None:
+            self.node.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.close()
+
+
+def taken(queue: mirrorq.MirroredQueue, count: int) -> list[bytes]:
+    found = []
+    while len(found) < count:
+        message = queue.get(timeout=WAIT_S)
+        assert not message.redelivered
+        found.append(message.body)
+        message.ack()
+    return found
+
+
+def test_accepted_without_a_cluster_and_confirmed_with_one(place: Place) -> None:
+    orders = place.open()
+    heard: list[str] = []
+    first = orders.put(b"1", on_accept=lambda _: heard.append("accepted"))
+    first.accepted(WAIT_S)
+    assert first.is_accepted()
+    assert not first.done()
+    with pytest.raises(TimeoutError, match="it stays spooled"):
+        first.result(0.01)
+    status = orders.status()
+    assert (status.messages, status.connected) == (1, False)
+    assert status.why
+    with place.found() as queue:
+        second = orders.put(b"2", on_confirm=lambda c: heard.append(f"confirmed {c.result()}"))
+        assert (first.result(WAIT_S), second.result(WAIT_S)) == (1, 2)
+        assert taken(queue, 2) == [b"1", b"2"]
+    orders.wait_for_confirms(WAIT_S)
+    assert orders.status().messages == 0
+    place.close()
+    assert heard == ["accepted", "confirmed 2"]
+
+
+def test_a_restart_sends_what_is_there(place: Place) -> None:
+    for begin in range(0, 300, 100):
+        orders = place.open()
+        for number in range(begin, begin + 50):
+            orders.put(b"%d" % number)
+        orders.put_many([b"%d" % number for number in range(begin + 50, begin + 100)])
+        orders.flush(WAIT_S)
+    with place.found() as queue:
+        orders.wait_for_confirms(WAIT_S)
+        assert taken(queue, 300) == [b"%d" % number for number in range(300)]
+        assert queue.empty()
+
+
+def test_properties_and_terms_travel_with_it(place: Place) -> None:
+    orders = place.open()
+    orders.put(b"low", headers={"a": 1}, message_id="m", key="k")
+    orders.put(b"high", priority=3)
+    orders.put(b"short", ttl=0.001)
+    orders.put(b"late", delay=0.05).accepted(WAIT_S)
+    with place.found() as queue:
+        orders.wait_for_confirms(WAIT_S)
+        found = {}
+        for _ in range(3):
+            message = queue.get(timeout=WAIT_S)
+            found[message.body] = message
+            message.ack()
+        assert set(found) == {b"high", b"low", b"late"}
+        low = found[b"low"]
+        assert (low.headers, low.message_id, low.key) == ({"a": 1}, "m", "k")
+    assert orders.status().dropped == 1
+
+
+def fill(orders: SpooledQueue, body: bytes, *, block: bool) -> None:
+    for _ in range(4):
+        orders.put(body, block=block)
+        orders.flush(WAIT_S)
+
+
+def test_a_full_spool(place: Place) -> None:
+    bound = 1 << 20
+    orders = place.open(spool_bytes_max=bound)
+    body = b"x" * 100_000
+    for _ in range(9):
+        orders.put(body).accepted(WAIT_S)
+    with pytest.raises(mirrorq.Full, match="spool_bytes_max is 1048576"):
+        fill(orders, body, block=False)
+    with pytest.raises(mirrorq.Full):
+        orders.put(body, timeout=0.01)
+    orders = place.open(spool_bytes_max=bound, spool_overflow="reject-publish")
+    with pytest.raises(mirrorq.Full):
+        fill(orders, body, block=True)
+    orders = place.open(spool_bytes_max=bound, spool_overflow="drop-head")
+    for number in range(20):
+        orders.put(b"%d" % number + body).accepted(WAIT_S)
+    assert orders.status().bytes <= bound
+    assert orders.status().dropped > 0
+    with place.found() as queue:
+        orders.wait_for_confirms(WAIT_S)
+        left = queue.qsize()
+        bodies = taken(queue, left)
+    assert bodies == [b"%d" % number + body for number in range(20 - left, 20)]
+
+
+def test_what_is_too_old_is_dropped(place: Place) -> None:
+    orders = place.open(spool_age_ms_max=1)
+    old = orders.put(b"old")
+    with pytest.raises(mirrorq.NotConfirmed, match="spool_age_ms_max 1"):
+        old.result(WAIT_S)
+    assert orders.status().messages == 0
+
+
+def test_what_the_queue_refuses_is_told_or_set_aside(place: Place) -> None:
+    place.found().close()
+    assert place.node is not None
+    place.node.set_policy("short", "orders", {"max-length": 1, "overflow": "reject-publish"})
+    orders = place.open()
+    told = [orders.put(b"a"), orders.put(b"b")]
+    assert told[0].result(WAIT_S) == 1
+    with pytest.raises(mirrorq.NotConfirmed):
+        told[1].result(WAIT_S)
+    orders.put(b"c")
+    orders.wait_for_confirms(WAIT_S)
+    (aside,) = orders.set_aside()
+    assert aside.bodies == (b"c",)
+    assert orders.status().set_aside == 1
+    assert orders.drop_set_aside() == 1
+    assert orders.set_aside() == []
+
+
+def test_a_damaged_record_is_set_aside_and_the_rest_is_sent(place: Place) -> None:
+    orders = place.open()
+    for body in (b"first", b"second", b"third"):
+        orders.put(body).accepted(WAIT_S)
+    assert place.spool is not None
+    place.spool.close()
+    with lmdb.open(str(place.path / "spool"), max_dbs=3) as env:
+        table = env.open_db(b"records")
+        with env.begin(write=True) as txn:
+            key = [key for key, _ in txn.cursor(table)][1]
+            value = bytearray(txn.get(key, db=table))
+            value[-3] ^= 1
+            txn.put(key, bytes(value), db=table)
+    orders = place.open()
+    with place.found() as queue:
+        orders.wait_for_confirms(WAIT_S)
+        assert taken(queue, 2) == [b"first", b"third"]
+    (aside,) = orders.set_aside()
+    assert (aside.messages, aside.bodies) == (1, ())
+
+
+def test_two_never_share_a_spool(place: Place) -> None:
+    place.open()
+    with pytest.raises(mirrorq.StoreLocked, match="two processes never share one"):
+        Spool(place.path / "spool", Config(), place._host)
+
+
+def test_a_queue_that_is_deleted_is_declared_again(place: Place) -> None:
+    orders = place.open()
+    place.found().close()
+    assert orders.put(b"1").result(WAIT_S) == 1
+    assert place.node is not None
+    place.node.queue("orders").delete()
+    orders.put(b"2").result(WAIT_S)
+    with place.found() as queue:
+        assert taken(queue, 1) == [b"2"]
+
+
+def test_many_threads(place: Place) -> None:
+    orders = place.open()
+    place.found().close()
+
+    def put(name: int) -> None:
+        for number in range(500):
+            orders.put(b"%d/%d" % (name, number))
+
+    threads = [threading.Thread(target=put, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    orders.wait_for_confirms(WAIT_S)
+    with place.found() as queue:
+        found = taken(queue, 2000)
+    for name in range(4):
+        mine = [body for body in found if body.startswith(b"%d/" % name)]
+        assert mine == [b"%d/%d" % (name, number) for number in range(500)]
+
+
+def test_of_a_node_and_of_asyncio(tmp_path: Path) -> None:
+    with mirrorq.Node("n", path=tmp_path / "n") as node:
+        orders = node.queue("orders", spool=True)
+
+        async def put() -> int:
+            return int(await orders.put(b"1"))
+
+        assert asyncio.run(put()) == 1
+        assert node.spooled()["orders"].messages == 0
+        with orders.get(timeout=WAIT_S) as message:
+            assert message.body == b"1"
+        with pytest.raises(mirrorq.ConfigError, match="exclusive=True does not go with a spool"):
+            node.queue("other", exclusive=True, spool=True)  # type: ignore[call-overload]
+        orders.put(b"2").result(WAIT_S)
+        orders.close()
+    assert os.path.exists(tmp_path / "n" / "spool" / "data.mdb")
+
+
+def test_a_client_that_nobody_answers(tmp_path: Path) -> None:
+    free = mirrorq.Node("x", path=tmp_path / "x", peers={"x": "tcp://127.0.0.1:0"})
+    endpoint = free.listening
+    free.close()
+    with mirrorq.connect(endpoint, spool=tmp_path / "spool") as client:
+        client.queue("orders").put(b"1").accepted(WAIT_S)
+    with mirrorq.connect(endpoint, spool=tmp_path / "spool") as client:
+        assert client.spooled()["orders"].messages == 1
+        with mirrorq.Node("x", path=tmp_path / "x", peers={"x": endpoint}) as node:
+            client.queue("orders").wait_for_confirms(WAIT_S)
+            with node.queue("orders") as queue:
+                assert taken(queue, 1) == [b"1"]
