@@ -35,8 +35,8 @@ ROOMS = {
     "monitoring security transport dashboard",
     "aio": "api client node session protocol wire containers monitoring security transport",
     "demo": "api client node session protocol wire containers monitoring security transport",
-    "testing": "node store transport engine cluster replication api session protocol wire "
-    "containers monitoring",
+    "testing": "node client security store transport engine cluster replication api session "
+    "protocol wire containers monitoring",
     "contrib": "aio",
     "cli": "*",
     "_native": "",

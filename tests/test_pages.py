@@ -124,7 +124,7 @@ def test_testing() -> None:
     names: dict[str, Any] = {}
     run("testing.md", text_of("testing.md"), names)
     tests = [name for name in names if name.startswith("test_")]
-    assert len(tests) == 4
+    assert len(tests) == 5
     for name in tests:
         names[name]()
 

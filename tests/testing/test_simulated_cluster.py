@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -370,3 +371,49 @@ def test_two_simulations_do_not_run_inside_each_other() -> None:
             pass
         cluster.run(1)
     assert threading.active_count() < 20
+
+
+def served_by_a_client(seed: int) -> tuple[list[bytes], list[str], float]:
+    """A worker on a client whose entry node crashes, which itself is cut off and crashes."""
+    done: list[bytes] = []
+    with SimulatedCluster(seed=seed) as cluster:
+
+        def work(orders: mirrorq.MirroredQueue) -> None:
+            for message in orders:
+                cluster.sleep(0.2)
+                with suppress(mirrorq.AckRefused):  # it was cut off, and the message goes elsewhere
+                    message.ack().result()
+                    done.append(message.body)
+
+        web = cluster.connect("web", to="ab")
+        assert web.entry_node == "a"
+        orders = cluster.queue("orders", on="web")
+        confirmation = orders.put_many([b"%d" % number for number in range(20)])
+        confirmation.result(10)
+        cluster.spawn(work, orders, on="web")
+        cluster.run(1)
+        cluster.crash("a")
+        cluster.run(3)
+        assert web.entry_node == "b"
+        cluster.partition({"web"})
+        cluster.run(2)
+        cluster.heal()
+        cluster.run(3)
+        cluster.crash("web")
+        with pytest.raises(SimulationError, match="connect another one"):
+            cluster.queue("orders", on="web")
+        cluster.run(3)
+        cluster.connect("web", to="cb")
+        cluster.spawn(work, cluster.queue("orders", on="web"), on="web")
+        cluster.run_until(lambda: len(set(done)) == 20)
+        cluster.freeze("web", 3)
+        cluster.run(5)
+        cluster.stop("web")
+        return done, cluster.log, cluster.random.random()
+
+
+def test_a_client_goes_on_over_crashes_and_cuts() -> None:
+    """What `mirrorq.connect` returns, of a process that is no node; by the seed as all else."""
+    done, log, drawn = served_by_a_client(1)
+    assert set(done) == {b"%d" % number for number in range(20)}
+    assert served_by_a_client(1) == (done, log, drawn)

@@ -233,16 +233,22 @@ class Client(Access):
     def _begin(self) -> None:
         """Connect, in this process."""
         self._pid = os.getpid()
-        self.name = f"client-{self._pid}-{secrets.token_hex(4)}"
+        self.name = self._own_name()
         self._numbers = itertools.count(1)
         """Of sessions and calls."""
         self._watches = ExchangeWatches(self._watch_again)
-        self._driver = ClientDriver(self.name, self.endpoints, self.config, self._security)
+        self._driver = self._open_driver()
         self._refusals = Refusals(self.endpoints, self._security)
         self._listeners.begin()
         self._driver.on_notice = self._listeners.tell
         self._closing = Once(self._close)
         begin_thread(self._driver.thread)
+
+    def _own_name(self) -> str:
+        return f"client-{self._pid}-{secrets.token_hex(4)}"
+
+    def _open_driver(self) -> ClientDriver:
+        return ClientDriver(self.name, self.endpoints, self.config, self._security)
 
     def __reduce__(self) -> tuple[object, ...]:
         given = (self.endpoints, self.config, self._insecure, self._timeout, self._security)

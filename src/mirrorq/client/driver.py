@@ -56,7 +56,7 @@ from mirrorq.transport.inbound import (
     SendLost,
     ServerMessage,
 )
-from mirrorq.waiting import Latch
+from mirrorq.waiting import Latch, ProcessEnded
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 log = logging.getLogger("mirrorq")
@@ -136,12 +136,7 @@ class ClientDriver(HostThread[_Port]):
         self._endpoint_count = len(endpoints)
         self.refusals: dict[str, Refused] = {}
         """Endpoint -> why no handshake came to an end there. Never changed, but replaced."""
-        self._socket = ClientSocket(
-            endpoints,
-            config,
-            secret_key="" if security is None else security.secret_key,
-            server_keys=() if security is None else security.node_keys(),
-        )
+        self._socket = self._open_socket(endpoints, security)
         self._hello_numbers = itertools.count(1)
         self._asked: dict[int, Call] = {}
         """Calls without an answer, by number."""
@@ -149,9 +144,22 @@ class ClientDriver(HostThread[_Port]):
         """Number of the last hello on the present connection, 0 without one."""
         self._window = Window(config.client_window_bytes)
         self._outflow = Outflow(self._window, self._send_data)
-        self._pulse = Pulse(config, random.random())
+        self._pulse = Pulse(config, self._chance())
         self.on_notice: Callable[[Notice], None] = _ignore
         """Called on the thread: short."""
+
+    # What `mirrorq.testing` plays: the network, and chance.
+
+    def _open_socket(self, endpoints: Sequence[str], security: Security | None) -> ClientSocket:
+        return ClientSocket(
+            endpoints,
+            self._config,
+            secret_key="" if security is None else security.secret_key,
+            server_keys=() if security is None else security.node_keys(),
+        )
+
+    def _chance(self) -> float:
+        return random.random()
 
     # --- From other threads ---------------------------------------------------------------
 
@@ -200,7 +208,8 @@ class ClientDriver(HostThread[_Port]):
         except BaseException as error:
             # Also what is no Exception, of a user's log handler: handles must not wait for ever.
             self.failure = error
-            log.critical("client %s has stopped: %s", self._name, error, exc_info=True)
+            if not isinstance(error, ProcessEnded):
+                log.critical("client %s has stopped: %s", self._name, error, exc_info=True)
         self._end()
 
     def _round(self) -> None:

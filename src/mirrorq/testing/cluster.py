@@ -13,22 +13,29 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+from mirrorq import clock
+from mirrorq.client.client import Client
+from mirrorq.client.driver import ClientDriver
 from mirrorq.config import Config
 from mirrorq.node.node import Node
 from mirrorq.protocol.effects import Notice
 from mirrorq.testing import patching
 from mirrorq.testing.disk import SimulatedDisk
-from mirrorq.testing.network import Network, SimulatedTransport
+from mirrorq.testing.network import Network, SimulatedClientSocket, SimulatedTransport
 from mirrorq.testing.schedule import Process, Scheduler, SimulationError, Task
 from mirrorq.testing.store import Drive, SimulatedStore
 
 if TYPE_CHECKING:
     from mirrorq.api.exchange import Exchange
     from mirrorq.api.queue import MirroredQueue
+    from mirrorq.client.connect_errors import Inquiry
+    from mirrorq.security.settings import Security
     from mirrorq.store.node_store import Store
+    from mirrorq.testing.network import End
+    from mirrorq.transport.client import ClientSocket
     from mirrorq.transport.transport import Transport
 
-__all__ = ["SimulatedCluster", "SimulatedNode"]
+__all__ = ["SimulatedClient", "SimulatedCluster", "SimulatedDriver", "SimulatedNode"]
 
 NAMES = "abcdefghijklmnopqrstuvwxyz"
 KINDS = ("crash", "partition", "freeze", "delay", "reset", "fill disk")
@@ -64,6 +71,42 @@ class SimulatedNode(Node):
     def _on_notice(self, notice: Notice) -> None:
         self._cluster.note(f"{self.name}: {notice.text}")
         super()._on_notice(notice)
+
+
+class SimulatedDriver(ClientDriver):
+    """The thread of a `SimulatedClient`."""
+
+    def __init__(self, cluster: SimulatedCluster, process: Process, client: Client) -> None:
+        self._cluster = cluster
+        self._process = process
+        super().__init__(process.name, client.endpoints, client.config)
+
+    def _open_socket(self, endpoints: Sequence[str], security: Security | None) -> ClientSocket:
+        network = self._cluster._network
+        socket = SimulatedClientSocket(network, self._process, endpoints, self._config)
+        return cast("ClientSocket", socket)
+
+    def _chance(self) -> float:
+        return self._cluster.random.random()
+
+
+class SimulatedClient(Client):
+    """A real client whose process and network are of a `SimulatedCluster`."""
+
+    def __init__(self, cluster: SimulatedCluster, process: Process, **arguments: Any) -> None:
+        self._cluster = cluster
+        self._process = process
+        super().__init__(insecure=True, **arguments)
+
+    def _own_name(self) -> str:
+        return self._process.name
+
+    def _open_driver(self) -> ClientDriver:
+        return SimulatedDriver(self._cluster, self._process, self)
+
+    def _is_late(self, deadline: int | None, silences: Inquiry) -> bool:
+        """No endpoint is asked why it is silent: it would be asked by real sockets."""
+        return deadline is not None and clock.now_ms() >= deadline
 
 
 class SimulatedCluster:
@@ -112,6 +155,8 @@ class SimulatedCluster:
         self._processes: dict[str, Process] = {}
         self._nodes: dict[str, SimulatedNode] = {}
         """Those whose processes were started last, running or not."""
+        self._clients: dict[str, SimulatedClient] = {}
+        """The same of clients."""
         self._drives = {name: self._new_drive() for name in names}
         self._task_count = 0
         self._is_patched = patch
@@ -167,22 +212,57 @@ class SimulatedCluster:
             raise SimulationError(f"node {name} does not run: start it first")
         return self._nodes[name]
 
-    def queue(self, name: str, *, on: str, **arguments: Any) -> MirroredQueue:
-        """Declare a queue on a node and return a handle on it, as `Node.queue` does.
+    def connect(
+        self, name: str = "client", *, to: Iterable[str] = (), timeout: float = READY_S
+    ) -> Client:
+        """A process that is no node, connected: what `mirrorq.connect` returns elsewhere.
 
         Args:
-            on: the node. The handle ends with its process: after `crash` and `start` it takes
+            name: of the process, for `on=` and for faults. After `crash(name)` another one may
+                have it.
+            to: nodes that it tries, in this order; all when none is named. It goes on to the next
+                one when one is gone.
+            timeout: virtual seconds to wait for one that answers.
+
+        Raises:
+            NoQuorum: none answered in time.
+        """
+        if name in self._peers or (name in self._processes and self._processes[name].is_alive):
+            raise SimulationError(f"there is a process {name!r} already")
+        self.note(f"connect {name}")
+        process = self._processes[name] = Process(name)
+        endpoints = [self._peers[node] for node in tuple(to) or self._peers]
+        with self._scheduler.born_in(process):
+            client = self._clients[name] = SimulatedClient(
+                self, process, endpoints=endpoints, config=self._config, timeout=timeout
+            )
+        client._wait_connected(timeout)
+        return client
+
+    def _host(self, name: str) -> Node | Client:
+        client = self._clients.get(name)
+        if client is None:
+            return self.node(name)
+        if not self._processes[name].is_alive:
+            raise SimulationError(f"client {name} does not run: connect another one")
+        return client
+
+    def queue(self, name: str, *, on: str, **arguments: Any) -> MirroredQueue:
+        """Declare a queue on a node or client and return a handle on it, as `Node.queue` does.
+
+        Args:
+            on: its name. The handle ends with its process: after `crash` and `start` it takes
                 another one.
             arguments: see `Node.queue`; but `spool`, whose disk and thread are not played.
         """
         if arguments.get("spool"):
             raise SimulationError("spools are not simulated: put into the queue itself here")
-        handle: MirroredQueue = self.node(on).queue(name, **arguments)
+        handle: MirroredQueue = self._host(on).queue(name, **arguments)
         return handle
 
     def exchange(self, name: str, kind: str, *, on: str, **arguments: Any) -> Exchange:
-        """Declare an exchange on a node and return a handle on it, as `Node.exchange` does."""
-        return self.node(on).exchange(name, kind, **arguments)
+        """Declare an exchange and return a handle on it, as `Node.exchange` does."""
+        return self._host(on).exchange(name, kind, **arguments)
 
     def spawn(
         self,
@@ -196,8 +276,8 @@ class SimulatedCluster:
 
         Args:
             function: called with the other arguments, on a thread of its own.
-            on: the node in whose process it runs: with this it crashes, stands still and ends.
-                None: beside them all.
+            on: the node or client in whose process it runs: with this it crashes, stands still
+                and ends. None: beside them all.
             name: for messages.
 
         What it raises is raised by `run`, or at the latest when the cluster is left, unless
@@ -205,7 +285,7 @@ class SimulatedCluster:
         """
         process = self._scheduler.test if on is None else self._processes[self._known(on)]
         if not process.is_alive:
-            raise SimulationError(f"nothing runs in the process of node {on}: start it first")
+            raise SimulationError(f"the process of {on} does not run: start it first")
         self._task_count += 1
         name = name or f"{getattr(function, '__name__', 'task')}-{self._task_count}"
         return self._scheduler.spawn(name, process, partial(function, *arguments, **keywords))
@@ -257,7 +337,7 @@ class SimulatedCluster:
     @property
     def running(self) -> tuple[str, ...]:
         """Names of the nodes that run."""
-        return tuple(name for name, one in self._processes.items() if one.is_alive)
+        return tuple(name for name in self._nodes if self._processes[name].is_alive)
 
     def start(self, name: str) -> Node:
         """Start the process of a node that does not run, with what is on its disk. Returns at
@@ -266,8 +346,7 @@ class SimulatedCluster:
         if name in self.running:
             raise SimulationError(f"node {name} runs already")
         self.note(f"start {name}")
-        process = self._processes[name] = Process(f"node {name}")
-        process.name = name
+        process = self._processes[name] = Process(name)
         with self._scheduler.born_in(process):
             self._nodes[name] = SimulatedNode(
                 self,
@@ -280,18 +359,19 @@ class SimulatedCluster:
         return self._nodes[name]
 
     def crash(self, name: str) -> None:
-        """End a node's process at once, as SIGKILL and the loss of power do: what no commit has
-        put on its disk is lost, handles on it end, tasks on it end where they are waiting."""
-        node = self.node(name)
+        """End a process at once, as SIGKILL and the loss of power do: what no commit has put on
+        its disk is lost, handles on it end, tasks on it end where they are waiting."""
+        host = self._host(name)
         self.note(f"crash {name}")
-        self._network.remove(cast("Any", node._transport))
+        end = host._transport if isinstance(host, Node) else host._driver._socket
+        cast("End", end).close()
         self._scheduler.kill_and_wait(self._processes[name])
 
     def stop(self, name: str) -> None:
-        """End a node's process in order, by `Node.close`; tasks on it end after that."""
-        node = self.node(name)
+        """End a process in order, by its `close`; tasks on it end after that."""
+        host = self._host(name)
         self.note(f"stop {name}")
-        node.close()
+        host.close()
         self._scheduler.kill_and_wait(self._processes[name])
 
     def restart(self, name: str, timeout: float = READY_S) -> Node:
@@ -301,9 +381,9 @@ class SimulatedCluster:
         return node
 
     def freeze(self, name: str, seconds: float) -> None:
-        """A node's process does nothing for so long, and does not know (SIGSTOP, a long pause of
-        the collector). Returns at once."""
-        self.node(name)
+        """A process does nothing for so long, and does not know (SIGSTOP, a long pause of the
+        collector). Returns at once."""
+        self._host(name)
         self.note(f"freeze {name} for {seconds:g} s")
         self._scheduler.freeze(self._processes[name], int(seconds * 1_000_000))
 
@@ -311,7 +391,7 @@ class SimulatedCluster:
 
     def wipe(self, name: str) -> None:
         """The disk of a node that does not run is replaced by an empty one."""
-        self._known(name)
+        self._drive(name)
         if name in self.running:
             raise SimulationError(f"node {name} runs: crash or stop it before its disk goes")
         self.note(f"wipe {name}")
@@ -319,25 +399,27 @@ class SimulatedCluster:
 
     def fill_disk(self, name: str, seconds: float) -> None:
         """A node's disk is full for so long: every commit is refused, and tried again."""
-        self.note(f"disk of {self._known(name)} full for {seconds:g} s")
-        self._drives[name].full_until_us = self._scheduler.now_us + int(seconds * 1_000_000)
+        drive = self._drive(name)
+        self.note(f"disk of {name} full for {seconds:g} s")
+        drive.full_until_us = self._scheduler.now_us + int(seconds * 1_000_000)
 
     def slow_disk(self, name: str, least: float = 0.0002, most: float = 0.002) -> None:
         """From now on a commit on this node takes so many seconds; without numbers as before."""
-        self.note(f"commits of {self._known(name)} take {least:g} to {most:g} s")
-        self._drives[name].commit_us = (int(least * 1_000_000), int(most * 1_000_000))
+        drive = self._drive(name)
+        self.note(f"commits of {name} take {least:g} to {most:g} s")
+        drive.commit_us = (int(least * 1_000_000), int(most * 1_000_000))
 
     # --- Faults of the network ----------------------------------------------------------
 
     def partition(self, *groups: Iterable[str], silent: bool = False) -> None:
-        """Cut all links between groups of nodes. Who is named in none is a group with the others
-        of that kind.
+        """Cut all links between groups of nodes and clients. Who is named in none is a group with
+        the others of that kind.
 
         Args:
             silent: packets vanish, and nobody is told that connections have ended.
         """
         parts = [[self._known(name) for name in group] for group in groups]
-        rest = [name for name in self._peers if not any(name in part for part in parts)]
+        rest = [name for name in self._names if not any(name in part for part in parts)]
         for index, part in enumerate(parts):
             for other in [*parts[index + 1 :], rest]:
                 for one in part:
@@ -345,7 +427,7 @@ class SimulatedCluster:
                         self.cut(one, two, silent=silent)
 
     def cut(self, one: str, other: str, *, silent: bool = False, one_way: bool = False) -> None:
-        """Cut the link between two nodes.
+        """Cut the link between two nodes, or a client and a node.
 
         Args:
             silent: packets vanish, and nobody is told.
@@ -373,8 +455,8 @@ class SimulatedCluster:
     def heal(self) -> None:
         """Mend all links: nothing is cut or slow any more."""
         self.note("heal")
-        for one in self._peers:
-            for other in self._peers:
+        for one in self._names:
+            for other in self._names:
                 if one < other:
                     self._network.heal(one, other)
 
@@ -443,7 +525,16 @@ class SimulatedCluster:
         """Add a line to `log`."""
         self.log.append(f"{self.now:10.6f} {text}")
 
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (*self._peers, *self._clients)
+
     def _known(self, name: str) -> str:
-        if name not in self._peers:
-            raise SimulationError(f"there is no node {name!r}, only {', '.join(self._peers)}")
+        if name not in self._names:
+            raise SimulationError(f"there is no {name!r}, only {', '.join(self._names)}")
         return name
+
+    def _drive(self, name: str) -> Drive:
+        if name not in self._drives:
+            raise SimulationError(f"{name!r} has no disk, only {', '.join(self._drives)} have")
+        return self._drives[name]

@@ -1,4 +1,4 @@
-"""A network that is played: what `transport.Transport` is to a node, without sockets.
+"""A network that is played: what `transport` is to nodes and clients, without sockets.
 
 A connection is a FIFO that loses only its end, as TCP's is: what is on its way when it breaks is
 lost, and both ends are told, unless the break is *silent* (packets vanish) or an end is no more.
@@ -10,6 +10,7 @@ Connections that nodes want come up again by themselves once they can.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from attrs import define, field
 
@@ -17,22 +18,30 @@ from mirrorq.config import Config
 from mirrorq.errors import ConfigError, ShutDown
 from mirrorq.testing.schedule import Process, Scheduler
 from mirrorq.transport.inbound import (
+    CLIENT_MARK,
+    DATA,
     ClientMessage,
-    Inbound,
     LinkDown,
     LinkUp,
     PeerMessage,
     ProbeResult,
+    ReplyLost,
+    ServerMessage,
+    TooLarge,
 )
 from mirrorq.transport.link import part_bytes_max
 from mirrorq.waiting import Doorbell
 
-__all__ = ["Link", "Network", "SimulatedTransport"]
+__all__ = ["End", "Link", "Network", "SimulatedClientSocket", "SimulatedTransport"]
+
+Message = PeerMessage | ClientMessage | ServerMessage
 
 HOP_US = (50, 1000)
 """What a message takes from process to process, at least and at most."""
 UP_US = 1000
 """What it takes until both ends know of a connection, or of its end."""
+LAP_US = 50_000
+"""A client that has tried all endpoints waits for so long before it tries the first again."""
 
 
 @define
@@ -63,6 +72,8 @@ class Network:
         self.scheduler = scheduler
         self._links: dict[tuple[str, str], Link] = {}
         self._ends: dict[str, SimulatedTransport] = {}
+        self.clients: dict[bytes, SimulatedClientSocket] = {}
+        """Those that are connected, by their identities."""
 
     def link(self, sender: str, receiver: str) -> Link:
         """The link from one node to another; made when first asked for."""
@@ -83,7 +94,14 @@ class Network:
             del self._ends[end.name]
             for other in self._ends:
                 self.break_between(end.name, other)
+            for client in tuple(self.clients.values()):
+                if client.node == end.name:
+                    self.break_between(end.name, client.name)
             self.refresh()
+
+    def end(self, name: str) -> SimulatedTransport:
+        """Of the node of this name, which listens."""
+        return self._ends[name]
 
     def find(self, endpoint: str) -> str:
         """The name of the node at an endpoint, "" when nobody listens there."""
@@ -118,27 +136,79 @@ class Network:
             link.free_us.clear()
             if pair[0] in self._ends:
                 self._ends[pair[0]].drop(pair[1])
+            for client in tuple(self.clients.values()):
+                if (client.name, client.node) == pair:
+                    client.drop()
 
     def refresh(self) -> None:
         """Bring connections up that can stand, and down those that cannot."""
         for end in self._ends.values():
             end.refresh()
+        for client in tuple(self.clients.values()):
+            if not self.is_connected(client.name, client.node):
+                client.drop()
 
-    def carry(self, sender: SimulatedTransport, name: str, message: PeerMessage) -> None:
+    def carry(self, sender: str, receiver: End, message: Message) -> None:
         """Have a message arrive, if nothing breaks meanwhile."""
-        link, scheduler = self.link(sender.name, name), self.scheduler
+        link, scheduler = self.link(sender, receiver.name), self.scheduler
         if link.is_silent or link.is_cut:
             return
         delay_us = scheduler.random.randint(*HOP_US)
         if link.delay_us[1]:
             delay_us += scheduler.random.randint(*link.delay_us)
         due_us = link.arrival_us(message.channel, scheduler.now_us + delay_us)
-        scheduler.at(due_us, self._arrive, link, link.generation, name, message)
+        scheduler.at(due_us, _arrive, link, link.generation, receiver, message)
 
-    def _arrive(self, link: Link, generation: int, name: str, message: PeerMessage) -> None:
-        end = self._ends.get(name)
-        if end is not None and link.generation == generation:
-            end.take(message)
+
+def _arrive(link: Link, generation: int, receiver: End, message: Message) -> None:
+    if link.generation == generation:
+        receiver.take(message)
+
+
+class End:
+    """What one process has of the network: messages that have come, and who waits for them.
+
+    Args:
+        network: of all.
+        process: whose end it is.
+    """
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self.name = process.name
+        self.dropped_count = 0
+        self.garbage_count = 0
+        self._network = network
+        self._process = process
+        self._inbox: list[Any] = []
+        self._bell = Doorbell()
+        self._is_closed = False
+
+    def wake(self) -> None:
+        """End a `poll`, or the next one."""
+        self._network.scheduler.running()
+        self._bell.ring()
+
+    def poll(self, timeout_ms: int) -> list[Any]:
+        """Wait until something is there, and return it."""
+        if not self._inbox:
+            self._bell.wait(timeout_ms / 1000)
+        inbox, self._inbox = self._inbox, []
+        return inbox
+
+    def close(self, linger_ms: int = 0) -> None:
+        """End it; what was sent arrives."""
+        self._is_closed = True
+
+    def flush(self) -> None:
+        """What is sent has left already."""
+        if self._is_closed:
+            raise ShutDown("the sockets are closed")
+
+    def take(self, message: object) -> None:
+        """Something arrives."""
+        if not self._is_closed and self._process.is_alive:
+            self._inbox.append(message)
+            self._bell.ring()
 
 
 @define
@@ -150,26 +220,18 @@ class _Peer:
     """What was to be told of an older connection is not told any more."""
 
 
-class SimulatedTransport:
+class SimulatedTransport(End):
     """One node's end of the network. See `transport.Transport`, of which it has the methods."""
 
     def __init__(
         self, network: Network, process: Process, incarnation: int, endpoint: str, config: Config
     ) -> None:
-        self.name = process.name
+        super().__init__(network, process)
         self.endpoint = endpoint
         self.part_bytes_max = part_bytes_max(config)
-        self.dropped_count = 0
-        self.garbage_count = 0
-        self.connection_count = 0
-        self._network = network
-        self._process = process
         self._incarnation = incarnation
         self._failure_us = config.failure_ms * 1000
         self._peers: dict[str, _Peer] = {}
-        self._inbox: list[Inbound] = []
-        self._bell = Doorbell()
-        self._is_closed = False
         network.add(self)
 
     # --- Of the node --------------------------------------------------------------------
@@ -202,15 +264,31 @@ class SimulatedTransport:
             self.dropped_count += 1
             return False
         message = PeerMessage(self.name, self._incarnation, channel, [bytes(one) for one in parts])
-        self._network.carry(self, known.name, message)
+        self._network.carry(self.name, self._network.end(known.name), message)
         return True
 
-    def reply(self, identity: bytes, parts: Sequence[bytes | memoryview], channel: int = 1) -> bool:
-        """There are no clients."""
+    def reply(
+        self, identity: bytes, parts: Sequence[bytes | memoryview], channel: int = DATA
+    ) -> bool:
+        """Send one message to a client; False: it is too large."""
+        if not self.takes(parts):
+            self.take(TooLarge(identity, max(map(len, parts))))
+            return False
+        client = self._network.clients.get(identity)
+        if client is None or client.node != self.name:
+            self.take(ReplyLost(identity, 1, True, sum(map(len, parts))))
+        elif self._process.is_alive:
+            message = ServerMessage([bytes(one) for one in parts], channel)
+            self._network.carry(self.name, client, message)
         return True
+
+    @property
+    def connection_count(self) -> int:
+        """Clients that are connected."""
+        return sum(client.node == self.name for client in self._network.clients.values())
 
     def address_of(self, message: ClientMessage) -> str:
-        """There are no clients."""
+        """They have none."""
         return ""
 
     def takes_turns(self, clients: int) -> bool:
@@ -221,35 +299,18 @@ class SimulatedTransport:
         """Whether the parts are small enough."""
         return all(len(part) <= self.part_bytes_max for part in parts)
 
-    def flush(self) -> None:
-        """What is sent has left already."""
-        if self._is_closed:
-            raise ShutDown("the node's sockets are closed")
-
     def probe(self, peer: str) -> None:
         """Find out whether the peer's host refuses a connection."""
         known = self._peers.get(peer)
         if known is None:
             return
-        host = known.name or host_of(known.endpoint)
+        host = host_of(known.endpoint)
         can_reach = self._network.is_connected(self.name, host)
         is_silent = self._network.link(self.name, host).is_silent
         is_there = self._network.find(known.endpoint) != ""
         refused = can_reach and not is_silent and not is_there
         delay_us = UP_US if refused else self._failure_us
         self._network.scheduler.after(delay_us, self.take, ProbeResult(peer, refused))
-
-    def wake(self) -> None:
-        """End a `poll`, or the next one."""
-        self._network.scheduler.running()
-        self._bell.ring()
-
-    def poll(self, timeout_ms: int) -> list[Inbound]:
-        """Wait until something is there, and return it."""
-        if not self._inbox:
-            self._bell.wait(timeout_ms / 1000)
-        inbox, self._inbox = self._inbox, []
-        return inbox
 
     def close(self, linger_ms: int = 0) -> None:
         """Listen no more."""
@@ -261,12 +322,6 @@ class SimulatedTransport:
         self.close()
 
     # --- Of the network -----------------------------------------------------------------
-
-    def take(self, message: Inbound) -> None:
-        """Something arrives."""
-        if not self._is_closed:
-            self._inbox.append(message)
-            self._bell.ring()
 
     def refresh(self) -> None:
         """Bring up what can stand, and down what cannot."""
@@ -296,6 +351,88 @@ class SimulatedTransport:
             isinstance(event, LinkDown) or peer.generation == generation
         ):
             self.take(event)
+
+
+class SimulatedClientSocket(End):
+    """A client's end of the network. See `transport.client.ClientSocket`, of which it has the
+    methods."""
+
+    def __init__(
+        self, network: Network, process: Process, endpoints: Sequence[str], config: Config
+    ) -> None:
+        super().__init__(network, process)
+        self.node = ""
+        """To which it is connected, "" when it is not."""
+        self.identity = CLIENT_MARK + f"{self.name} {network.scheduler.new_number()}".encode()
+        self._endpoints = tuple(endpoints)
+        self._index = 0
+        self._part_bytes_max = part_bytes_max(config)
+        self._failure_us = config.failure_ms * 1000
+        self._try_after(UP_US)
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint that it is connected to, or tries."""
+        return self._endpoints[self._index]
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is connected."""
+        return bool(self.node)
+
+    def leave(self) -> None:
+        """Go to the next endpoint."""
+        if self.node:
+            self.drop()
+        else:
+            self._go_on()
+
+    def send(self, parts: Sequence[bytes | memoryview], channel: int = DATA) -> bool:
+        """Send one message to the node; False: dropped."""
+        is_small = all(len(part) <= self._part_bytes_max for part in parts)
+        if not self.node or not is_small or not self._process.is_alive:
+            self.dropped_count += 1
+            return False
+        message = ClientMessage(self.identity, [bytes(one) for one in parts], channel)
+        self._network.carry(self.name, self._network.end(self.node), message)
+        return True
+
+    def close(self, linger_ms: int = 0) -> None:
+        """End the connection; what was sent arrives."""
+        self._is_closed = True
+        self._network.clients.pop(self.identity, None)
+
+    def drop(self) -> None:
+        """The connection has ended: tell, and try the next endpoint."""
+        self._network.clients.pop(self.identity, None)
+        self.node = ""
+        self.take(LinkDown(self.endpoint))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._index = (self._index + 1) % len(self._endpoints)
+        self._try_after(LAP_US if self._index == 0 else UP_US)
+
+    def _try_after(self, delay_us: int) -> None:
+        self._network.scheduler.after(delay_us, self._try, self._index)
+
+    def _try(self, index: int) -> None:
+        if self._is_closed or not self._process.is_alive or self.node or index != self._index:
+            return
+        network, host = self._network, host_of(self.endpoint)
+        links = network.link(self.name, host), network.link(host, self.name)
+        if any(link.is_silent for link in links):
+            network.scheduler.after(self._failure_us, self._give_up, index)
+        elif network.find(self.endpoint) and not any(link.is_cut for link in links):
+            self.node = host
+            network.clients[self.identity] = self
+            self.take(LinkUp(self.endpoint))
+        else:
+            self._go_on()
+
+    def _give_up(self, index: int) -> None:
+        if not self.node and index == self._index:
+            self._go_on()
 
 
 def host_of(endpoint: str) -> str:

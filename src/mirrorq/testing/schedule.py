@@ -86,6 +86,8 @@ class Task:
     _ident: int = 0
     _baton: threading.Lock = field(factory=allocate_lock)
     """Free: it may run. Only its own thread takes it."""
+    _has_baton: bool = True
+    """False while its thread waits for it, after an interrupted wait too."""
     _is_parked: bool = False
     _is_killed: bool = False
     _ticket: int = 0
@@ -275,6 +277,12 @@ class Scheduler:
         self._main = Task("the test", self, self.test)
         self._current = self._main
         self._switches = 0
+        self._number = 0
+
+    def new_number(self) -> int:
+        """1, 2, 3, …"""
+        self._number += 1
+        return self._number
 
     # --- The test's thread --------------------------------------------------------------
 
@@ -296,9 +304,7 @@ class Scheduler:
     def close(self) -> None:
         """End every task, and make the calling thread an ordinary one."""
         try:
-            if self._current is not self._main:  # interrupted while another one had the baton
-                self._take_baton(self._main)
-                self._current = self._main
+            self.running()
             self.failure = None
             for task in [task for task in _tasks.values() if task._scheduler is self]:
                 self.kill(task._process)
@@ -354,6 +360,8 @@ class Scheduler:
                 f"thread {threading.current_thread().name} is not of this simulation and uses "
                 "something of it: start it by cluster.spawn"
             )
+        if not task._has_baton:  # interrupted while it waited for it
+            self._take_baton(task)
         return task
 
     @contextmanager
@@ -531,9 +539,11 @@ class Scheduler:
 
     def _take_baton(self, task: Task) -> None:
         """Wait, in real time, for the other tasks' running."""
+        task._has_baton = False
         while True:
             seen = self._switches
             if task._baton.acquire(True, STALL_S):
+                task._has_baton = True
                 return
             if task is self._main and self._switches == seen:
                 raise SimulationError(
