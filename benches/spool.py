@@ -1,0 +1,105 @@
+"""Spools beside a standalone node: puts a second, then what a cluster that comes back is sent.
+
+    python benches/spool.py --messages 1000000
+
+100-byte messages, one process, in turn: `put` and `put_many` of 1,000 into a standalone node and
+into a spool (to accepted, no cluster there); then a node comes, and is sent all that was spooled
+while new puts come. Each spooled message is then read, and is there once and in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import mirrorq
+from mirrorq.config import Config
+from mirrorq.spool.queue import SpooledQueue
+from mirrorq.spool.spool import Spool
+
+BODY = b"x" * 92
+MANY = 1000
+
+
+def body(number: int) -> bytes:
+    """100 bytes that say which message it is."""
+    return b"%08d" % number + BODY
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--path", type=Path, help="directory on the disk that counts")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.path) as place:
+        measure(Path(place), options.messages)
+
+
+def measure(place: Path, count: int) -> None:
+    """Take and print all figures."""
+    with mirrorq.Node("alone", path=place / "alone") as alone:
+        queue = alone.queue("orders")
+        alone_one = rate(count, lambda: [queue.put(body(n)) for n in range(count)][-1].result())
+        alone_many = rate(count, lambda: [queue.put_many(m) for m in batches(count)][-1].result())
+    nodes: list[mirrorq.Node] = []
+
+    def host() -> mirrorq.Node:
+        if not nodes:
+            raise mirrorq.NoQuorum("no cluster yet")
+        return nodes[0]
+
+    config = Config(spool_bytes_max=64 << 30)
+    spool = Spool(place / "spool", config, host)
+    route = spool.route("orders", durable=True, auto_delete=False)
+    orders = SpooledQueue(spool, route, lambda _: host().queue("orders"))
+    one = rate(count, lambda: [orders.put(body(n)) for n in range(count)][-1].accepted())
+    many = rate(count, lambda: [orders.put_many(m) for m in batches(count)][-1].accepted())
+    print(f"{'':24}{'put':>12}{'put_many':>12} messages/s")
+    print(f"{'standalone, confirmed':24}{alone_one:12,.0f}{alone_many:12,.0f}")
+    print(f"{'spool, accepted':24}{one:12,.0f}{many:12,.0f}")
+    print(f"{'share':24}{one / alone_one:12.0%}{many / alone_many:12.0%}")
+    begun = time.perf_counter()
+    nodes.append(mirrorq.Node("n", path=place / "n"))
+    new = 0
+    while orders.status().messages > new:
+        orders.put(body(99_000_000 + new)).accepted()
+        new += 1
+    orders.wait_for_confirms()
+    took = time.perf_counter() - begun
+    sent = 2 * count
+    print(f"sent on: {sent:,} in {took:.1f} s, {sent / took:,.0f} a second; {new:,} new meanwhile")
+    check(nodes[0].queue("orders"), count, new)
+    spool.close()
+    nodes[0].close()
+
+
+def check(queue: mirrorq.MirroredQueue, count: int, new: int) -> None:
+    """All are there, once, in the order in which they were put."""
+    wanted = [*range(count), *range(count), *range(99_000_000, 99_000_000 + new)]
+    found: list[int] = []
+    while len(found) < len(wanted):
+        messages = queue.get_many(10_000, timeout=10)
+        found += [int(message.body[:8]) for message in messages]
+        queue.ack_many(messages)
+    assert found == wanted, "lost, doubled, or out of order"
+    assert queue.empty()
+    print("each is there once, in order")
+
+
+def batches(count: int) -> list[list[bytes]]:
+    """The same messages in lists of MANY."""
+    return [[body(n) for n in range(i, min(i + MANY, count))] for i in range(0, count, MANY)]
+
+
+def rate(count: int, work: Callable[[], object]) -> float:
+    """Messages a second."""
+    begun = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - begun)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The pages for users speak the field's language: no word of the inside, and no glossary of words
+that nothing uses any more."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+FOR_DEVELOPERS = {"architecture.md", "decisions.md", "disk-format.md", "protocol.md"}
+PAGES = sorted(
+    [ROOT / "README.md", *(p for p in DOCS.glob("*.md") if p.name not in FOR_DEVELOPERS)]
+)
+INSIDE = {
+    "reign": "term of a master",
+    "horizon": "delivery high-water mark",
+    "lane": "priority",
+    "taker": "lease holder",
+    "errand": "message between queues",
+    "parcel": "message on its way to another queue",
+    "courier": "what sends dead letters on",
+    "doorkeeper": "admission control",
+    "petition": "request",
+    "census": "load counts",
+    "outlook": "node states",
+    "vacancy": "auto-delete",
+    "giveback": "release",
+    "hand-out": "delivery",
+    "hand-outs": "deliveries",
+    "handout": "delivery",
+}
+"""Words of the code, or that were, and what users call it."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_for_users_have_no_word_of_the_inside(page: Path) -> None:
+    text = page.read_text("utf-8").lower()
+    found = [word for word in INSIDE if re.search(rf"\b{word}\b", text)]
+    assert not found, {word: INSIDE[word] for word in found}
+
+
+def test_each_word_of_the_glossary_is_used_somewhere() -> None:
+    """On another page, in a name or in a text of the code; else it explains what is gone."""
+    glossary = (DOCS / "glossary.md").read_text("utf-8")
+    words = re.findall(r"\*\*([^*]+)\*\*", glossary)
+    assert len(words) > 30
+    texts = [p.read_text("utf-8").lower() for p in PAGES if p.name != "glossary.md"]
+    texts += [p.read_text("utf-8").lower() for p in (ROOT / "src").rglob("*.py")]
+    unused = [word for word in words if not any(word.lower() in text for text in texts)]
+    assert not unused
