@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attrs import define, frozen
@@ -265,13 +265,15 @@ class Pending:
         behind = self._queues.get(queue_id)
         return 0 if behind is None else sum(len(entry.frame) for entry in behind.entries)
 
-    def messages_from(self, queue_id: int, sequence: int) -> list[Entry]:
+    def messages_from(self, queue_id: int, sequence: int) -> Iterator[Entry]:
         """Its publish frames that end at or after a sequence, in order."""
         behind = self._queues.get(queue_id)
         if behind is None:
-            return []
+            return
         entries = behind.messages
-        return entries[bisect_left(entries, sequence, key=lambda one: one.header.last_sequence) :]
+        start = bisect_left(entries, sequence, key=lambda one: one.header.last_sequence)
+        for index in range(start, len(entries)):
+            yield entries[index]
 
     def first_sequence(self, queue_id: int) -> int | None:
         """Where what waits of its messages begins."""
