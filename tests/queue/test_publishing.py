@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent import futures
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from fake_host import FakeHost, wait_until
 
 import mirrorq
 from mirrorq.config import Config
-from mirrorq.errors import ConfirmUnknown, Full, NoQuorum, QueueDown, ShutDown
+from mirrorq.errors import AckRefused, ConfirmUnknown, Full, NoQuorum, QueueDown, ShutDown
 
 
 def test_a_put_ends_with_its_sequence() -> None:
@@ -335,3 +336,29 @@ def test_puts_from_many_threads_all_arrive() -> None:
     for name in range(4):
         mine = [body for body in bodies if body.startswith(b"%d-" % name)]
         assert mine == [b"%d-%d" % (name, number) for number in range(200)]
+
+
+def test_futures_end_as_their_outcomes_do() -> None:
+    """What waits for futures waits for confirmations and settlements: of a queue that goes on, and
+    of one that holds its outcomes."""
+    with FakeHost() as host, FakeHost() as silent, host.queue() as queue, silent.queue() as held:
+        silent.hold_writes()
+        stuck = held.put(b"stuck").future()
+        made = {queue.put(b"%d" % number).future() for number in range(3)}
+        first, others = futures.wait([stuck, *made], 30, futures.FIRST_COMPLETED)
+        assert first
+        assert stuck in others
+        assert sorted(one.result() for one in futures.as_completed(made, 30)) == [1, 2, 3]
+        assert not stuck.cancel()
+        silent.hold_writes(False)
+        assert stuck.result(30) == 1
+        message = queue.get(timeout=30)
+        assert message.ack().future().result(30) is None
+        again = message.ack().future()
+        assert isinstance(again.exception(30), AckRefused)
+
+        async def main() -> int:
+            found: int = await asyncio.wrap_future(queue.put(b"4").future())
+            return found
+
+        assert asyncio.run(main()) == 4
