@@ -9,7 +9,7 @@ import pytest
 from running import NodeProcesses, in_sync, until
 
 from conftest import Connecting
-from mirrorq.api.leases import Taker
+from mirrorq.api.leases import LeaseHolder
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from mirrorq.config import Config
@@ -230,14 +230,14 @@ def test_an_ack_that_crosses_the_taking_again_is_taken(
     master = in_sync(probe).master
     assert master is not None
     lease = connecting(*processes.endpoints).queue("orders").lease(400)
-    taker, settle = lease._taker, Taker.settle
+    taker, settle = lease._holder, LeaseHolder.settle
     older = taker._named()
     processes.kill(master)
     until(lambda: any(epoch > older[0].epoch for epoch, _ in list(taker.pieces)))
 
-    def settle_the_older(taker: Taker, refused: Sequence[HandOut] | None = None) -> object:
+    def settle_the_older(taker: LeaseHolder, refused: Sequence[HandOut] | None = None) -> object:
         return older if refused is None else settle(taker, refused)
 
-    monkeypatch.setattr(Taker, "settle", settle_the_older)
+    monkeypatch.setattr(LeaseHolder, "settle", settle_the_older)
     assert lease.ack(60) == 400
     assert probe.extent(60).messages == 100

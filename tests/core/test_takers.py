@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.api.leases import Taker
+from mirrorq.api.leases import LeaseHolder
 from mirrorq.config import Config
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import HandOut
@@ -13,7 +13,7 @@ def test_what_is_taken_again_while_a_lease_still_takes_has_its_new_name_alone() 
     """Another master handed it to the same lease before that had all it wanted: settled by both
     names it would be acked twice (seed 9913)."""
     session = Session(SessionId("a", 1, 1), 1, Config())
-    taker = Taker(1, 10)
+    taker = LeaseHolder(1, 10)
     taker.take(session, (HandOut(1, 33, 5, 6, 2), HandOut(1, 36, 10, 10, 2)))
     taker.take(session, (HandOut(2, 2, 6, 6, 3),))
     assert taker.settle() == (

@@ -2,8 +2,8 @@
 
     holders = Holders(cluster, random, "held", queue_id, counts, pace=1)
 
-A `Leaser` takes messages as `MirroredQueue.lease` does, with the real `Taker`, holds them for a
-while and acks or returns all of them. A `Claimer` has the whole queue as `MirroredQueue.claim`
+A `Leaser` takes messages as `MirroredQueue.lease` does, with the real `LeaseHolder`, holds them for
+a while and acks or returns all of them. A `Claimer` has the whole queue as `MirroredQueue.claim`
 does, browses it and acks what it has seen by sequence. Plain consumers come and go beside them.
 """
 
@@ -19,7 +19,7 @@ from harness.cluster import SimulatedCluster
 from harness.load import Load
 from harness.onlooker import Passed
 from harness.workload import Consumer, Delivery, Getter, Journal, SimulatedHandle
-from mirrorq.api.leases import Taker
+from mirrorq.api.leases import LeaseHolder
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Browsed, HandOut, Purged
 from mirrorq.session.calls import (
@@ -73,7 +73,7 @@ class Leaser(SimulatedHandle):
         journal: Journal,
         count: int,
     ) -> None:
-        self.taker = Taker(NUMBER, count)
+        self.taker = LeaseHolder(NUMBER, count)
         self._journal = journal
         self._taken: dict[tuple[int, int, int], Delivery] = {}
         """(epoch, hand-out number, sequence) -> what came."""

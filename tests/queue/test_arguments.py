@@ -155,11 +155,11 @@ def test_a_node_that_cannot_be(tmp_path: Path, given: dict[str, Any], words: str
     assert not path.exists()
 
 
-def test_endpoints_that_are_none() -> None:
-    """As `os.environ.get()` of a variable that is not set."""
-    nothing: Any = None
-    with pytest.raises(ConfigError, match="endpoints is None: it is 'tcp://host:port'"):
-        mirrorq.connect(nothing)
+def test_endpoints_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `os.environ.get()` of a variable that is not set: there is no MIRRORQ_URL either."""
+    monkeypatch.delenv("MIRRORQ_URL", raising=False)
+    with pytest.raises(ConfigError, match="no endpoints: name some, or a URL in MIRRORQ_URL"):
+        mirrorq.connect(None)
 
 
 def test_endpoints_as_the_peers_of_a_node(node: mirrorq.Node) -> None:

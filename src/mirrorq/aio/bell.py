@@ -20,7 +20,8 @@ LOOK_S = 0.5
 
 
 class Bell:
-    """Wakes tasks of one loop when another thread says that something has changed."""
+    """Wakes tasks of one loop when another thread says that something has changed. Held by the
+    loop's `Bells`, which alone waits; any thread may ring."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -95,7 +96,7 @@ class Bells:
 
 
 class Line:
-    """Calls of one loop, one at a time, in the order in which they came."""
+    """Calls of one loop, one at a time, in the order in which they came. For the loop's thread."""
 
     def __init__(self) -> None:
         self._is_taken = False

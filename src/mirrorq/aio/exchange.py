@@ -55,7 +55,7 @@ class Exchange:
         """Publish to every queue that the message reaches; returns once it is accepted."""
         handle = self.handle
         until, has_passed = deadline_of(timeout), False
-        letter = handle._letter(
+        request = handle._checked_request(
             routing_key, body, mandatory=mandatory, on_confirm=on_confirm, **options
         )
         while True:
@@ -63,10 +63,10 @@ class Exchange:
                 # The first publish, or after a change of bindings.
                 await self._learn()
                 has_passed = True
-            full = handle._accept(letter)
+            full = handle._accept(request)
             if full is None:
-                return letter.confirmation
-            await self._bells.run(handle._making_room(full, letter, block, until))
+                return request.confirmation
+            await self._bells.run(handle._making_room(full, request, block, until))
 
     async def _learn(self) -> None:
         """One after the other: who came first publishes first."""

@@ -22,7 +22,8 @@ __all__ = ["Client", "Node", "connect"]
 
 
 class Host:
-    """A node or a client. Calls that are not here run in a thread, with the same arguments."""
+    """A node or a client, for one loop. Calls that are not here run in a thread, with the same
+    arguments."""
 
     def __init__(self, host: BlockingNode | BlockingClient) -> None:
         self.host = host

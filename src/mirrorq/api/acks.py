@@ -20,7 +20,8 @@ __all__ = ["Acks", "PieceSettle", "Settle", "error_of", "finish", "offer", "refu
 
 
 class Settle:
-    """One call of a user, in the inbox."""
+    """One call of a user that acks or returns messages: what they are, and the outcome that it was
+    given. Made by the user's thread; in the inbox and after that it is the host's."""
 
     __slots__ = ("again", "delay_ms", "kind", "runs", "settlement", "target")
 
@@ -66,7 +67,8 @@ class Settle:
 
 
 class Acks:
-    """Acks of single messages that came together, each with an outcome of its own."""
+    """Acks of single messages that came together, each with an outcome of its own. Made when they
+    are taken from the inbox, held by the session until they have ended: on the host's thread."""
 
     __slots__ = ("messages", "runs", "settlements")
     kind = "ack"
@@ -149,7 +151,8 @@ def _refusal(message: Message, why: str) -> AckRefused:
 
 
 class PieceSettle:
-    """Hand-outs that are settled by their names, without messages."""
+    """Deliveries that are settled by their names, without messages: a lease's. What was refused is
+    noted on the host's thread before the settlement ends, and read by who waited for that."""
 
     def __init__(self, settlement: Settlement) -> None:
         self.settlement = settlement

@@ -39,7 +39,7 @@ a moment is given this to come back, and a client's next entry node to catch up.
 
 
 class Waiting:
-    """Waits for the mirrors that were not in sync at its first look."""
+    """Waits for the mirrors that were not in sync at its first look. For the thread of one call."""
 
     def __init__(
         self, queue: str, on_progress: Callable[[QueueStatus], None] | None = None

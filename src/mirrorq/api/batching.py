@@ -31,7 +31,8 @@ MESSAGE_OVERHEAD = 8
 
 
 class OnePut(Struct, eq=False, gc=False):
-    """One `put`, in the inbox. The collector does not look at it: many wait, for a moment only."""
+    """One `put`, from a user's thread, in the inbox until the host takes it. The collector does not
+    look at it: many wait, for a moment only."""
 
     confirmation: Confirmation
     body: bytes
@@ -41,7 +42,8 @@ class OnePut(Struct, eq=False, gc=False):
 
 @define(eq=False)
 class PutRun:
-    """Single puts that waited together in the inbox, as columns: what leaves as one frame."""
+    """Single puts that waited together in the inbox, as columns: what leaves as one frame. The
+    host's."""
 
     terms: Terms
     confirmations: list[Confirmation]
@@ -110,7 +112,7 @@ def runs_of_puts(puts: list[OnePut]) -> list[PutRun]:
 
 @define(eq=False)
 class ManyPut:
-    """One `put_many`, in the inbox; `parts` frames are still open."""
+    """One `put_many`: in the inbox, then the host's until all of its frames have an outcome."""
 
     confirmation: Confirmation
     bodies: Sequence[bytes]
@@ -182,7 +184,8 @@ class OwnBatch:
 
 @define(eq=False)
 class PutToken:
-    """What a frame's outcome is for: single confirmations, or a part of a put_many."""
+    """What a frame's outcome is for: single confirmations, or a part of a put_many. The session
+    holds it for the host's thread until then."""
 
     singles: list[Confirmation] | None
     many: ManyPut | None

@@ -27,7 +27,8 @@ Callback = Callable[[Any], object]
 
 
 class _Outcome(msgspec.Struct, eq=False):
-    """Something that ends once, with a value or an error."""
+    """Something that ends once, with a value or an error. Its user holds it, and the call in the
+    inbox or the session until it ends; ended by the host's thread, waited for by any."""
 
     # A Struct, because it is made in C: every put and every ack makes one.
     _outcomes: Outcomes
@@ -188,6 +189,8 @@ class Settlement(_Outcome):
 
 
 class Waited(NamedTuple):
+    """What `wait` returns."""
+
     done: set[Confirmation | Settlement]
     not_done: set[Confirmation | Settlement]
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from mirrorq.api.sharded.handle import ShardedHandle
 
-__all__ = ["Exchange", "ExchangeHost", "Letter"]
+__all__ = ["Exchange", "ExchangeHost", "PublishRequest"]
 
 
 class ExchangeHost(Host, Protocol):
@@ -68,7 +68,8 @@ class ExchangeHost(Host, Protocol):
 
 
 class Exchange:
-    """One exchange. Made by `Node.exchange` and `Client.exchange`."""
+    """One exchange. Made by `Node.exchange` and `Client.exchange`; holds a handle on each queue
+    that its messages reach. Every method may be called from any thread."""
 
     def __init__(self, host: ExchangeHost, name: str) -> None:
         self.name = name
@@ -206,24 +207,26 @@ class Exchange:
             QueueNotFound: the exchange was deleted.
             ShutDown: this handle is closed.
         """
-        letter = self._letter(
+        request = self._checked_request(
             routing_key, body, mandatory=mandatory, on_confirm=on_confirm, **options
         )
-        return in_thread(self._publishing(letter, block, deadline_of(timeout)))
+        return in_thread(self._publishing(request, block, deadline_of(timeout)))
 
-    def _publishing(self, letter: Letter, block: bool, until: float | None) -> Waits[Confirmation]:
-        while (full := self._accept(letter)) is not None:
-            yield from self._making_room(full, letter, block, until)
-        return letter.confirmation
+    def _publishing(
+        self, request: PublishRequest, block: bool, until: float | None
+    ) -> Waits[Confirmation]:
+        while (full := self._accept(request)) is not None:
+            yield from self._making_room(full, request, block, until)
+        return request.confirmation
 
     def _making_room(
-        self, full: Handle, letter: Letter, block: bool, until: float | None
+        self, full: Handle, request: PublishRequest, block: bool, until: float | None
     ) -> Waits[None]:
         """Wait until something has changed for a queue that had no room."""
         with contextlib.suppress(ShutDown):  # its queue was deleted: look again
-            yield from full.puts.making_room(1, letter.size, len(letter.body), block, until)
+            yield from full.puts.making_room(1, request.size, len(request.body), block, until)
 
-    def _letter(
+    def _checked_request(
         self,
         routing_key: str,
         body: Body,
@@ -231,7 +234,7 @@ class Exchange:
         mandatory: bool,
         on_confirm: OnConfirm,
         **options: Unpack[PublishOptions],
-    ) -> Letter:
+    ) -> PublishRequest:
         """What `publish` was given, checked."""
         if not isinstance(routing_key, str) or len(routing_key) > KEY_CHARS_MAX:
             raise ConfigError(
@@ -246,34 +249,36 @@ class Exchange:
         if on_confirm is not None:
             check_callable("on_confirm", on_confirm)
             confirmation._first = on_confirm
-        return Letter(confirmation, routing_key, headers, data, properties, terms, mandatory)
+        return PublishRequest(
+            confirmation, routing_key, headers, data, properties, terms, mandatory
+        )
 
-    def _accept(self, letter: Letter) -> Handle | None:
+    def _accept(self, request: PublishRequest) -> Handle | None:
         """Put a message into all queues that it reaches; or return one that has no room."""
         with self._lock:
             if self._is_closed:
                 raise ShutDown(f"the handle on exchange {self.name!r} is closed")
-            reached = self._reached(letter.key, letter.headers)
+            reached = self._reached(request.key, request.headers)
             for handle in reached:
-                if not handle.puts.takes(1, letter.size, len(letter.body)):
+                if not handle.puts.takes(1, request.size, len(request.body)):
                     return handle
             gathering = Gathering(
-                letter.confirmation, letter.mandatory, len(reached), self._on_ended
+                request.confirmation, request.mandatory, len(reached), self._on_ended
             )
             try:
                 self._open[gathering] = None
                 for handle in reached:
-                    self._put(handle, gathering, letter)
+                    self._put(handle, gathering, request)
                 gathering.end_one()
             except BaseException:
                 gathering.give_up()
                 raise
             return None
 
-    def _put(self, handle: Handle, gathering: Gathering, letter: Letter) -> None:
+    def _put(self, handle: Handle, gathering: Gathering, request: PublishRequest) -> None:
         part = gathering.part(handle)
         try:
-            left = handle.puts.accept_one(part, letter.body, letter.properties, letter.terms)
+            left = handle.puts.accept_one(part, request.body, request.properties, request.terms)
             if left is not None:
                 in_thread(handle.puts.accepting_one(left, False, None))
         except MirrorQError as error:
@@ -419,7 +424,7 @@ class Exchange:
 
 
 @frozen
-class Letter:
+class PublishRequest:
     """A message on its way to whatever queues it reaches."""
 
     confirmation: Confirmation

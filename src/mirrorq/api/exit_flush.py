@@ -27,7 +27,7 @@ log = logging.getLogger("mirrorq")
 
 
 class Counted(Protocol):
-    """The puts of a handle."""
+    """The puts of a handle: how many there were, and how many have ended."""
 
     @property
     def count(self) -> int: ...

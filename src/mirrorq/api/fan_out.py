@@ -19,7 +19,8 @@ Tell = Callable[[Any, MirrorQError | None], None]
 
 
 class Part(Confirmation):
-    """One queue's part of a message: nobody waits for it, it tells the whole."""
+    """One queue's part of a message, held by that queue's handle: nobody waits for it, it tells the
+    whole, on the host's thread."""
 
     _tell: Tell | None = None
 
@@ -30,7 +31,7 @@ class Part(Confirmation):
 
 
 class PartSettlement(Settlement):
-    """One shard's part of a settlement: nobody waits for it, it tells the whole."""
+    """One shard's part of a settlement: as `Part`."""
 
     _tell: Tell | None = None
 
@@ -51,7 +52,8 @@ class Reached(Protocol):
 
 
 class Gathering:
-    """The outcomes of one message in all the queues that it reaches, as one."""
+    """The outcomes of one message in all the queues that it reaches, as one. Held by the exchange
+    while it is open; ended by hosts' threads, and by the user's when the last part was put."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from mirrorq.api.channel import ASK_S, CLOSE_S, FLUSH_S, Answer, RingChannel
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.consumer import Subscription
 from mirrorq.api.host import Declared, Host
-from mirrorq.api.leases import Taker
+from mirrorq.api.leases import LeaseHolder
 from mirrorq.api.message import Message, Run, Target, messages_in, runs_of
 from mirrorq.api.prefetch_buffer import Backlog
 from mirrorq.api.publish_options import Terms
@@ -72,7 +72,7 @@ class Handle(RingChannel):
     it on its thread, all other calls are users'."""
 
     subscriptions: dict[int, Subscription]
-    holders: dict[int, Taker]
+    holders: dict[int, LeaseHolder]
     identity: tuple[int, int] = (0, 0)
     """A producer id that is the caller's for ever, and the next number under it; 0: the queue gives
     one."""
@@ -158,8 +158,8 @@ class Handle(RingChannel):
         self.receiver.fetch(session, now_ms)
         for place in self.subscriptions.values():
             session.want(place.number, place.unsettled, place.prefetch)
-        for taker in self.holders.values():
-            session.want(taker.number, taker.held_in(session.epoch), taker.wanted)
+        for holder in self.holders.values():
+            session.want(holder.number, holder.held_in(session.epoch), holder.wanted)
         if session.closed:
             self._on_closed(session, is_cancelled)
         requests = session.flush(now_ms)
@@ -302,9 +302,9 @@ class Handle(RingChannel):
 
     def _on_deliver(self, session: Session, deliver: Deliver) -> None:
         if deliver.bare:
-            taker = self.holders.get(deliver.consumer)
-            if taker is not None:
-                taker.take(session, deliver.handouts)
+            holder = self.holders.get(deliver.consumer)
+            if holder is not None:
+                holder.take(session, deliver.handouts)
             else:
                 session.give_back(deliver.handouts)
             return
@@ -338,9 +338,9 @@ class Handle(RingChannel):
         if not failed.number:
             self.receiver.on_refused(failed.why)
             return
-        taker = self.holders.get(failed.number)
-        if taker is not None:
-            taker.refuse(failed.why)
+        holder = self.holders.get(failed.number)
+        if holder is not None:
+            holder.refuse(failed.why)
             return
         place = self.subscriptions.pop(failed.number, None)
         if place is not None:

@@ -34,7 +34,8 @@ os.register_at_fork(
 
 
 class SessionPort(Protocol):
-    """A handle, as the node thread sees it (implemented by `queue` and by `gateway`)."""
+    """A handle, as its host's thread sees it: `handle.Handle`, and a node's `gateway` for those of
+    clients."""
 
     def step(
         self, now_ms: int, events: Sequence[SessionEvent]

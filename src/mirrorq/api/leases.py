@@ -14,8 +14,8 @@ new names.
 A *claim* holds a whole queue: while it lasts nobody else is handed anything, and its holder acks
 by sequence. It is given only when nobody else consumes or holds messages, and says who does.
 
-*Threads*: every method of `RangeLease` and `Claim` may be called from any thread; a `Taker` is the
-host's.
+*Threads*: every method of `RangeLease` and `Claim` may be called from any thread; a `LeaseHolder` is
+the host's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mirrorq.session.calls import SettleCall, ack_range_request
 from mirrorq.session.machine import Session
 from mirrorq.waiting import Latch
 
-__all__ = ["Claim", "RangeLease", "Taker"]
+__all__ = ["Claim", "LeaseHolder", "RangeLease"]
 
 LOOK_S = 0.05
 """Who waits for messages or for a claim looks again after this."""
@@ -48,8 +48,9 @@ COUNT_MAX = 1 << 40
 """More than any queue has."""
 
 
-class Taker:
-    """A consumer that gets names of messages only. The host's thread calls it."""
+class LeaseHolder:
+    """A consumer that gets names of messages, without bodies: what a lease holds. Owned by its
+    lease or claim, and by the handle while it is subscribed; only the host's thread calls it."""
 
     def __init__(self, number: int, wanted: int) -> None:
         self.number = number
@@ -145,40 +146,40 @@ class Taker:
 
 
 class _Holding:
-    """What a lease and a claim share: a taker at its handle."""
+    """What a lease and a claim share: a holder at its handle. From any thread."""
 
     def __init__(self, handle: RingChannel, label: str, exclusive: bool, wanted: int) -> None:
         check_text("a label", label)
         self._handle = handle
         self._label = label
         self._exclusive = exclusive
-        self._taker = Taker(handle.next_consumer(), wanted)
-        self._is_seated = False
-        """It has asked for a seat, and not given it up since."""
+        self._holder = LeaseHolder(handle.next_consumer(), wanted)
+        self._is_subscribed = False
+        """It has subscribed, and not left since."""
 
     def _subscribe(self) -> None:
-        """Take a seat at the queue, and hear whether it is refused."""
-        handle, taker = self._handle, self._taker
-        self._is_seated = True
+        """Subscribe to the queue, and hear whether that is refused."""
+        handle, holder = self._handle, self._holder
+        self._is_subscribed = True
 
         def begin() -> None:
             session = handle.session
             assert session is not None
-            taker.refused = ""
-            handle.holders[taker.number] = taker
-            session.subscribe(taker.number, 1, self._exclusive, False, True, self._label)
+            holder.refused = ""
+            handle.holders[holder.number] = holder
+            session.subscribe(holder.number, 1, self._exclusive, False, True, self._label)
 
         handle.on_host(begin)
         # A refusal comes before the answer to a question that is asked after it.
         handle.counts()
 
     def _end(self) -> None:
-        """Give the seat up: on the host's thread."""
-        handle, taker = self._handle, self._taker
+        """Leave the queue: on the host's thread."""
+        handle, holder = self._handle, self._holder
         session = handle.session
         if session is not None:
-            taker.end(session)
-        handle.holders.pop(taker.number, None)
+            holder.end(session)
+        handle.holders.pop(holder.number, None)
 
     def _leave(self) -> None:
         handle = self._handle
@@ -190,7 +191,7 @@ class _Holding:
 
         if not handle.is_closed:
             handle.on_host(leave)
-            self._is_seated = False
+            self._is_subscribed = False
             left.wait(1.0)
             with contextlib.suppress(MirrorQError):
                 # Who hears that it has ended may have the queue at once: the answer comes after.
@@ -221,31 +222,31 @@ class RangeLease(_Holding):
     @property
     def count(self) -> int:
         """How many messages it began with."""
-        return self._taker.sequences.count
+        return self._holder.sequences.count
 
     def _take(self, count_max: int | None, timeout: float) -> None:
-        handle, taker = self._handle, self._taker
+        handle, holder = self._handle, self._holder
         deadline = clock.monotonic() + timeout
-        taker.wanted = min(handle.counts().ready, count_max or COUNT_MAX)
+        holder.wanted = min(handle.counts().ready, count_max or COUNT_MAX)
         self._subscribe()
-        while not taker.refused and taker.sequences.count < taker.wanted:
+        while not holder.refused and holder.sequences.count < holder.wanted:
             if handle.counts().ready == 0 or clock.monotonic() >= deadline:
                 break
             clock.sleep(LOOK_S)
         done = Latch()
 
         def complete() -> None:
-            taker.is_complete = True
-            taker.wanted = taker.sequences.count
-            self.ranges = tuple(taker.sequences)
+            holder.is_complete = True
+            holder.wanted = holder.sequences.count
+            self.ranges = tuple(holder.sequences)
             done.set()
 
         handle.on_host(complete)
         if not done.wait(max(timeout, 1.0)):
             raise QueueDown(f"the lease on queue {handle.name!r} did not begin in {timeout} s")
-        if taker.refused:
+        if holder.refused:
             self._leave()
-            raise PreconditionFailed(f"queue {handle.name!r}: {taker.refused}")
+            raise PreconditionFailed(f"queue {handle.name!r}: {holder.refused}")
 
     def ack(self, timeout: float | None = None) -> int:
         """Be done with all of them; return how many were acked.
@@ -298,13 +299,13 @@ class RangeLease(_Holding):
 
     def _send(self, kind: str, refused: tuple[HandOut, ...] | None) -> PieceSettle:
         """Have all settled, or what was refused and has newer names by now."""
-        handle, taker = self._handle, self._taker
+        handle, holder = self._handle, self._holder
         settle = PieceSettle(Settlement(handle.outcomes))
 
         def send() -> None:
             session = handle.session
             assert session is not None
-            settle.pieces = taker.settle(refused)
+            settle.pieces = holder.settle(refused)
             if settle.pieces and not session.closed:
                 session.settle(SettleCall(settle, kind, settle.pieces))
                 return
@@ -338,7 +339,7 @@ class Claim(_Holding):
             self.ensure(timeout)
         except BaseException:
             # The caller gets no claim: a seat that nobody knows of would be in the way of the next.
-            if self._is_seated:
+            if self._is_subscribed:
                 self._leave()
             raise
 
@@ -349,14 +350,14 @@ class Claim(_Holding):
         Raises:
             PreconditionFailed: others had the queue for `timeout` seconds; it says who.
         """
-        handle, taker = self._handle, self._taker
+        handle, holder = self._handle, self._holder
         deadline = clock.monotonic() + timeout
-        while taker.refused or taker.number not in handle.holders:
+        while holder.refused or holder.number not in handle.holders:
             self._subscribe()
-            if not taker.refused:
+            if not holder.refused:
                 return
             if clock.monotonic() >= deadline:
-                why = taker.refused
+                why = holder.refused
                 self._leave()
                 raise PreconditionFailed(
                     f"queue {handle.name!r} cannot be had alone for {timeout:g} s: {why}"
@@ -375,10 +376,10 @@ class Claim(_Holding):
         check_sequence("first", first)
         check_sequence("last", last)
         handle = self._handle
-        reply = handle.ask(ack_range_request(self._taker.number, first, last), timeout)
+        reply = handle.ask(ack_range_request(self._holder.number, first, last), timeout)
         assert isinstance(reply, Purged)
         if reply.why:
-            self._taker.refused = self._taker.refused or reply.why
+            self._holder.refused = self._holder.refused or reply.why
             raise PreconditionFailed(f"queue {handle.name!r}: {reply.why}")
         return reply.count
 

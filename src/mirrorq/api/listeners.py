@@ -12,7 +12,8 @@ __all__ = ["Listeners"]
 
 
 class Listeners:
-    """Called in order, on a thread of their own. Every method may be called from any thread."""
+    """The functions that one node or client was given, called in order on a thread of their own.
+    Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._functions: list[Callable[[Notice], None]] = []

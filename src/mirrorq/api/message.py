@@ -329,7 +329,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
 
 class Run(msgspec.Struct, eq=False):
-    """Messages of one chunk that follow each other."""
+    """Messages of one chunk that follow each other. Made and dropped within one call or step."""
 
     chunk: Chunk
     start: int

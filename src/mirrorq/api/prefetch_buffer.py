@@ -17,7 +17,8 @@ __all__ = ["Backlog"]
 
 
 class Backlog:
-    """In the order in which they came; from any thread."""
+    """The messages, in the order in which they came. Held by the handle's receiver; users' threads
+    take from the left, its host's thread does the rest."""
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()

@@ -21,7 +21,7 @@ SECONDS_MAX = 100 * 366 * 24 * 3600
 
 @frozen
 class Terms:
-    """Priority, delay, time to live and persistence."""
+    """Priority, delay, time to live and persistence of the messages of one frame. A value."""
 
     persistent: bool = True
     priority: int = 0

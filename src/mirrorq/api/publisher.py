@@ -52,7 +52,7 @@ def confirmation_of(channel: Channel, on_confirm: OnConfirm) -> Confirmation:
 
 
 class Waiting:
-    """A call that waits for room."""
+    """A call that waits for room: its thread holds it, the publisher knows it while that does."""
 
     __slots__ = ("__weakref__", "why")
 

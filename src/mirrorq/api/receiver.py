@@ -64,7 +64,8 @@ LOOK_S = 1.0
 
 
 class Demand:
-    """What one waiting call would take."""
+    """What one waiting call would take: its thread holds it, and the receiver knows it while that
+    does."""
 
     __slots__ = ("__weakref__", "count", "parts")
 

@@ -20,7 +20,7 @@ __all__ = ["Sharing", "Use"]
 
 
 class Closable(Protocol):
-    """A node, a client."""
+    """A host that can be shared: a node, a client."""
 
     def close(self) -> None: ...
 
@@ -29,11 +29,13 @@ Host = TypeVar("Host", bound=Closable)
 
 
 class Use:
-    """One handle's use of a host."""
+    """One handle's use of a shared host: what tells it from the others."""
 
 
 @define(eq=False)
 class _Shared(Generic[Host]):
+    """One host, under the lock of `Sharing`."""
+
     host: Host
     arguments: object
     """With which it was made."""
@@ -41,7 +43,8 @@ class _Shared(Generic[Host]):
 
 
 class Sharing(Generic[Host]):
-    """Hosts by their keys."""
+    """The shared hosts of a process by their keys, each with the uses that keep it open. From any
+    thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -64,7 +64,7 @@ AGAIN_S = 0.1
 
 
 class _Opener(Protocol):
-    """A node or a client."""
+    """A node or a client, as what opens queues."""
 
     def queue(
         self, name: str, *, passive: bool = False, timeout: float | None = 30
@@ -102,7 +102,8 @@ class Committed:
 
 
 class Staged:
-    """One run's work on one version of a transaction."""
+    """One run's work on one version of a transaction: names, and a handle on each queue that it has
+    used. Held by a driver or a task; any of its threads may use it."""
 
     def __init__(
         self, opener: _Opener, transaction: str, version: int, queue: str, run: str | None
@@ -314,7 +315,7 @@ class Staged:
 
 
 class StagedAttempt:
-    """One try of one task. For one thread."""
+    """One try of one task, with what it has gathered and not sent. For one thread."""
 
     def __init__(self, staged: Staged, partition: int, attempt: int) -> None:
         self.staged = staged

@@ -76,7 +76,7 @@ class ArrowColumn:
 
 @define(eq=False)
 class Gathered:
-    """Values of a frame's column before there is a frame."""
+    """Values of a frame's column before there is a frame. Of one attempt, until it is sent."""
 
     count: int = 0
     size: int = 0
@@ -107,7 +107,7 @@ class Gathered:
 
 @define(eq=False)
 class StagedChunk:
-    """What gathers for one queue, and how much went before."""
+    """What gathers for one queue, and how much went before. Held by an attempt, for its thread."""
 
     chunks: int = 0
     count: int = 0
@@ -172,7 +172,8 @@ class StagedChunk:
 
 @define(eq=False)
 class StagedPut(OwnBatch):
-    """What is staged or asked, in a handle's inbox, and the token of its batch."""
+    """What is staged or asked: in a handle's inbox, then the token of its batch, on the host's
+    thread."""
 
     confirmation: Confirmation
     """Its result is the session's outcome."""

@@ -36,7 +36,8 @@ RANGE_BYTES = 24
 
 @define(eq=False)
 class StepPut:
-    """One transaction or ack_and_put, in the inbox, and the token of its batch."""
+    """One transaction or ack_and_put: in the inbox, then the token of its batch, on the host's
+    thread."""
 
     confirmation: Confirmation | Settlement
     bodies: Sequence[bytes]

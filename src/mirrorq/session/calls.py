@@ -28,6 +28,8 @@ class MasterChanged(Struct, frozen=True, gc=False):
 
 
 class ReplyArrived(Struct, frozen=True, gc=False):
+    """Something the master has sent this handle."""
+
     reply: SessionReply
 
 
@@ -66,15 +68,15 @@ class Put(Struct, frozen=True, gc=False):
 
 
 class SettleCall(Struct, frozen=True, gc=False):
-    """`kind`: ack or nack."""
+    """Settle deliveries: `kind` is ack, nack, reject or move."""
 
     token: object
     kind: str
     handouts: tuple[HandOut, ...]
     delay_ms: int = 0
+    """nack: the messages come again after this, at the earliest."""
     target: int = 0
     """move: the queue to which the messages go."""
-    """nack: the messages come again after this, at the earliest."""
 
 
 class Query(Struct, frozen=True, gc=False):
@@ -109,6 +111,8 @@ class Failed(Struct, frozen=True, gc=False):
 
 
 class SettleDone(Struct, frozen=True, gc=False):
+    """A settlement has its outcome: all was taken but what is `refused`."""
+
     token: object
     refused: tuple[HandOut, ...]
     why: str
@@ -117,12 +121,16 @@ class SettleDone(Struct, frozen=True, gc=False):
 
 
 class QueryDone(Struct, frozen=True, gc=False):
+    """A question has its answer."""
+
     token: object
     reply: object
     """Browsed, Purged or Counts."""
 
 
 class Delivered(Struct, frozen=True, gc=False):
+    """Messages have come for a consumer."""
+
     deliver: Deliver
 
 
@@ -158,6 +166,8 @@ class PutCredit(Struct, frozen=True, gc=False):
 
 
 class ConsumerFailed(Struct, frozen=True, gc=False):
+    """The master does not take a consumer, or takes it no more."""
+
     number: int
     why: str
 

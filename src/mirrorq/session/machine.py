@@ -68,6 +68,8 @@ from mirrorq.session.calls import (
 
 @define(eq=False)
 class _Batch:
+    """Messages that have numbers, and no outcome for all of them yet."""
+
     put: Put
     first: int
     open: RangeSet
@@ -80,6 +82,8 @@ class _Batch:
 
 @define
 class _ConsumerState:
+    """A consumer of the handle, and its credit in this attachment."""
+
     asked: Subscribe
     total: int = 0
     """Credit asked for in this attachment."""
@@ -91,6 +95,8 @@ class _ConsumerState:
 
 @define(eq=False)
 class _OpenSettle:
+    """A settlement without an outcome: sent again in each attachment."""
+
     call: SettleCall
     request: int
     is_sent: bool = False
@@ -102,7 +108,8 @@ def _request_of(settle: _OpenSettle) -> Settle:
 
 
 class Session:
-    """The pure half of a handle."""
+    """The pure half of a handle: what it has asked of its queue's master and has no answer to.
+    Owned by the handle, and stepped with it, on the host's thread."""
 
     def __init__(
         self, session: SessionId, queue_id: int, config: Config, *, producer: int = 0

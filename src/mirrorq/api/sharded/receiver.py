@@ -17,7 +17,7 @@ MANY = 64
 
 
 class ShardedReceiver(Receiving):
-    """The gets of a handle on a sharded queue.
+    """The gets of a handle on a sharded queue, which holds it. From any thread.
 
     Each call begins with the shard after the one with which the last call began, so none is left
     out while another is always full. A shard that had nothing when it was its turn is asked for as
