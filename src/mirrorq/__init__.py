@@ -48,7 +48,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from mirrorq.api.opening import Embedding, embed_with
+from mirrorq.api.opening import Embedding, embed_with, open_local_with
 from mirrorq.errors import (
     AckRefused,
     AuthenticationError,
@@ -72,6 +72,8 @@ from mirrorq.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mirrorq.api.confirmation import Confirmation, Settlement, wait
     from mirrorq.api.consumer import Consumer
     from mirrorq.api.exchange import Exchange
@@ -189,7 +191,15 @@ def _embedding() -> Embedding:
     return acquire, NODES.end
 
 
+def _local() -> Callable[..., Client]:
+    """Return how `connect("mirrorq:///folder")` has its node."""
+    from mirrorq.node.local import local
+
+    return local
+
+
 embed_with(_embedding)
+open_local_with(_local)
 
 
 def __getattr__(name: str) -> object:

@@ -16,7 +16,6 @@ import pytest
 from amqp import exceptions as amqp
 
 import mirrorq
-from mirrorq.contrib.kombu.transport import endpoints_of
 from mirrorq.node.local import Place
 
 Connecting = Callable[..., Any]
@@ -370,16 +369,6 @@ def test_nobody_listens() -> None:
         url = f"mirrorq://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(kombu.exceptions.OperationalError, match="no node listens"):
             kombu.Connection(url).ensure_connection(max_retries=1, interval_start=0)
-
-
-def test_endpoints_of_a_url(tmp_path: Path) -> None:
-    """Several hosts, default ports, a folder; a user is refused."""
-    assert endpoints_of("mirrorq://a:1,b:2//") == ["tcp://a:1", "tcp://b:2"]
-    assert endpoints_of("mirrorq://a,localhost") == ["tcp://a:7400", "tcp://127.0.0.1:7400"]
-    assert endpoints_of("mirrorq://[::1]:1/") == ["tcp://[::1]:1"]
-    assert endpoints_of("mirrorq:///var/node") == ["ipc:///var/node/node.sock"]
-    with pytest.raises(mirrorq.ConfigError, match="security"):
-        endpoints_of("mirrorq://guest:guest@a//")
 
 
 def test_the_node_in_a_folder(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ __all__ = [
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-ENDPOINTS = "MIRRORQ_ENDPOINTS"
+ENDPOINTS = ("MIRRORQ_ENDPOINTS", "MIRRORQ_URL")
 KEYS = "MIRRORQ_KEYS"
 PAUSE_S = 1.0
 """Who only looks waits so long for a majority."""
@@ -87,10 +87,11 @@ def cluster_options(*, required: bool) -> Callable[[Command], Command]:
             click.option(
                 "--connect",
                 "endpoints",
-                envvar=ENDPOINTS,
+                envvar=list(ENDPOINTS),
                 required=required,
                 metavar="ENDPOINTS",
-                help=f"Nodes to try, as tcp://host:port joined by commas. Default: ${ENDPOINTS}.",
+                help="Nodes to try, as tcp://host:port joined by commas, or a URL. Default: "
+                f"${', $'.join(ENDPOINTS)}.",
             ),
         ):
             command = option(command)

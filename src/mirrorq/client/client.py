@@ -19,26 +19,27 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
 from mirrorq.api.arguments import check_config
 from mirrorq.api.host import FORK_LOCK, SessionPort
 from mirrorq.api.listeners import Listeners
+from mirrorq.api.opening import local_opening
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.api.reader import Reader
 from mirrorq.api.sharing import Sharing, Use
+from mirrorq.client.address import Address
 from mirrorq.client.connect_errors import ASK_S, Inquiry, Refusals, tried_text
 from mirrorq.client.driver import Call, ClientDriver
 from mirrorq.client.exchange_watch import ExchangeWatch, ExchangeWatches
 from mirrorq.config import Config
 from mirrorq.errors import (
     AuthenticationError,
-    ConfigError,
     MirrorQError,
     NoQuorum,
     PreconditionFailed,
@@ -59,7 +60,7 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.routing import ExchangeRecord
 from mirrorq.protocol.shard_names import shard_name
 from mirrorq.security.settings import Security, check_endpoints
-from mirrorq.transport.greeting import silence_of
+from mirrorq.transport.greeting import ABSENT, silence_of
 from mirrorq.waiting import Once, begin_thread
 
 if TYPE_CHECKING:
@@ -90,47 +91,54 @@ PAUSE_S = 0.05
 
 @overload
 def connect(
-    endpoints: str | Sequence[str] | Mapping[str, str],
+    endpoints: str | Sequence[str] | Mapping[str, Any] | None = None,
     *,
     config: Config | None = None,
     insecure: bool = False,
     security: Security | None = None,
     timeout: float | None = 30,
+    fail_fast: bool = False,
     spool: None = None,
 ) -> Client: ...
 
 
 @overload
 def connect(
-    endpoints: str | Sequence[str] | Mapping[str, str],
+    endpoints: str | Sequence[str] | Mapping[str, Any] | None = None,
     *,
     config: Config | None = None,
     insecure: bool = False,
     security: Security | None = None,
     timeout: float | None = 30,
+    fail_fast: bool = False,
     spool: str | os.PathLike[str],
 ) -> SpoolClient[Client]: ...
 
 
 def connect(
-    endpoints: str | Sequence[str] | Mapping[str, str],
+    endpoints: str | Sequence[str] | Mapping[str, Any] | None = None,
     *,
     config: Config | None = None,
     insecure: bool = False,
     security: Security | None = None,
     timeout: float | None = 30,
+    fail_fast: bool = False,
     spool: str | os.PathLike[str] | None = None,
 ) -> Client | SpoolClient[Client]:
     """Connect to a cluster as a process that is no node.
 
     Args:
-        endpoints: of one or more nodes, as a list or joined by commas, or a mapping as a node's
-            `peers`; tried in order.
+        endpoints: of one or more nodes, tried in order: a list, or joined by commas, or a mapping
+            as a node's `peers`. Or a URL, `mirrorq://key@host:7400,host2?keys=DIR&timeout=5`;
+            `mirrorq:///folder` is `mirrorq.local(folder)`. Or a mapping with `url` in it, and any
+            of its options, and `config`. None: the environment's `MIRRORQ_URL`. What stands here
+            comes before the other arguments.
         config: limits and times, equal to those of the nodes.
         insecure: allow other addresses than loopback without keys.
         security: this client's secret key and the public keys of the nodes; the nodes must
             have keys too, and list this client's.
         timeout: seconds to wait for the first node that answers. None waits.
+        fail_fast: do not wait where nothing listens at any of the endpoints.
         spool: directory on this machine: puts are accepted there, whether or not a node answers,
             and sent on when one does. No two processes share one.
 
@@ -142,11 +150,23 @@ def connect(
         ConfigError: an endpoint is malformed, or on another machine and there are no keys.
         AuthenticationError: the nodes do not know this client's key, have other keys than it
             was given, or only one side has keys.
-        NoQuorum: no node answered in time.
+        NoQuorum: no node answered in time; or nothing listens, and that is not waited for.
         StoreError: the spool cannot be opened (StoreLocked: another process has it).
     """
-    texts = _endpoints(endpoints)
+    address = Address.of(endpoints)
+    options = address.options
+    config = options.get("config", config)
     check_config(config)
+    timeout = options.get("timeout", timeout)
+    if address.folder:
+        if spool is not None:
+            raise ConfigError(f"the node in {address.folder} is on this machine: leave spool out")
+        local: Callable[..., Client] = local_opening()
+        named = _only(options, "linger", "name")
+        return local(address.folder, config=config, timeout=timeout, **named)
+    insecure = options.get("insecure", insecure)
+    security = address.security(security)
+    texts = address.endpoints
     check_endpoints(texts, "connect to", insecure=insecure, security=security)
     if spool is not None:
         from mirrorq.client.spooled import SpoolClient
@@ -157,6 +177,8 @@ def connect(
             )
 
         return SpoolClient(Path(spool), config or Config(), reach)
+    if options.get("fail_fast", fail_fast):
+        _check_listening(texts)
     client = Client.__new__(Client)
     try:
         Client.__init__(
@@ -171,22 +193,26 @@ def connect(
         raise
 
 
+def _only(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: options[name] for name in names if name in options}
+
+
+def _check_listening(endpoints: Sequence[str]) -> None:
+    """Raise NoQuorum when it is certain of each that nothing listens there."""
+    silences = Inquiry(silence_of)
+    for endpoint in endpoints:
+        silences.begin(endpoint)
+    silences.wait(ASK_EARLY_S)
+    if all(silences.answer(endpoint) in ABSENT for endpoint in endpoints):
+        tried = tried_text(endpoints, {}, silences)
+        raise NoQuorum(f"no node listens: {tried}. Start one, or correct the endpoints")
+
+
 def _pause_s(deadline_ms: int | None) -> float:
     """How long to wait before the next look, not past the end of the wait."""
     if deadline_ms is None:
         return PAUSE_S
     return min(PAUSE_S, max((deadline_ms - clock.now_ms()) / 1000, 0.0))
-
-
-def _endpoints(given: str | Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
-    if isinstance(given, Mapping):
-        given = tuple(given.values())
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise ConfigError(
-            f"endpoints is {given!r}: it is 'tcp://host:port', several joined by commas, or a list"
-        )
-    listed = given.split(",") if isinstance(given, str) else given
-    return tuple(text.strip() if isinstance(text, str) else text for text in listed)
 
 
 def _reconnect(

@@ -19,6 +19,7 @@ In the node's folder, beside its store:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -176,6 +177,16 @@ class Place:
         scratch.write_text(text)
         os.replace(scratch, self.path / name)
 
+    def why_not(self) -> MirrorQError:
+        """Why no node listens here, though one was to be started."""
+        with contextlib.suppress(OSError):
+            if holder := holder_of(self.path):
+                return StoreLocked(
+                    f"store {self.path} is open in another process (pid {holder}), which does not "
+                    f"listen at {self.endpoint}: use the node that has it, or end that first"
+                )
+        return NoQuorum(f"no node runs in {self.path} yet: {self.log_path} says why")
+
     def pid(self) -> int | None:
         """The process of a local node that runs here, None when there is none."""
         try:
@@ -226,14 +237,12 @@ def start(place: Place, given: dict[str, Any], deadline: Deadline) -> None:
         MirrorQError: what the node's process said that it cannot.
         NoQuorum: nothing came of it in time.
     """
-    why: MirrorQError = NoQuorum(f"no node runs in {place.path} yet: {place.log_path} says why")
     while not place.is_listening():
         refusal = _launch(given, deadline)
         if refusal is not None and not isinstance(refusal, StoreLocked):
             raise refusal
-        why = refusal or why
         if deadline.is_over():
-            raise why
+            raise refusal or place.why_not()
         if refusal is not None:
             # Somebody else's node: it is about to listen, or about to close the store.
             time.sleep(LOOK_S)

@@ -15,6 +15,11 @@ CURVE = "CURVE"
 NULL = "NULL"
 """Without security."""
 
+NO_HOST = "no such host"
+NOTHING = "nothing listens there"
+ABSENT = (NO_HOST, NOTHING)
+"""Answers of `silence_of` after which it need not be asked again soon."""
+
 _HELLO = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
 """Signature and version 3.0: to more than this the other end need not have an answer."""
 _MECHANISM = slice(12, 32)
@@ -55,9 +60,9 @@ def silence_of(endpoint: Endpoint, timeout: float) -> str:
             connection.sendall(_HELLO)
             first = connection.recv(1)
     except socket.gaierror:
-        return "no such host"
+        return NO_HOST
     except (ConnectionRefusedError, FileNotFoundError):
-        return "nothing listens there"
+        return NOTHING
     except TimeoutError:
         return f"no answer within {timeout:g} s"
     except (OSError, UnicodeError) as error:

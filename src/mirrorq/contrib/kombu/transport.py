@@ -1,5 +1,7 @@
 """`Transport`: what kombu asks of a transport, and where it connects to.
 
+What stands in the URL is `mirrorq.connect`'s to read:
+
     mirrorq://host:7400,host2:7401//    nodes, any of which will do
     mirrorq:///var/lib/shop/node        this machine's node in a folder, as of `mirrorq.local`
 
@@ -10,11 +12,9 @@ wait in their queue) or "worker" (in the worker that they were delivered to, as 
 
 from __future__ import annotations
 
-import errno
 import socket
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-from urllib.parse import urlsplit
 
 from amqp import exceptions as amqp
 from kombu.transport import base
@@ -23,51 +23,10 @@ import mirrorq
 from mirrorq.contrib.kombu.channel import Channel
 from mirrorq.contrib.kombu.connection import Connection, translated
 
-__all__ = ["Transport", "endpoints_of"]
+__all__ = ["Transport"]
 
 DEFAULT_PORT = 7400
-SOCKET_NAME = "node.sock"
-"""In the folder of a spawned node."""
-PROBE_S = 1.0
-"""A host that answers at all has refused by then."""
 ETA = ("queue", "worker")
-
-
-def endpoints_of(url: str) -> list[str]:
-    """The endpoints that a URL names.
-
-    Raises:
-        ConfigError: it has a user, or its path is not absolute.
-    """
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
-        raise mirrorq.ConfigError(
-            f"{parts.scheme}://…@… has a user or a password, and mirrorq has keys: give "
-            "transport_options={'security': mirrorq.Security.load(…)}"
-        )
-    if not parts.netloc and parts.path.strip("/"):
-        return [f"ipc://{parts.path.rstrip('/')}/{SOCKET_NAME}"]
-    return [_endpoint(host) for host in (parts.netloc or "127.0.0.1").split(",") if host]
-
-
-def _endpoint(host: str, port: int | None = None) -> str:
-    name, colon, digits = host.rpartition(":")
-    if not colon or (host.startswith("[") and host.endswith("]")):
-        name, digits = host, str(port or DEFAULT_PORT)
-    return f"tcp://{'127.0.0.1' if name == 'localhost' else name}:{digits}"
-
-
-def is_refused(endpoint: str) -> bool:
-    """Whether it is certain that nobody listens there."""
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), PROBE_S):
-            pass
-    except ConnectionRefusedError:
-        return True
-    except (OSError, ValueError):
-        return False  # mirrorq.connect will say what is wrong
-    return False
 
 
 class Transport(base.Transport):  # type: ignore[misc]
@@ -121,42 +80,32 @@ class Transport(base.Transport):  # type: ignore[misc]
         eta = options.get("eta", "queue")
         if eta not in ETA:
             raise mirrorq.ConfigError(f"transport option eta is {eta!r}: it is one of {ETA}")
-        endpoints = self._endpoints()
         confirm_timeout = float(options.get("confirm_timeout", 30.0))
         with translated():
-            client = self._client(endpoints, options, told.connect_timeout or None)
+            client = mirrorq.connect(
+                self._url(),
+                config=options.get("config"),
+                insecure=bool(options.get("insecure", False)),
+                security=options.get("security"),
+                timeout=told.connect_timeout or None,
+                # Whose next URL or next try is to come soon need not wait for who is not there.
+                fail_fast=True,
+            )
         return Connection(told, client, Channel, confirm_timeout=confirm_timeout, eta=eta)
 
-    def _client(
-        self, endpoints: list[str], options: dict[str, Any], timeout: float | None
-    ) -> mirrorq.Client:
-        folder = endpoints[0].removeprefix("ipc://").removesuffix(f"/{SOCKET_NAME}")
-        if folder != endpoints[0]:
-            return mirrorq.local(folder, config=options.get("config"), timeout=timeout)
-        if all(is_refused(endpoint) for endpoint in endpoints):
-            # Whose next URL or next try is to come soon need not wait until nobody has answered.
-            raise ConnectionRefusedError(
-                errno.ECONNREFUSED, f"no node listens on {', '.join(endpoints)}"
-            )
-        return mirrorq.connect(
-            endpoints,
-            config=options.get("config"),
-            insecure=bool(options.get("insecure", False)),
-            security=options.get("security"),
-            timeout=timeout,
-        )
-
-    def _endpoints(self) -> list[str]:
-        """Where to connect to: by the URL, or by what kombu has made of an alternate one."""
+    def _url(self) -> str:
+        """Where to connect to: the URL, or what kombu has made of an alternate one."""
         host = self.client.hostname or ""
         if "://" in host:
-            return endpoints_of(host)
-        if not host and self.client.virtual_host not in (None, "", "/"):
-            return endpoints_of(f"mirrorq:///{self.client.virtual_host.lstrip('/')}")
-        return [_endpoint(host or "127.0.0.1", self.client.port)]
+            url: str = host
+            return url
+        folder = (self.client.virtual_host or "").strip("/")
+        if not host and folder:
+            return f"mirrorq:///{folder}"
+        return f"mirrorq://{host or '127.0.0.1'}:{self.client.port or DEFAULT_PORT}"
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """The URL as it was given: it holds no secret."""
+        """The URL as it was given: a secret never stands in it."""
         return uri
 
     def verify_connection(self, connection: Connection) -> bool:

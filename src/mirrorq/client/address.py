@@ -1,0 +1,194 @@
+"""Where a client connects to, in one value: a URL for settings files and the environment.
+
+    mirrorq://host:7400,host2:7400?keys=/etc/shop/keys      nodes, any of which will do
+    mirrorq://web@host:7400?keys=/etc/shop/keys             with the key `web` of those
+    mirrorq:///var/lib/shop?linger=600                      this machine's node: `mirrorq.local`
+
+No secret stands in it: a key is named, and read from a file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from attrs import field, frozen
+
+from mirrorq.config import Config
+from mirrorq.errors import ConfigError
+from mirrorq.security.settings import Security
+
+__all__ = ["Address", "Given"]
+
+Given = str | Sequence[str] | Mapping[str, Any] | None
+"""What `connect` is given."""
+SCHEME = "mirrorq://"
+URL = "MIRRORQ_URL"
+KEYS = "MIRRORQ_KEYS"
+DEFAULT_PORT = "7400"
+WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    return WORDS[str(value).lower()]
+
+
+def _seconds(value: Any) -> float:
+    number = float(value)
+    if isinstance(value, bool) or math.isnan(number) or number < 0:
+        raise ValueError
+    return number
+
+
+def _timeout(value: Any) -> float | None:
+    return None if value is None or value == "none" else _seconds(value)
+
+
+def _config(value: Any) -> Config:
+    if isinstance(value, Config):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"config is {value!r}: it is a Config or a mapping of its limits")
+    try:
+        return Config(**value)
+    except TypeError as error:
+        raise ConfigError(f"config has what Config has not: {error}") from None
+
+
+OPTIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "keys": (os.fspath, "a directory of keys, or a secret's file"),
+    "insecure": (_flag, "1 or 0"),
+    "timeout": (_timeout, "seconds, or none"),
+    "fail_fast": (_flag, "1 or 0"),
+}
+"""Of every address: what it becomes, and what it is."""
+LOCAL_OPTIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "linger": (_seconds, "seconds, or inf"),
+    "name": (str, "a node's name"),
+    "timeout": OPTIONS["timeout"],
+}
+"""Of one that is a folder."""
+
+
+@frozen
+class Address:
+    """What `connect` is given, read."""
+
+    endpoints: tuple[str, ...] = ()
+    folder: str = ""
+    """Of a local node; then there are no endpoints."""
+    key: str = ""
+    """Name of the key, "" for the only one."""
+    options: Mapping[str, Any] = field(factory=dict)
+
+    @classmethod
+    def of(cls, given: Given) -> Address:
+        """Read it.
+
+        Raises:
+            ConfigError: it is no address, or has options that there are not.
+        """
+        if given is None:
+            given = os.environ.get(URL)
+            if not given:
+                raise ConfigError(f"no endpoints: name some, or a URL in {URL}")
+        if isinstance(given, Mapping):
+            return cls._of_mapping(given)
+        if isinstance(given, str) and given.startswith(SCHEME):
+            return cls._of_url(given)
+        return cls(_listed(given))
+
+    @classmethod
+    def _of_mapping(cls, given: Mapping[str, Any]) -> Address:
+        """Settings with a `url`, or a node's `peers`."""
+        if "url" not in given:
+            return cls(_listed(tuple(given.values())))
+        address = cls.of(given["url"])
+        more = {name: value for name, value in given.items() if name not in ("url", "config")}
+        options = {**address.options, **_read(more, bool(address.folder))}
+        if given.get("config") is not None:
+            options["config"] = _config(given["config"])
+        return cls(address.endpoints, address.folder, address.key, options)
+
+    @classmethod
+    def _of_url(cls, text: str) -> Address:
+        parts = urlsplit(text)
+        pairs = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=False))
+        user, _, hosts = parts.netloc.rpartition("@")
+        if ":" in user:
+            raise ConfigError(
+                f"{_shown(parts)} has a password, and mirrorq has keys: name one as "
+                f"{SCHEME}key@host, and where it is by ?keys="
+            )
+        path = unquote(parts.path).rstrip("/")
+        if not parts.netloc and path.strip("/"):
+            return cls(folder=path, options=_read(pairs, is_local=True))
+        if path:
+            raise ConfigError(
+                f"{_shown(parts)} has the path {path!r}, and mirrorq has no virtual hosts: leave "
+                f"it out. {SCHEME}/folder, without a host, is a folder"
+            )
+        listed = tuple(_endpoint(host) for host in (hosts or "127.0.0.1").split(",") if host)
+        return cls(listed, "", unquote(user), _read(pairs, is_local=False))
+
+    def security(self, given: Security | None) -> Security | None:
+        """The keys that it names, or those that are given otherwise.
+
+        Raises:
+            ConfigError: it names some, and others are given; or a key, and not where it is.
+        """
+        keys = self.options.get("keys")
+        if given is not None:
+            if keys or self.key:
+                raise ConfigError("keys are named in the address and given by security=, too")
+            return given
+        if self.key and not keys:
+            keys = os.environ.get(KEYS)
+            if not keys:
+                raise ConfigError(
+                    f"the address names the key {self.key!r}, and not where it is: add ?keys=, or "
+                    f"set {KEYS}"
+                )
+        return Security.load(keys, self.key or None) if keys else None
+
+
+def _listed(given: Any) -> tuple[str, ...]:
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise ConfigError(
+            f"endpoints is {given!r}: it is 'tcp://host:port', several joined by commas, a list, "
+            f"or a URL such as {SCHEME}host:{DEFAULT_PORT}"
+        )
+    listed = given.split(",") if isinstance(given, str) else given
+    return tuple(text.strip() if isinstance(text, str) else text for text in listed)
+
+
+def _endpoint(host: str) -> str:
+    name, colon, digits = host.rpartition(":")
+    if not colon or host.endswith("]"):
+        name, digits = host, DEFAULT_PORT
+    return f"tcp://{'127.0.0.1' if name == 'localhost' else name}:{digits}"
+
+
+def _read(given: Mapping[str, Any], is_local: bool) -> dict[str, Any]:
+    known = LOCAL_OPTIONS if is_local else OPTIONS
+    read = {}
+    for name, value in given.items():
+        if name not in known:
+            of = f"{SCHEME}/folder" if is_local else f"{SCHEME}host"
+            raise ConfigError(f"{name!r} is no option of {of}: it has {', '.join(known)}")
+        convert, what = known[name]
+        try:
+            read[name] = convert(value)
+        except (KeyError, TypeError, ValueError):
+            raise ConfigError(f"{name} is {value!r}: it is {what}") from None
+    return read
+
+
+def _shown(parts: SplitResult) -> str:
+    """A URL in an error's text: without what may be a secret."""
+    return f"{parts.scheme}://…{parts.netloc.rpartition('@')[2]}{parts.path}"
