@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorq.containers import ranges as ranges_module
 from mirrorq.containers.ranges import RangeSet
 
 SMALL = st.integers(0, 40)
 CHANGES = st.lists(st.tuples(st.booleans(), SMALL, st.integers(0, 8)), max_size=30)
+
+
+@pytest.fixture(params=[3, ranges_module.CHUNK_COUNT], autouse=True, scope="module")
+def _chunks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With every edge of a chunk, and without."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges_module, "CHUNK_COUNT", request.param)
+        yield
 
 
 def _both(changes: list[tuple[bool, int, int]]) -> tuple[RangeSet, set[int]]:
@@ -38,6 +48,8 @@ def test_holds_what_a_set_holds(changes: list[tuple[bool, int, int]]) -> None:
     assert _members(ranges) == plain
     assert ranges.count == len(plain)
     assert bool(ranges) == bool(plain)
+    assert all(0 < len(each[0]) <= ranges_module.CHUNK_COUNT for each in ranges._chunks)
+    assert [each[0][0] for each in ranges._chunks] == list(ranges._starts)
     assert all((value in ranges) == (value in plain) for value in range(60))
 
 
@@ -75,6 +87,36 @@ def test_within_cuts_to_the_window(
     found = ranges.within(first, first + length)
     window = {value for low, high in found for value in range(low, high + 1)}
     assert window == plain & set(range(first, first + length + 1))
+
+
+@given(CHANGES, SMALL, st.integers(0, 20), st.integers(1, 5))
+def test_a_part_is_what_is_within(
+    changes: list[tuple[bool, int, int]], first: int, length: int, count: int
+) -> None:
+    """As bytes, as a number of ranges, as its ends; and as far as some ranges go."""
+    ranges, _ = _both(changes)
+    last = first + length
+    within = ranges.within(first, last)
+    assert list(RangeSet.from_bytes(ranges.part(first, last))) == within
+    assert ranges.count_within(first, last) == len(within)
+    if within:
+        assert ranges.extent_within(first, last) == (within[0][0], within[-1][1])
+    end = ranges.reach(first, last, count)
+    assert ranges.within(first, end) == within[:count]
+    assert end == last if len(within) <= count else end == within[count][0] - 1
+
+
+@given(CHANGES, SMALL)
+def test_parts_make_the_whole(changes: list[tuple[bool, int, int]], at: int) -> None:
+    """One behind the other, wherever it was cut; in another order they are refused."""
+    ranges, _ = _both(changes)
+    first, second = ranges.part(0, at), ranges.part(at + 1, 100)
+    made = RangeSet.from_bytes(first)
+    made.extend(second)
+    assert made == ranges
+    if first:
+        with pytest.raises(ValueError, match="late"):
+            made.extend(first)
 
 
 @given(CHANGES, SMALL, st.integers(0, 20))

@@ -7,12 +7,11 @@ range that ends anywhere costs a search, not a move of all behind it.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import islice
-from operator import le, lt
+from typing import Self
 
-from mirrorq.containers.ranges import Range
+from mirrorq.containers.ranges import Chunks, Range
 
 Span = tuple[int, int, int]
 """(first, last, number), first and last inclusive."""
@@ -187,61 +186,29 @@ class Places:
         return made
 
 
-CHUNK_COUNT = 256
-"""Ranges of a chunk of a `RangeMap`: one of twice as many is cut in two."""
-
 Numbers = tuple[int, ...]
 Numbered = tuple[int, int, Numbers]
 """(first, last, its numbers)."""
 
 
-class RangeMap:
-    """Sorted disjoint ranges, each with some numbers; neighbours of equal numbers are one range.
+class RangeMap(Chunks):
+    """Sorted disjoint ranges, each with some numbers; neighbours of equal numbers are one range."""
 
-    In chunks, so that a change moves what stands in one of them, however many ranges there are:
-    sixteen bytes a range, and eight for each number of it.
-    """
+    __slots__ = ()
 
-    def __init__(self, width: int) -> None:
-        self._width = width
-        """How many numbers each range has."""
-        self._starts = array("Q")
-        """The first integer of each chunk."""
-        self._chunks: list[list[array[int]]] = []
-        """Each: firsts, lasts, and a column for each of the numbers."""
-        self._length = 0
-        self.count = 0
-        """How many integers are in the ranges."""
+    def _empty(self) -> Self:
+        return type(self)(self._width)
 
-    def __bool__(self) -> bool:
-        return self.count > 0
-
-    def __len__(self) -> int:
-        """How many ranges there are."""
-        return self._length
+    @classmethod
+    def from_bytes(cls, data: bytes, width: int) -> Self:
+        """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
+        made = cls(width)
+        made.extend(data)
+        return made
 
     def __iter__(self) -> Iterator[Numbered]:
         for firsts, lasts, *numbers in self._chunks:
-            for first, last, *values in zip(firsts, lasts, *numbers, strict=True):
-                yield first, last, tuple(values)
-
-    def __contains__(self, value: int) -> bool:
-        return self.run(value, value) is not None
-
-    @property
-    def last(self) -> int:
-        """The greatest integer. Raises IndexError when empty."""
-        return self._chunks[-1][1][-1]
-
-    def _find(self, value: int) -> tuple[int, int]:
-        """(chunk, index in it) of the first range that ends at `value` or after it; the index is 0
-        when there is none."""
-        at = max(bisect_right(self._starts, value) - 1, 0)
-        if at == len(self._chunks):
-            return at, 0
-        lasts = self._chunks[at][1]
-        index = bisect_left(lasts, value)
-        return (at, index) if index < len(lasts) else (at + 1, 0)
+            yield from zip(firsts, lasts, zip(*numbers, strict=True), strict=True)
 
     def walk(self, first: int, last: int) -> Iterator[Numbered]:
         """The parts of first to last that are in ranges, in order. Nothing may change meanwhile."""
@@ -255,14 +222,12 @@ class RangeMap:
                 yield max(firsts[one], first), min(lasts[one], last), values
             at, index = at + 1, 0
 
-    def run(self, first: int, last: int) -> Numbered | None:
-        """The first part of first to last that is in a range, None when none is."""
-        return next(self.walk(first, last), None)
-
     def at(self, value: int) -> Numbers:
         """The numbers of the range that `value` is in; all 0 when it is in none."""
-        found = self.run(value, value)
-        return (0,) * self._width if found is None else found[2]
+        at, index = self._find(value)
+        if at == len(self._chunks) or self._chunks[at][0][index] > value:
+            return (0,) * self._width
+        return tuple([column[index] for column in self._chunks[at][2:]])
 
     def put(self, first: int, last: int, *numbers: int) -> None:
         """Give first to last these numbers, whatever they had."""
@@ -272,95 +237,12 @@ class RangeMap:
         if after is not None:
             last = after[1]
         self.remove(first, last)
-        if not self._chunks:
-            self._starts.append(first)
-            self._chunks.append([array("Q") for _ in range(2 + self._width)])
-        at = max(bisect_right(self._starts, first) - 1, 0)
-        chunk = self._chunks[at]
-        index = bisect_left(chunk[0], first)
-        for column, number in zip(chunk, (first, last, *numbers), strict=True):
-            column.insert(index, number)
-        self._length += 1
-        self.count += last - first + 1
-        self._put_chunks(at, at + 1, [chunk])
+        self._insert(first, last, *numbers)
 
     def _whole(self, value: int, numbers: Numbers) -> Range | None:
         """The range that `value` is in, when it has these numbers."""
         at, index = self._find(value)
         if at == len(self._chunks) or self._chunks[at][0][index] > value:
             return None
-        first, last, *known = (column[index] for column in self._chunks[at])
+        first, last, *known = [column[index] for column in self._chunks[at]]
         return (first, last) if tuple(known) == numbers else None
-
-    def remove(self, first: int, last: int) -> None:
-        """Take first to last out."""
-        begin, index = self._find(first)
-        at, kept = begin, []
-        while at < len(self._chunks) and self._chunks[at][0][index] <= last:
-            chunk = self._chunks[at]
-            self._cut(chunk, index, bisect_right(chunk[0], last, index), first, last)
-            if chunk[0]:
-                kept.append(chunk)
-            at, index = at + 1, 0
-        self._put_chunks(begin, at, kept)
-
-    def _cut(self, chunk: list[array[int]], low: int, high: int, first: int, last: int) -> None:
-        """Take first to last out of those ranges of a chunk that share something with it."""
-        firsts, lasts = chunk[0], chunk[1]
-        left = []
-        if firsts[low] < first:
-            left.append([firsts[low], first - 1, *(column[low] for column in chunk[2:])])
-        if lasts[high - 1] > last:
-            end = high - 1
-            left.append([last + 1, lasts[end], *(column[end] for column in chunk[2:])])
-        self.count -= sum(lasts[low:high]) - sum(firsts[low:high]) + high - low
-        self.count += sum(each[1] - each[0] + 1 for each in left)
-        self._length += len(left) - (high - low)
-        for number, column in enumerate(chunk):
-            column[low:high] = array("Q", [each[number] for each in left])
-
-    def _put_chunks(self, begin: int, end: int, chunks: list[list[array[int]]]) -> None:
-        """These stand in the place of chunks begin to end - 1, cut in two where they are long."""
-        placed = []
-        for chunk in chunks:
-            if len(chunk[0]) > 2 * CHUNK_COUNT:
-                placed.append([column[:CHUNK_COUNT] for column in chunk])
-                chunk = [column[CHUNK_COUNT:] for column in chunk]
-            placed.append(chunk)
-        self._chunks[begin:end] = placed
-        self._starts[begin:end] = array("Q", [chunk[0][0] for chunk in placed])
-
-    def copy(self) -> RangeMap:
-        """An equal one that shares nothing with it."""
-        twin = RangeMap(self._width)
-        twin._starts = self._starts[:]
-        twin._chunks = [[column[:] for column in chunk] for chunk in self._chunks]
-        twin._length, twin.count = self._length, self.count
-        return twin
-
-    def to_bytes(self) -> bytes:
-        """All firsts, all lasts, then all of each number, eight bytes each, little-endian."""
-        columns = range(2 + self._width)
-        return b"".join(chunk[one].tobytes() for one in columns for chunk in self._chunks)
-
-    @classmethod
-    def from_bytes(cls, data: bytes, width: int) -> RangeMap:
-        """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
-        columns = 2 + width
-        if len(data) % (8 * columns):
-            raise ValueError(f"ranges of {len(data)} bytes: not a multiple of {8 * columns}")
-        size = len(data) // columns
-        whole = [array("Q", data[at : at + size]) for at in range(0, len(data), size or 1)]
-        made = cls(width)
-        if not whole:
-            return made
-        firsts, lasts = whole[0], whole[1]
-        is_ordered = all(map(le, firsts, lasts)) and all(map(lt, lasts, islice(firsts, 1, None)))
-        if not is_ordered or not firsts[0]:
-            raise ValueError("ranges out of order")
-        made.count = sum(lasts) - sum(firsts) + len(firsts)
-        made._length = len(firsts)
-        chunks = range(0, len(firsts), CHUNK_COUNT)
-        made._chunks = [[each[at : at + CHUNK_COUNT] for each in whole] for at in chunks]
-        made._starts = firsts[::CHUNK_COUNT]
-        return made

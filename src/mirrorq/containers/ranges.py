@@ -1,7 +1,8 @@
-"""A set of integers kept as sorted, disjoint ranges in two compact arrays.
+"""A set of integers kept as sorted, disjoint ranges in compact arrays.
 
 Sixteen bytes a range, whatever its length: a queue of five million messages in a row is
-one range. Changes at either end are cheap; one in the middle moves memory, never objects.
+one range. The arrays are chunks of some hundred ranges: a change moves what stands in its
+chunk, however many ranges there are.
 """
 
 from __future__ import annotations
@@ -9,123 +10,357 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from operator import le, lt
+from typing import Self
 
 __all__ = ["Range"]
 
 
 Range = tuple[int, int]
 """(first, last), both inclusive."""
+CHUNK_COUNT = 512
+"""Most ranges of a chunk."""
+Chunk = list["array[int]"]
+"""Firsts, lasts, and a column for each number that ranges have."""
 
 
-class RangeSet:
-    """Sorted disjoint ranges of non-negative integers; neighbours are always merged."""
+class Chunks:
+    """Sorted disjoint ranges, each with some numbers of its own.
 
-    __slots__ = ("_firsts", "_lasts", "count")
+    No chunk is empty, and none has more than `CHUNK_COUNT` ranges.
+    """
 
-    def __init__(self, ranges: Iterable[Range] = ()) -> None:
-        self._firsts = array("Q")
-        self._lasts = array("Q")
+    __slots__ = ("_chunks", "_length", "_starts", "_width", "count")
+    GAP = 0
+    """Integers between neighbours at least."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        """How many numbers each range has."""
+        self._starts = array("Q")
+        """The first integer of each chunk."""
+        self._chunks: list[Chunk] = []
+        self._length = 0
         self.count = 0
-        """How many integers are in the set."""
-        for first, last in ranges:
-            self.add(first, last)
-
-    def add(self, first: int, last: int) -> None:
-        """Put first to last in; what is there already stays."""
-        firsts, lasts = self._firsts, self._lasts
-        if not lasts or first > lasts[-1] + 1:
-            firsts.append(first)
-            lasts.append(last)
-            self.count += last - first + 1
-            return
-        low = bisect_left(lasts, first - 1 if first else 0)
-        high = bisect_right(firsts, last + 1)
-        if low < high:
-            self.count -= sum(lasts[i] - firsts[i] + 1 for i in range(low, high))
-            first = min(first, firsts[low])
-            last = max(last, lasts[high - 1])
-        self.count += last - first + 1
-        if high - low == 1:
-            firsts[low] = first
-            lasts[low] = last
-        else:
-            firsts[low:high] = array("Q", (first,))
-            lasts[low:high] = array("Q", (last,))
-
-    def remove(self, first: int, last: int) -> int:
-        """Take first to last out; return how many of them were in."""
-        firsts, lasts = self._firsts, self._lasts
-        low = bisect_left(lasts, first)
-        high = bisect_right(firsts, last)
-        if low >= high:
-            return 0
-        old = sum(lasts[i] - firsts[i] + 1 for i in range(low, high))
-        keep_firsts = array("Q")
-        keep_lasts = array("Q")
-        if firsts[low] < first:
-            keep_firsts.append(firsts[low])
-            keep_lasts.append(first - 1)
-        if lasts[high - 1] > last:
-            keep_firsts.append(last + 1)
-            keep_lasts.append(lasts[high - 1])
-        if high - low == len(keep_firsts) == 1:
-            firsts[low] = keep_firsts[0]
-            lasts[low] = keep_lasts[0]
-        else:
-            firsts[low:high] = keep_firsts
-            lasts[low:high] = keep_lasts
-        gone = old - sum(b - a + 1 for a, b in zip(keep_firsts, keep_lasts, strict=True))
-        self.count -= gone
-        return gone
-
-    def __contains__(self, value: int) -> bool:
-        index = bisect_left(self._lasts, value)
-        return index < len(self._lasts) and self._firsts[index] <= value
+        """How many integers are in the ranges."""
 
     def __bool__(self) -> bool:
-        return bool(self._firsts)
+        return self.count > 0
 
     def __len__(self) -> int:
         """How many ranges there are."""
-        return len(self._firsts)
-
-    def __iter__(self) -> Iterator[Range]:
-        return zip(self._firsts, self._lasts, strict=True)
+        return self._length
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RangeSet):
+        if not isinstance(other, type(self)):
             return NotImplemented
-        return self._firsts == other._firsts and self._lasts == other._lasts
+        return self.count == other.count and self.to_bytes() == other.to_bytes()
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __contains__(self, value: int) -> bool:
+        at, index = self._find(value)
+        return at < len(self._chunks) and self._chunks[at][0][index] <= value
 
     @property
     def first(self) -> int:
         """The least integer. Raises IndexError when empty."""
-        return self._firsts[0]
+        return self._starts[0]
 
     @property
     def last(self) -> int:
         """The greatest integer. Raises IndexError when empty."""
-        return self._lasts[-1]
+        return self._chunks[-1][1][-1]
+
+    def _find(self, value: int) -> tuple[int, int]:
+        """(chunk, index in it) of the first range that ends at `value` or behind it; behind the
+        last chunk when none does."""
+        at = bisect_right(self._starts, value) - 1
+        if at < 0:
+            return 0, 0
+        lasts = self._chunks[at][1]
+        index = bisect_left(lasts, value)
+        return (at, index) if index < len(lasts) else (at + 1, 0)
+
+    def remove(self, first: int, last: int) -> int:
+        """Take first to last out; return how many of them were in."""
+        chunks, before = self._chunks, self.count
+        begin, index = self._find(first)
+        at = begin
+        while at < len(chunks) and chunks[at][0][index] <= last:
+            self._cut(chunks[at], index, bisect_right(chunks[at][0], last, index), first, last)
+            at, index = at + 1, 0
+        if at > begin:
+            self._tidy(begin, at)
+        return before - self.count
+
+    def _cut(self, chunk: Chunk, low: int, high: int, first: int, last: int) -> None:
+        """Take first to last out of those ranges of a chunk that share something with it."""
+        firsts, lasts = chunk[0], chunk[1]
+        start, end = firsts[low], lasts[high - 1]
+        is_one = high - low == 1
+        if is_one and (start < first) != (end > last):
+            if start < first:
+                lasts[low] = first - 1
+                self.count -= end - first + 1
+            else:
+                firsts[low] = last + 1
+                self.count -= last - start + 1
+            return
+        self.count -= sum(lasts[low:high]) - sum(firsts[low:high]) + high - low
+        left = []
+        if start < first:
+            left.append([start, first - 1, *[column[low] for column in chunk[2:]]])
+            self.count += first - start
+        if end > last:
+            left.append([last + 1, end, *[column[high - 1] for column in chunk[2:]]])
+            self.count += end - last
+        self._length += len(left) - (high - low)
+        for number, column in enumerate(chunk):
+            column[low:high] = array("Q", [each[number] for each in left])
+
+    def _insert(self, first: int, last: int, *numbers: int) -> None:
+        """Put in a range that shares nothing with any."""
+        if not self._chunks:
+            self._starts.append(first)
+            self._chunks.append([array("Q") for _ in range(2 + self._width)])
+        at = max(bisect_right(self._starts, first) - 1, 0)
+        chunk = self._chunks[at]
+        index = bisect_left(chunk[0], first)
+        for column, number in zip(chunk, (first, last, *numbers), strict=True):
+            column.insert(index, number)
+        self._length += 1
+        self.count += last - first + 1
+        self._tidy(at, at + 1)
+
+    def _tidy(self, begin: int, end: int) -> None:
+        """Chunks begin to end - 1 have changed: none is to be empty, too long, or short beside a
+        short one."""
+        chunks = self._chunks
+        size = len(chunks[begin][0])
+        is_alone = len(chunks) == 1 or size > CHUNK_COUNT // 4
+        if end == begin + 1 and is_alone and 0 < size <= CHUNK_COUNT:
+            self._starts[begin] = chunks[begin][0][0]
+            return
+        placed: list[Chunk] = []
+        end = min(end + 1, len(chunks))  # the next one may take in what is short
+        for chunk in chunks[begin:end]:
+            size = len(chunk[0])
+            if size > CHUNK_COUNT:
+                half = size // 2
+                placed.append([column[:half] for column in chunk])
+                placed.append([column[half:] for column in chunk])
+            elif placed and len(placed[-1][0]) + size <= CHUNK_COUNT // 2:
+                for column, more in zip(placed[-1], chunk, strict=True):
+                    column.extend(more)
+            elif size:
+                placed.append(chunk)
+        chunks[begin:end] = placed
+        self._starts[begin:end] = array("Q", [chunk[0][0] for chunk in placed])
+
+    def _empty(self) -> Self:
+        """One of its kind without ranges."""
+        raise NotImplementedError
+
+    def copy(self) -> Self:
+        """An equal one that shares nothing with it."""
+        twin = self._empty()
+        twin._starts = self._starts[:]
+        twin._chunks = [[column[:] for column in chunk] for chunk in self._chunks]
+        twin._length, twin.count = self._length, self.count
+        return twin
+
+    def to_bytes(self) -> bytes:
+        """All firsts, all lasts, then all of each number, eight bytes each in the machine's order
+        (little-endian on every machine that mirrorq runs on)."""
+        columns = range(2 + self._width)
+        return b"".join(chunk[one].tobytes() for one in columns for chunk in self._chunks)
+
+    def extend(self, data: bytes) -> None:
+        """Add ranges, as `to_bytes` has them, behind those that are there. Raises ValueError when
+        they are no such thing, or not behind them."""
+        width = 2 + self._width
+        if len(data) % (8 * width):
+            raise ValueError(f"ranges of {len(data)} bytes: not a multiple of {8 * width}")
+        if not data:
+            return
+        size = len(data) // width
+        whole = [array("Q", data[at : at + size]) for at in range(0, len(data), size)]
+        firsts, lasts = whole[0], whole[1]
+        are_apart = all(map(lt, map(self.GAP.__add__, lasts), islice(firsts, 1, None)))
+        if not are_apart or not all(map(le, firsts, lasts)):
+            raise ValueError("ranges out of order")
+        if self and firsts[0] <= self.last:
+            raise ValueError(f"a range from {firsts[0]} comes late")
+        self._join(whole)
+        self.count += sum(lasts) - sum(firsts) + len(firsts)
+        self._length += len(firsts)
+        starts = range(0, len(firsts), CHUNK_COUNT)
+        self._chunks += [[column[at : at + CHUNK_COUNT] for column in whole] for at in starts]
+        self._starts += firsts[::CHUNK_COUNT]
+
+    def _join(self, whole: Chunk) -> None:
+        """The first of these is one range with the last that is there, when it goes on with it."""
+        if not self or whole[0][0] != self.last + 1:
+            return
+        before = self._chunks[-1]
+        if all(column[-1] == more[0] for column, more in zip(before[2:], whole[2:], strict=True)):
+            first = before[0][-1]
+            self.remove(first, self.last)
+            whole[0][0] = first
+
+    def part(self, first: int, last: int) -> bytes:
+        """What of first to last is in ranges, as `to_bytes` has it."""
+        columns: Chunk = [array("Q") for _ in range(2 + self._width)]
+        at, low = self._find(first)
+        while at < len(self._chunks):
+            chunk = self._chunks[at]
+            high = bisect_right(chunk[0], last, low)
+            for column, known in zip(columns, chunk, strict=True):
+                column += known[low:high]
+            if high < len(chunk[0]):
+                break
+            at, low = at + 1, 0
+        if columns[0]:
+            columns[0][0] = max(columns[0][0], first)
+            columns[1][-1] = min(columns[1][-1], last)
+        return b"".join(column.tobytes() for column in columns)
+
+    def count_within(self, first: int, last: int) -> int:
+        """How many ranges share something with first to last."""
+        (at, index), (end, stop) = self._find(first), self._find(last)
+        count = sum(len(chunk[0]) for chunk in self._chunks[at:end]) - index + stop
+        is_more = end < len(self._chunks) and self._chunks[end][0][stop] <= last
+        return count + is_more
+
+    def reach(self, first: int, last: int, count: int) -> int:
+        """Where a stretch from `first` ends, last at most, that shares something with no more than
+        so many ranges."""
+        at, index = self._find(first)
+        while at < len(self._chunks):
+            firsts = self._chunks[at][0]
+            if index + count < len(firsts):
+                return min(firsts[index + count] - 1, last)
+            count -= len(firsts) - index
+            at, index = at + 1, 0
+        return last
+
+
+class RangeSet(Chunks):
+    """Sorted disjoint ranges of non-negative integers; neighbours are always merged."""
+
+    __slots__ = ()
+    GAP = 1
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self._width = 0
+        self._starts = array("Q")
+        self._chunks = []
+        self._length = self.count = 0
+        for first, last in ranges:
+            self.add(first, last)
+
+    def __iter__(self) -> Iterator[Range]:
+        chunks = self._chunks
+        if len(chunks) == 1:
+            return zip(*chunks[0], strict=True)
+        return chain.from_iterable([zip(*chunk, strict=True) for chunk in chunks])
+
+    def add(self, first: int, last: int) -> None:
+        """Put first to last in; what is there already stays."""
+        chunks = self._chunks
+        if not chunks or first > chunks[-1][1][-1] + 1:
+            self._append(first, last)
+            return
+        at, index = self._find(first - 1)
+        if chunks[at][0][index] > last + 1:
+            self._insert(first, last)
+            return
+        firsts, lasts = chunks[at]
+        is_one = index + 1 == len(firsts) and at + 1 == len(chunks)
+        if is_one or (index + 1 < len(firsts) and firsts[index + 1] > last + 1):
+            start, end = firsts[index], lasts[index]
+            if first < start:
+                firsts[index] = first
+                self.count += start - first
+                self._starts[at] = firsts[0]
+            if last > end:
+                lasts[index] = last
+                self.count += last - end
+            return
+        first = min(first, firsts[index])
+        after = self.around(last + 1, last + 1)
+        if after is not None:
+            last = after[1]
+        else:
+            inside = self.around(last, last)
+            last = last if inside is None else max(last, inside[1])
+        self.remove(first, last)
+        self._insert(first, last)
+
+    def _append(self, first: int, last: int) -> None:
+        """Put in a range behind all others."""
+        chunks = self._chunks
+        if not chunks or len(chunks[-1][0]) >= CHUNK_COUNT:
+            self._starts.append(first)
+            chunks.append([array("Q", (first,)), array("Q", (last,))])
+        else:
+            firsts, lasts = chunks[-1]
+            firsts.append(first)
+            lasts.append(last)
+        self._length += 1
+        self.count += last - first + 1
+
+    def _empty(self) -> Self:
+        return type(self)()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
+        made = cls()
+        made.extend(data)
+        return made
+
+    def extent_within(self, first: int, last: int) -> Range:
+        """The least and the greatest integer of first to last, some of which are in the set."""
+        at, index = self._find(first)
+        end, stop = self._find(last)
+        chunks = self._chunks
+        least = max(chunks[at][0][index], first)
+        if end < len(chunks) and chunks[end][0][stop] <= last:
+            return least, last
+        lasts = chunks[end][1] if stop else chunks[end - 1][1]
+        return least, lasts[stop - 1]
 
     def front(self) -> Range:
         """The first range. Raises IndexError when empty."""
-        return self._firsts[0], self._lasts[0]
+        firsts, lasts = self._chunks[0]
+        return firsts[0], lasts[0]
 
     def within(self, first: int, last: int) -> list[Range]:
         """The parts of first to last that are in the set."""
-        firsts, lasts = self._firsts, self._lasts
-        low = bisect_left(lasts, first)
-        high = bisect_right(firsts, last)
-        return [(max(firsts[i], first), min(lasts[i], last)) for i in range(low, high)]
+        found: list[Range] = []
+        chunks = self._chunks
+        at, low = self._find(first)
+        while at < len(chunks):
+            firsts, lasts = chunks[at]
+            high = bisect_right(firsts, last, low)
+            found += zip(firsts[low:high], lasts[low:high], strict=True)
+            if high < len(firsts):
+                break
+            at, low = at + 1, 0
+        if found:
+            found[0] = (max(found[0][0], first), found[0][1])
+            found[-1] = (found[-1][0], min(found[-1][1], last))
+        return found
 
     def around(self, first: int, last: int) -> Range | None:
         """The first range of the set that shares an integer with first to last."""
-        index = bisect_left(self._lasts, first)
-        if index == len(self._lasts) or self._firsts[index] > last:
+        at, index = self._find(first)
+        if at == len(self._chunks) or self._chunks[at][0][index] > last:
             return None
-        return self._firsts[index], self._lasts[index]
+        return self._chunks[at][0][index], self._chunks[at][1][index]
 
     def take_after(self, value: int, count: int, gap: int) -> Range | None:
         """The span of the first integers above `value` that are in the set: at most `count`
@@ -133,27 +368,24 @@ class RangeSet:
 
         None when none is above `value`.
         """
-        firsts, lasts = self._firsts, self._lasts
-        index = bisect_right(lasts, value)
-        if index == len(lasts):
-            return None
-        first = max(firsts[index], value + 1)
-        last = min(lasts[index], first + count - 1)
-        count -= last - first + 1
-        index += 1
-        while count > 0 and index < len(firsts) and firsts[index] - last <= gap + 1:
-            end = min(lasts[index], firsts[index] + count - 1)
-            count -= end - firsts[index] + 1
-            last = end
-            index += 1
-        return first, last
+        span: Range | None = None
+        at, index = self._find(value + 1)
+        while at < len(self._chunks):
+            rest = [islice(column, index, None) for column in self._chunks[at]]
+            for first, last in zip(*rest, strict=True):
+                first = max(first, value + 1)
+                if span is not None and (count <= 0 or first - span[1] > gap + 1):
+                    return span
+                last = min(last, first + count - 1)
+                count -= last - first + 1
+                span = (first if span is None else span[0], last)
+            at, index = at + 1, 0
+        return span
 
     def run(self, first: int, last: int) -> Range:
         """The first part of first to last that is in the set; (last + 1, last) when none is."""
-        low = bisect_left(self._lasts, first)
-        if low == len(self._lasts) or self._firsts[low] > last:
-            return last + 1, last
-        return max(self._firsts[low], first), min(self._lasts[low], last)
+        found = self.around(first, last)
+        return (last + 1, last) if found is None else (max(found[0], first), min(found[1], last))
 
     def nth(self, count: int) -> int:
         """The integer that has count - 1 lesser ones in the set. Raises IndexError: too few."""
@@ -169,36 +401,10 @@ class RangeSet:
 
         `value` itself must not be in it. The answer lies within least to most.
         """
-        index = bisect_left(self._lasts, value)
-        first = self._lasts[index - 1] + 1 if index else least
-        last = self._firsts[index] - 1 if index < len(self._firsts) else most
-        return max(first, least), min(last, most)
-
-    def copy(self) -> RangeSet:
-        twin = RangeSet()
-        twin._firsts = self._firsts[:]
-        twin._lasts = self._lasts[:]
-        twin.count = self.count
-        return twin
-
-    def to_bytes(self) -> bytes:
-        """All firsts, then all lasts, eight bytes each in the machine's order (little-endian
-        on every machine that mirrorq runs on)."""
-        return self._firsts.tobytes() + self._lasts.tobytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> RangeSet:
-        """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
-        if len(data) % 16:
-            raise ValueError(f"a range set of {len(data)} bytes: not a multiple of 16")
-        half = len(data) // 2
-        made = cls()
-        made._firsts.frombytes(data[:half])
-        made._lasts.frombytes(data[half:])
-        before = -1
-        for first, last in made:
-            if not before < first <= last:
-                raise ValueError(f"ranges out of order at {first}")
-            before = last + 1
-            made.count += last - first + 1
-        return made
+        at, index = self._find(value)
+        if at < len(self._chunks):
+            most = min(most, self._chunks[at][0][index] - 1)
+        if index or at:
+            lasts = self._chunks[at][1] if index else self._chunks[at - 1][1]
+            least = max(least, lasts[index - 1] + 1)
+        return least, most
