@@ -63,9 +63,10 @@ PAIRS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
 
 
 def taken(call: Callable[..., Any]) -> list[tuple[str, object, object]]:
-    """What a call takes, but for its object: names, how they are given, and defaults."""
+    """What a call takes, but for its object: names, how they are given, and defaults. Spools are
+    for threads only."""
     parameters = inspect.signature(call).parameters.values()
-    return [(p.name, p.kind, p.default) for p in parameters if p.name != "self"]
+    return [(p.name, p.kind, p.default) for p in parameters if p.name not in ("self", "spool")]
 
 
 @pytest.mark.parametrize(("threads", "loops"), PAIRS, ids=lambda call: call.__qualname__)

@@ -14,8 +14,8 @@ new names.
 A *claim* holds a whole queue: while it lasts nobody else is handed anything, and its holder acks
 by sequence. It is given only when nobody else consumes or holds messages, and says who does.
 
-*Threads*: every method of `RangeLease` and `Claim` may be called from any thread; a `LeaseHolder` is
-the host's.
+*Threads*: every method of `RangeLease` and `Claim` may be called from any thread; a `LeaseHolder`
+is the host's.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from mirrorq.client.exchange_watch import ExchangeWatch, ExchangeWatches
 from mirrorq.config import Config
 from mirrorq.errors import (
     AuthenticationError,
+    ConfigError,
     MirrorQError,
     NoQuorum,
     PreconditionFailed,
