@@ -270,7 +270,11 @@ def test_beside_a_claim_nobody_is_handed_anything() -> None:
     claim = ConsumerSeat((TWO, 1), 1, exclusive=True, bare=True, label="query 9")
     assert "holds messages unacknowledged, 1 the first" in delivery.subscribe(claim)
     for number, _ in delivery.holdings(ONE):
-        delivery.give_back(delivery.drop(number))
+        delivery.drop(number)
+    assert "holds messages unacknowledged" in delivery.subscribe(claim)
+    assert delivery.unacknowledged == 2
+    delivery.give_back(delivery.take_leaving(1))
+    assert delivery.unacknowledged == 0
     assert delivery.subscribe(claim) == ""
     delivery.credit((ONE, 0), 8)
     assert delivery.hand_out() == []

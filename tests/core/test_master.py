@@ -96,9 +96,13 @@ class Queue:
     def sync(self) -> None:
         """Everything on its way reaches the disk, and what follows from it too."""
         while self._writes:
-            number, write = self._writes.pop(0)
-            self.files.apply(write)
-            self.step(Persisted(number))
+            self.sync_one()
+
+    def sync_one(self) -> None:
+        """The next write reaches the disk."""
+        number, write = self._writes.pop(0)
+        self.files.apply(write)
+        self.step(Persisted(number))
 
     def attach(
         self,

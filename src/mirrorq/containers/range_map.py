@@ -78,6 +78,12 @@ class Spans:
                 return low, high, self._numbers[at]
         return None
 
+    def reach(self, first: int, last: int, count: int) -> int:
+        """Where a stretch from `first` ends, last at most, that shares something with no more than
+        so many ranges."""
+        at = max(bisect_right(self._firsts, first) - 1, 0) + count
+        return min(last, self._firsts[at] - 1) if at < len(self._firsts) else last
+
     def remove(self, first: int, last: int) -> None:
         """Take first to last out."""
         at = max(bisect_right(self._firsts, first) - 1, 0)

@@ -230,6 +230,20 @@ class Sizes(Column):
             found += (last - lasts[high - 1]) * values[high]
         return found
 
+    def reach(self, first: int, last: int, size: int) -> int:
+        """The first message, from `first` on, with which they are so many bytes; `last` when all of
+        them, live ones, are fewer."""
+        lasts = self._lasts
+        low = bisect_left(lasts, first, self._head)
+        high = bisect_left(lasts, last, low)
+        at = low + bisect_left(
+            range(low, high), size, key=lambda run: self.total(first, lasts[run])
+        )
+        start = max(lasts[at - 1] + 1, first) if at > low else first
+        each = self._values[at] if at < len(lasts) else 0
+        size -= self.total(first, start - 1) if start > first else 0
+        return min(start - 1 + -(-size // each), last) if each else last
+
     def copy(self) -> Self:
         twin = super().copy()
         twin._totals = self._totals[self._head :]

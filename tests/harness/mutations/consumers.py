@@ -11,6 +11,7 @@ from mirrorq.protocol.ops import PromotedOp
 from mirrorq.protocol.sessions import HandOut
 from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.master.purging import Purging
 from mirrorq.replication.master.settling import Settling
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -130,7 +131,11 @@ def _ack_early() -> Sequence[Patch]:
 
 @named("purged message stays ready")
 def _purged_ready() -> Sequence[Patch]:
-    def take_ready(self: Delivery) -> list[Range]:
-        return list(self.ready_sequences())
+    real = Purging._take
 
-    return [(Delivery, "take_ready", take_ready)]
+    def take(self: Purging, first: int, last: int) -> list[Range]:
+        taken = real(self, first, last)
+        self._reign.delivery.give_back(taken)
+        return taken
+
+    return [(Purging, "_take", take)]

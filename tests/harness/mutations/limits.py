@@ -30,7 +30,9 @@ def _limit_applied() -> Sequence[Patch]:
 
 @named("drop-head of the newest")
 def _drop_newest() -> Sequence[Patch]:
-    def drop(self: Delivery, excess: Depth) -> tuple[list[Range], Depth]:
+    def drop(
+        self: Delivery, excess: Depth, count_max: int = 0
+    ) -> tuple[list[Range], Depth]:
         dropped: list[Range] = []
         lane = self.ready.lane(0)
         while lane and excess.count:

@@ -414,9 +414,9 @@ class Master:
             self._end_overdue(now_ms)
         self._end_idle(now_ms)
         self._take_in(now_ms)
-        if settling.has_work:
+        if settling.has_work or delivery.leaving:
             settling.flush()
-        if self.purging.open:
+        if self.purging.is_open:
             self.purging.run(now_ms)
         if self._reign.delays.is_waiting:
             self._end_delays()
@@ -438,13 +438,14 @@ class Master:
         """Whose time is over, and what nobody else would look at."""
         for session in self.attachments.overdue(now_ms):
             self.on_session_gone(session)
+        self.hand_outs.more.clear()
         if now_ms >= self.hand_outs.overdue.at_ms:
             self.hand_outs.end_overdue(now_ms)
 
     def _end_idle(self, now_ms: int) -> None:
         """Producers and messages that have been there for too long."""
         producers, endings = self.producers, self.endings
-        if now_ms >= producers.look_at_ms:
+        if now_ms >= producers.look_at_ms or producers.looked_at:
             producers.expire(now_ms)
         if producers.doubtful:
             producers.end_senders()
@@ -468,7 +469,7 @@ class Master:
     def _hand_out(self, now_ms: int) -> None:
         """Somebody waits for messages."""
         # P2: what is on its way back comes before what is behind it.
-        is_free = not self.settling.is_returning and not self.has_yielded and not self.purging.open
+        is_free = not (self.settling.is_returning or self.has_yielded or self.purging.is_open)
         self.hand_outs.run(now_ms, is_free=is_free)
         if self.intake.held_by:
             # What was handed out has made room, and nothing else may come to look at it.

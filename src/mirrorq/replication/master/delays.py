@@ -98,16 +98,6 @@ class Delays:
             self._leaving.remove(first, last)
         return ranges
 
-    def take_all(self) -> list[Range]:
-        """Everything that is delayed ends, but for what is about to be ready."""
-        taken = RangeSet((first, last) for first, last, _ in self._state.delayed)
-        for first, last, _ in self._state.resting:
-            taken.add(first, last)
-        for first, last in self._leaving:
-            taken.remove(first, last)
-        self._timetable = Timetable()
-        return list(taken)
-
     def take(self, first: int, last: int) -> list[Range]:
         """What is delayed from first to last ends, but for what is about to be ready."""
         taken = RangeSet((low, high) for low, high, _ in self._state.delayed.within(first, last))

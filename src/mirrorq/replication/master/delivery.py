@@ -14,7 +14,8 @@ that are seated or open: consumers with slow callbacks hold tens of thousands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 from attrs import define, field
 
@@ -30,6 +31,10 @@ ConsumerKey = tuple[SessionId, int]
 BACK_COUNT = 16_384
 """Hand-outs of which it is remembered what went back: some 4 MB. Beyond them an ack that comes
 late counts as done when its message has ended since, whoever ended it."""
+PIECES_MAX = 512
+"""Hand-outs that one step makes."""
+DROP_COUNT = 1 << 62
+"""No bound."""
 DELIVER_COUNT = 4096
 """Messages in one Deliver: bounds its size together with the byte bound of the driver."""
 
@@ -85,6 +90,8 @@ class Delivery:
         self.ready = _ready_of(state)
         self.came_back: list[Range] = []
         """What became ready again since the master looked."""
+        self.is_cut = False
+        """The last step has handed out what one step may, and there is more."""
         self.is_single = False
         """single-active-consumer: one consumer at a time is served."""
         self.consumers: dict[ConsumerKey, ConsumerSeat] = {}
@@ -104,9 +111,14 @@ class Delivery:
         no call waits for, and that hold something still."""
         self._held: dict[SessionId, dict[int, None]] = {}
         """Open hand-outs of each session."""
+        self.leaving: deque[int] = deque()
+        """Open hand-outs of those who are gone: they go back by portions, and nobody can settle
+        them meanwhile."""
         self._back: dict[int, RangeSet] = {}
         """Hand-out number -> what of it went back. All else that was handed out, is open no more
         and lives no more was settled under that number: an ack that comes again is told so."""
+        self._ready_size: int | None = None
+        """None: nobody has asked."""
         self.waiting: dict[ConsumerKey, int] = {}
         """Consumers that wait for messages, and for how many: the one whose turn it is first."""
         self._wanted = 0
@@ -258,23 +270,33 @@ class Delivery:
 
     @property
     def ready_size(self) -> int:
-        """Bytes of the bodies of what is ready."""
-        total = self._state.sizes.total
-        return sum(total(first, last) for first, last in self.ready_sequences())
+        """Bytes of the bodies of what is ready: counted once, and kept from then on."""
+        if self._ready_size is None:
+            total = self._state.sizes.total
+            self._ready_size = sum(total(first, last) for first, last in self.ready_sequences())
+        return self._ready_size
 
-    def drop_oldest(self, excess: Depth) -> tuple[list[Range], Depth]:
+    def _note_ready(self, first: int, last: int, sign: int) -> None:
+        """These sequences have become ready (1), or are it no more (-1)."""
+        if self._ready_size is not None:
+            self._ready_size += sign * self._state.sizes.total(first, last)
+
+    def drop_oldest(
+        self, excess: Depth, count_max: int = DROP_COUNT
+    ) -> tuple[list[Range], Depth]:
         """Take the oldest ready messages of the lowest priority out, then those of the next, until
-        the excess is gone.
+        the excess is gone, or so many ranges are out.
 
-        Returns them, and what is left of the excess when nothing is ready any more.
+        Returns them, and what is left of the excess.
         """
         dropped: list[Range] = []
         for priority in reversed(self.ready.priorities):
             lane = self.ready.lane(priority)
-            while lane and (excess.count or excess.size):
+            while lane and (excess.count or excess.size) and len(dropped) < count_max:
                 first, last, shift = self._front(lane)
                 last, excess = oldest(self._state.sizes, first, last, excess)
                 lane.remove(first + shift, last + shift)
+                self._note_ready(first, last, -1)
                 dropped.append((first, last))
         return dropped, excess
 
@@ -286,6 +308,7 @@ class Delivery:
                 lane, shift = self.ready.lane(run.priority), run.shift
                 for low, high in lane.within(run.first + shift, run.last + shift):
                     lane.remove(low, high)
+                    self._note_ready(low - shift, high - shift, -1)
                     taken.add(low - shift, high - shift)
         return list(taken)
 
@@ -349,6 +372,8 @@ class Delivery:
         pieces: dict[ConsumerKey, list[HandOut]] = {}
         counts: dict[ConsumerKey, int] = {}
         ready = self.ready
+        self.is_cut = False
+        count = 0
         while True:
             priority, lane = ready.top()
             if not lane:
@@ -359,6 +384,10 @@ class Delivery:
             seat = self._next_seat(counts)
             if seat is None:
                 break
+            self.is_cut = count == PIECES_MAX
+            if self.is_cut:
+                break
+            count += 1
             share = self._share(seat, counts.get(seat.key, 0))
             piece = self._take_front(seat, lane, horizon, share)
             self.open[piece.number].handed_ms = now_ms
@@ -410,6 +439,7 @@ class Delivery:
             seat.size_left -= self._state.sizes.total(first - shift, last)
         lane.remove(first, last + shift)
         first -= shift
+        self._note_ready(first, last, -1)
         self._number += 1
         self.open[self._number] = OpenHandOut(seat.key, count, RangeSet(((first, last),)))
         self._held.setdefault(seat.key[0], {})[self._number] = None
@@ -428,7 +458,9 @@ class Delivery:
         if piece.epoch != self._epoch:
             return self._take_inherited(piece)
         handout = self.open.get(piece.number)
-        if handout is None or handout.key[0] != session or handout.count != piece.count:
+        if handout is None or handout.count != piece.count:
+            return []
+        if not self.is_held(piece.number, session):
             return []
         found = handout.left.within(piece.first, piece.last)
         for first, last in found:
@@ -440,13 +472,19 @@ class Delivery:
     def _close(self, number: int) -> OpenHandOut:
         """Nothing of this hand-out is held any more, or is to be."""
         handout = self.open.pop(number)
-        session = handout.key[0]
+        self._unhold(number, handout.key[0])
+        return handout
+
+    def _unhold(self, number: int, session: SessionId) -> None:
         held = self._held[session]
         del held[number]
         if not held:
             del self._held[session]
             self.fetching.pop((session, 0), None)
-        return handout
+
+    def is_held(self, number: int, session: SessionId) -> bool:
+        """Whether this open hand-out is the session's, and does not leave."""
+        return number in self._held.get(session, ())
 
     def take_back(self, session: SessionId, piece: HandOut) -> list[Range]:
         """`take`, of what comes again."""
@@ -455,12 +493,15 @@ class Delivery:
             self._note_back(piece.number, found)
         return found
 
-    def _note_back(self, number: int, ranges: list[Range]) -> None:
+    def _note_back(self, number: int, ranges: Iterable[Range]) -> None:
         if not ranges:
             return
         back = self._back.setdefault(number, RangeSet())
         for first, last in ranges:
             back.add(first, last)
+        self._forget_back()
+
+    def _forget_back(self) -> None:
         if len(self._back) > BACK_COUNT:
             del self._back[next(iter(self._back))]
 
@@ -470,7 +511,9 @@ class Delivery:
             found = len(list(self._inherited(piece)))
         else:
             handout = self.open.get(piece.number)
-            if handout is None or handout.key[0] != session or handout.count != piece.count:
+            if handout is None or handout.count != piece.count:
+                return False
+            if not self.is_held(piece.number, session):
                 return False
             found = sum(b - a + 1 for a, b in handout.left.within(piece.first, piece.last))
         return found == piece.last - piece.first + 1
@@ -480,6 +523,8 @@ class Delivery:
         handout = self.open.get(piece.number)
         if handout is None or piece.epoch != self._epoch:
             return
+        if not self.is_held(piece.number, handout.key[0]):
+            return  # it leaves
         back = handout.left.within(piece.first, piece.last)
         for first, last in back:
             gone = handout.left.remove(first, last)
@@ -531,6 +576,7 @@ class Delivery:
         for run, sequence in list(self._inherited(piece)):
             place = sequence + run.shift
             self.ready.lane(run.priority).remove(place, place)
+            self._note_ready(sequence, sequence, -1)
             taken.append((sequence, sequence))
         return taken
 
@@ -554,7 +600,16 @@ class Delivery:
                 self.came_back.append((low, high))
                 for run in self._state.runs(low, high):
                     if not run.is_delayed:
-                        self.ready.add(run.priority, run.first + run.shift, run.last + run.shift)
+                        self._make_ready(run)
+
+    def _make_ready(self, run: Run) -> None:
+        first, last = run.first + run.shift, run.last + run.shift
+        if self._ready_size is not None:
+            # What is ready already is counted already.
+            for low, high in self.ready.lane(run.priority).within(first, last):
+                self._note_ready(low - run.shift, high - run.shift, -1)
+            self._note_ready(run.first, run.last, 1)
+        self.ready.add(run.priority, first, last)
 
     def holdings(self, session: SessionId) -> list[tuple[int, OpenHandOut]]:
         """Open hand-outs of one session, by number."""
@@ -594,26 +649,38 @@ class Delivery:
             return handout.handed_ms
         return None
 
-    def drop(self, number: int) -> list[Range]:
-        """Close a whole hand-out; return what was open of it."""
-        handout = self._close(number)
-        self.unacknowledged -= handout.left.count
-        self._note_back(number, list(handout.left))
-        return list(handout.left)
+    def drop(self, number: int) -> None:
+        """Who held this hand-out is gone: what is open of it leaves."""
+        self._unhold(number, self.open[number].key[0])
+        self.leaving.append(number)
+
+    def leave(self, session: SessionId) -> None:
+        """The same of all that a session held."""
+        self.leaving.extend(self._held.pop(session, ()))
+        self.fetching.pop((session, 0), None)
+
+    def take_leaving(self, count: int) -> list[Range]:
+        """About so many ranges of what leaves, whole hand-outs of it: held by nobody any more."""
+        taken: list[Range] = []
+        while self.leaving:
+            number = self.leaving[0]
+            left = self.open[number].left
+            if taken and len(taken) + len(left) > count:
+                break
+            self.leaving.popleft()
+            del self.open[number]
+            self.unacknowledged -= left.count
+            self._note_back(number, left)
+            taken += left
+        return taken
 
     def add_ready(self, first: int, last: int, priority: int = 0) -> None:
         """New messages of one priority."""
+        self._note_ready(first, last, 1)
         if priority:
             self.ready.add(priority, first, last)
         else:
             self.ready.plain.add(first, last)
-
-    def take_ready(self) -> list[Range]:
-        """Everything that is ready ends: its sequences."""
-        taken = [*self.ready_sequences(), *self.aside]
-        self.ready = ReadyLanes(RangeSet())
-        self.aside = RangeSet()
-        return taken
 
 
 def _ready_of(state: QueueState) -> ReadyLanes:

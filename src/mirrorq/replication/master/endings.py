@@ -13,7 +13,7 @@ from mirrorq.protocol.ops import DiscardOp, DropHeadOp, ExpiryOp, OutboxOp
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.expiry import Expiry
 from mirrorq.replication.master.limits import Depth
-from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.master.reign import PORTION, Reign
 
 __all__ = ["Endings"]
 
@@ -30,6 +30,8 @@ class Endings:
         self.expiry = Expiry(reign.state)
         """Deadlines of what is ready."""
         self._reign = reign
+        self._expiry_lsn = self._drop_lsn = 0
+        """The ops of the last portions."""
         self._departures = departures
         self.look = reign.timers.new()
         """The next message may expire."""
@@ -39,7 +41,8 @@ class Endings:
     def begin(self) -> None:
         """What is ready, or for how long it may be, has changed as a whole."""
         reign = self._reign
-        self.expiry.begin(reign.definition.message_ttl, reign.delivery.ready_sequences())
+        # What is not ready among them is looked for in vain when its time is over.
+        self.expiry.begin(reign.definition.message_ttl, ((1, reign.state.next_sequence - 1),))
 
     def end(self, ranges: Iterable[Range], reason: str) -> None:
         """End messages that are ready no more, and held by nobody, on every copy: by an op.
@@ -95,6 +98,19 @@ class Endings:
             ranges += more
         self.end(ranges, "maxlen")
 
+    def drop_portion(self, excess: Depth) -> bool:
+        """End as many of the oldest messages as one step may; return whether more are to end."""
+        delivery, state = self._reign.delivery, self._reign.state
+        if state.applied < self._drop_lsn:
+            return True
+        ranges, left = delivery.drop_oldest(excess, PORTION)
+        self.end(ranges, "maxlen")
+        self._drop_lsn = self._reign.log.last
+        if (left.count or left.size) and not delivery.ready:
+            self.drop_head(left)
+            return False
+        return bool(left.count or left.size)
+
     # --- Time -----------------------------------------------------------------------------
 
     def expire(self) -> None:
@@ -103,9 +119,12 @@ class Endings:
         if delivery.came_back:
             self.expiry.note(delivery.came_back)
             delivery.came_back = []
+        if self._reign.state.applied < self._expiry_lsn:
+            return
         over = self.expiry.due(self._reign.log.time_us // 1000)
         if over:
             self.end(delivery.take_out(over), "expired")
+            self._expiry_lsn = self._reign.log.last
 
     def set_timer(self, now_ms: int) -> None:
         """The step ends: look again when the next message may expire, by the queue's time."""

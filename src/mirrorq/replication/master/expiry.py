@@ -12,7 +12,9 @@ its bucket and is looked up in vain.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.replication.state.queue_state import QueueState
@@ -21,32 +23,70 @@ FINE_BITS = 6
 COARSE_BITS = 16
 
 
+PIECES = 512
+"""Messages, or runs of them with one deadline, that one step looks at."""
+
+
 class Expiry:
     """Deadlines of the ready messages."""
 
     def __init__(self, state: QueueState) -> None:
         self._state = state
         self._policy_ms: int | None = None
+        self._fresh: deque[RangeSet] = deque()
+        """To be sorted into buckets."""
         self._fine: dict[int, RangeSet] = {}
         self._coarse: dict[int, RangeSet] = {}
+        self._least: dict[int, int] = {}
+        """The earliest deadline in each fine bucket."""
         self._opened = 0
-        """Coarse buckets up to this one are in fine ones."""
-        self.next_ms: int | None = None
-        """When to look again, by the queue's time: no deadline is earlier; None: there is none."""
+        """Coarse buckets up to this one are in fine ones, or on their way there."""
+        self._next_ms: int | None = None
+        """No deadline in a bucket is earlier than this; None: there is none."""
 
     def begin(self, policy_ms: int | None, ready: Iterable[Range]) -> None:
         """The policy's time, and all that is ready: at the start, and when the policy changes."""
         self._policy_ms = policy_ms
-        self._fine, self._coarse, self.next_ms = {}, {}, None
+        self._fresh.clear()
+        self._fine, self._coarse, self._least, self._next_ms = {}, {}, {}, None
         self.note(ready)
 
     def note(self, ranges: Iterable[Range]) -> None:
         """These have become ready."""
         if self._policy_ms is None and not self._state.has_ttls:
             return
-        for first, last in ranges:
-            for low, high, deadline_ms in self.deadlines(first, last):
-                self._put(low, high, deadline_ms)
+        fresh = RangeSet(piece for piece in ranges if piece[0] <= piece[1])
+        if fresh:
+            self._fresh.append(fresh)
+            self._sort_in(PIECES)
+
+    def _sort_in(self, count: int) -> None:
+        """Put what is fresh into buckets, about so many pieces of it."""
+        while self._fresh and count > 0:
+            fresh = self._fresh[0]
+            upto, pieces = self._look(fresh, count)
+            count -= max(len(pieces), 1)
+            for piece in pieces:
+                self._put(*piece)
+            fresh.remove(fresh.first, upto)
+            if not fresh:
+                self._fresh.popleft()
+
+    def _look(self, ranges: RangeSet, count: int) -> tuple[int, list[tuple[int, int, int]]]:
+        """The first so many live pieces of these that have a deadline, at most, and up to where
+        they were looked for."""
+        state, pieces = self._state, list[tuple[int, int, int]]()
+        upto = ranges.first - 1
+        for _ in range(count):
+            if len(pieces) == count or upto >= ranges.last:
+                break
+            first, last = ranges.run(upto + 1, ranges.last)
+            low, high = state.live.run(first, last)
+            upto = last if low > high else high
+            for piece in islice(self.deadlines(low, high), count - len(pieces)):
+                pieces.append(piece)
+                upto = piece[1] if len(pieces) == count else upto
+        return upto, pieces
 
     def deadlines(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """(first, last, deadline) of live messages that have one: ms since 1970."""
@@ -64,50 +104,63 @@ class Expiry:
     def _put(self, first: int, last: int, deadline_ms: int) -> None:
         coarse = deadline_ms >> COARSE_BITS
         if coarse <= self._opened:
-            bucket = self._fine.setdefault(deadline_ms >> FINE_BITS, RangeSet())
+            number = deadline_ms >> FINE_BITS
+            bucket = self._fine.setdefault(number, RangeSet())
+            self._least[number] = min(self._least.get(number, deadline_ms), deadline_ms)
         else:
             bucket = self._coarse.setdefault(coarse, RangeSet())
             deadline_ms = coarse << COARSE_BITS
         bucket.add(first, last)
-        if self.next_ms is None or deadline_ms < self.next_ms:
-            self.next_ms = deadline_ms
+        if self._next_ms is None or deadline_ms < self._next_ms:
+            self._next_ms = deadline_ms
 
-    def due(self, time_ms: int) -> RangeSet:
-        """Messages that were noted and whose time is over; most of them may not be ready now."""
+    def due(self, time_ms: int, count: int = PIECES) -> RangeSet:
+        """Messages that were noted and whose time is over; most of them may not be ready now.
+
+        Args:
+            count: so many pieces are looked at, about; `next_ms` is not ahead when more are due.
+        """
         over = RangeSet()
-        if self.next_ms is None or time_ms < self.next_ms:
+        self._sort_in(count)
+        if self._next_ms is None or time_ms < self._next_ms:
             return over
         self._open(time_ms >> COARSE_BITS)
+        self._sort_in(count)
         for number in sorted(n for n in self._fine if n << FINE_BITS <= time_ms):
-            bucket = self._fine.pop(number)
-            for first, last in bucket:
-                for low, high in self._state.live.within(first, last):
-                    for start, end, deadline_ms in self.deadlines(low, high):
-                        if deadline_ms <= time_ms:
-                            over.add(start, end)
-                        else:
-                            self._put(start, end, deadline_ms)
-        self.next_ms = self._earliest()
+            if count <= 0:
+                break
+            count -= self._empty(number, time_ms, count, over)
+        self._next_ms = self._earliest()
         return over
+
+    def _empty(self, number: int, time_ms: int, count: int, over: RangeSet) -> int:
+        """Look at a fine bucket; return how many pieces that were."""
+        bucket = self._fine.pop(number)
+        del self._least[number]
+        upto, pieces = self._look(bucket, count)
+        bucket.remove(bucket.first, upto)
+        if bucket:
+            # The rest has its turn in the next step.
+            self._fine[number], self._least[number] = bucket, number << FINE_BITS
+        for start, end, deadline_ms in pieces:
+            if deadline_ms <= time_ms:
+                over.add(start, end)
+            else:
+                self._put(start, end, deadline_ms)
+        return max(len(pieces), 1)
 
     def _open(self, upto: int) -> None:
         """Sort coarse buckets whose time has come into fine ones."""
         self._opened = max(self._opened, upto)
         for number in sorted(n for n in self._coarse if n <= self._opened):
-            for first, last in self._coarse.pop(number):
-                for low, high in self._state.live.within(first, last):
-                    for piece in self.deadlines(low, high):
-                        self._put(*piece)
+            self._fresh.append(self._coarse.pop(number))
 
     def _earliest(self) -> int | None:
-        """The earliest deadline: exact when it is in a fine bucket."""
+        """No deadline is earlier, of what is live and of what has ended since it was noted."""
         times = [number << COARSE_BITS for number in self._coarse]
-        if self._fine:
-            bucket = self._fine[min(self._fine)]
-            times += [
-                deadline_ms
-                for first, last in bucket
-                for low, high in self._state.live.within(first, last)
-                for _, _, deadline_ms in self.deadlines(low, high)
-            ] or [min(self._fine) << FINE_BITS]
-        return min(times, default=None)
+        return min([*times, *self._least.values()], default=None)
+
+    @property
+    def next_ms(self) -> int | None:
+        """When to look again, by the queue's time; None: never."""
+        return 0 if self._fresh else self._next_ms

@@ -26,6 +26,8 @@ class HandOuts:
         """When there was last something to hand out."""
         self.overdue = reign.timers.new()
         """When some message may have been held for too long."""
+        self.more = reign.timers.new()
+        """More is to be handed out at once, in the next step."""
 
     # --- Places ---------------------------------------------------------------------------
 
@@ -82,8 +84,7 @@ class HandOuts:
         """The session is gone: what it held goes back, counted."""
         delivery = self._reign.delivery
         delivery.unsubscribe_session(session)
-        for number, _ in delivery.holdings(session):
-            self._settling.drop(number)
+        delivery.leave(session)
 
     def expel(self, session: SessionId, consumer: int, why: str) -> None:
         """Somebody has disconnected one consumer: what it held goes back, counted."""
@@ -100,8 +101,9 @@ class HandOuts:
         for number in delivery.handed_before(now_ms - timeout_ms):
             key = delivery.open[number].key
             seat = delivery.consumers.get(key)
-            if seat is not None and seat.bare:
-                # A lease: it runs for as long as its session gives signs of life.
+            is_leaving = not delivery.is_held(number, key[0])
+            if is_leaving or (seat is not None and seat.bare):
+                # A lease runs for as long as its session gives signs of life.
                 delivery.renew(number, now_ms)
                 continue
             self._settling.drop(number)
@@ -138,6 +140,8 @@ class HandOuts:
                 reign.reply(session, deliver)
             if delivery.open:
                 self.overdue.set_by(now_ms + reign.config.consumer_timeout_ms + 1)
+            if delivery.is_cut:
+                self.more.set(now_ms)
         self._recall()
 
     def _recall(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Browse, Browsed, Counts, Inquire
 from mirrorq.replication.master.reign import Reign
@@ -11,29 +11,48 @@ __all__ = ["browsed", "counts"]
 
 BROWSE_COUNT_MAX = 10_000
 """Most messages one Browse answers; the caller goes on from there."""
+BROWSE_RANGES_MAX = 1000
+"""The same of messages that do not stand side by side."""
 
 
 def browsed(reign: Reign, body: Browse) -> Browsed:
     """Live messages from a sequence on that are whole here, as runs of one delivery count."""
-    state, withheld = reign.state, reign.delivery.withheld
     wanted = min(body.count_max, BROWSE_COUNT_MAX)
     found: list[tuple[int, int, int]] = []
-    ranges = state.live.within(max(body.start, 1), state.next_sequence)
-    if withheld:
-        shown = RangeSet(ranges)
-        for piece in withheld:
-            shown.remove(*piece)
-        ranges = list(shown)
+    start, end = max(body.start, 1), reign.state.next_sequence
+    while not found and start < end and wanted > 0:
+        # Again only when all of it is withheld: who browses goes on behind what is found.
+        upto = reign.state.live.reach(start, end, BROWSE_RANGES_MAX)
+        found = _runs(reign, _shown(reign, start, upto), wanted)
+        start = upto + 1
+    return Browsed(body.request, tuple(found))
+
+
+def _shown(reign: Reign, first: int, last: int) -> list[Range]:
+    """What lives of these and is whole here."""
+    ranges = reign.state.live.within(first, last)
+    withheld = reign.delivery.withheld
+    if not withheld:
+        return ranges
+    shown = RangeSet(ranges)
+    for piece in withheld:
+        shown.remove(*piece)
+    return list(shown)
+
+
+def _runs(reign: Reign, ranges: list[Range], wanted: int) -> list[tuple[int, int, int]]:
+    """The first so many of these messages, as runs of one delivery count."""
+    found: list[tuple[int, int, int]] = []
     for low, high in ranges:
         first = low
         while first <= high and wanted > 0:
-            count, last = state.count_run(first, min(high, first + wanted - 1))
+            count, last = reign.state.count_run(first, min(high, first + wanted - 1))
             found.append((first, last, count))
             wanted -= last - first + 1
             first = last + 1
         if wanted <= 0:
             break
-    return Browsed(body.request, tuple(found))
+    return found
 
 
 def counts(reign: Reign, session: SessionId, body: Inquire) -> Counts:

@@ -71,7 +71,7 @@ class Level:
         self.is_enforcing = False
         limit = self.limit
         if limit is not None and limit.overflow == "drop-head":
-            self._endings.drop_head(limit.exceeded_by(self.depth()))
+            self.is_enforcing = self._endings.drop_portion(limit.exceeded_by(self.depth()))
 
     # --- block ----------------------------------------------------------------------------
 

@@ -232,16 +232,10 @@ def oldest(sizes: Sizes, first: int, last: int, excess: Depth) -> tuple[int, Dep
 
     The end is first - 1 when nothing is in excess.
     """
-    count, size = excess.count, excess.size
-    end = first - 1
-    for low, high, each in sizes.runs(first, last):
-        if count <= 0 and size <= 0:
-            break
-        need = max(count, -(-size // each) if each and size > 0 else 0)
-        if size > 0 and not each:
-            need = high - low + 1
-        taken = min(need, high - low + 1)
-        end = low + taken - 1
-        count -= taken
-        size -= taken * each
-    return end, Depth(max(count, 0), max(size, 0))
+    end = min(first - 1 + max(excess.count, 0), last)
+    if excess.size > 0:
+        end = max(end, sizes.reach(first, last, excess.size))
+    if end < first:
+        return end, Depth(max(excess.count, 0), 0)
+    count, size = end - first + 1, sizes.total(first, end)
+    return end, Depth(max(excess.count - count, 0), max(excess.size - size, 0))

@@ -19,6 +19,8 @@ __all__ = ["Producers"]
 
 EXPIRY_LOOKS = 16
 """Idle producer ids are looked for so often in one expiry time."""
+LOOK_COUNT = 1000
+"""So many of them in one step."""
 
 
 class Producers:
@@ -27,6 +29,8 @@ class Producers:
     def __init__(self, reign: Reign, confirms: Confirms) -> None:
         self.look_at_ms = 0
         """Idle ids are looked for again at this time."""
+        self.looked_at: list[int] = []
+        """Ids that are still to be looked at, some in each step."""
         self._reign = reign
         self._confirms = confirms
         self._openers: dict[int, SessionId] = {}
@@ -167,13 +171,21 @@ class Producers:
         """Ids that were idle for long end by an op; from here on they are unknown."""
         reign = self._reign
         expiry_ms = reign.config.producer_expiry_ms
-        self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
+        if now_ms >= self.look_at_ms and not self.looked_at:
+            self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
+            self.looked_at = list(reign.state.producers)
+        if not self.looked_at:
+            return
         least_us = reign.log.time_us - expiry_ms * 1000
         least_spool_us = reign.log.time_us - reign.config.spool_expiry_ms * 1000
+        looked = self.looked_at[-LOOK_COUNT:]
+        del self.looked_at[-LOOK_COUNT:]
+        known = ((number, reign.state.producers.get(number)) for number in looked)
         old = tuple(
             number
-            for number, producer in reign.state.producers.items()
-            if producer.used_us < (least_spool_us if is_spool(number) else least_us)
+            for number, producer in known
+            if producer
+            and producer.used_us < (least_spool_us if is_spool(number) else least_us)
             and self._may_expire(number)
         )
         self._end(old)

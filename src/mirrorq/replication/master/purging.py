@@ -3,20 +3,24 @@ who has a claim on the whole queue."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 from attrs import define
 
-from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timer
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, PurgeOp
 from mirrorq.protocol.sessions import AckRange, Purge, Purged, Recall
 from mirrorq.replication.master.attachments import Attachments
-from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.master.reign import PORTION, Reign
 from mirrorq.replication.master.settling import Settling
 
 __all__ = ["OpenPurge", "Purges", "Purging"]
+
+LOOKS = 4
+"""Portions of which all is held by somebody that one step looks at."""
 
 
 # Purges under way at a master.
@@ -79,14 +83,39 @@ class Purges:
         return due
 
 
+@define
+class Stretch:
+    """What somebody ends, by portions: one that is large would keep all queues of a node waiting,
+    or be no frame any more."""
+
+    session: SessionId
+    request: int
+    first: int
+    last: int
+    """Sequences of what has not ended yet; first > last: nothing is left."""
+    is_purge: bool
+    count: int = 0
+    """Messages that have ended."""
+
+
 class Purging:
     """One reign's."""
 
     def __init__(self, reign: Reign, settling: Settling) -> None:
         self.open = Purges(reign.timers.new())
-        """Under way: nothing is handed out meanwhile."""
+        """They wait for handles."""
+        self._stretches: deque[Stretch] = deque()
+        self._lsn = 0
+        """The op of the last portion."""
+        self._more = reign.timers.new()
+        """A portion is to be looked at, and nothing comes that would step the queue."""
         self._reign = reign
         self._settling = settling
+
+    @property
+    def is_open(self) -> bool:
+        """Nothing is handed out meanwhile."""
+        return bool(self.open or self._stretches)
 
     def on_purge(self, now_ms: int, session: SessionId, body: Purge) -> None:
         """Ready and delayed messages end, and what handles have fetched that nobody has seen."""
@@ -106,16 +135,59 @@ class Purging:
         self.open.on_recalled(session, number)
 
     def run(self, now_ms: int) -> None:
-        """Carry out the purges that wait for nobody any more."""
+        """Go on with what waits for nobody any more: a portion of it."""
+        last = self._reign.state.next_sequence - 1
         for purge in self.open.take_due(now_ms, self._reign.attachments):
-            self._purge(purge)
+            self._stretches.append(Stretch(purge.session, purge.request, 1, last, True))
+        for _ in range(LOOKS):
+            if self._is_ready:
+                self._go_on(self._stretches[0])
+        if self._is_ready:
+            self._more.set(now_ms)
+        else:
+            self._more.clear()
 
-    def _purge(self, purge: OpenPurge) -> None:
+    @property
+    def _is_ready(self) -> bool:
+        return bool(self._stretches) and self._reign.state.applied >= self._lsn
+
+    def _go_on(self, stretch: Stretch) -> None:
+        """End a portion; when it was the last, answer when that is stable."""
         reign = self._reign
-        ended = RangeSet((*reign.delivery.take_ready(), *reign.delays.take_all()))
+        upto = self._reach(stretch.first, stretch.last)
+        ended = RangeSet(self._take(stretch.first, upto))
+        stretch.first = upto + 1
         if ended:
-            reign.log.propose(PurgeOp(tuple(ended)))
-        self._settling.answer_purge(purge.session, purge.request, ended.count)
+            named = tuple(ended)
+            reign.log.propose(PurgeOp(named) if stretch.is_purge else AckOp(named))
+            self._lsn = reign.log.last
+            stretch.count += ended.count
+        if stretch.first > stretch.last:
+            self._stretches.popleft()
+            self._settling.answer_purge(stretch.session, stretch.request, stretch.count)
+
+    def _reach(self, first: int, last: int) -> int:
+        """Where a portion from `first` ends."""
+        state, delivery = self._reign.state, self._reign.delivery
+        first, end = state.live.run(first, last)
+        if first > end:
+            return last
+        if state.places:
+            # They stand in their lanes in another order.
+            return min(last, first + PORTION - 1)
+        lanes = delivery.ready.priorities
+        sets = [state.live, delivery.aside, *map(delivery.ready.lane, lanes)]
+        upto = min(each.reach(first, last, PORTION // len(lanes)) for each in sets)
+        return state.delayed.reach(first, upto, PORTION)
+
+    def _take(self, first: int, last: int) -> list[Range]:
+        """What is ready or delayed of these is neither any more."""
+        delivery = self._reign.delivery
+        return [
+            *delivery.take_out(RangeSet(((first, last),))),
+            *delivery.take_aside(first, last),
+            *self._reign.delays.take(first, last),
+        ]
 
     def on_ack_range(self, session: SessionId, body: AckRange) -> None:
         """Who holds a claim has read these elsewhere. Told when stable, as any ack; asked again,
@@ -127,9 +199,4 @@ class Purging:
             reign.reply(session, Purged(body.request, 0, f"the claim has ended: {why}"))
             return
         first, last = max(body.first, 1), min(body.last, reign.state.next_sequence - 1)
-        delayed = reign.delays.take(first, last)
-        taken = reign.delivery.take_out(RangeSet(((first, last),)))
-        ended = RangeSet((*taken, *reign.delivery.take_aside(first, last), *delayed))
-        if ended:
-            reign.log.propose(AckOp(tuple(ended)))
-        self._settling.answer_purge(session, body.request, ended.count)
+        self._stretches.append(Stretch(session, body.request, first, last, False))

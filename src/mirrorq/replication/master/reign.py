@@ -21,7 +21,11 @@ from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.priorities import Horizons
 from mirrorq.replication.state.queue_state import QueueState
 
-__all__ = ["LEASE_IDLE_MS", "Lease", "Reign"]
+__all__ = ["LEASE_IDLE_MS", "PORTION", "Lease", "Reign"]
+
+PORTION = 512
+"""Of many messages that end or come back at once, so many ranges are one op; the next op is made
+when it is applied. Others have their turn between."""
 
 LEASE_IDLE_MS = 2000
 """The lease is kept up for so long after the last thing that needed it; the next one after that

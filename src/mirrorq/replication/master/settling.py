@@ -13,7 +13,7 @@ from mirrorq.protocol.ops import AckOp, OutboxOp, ReturnLaterOp, ReturnOp
 from mirrorq.protocol.sessions import HandOut, Purged, Settle, Settled
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.endings import Endings
-from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.master.reign import PORTION, Reign
 from mirrorq.replication.state.queue_state import NUMBER_MAX
 
 __all__ = ["Duties", "PendingSettle", "Settling"]
@@ -65,6 +65,8 @@ class Settling:
         """Something is to be flushed."""
         self._return_lsn = 0
         """Last return in the log."""
+        self._leaving_lsn = 0
+        """The last op of what those held who are gone."""
 
     # --- Requests -------------------------------------------------------------------------
 
@@ -135,9 +137,8 @@ class Settling:
                 return self._returns
 
     def drop(self, number: int) -> None:
-        """Who held this hand-out is gone: what is left of it goes back, counted."""
-        self.has_work = True
-        self._returns.extend(self._reign.delivery.drop(number))
+        """Who held this hand-out is gone: what is left of it goes back, counted, by and by."""
+        self._reign.delivery.drop(number)
 
     # --- The end of a step ----------------------------------------------------------------
 
@@ -162,9 +163,15 @@ class Settling:
         if self._rejects:
             self._endings.end(self._rejects, "rejected")
             self._rejects = []
+        delivery = self._reign.delivery
+        is_leaving = bool(delivery.leaving) and self._reign.state.applied >= self._leaving_lsn
+        if is_leaving:
+            self._returns += delivery.take_leaving(PORTION)
         if self._returns:
             self._return(RangeSet(self._returns))
             self._returns = []
+        if is_leaving:
+            self._leaving_lsn = log.last
         for due_us, later in self._reign.delays.returns():
             self._return(later, due_us)
         if self._settles:
@@ -190,7 +197,8 @@ class Settling:
     @property
     def is_returning(self) -> bool:
         """Whether something is on its way back to its place."""
-        return self._reign.state.applied < self._return_lsn
+        reign = self._reign
+        return reign.state.applied < self._return_lsn or bool(reign.delivery.leaving)
 
     # --- Answers --------------------------------------------------------------------------
 

@@ -1,0 +1,197 @@
+"""What ends, comes back or is looked at by the hundred thousand does so by portions.
+
+A queue of messages none of which stands beside another, each of another size and millisecond: as
+many pieces as messages. The longest step of each thing is the same for 10^3 and 10^5 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from core.test_master import ONE, Queue
+from mirrorq.protocol.policy import Definition
+from mirrorq.protocol.sessions import AckRange, Browse, Browsed, Credit, Purge, Purged, Subscribe
+from mirrorq.replication.events import Defined, SessionGone, Tick
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.testing.disk import QueueFiles
+
+from .instructions import work_of
+
+FEW, MANY = 1_000, 100_000
+GROWTH_MAX = 2.0
+STEPS = 5
+"""Of the many steps that many messages take, the first ones are counted: in them all of the work
+would be done that does not go by portions."""
+BEGAN_MS = 1_700_000_000_000
+HOUR_US = 3_600_000_000
+
+
+def state_of(count: int) -> QueueState:
+    """So many messages with as many that ended between them."""
+    state = QueueState()
+    for number in range(count):
+        first, last = 2 * number, 2 * number + 1
+        state.live.add(last, last)
+        state.sizes.append(first, last, 1 + number * 31 % 59)
+        state.stamps.append(first, last, BEGAN_MS + number)
+    state.next_sequence = 2 * count
+    state.ttls.append(1, 2 * count - 1, 0)
+    state.applied = state.horizon = count
+    state.history = [(1, count)]
+    state.time_us = (BEGAN_MS + count) * 1000
+    return state
+
+
+class Deep:
+    """A master of such a queue, each of whose steps is counted."""
+
+    def __init__(self, count: int) -> None:
+        state = state_of(count)
+        files = QueueFiles()
+        files.state, files.state_lsn = state.encode(), state.applied
+        files.stable = state.applied
+        self.queue = Queue(files, epoch=2, wall_us=state.time_us)
+        self.queue.sync()
+        self.queue.attach(ONE)
+        self.queue.sync()
+        self.queue.heard()
+
+    @property
+    def state(self) -> QueueState:
+        return self.queue.replica.state
+
+    def go_on(self) -> Iterator[None]:
+        """Steps, until there is nothing to do at once."""
+        queue = self.queue
+        while True:
+            if queue._writes:
+                queue.sync_one()
+            elif queue.wake_at_ms is not None and queue.wake_at_ms <= queue.now_ms + 1:
+                queue.now_ms += 1
+                queue.step(Tick())
+            else:
+                return
+            yield
+
+    def finish(self) -> None:
+        for _ in self.go_on():
+            pass
+
+
+def purge(deep: Deep) -> None:
+    deep.queue.ask(ONE, Purge(1))
+
+
+def claim(deep: Deep) -> None:
+    deep.queue.ask(ONE, Subscribe(1, 1, exclusive=True, bare=True))
+
+
+def ack_range(deep: Deep) -> None:
+    deep.queue.ask(ONE, AckRange(1, 1, 1, deep.state.next_sequence))
+
+
+def hold(deep: Deep) -> None:
+    """A lease of all."""
+    deep.queue.ask(ONE, Subscribe(1, 1, bare=True))
+    deep.queue.ask(ONE, Credit(1, deep.state.live.count))
+    deep.finish()
+    assert deep.queue.replica.master.delivery.unacknowledged == deep.state.live.count
+
+
+def lose_holder(deep: Deep) -> None:
+    deep.queue.step(SessionGone(ONE))
+
+
+def expire(deep: Deep) -> None:
+    deep.queue.wall_us += HOUR_US
+    deep.queue.step(Defined(Definition(message_ttl=1)))
+
+
+def count_bytes(deep: Deep) -> None:
+    """A limit by bytes counts what is ready, once in a reign."""
+    deep.queue.step(Defined(Definition(max_length_bytes=1 << 40, overflow="drop-head")))
+
+
+def drop_head(deep: Deep) -> None:
+    deep.queue.step(Defined(Definition(max_length_bytes=1, overflow="drop-head")))
+
+
+def browse(deep: Deep) -> None:
+    deep.queue.ask(ONE, Browse(1, deep.state.next_sequence // 2, 100))
+
+
+def nothing(deep: Deep) -> None:
+    """No preparation."""
+
+
+Act = Callable[[Deep], None]
+
+
+def longest(count: int, prepare: Act, act: Act) -> int:
+    """Bytecodes of the longest of the first steps."""
+    deep = Deep(count)
+    prepare(deep)
+    found = [work_of(lambda: act(deep)).count]
+    steps = deep.go_on()
+    for _ in range(STEPS):
+        found.append(work_of(lambda: next(steps, None)).count)
+    return max(found)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "act"),
+    [
+        (nothing, purge),
+        (claim, ack_range),
+        (hold, lose_holder),
+        (nothing, expire),
+        (count_bytes, drop_head),
+        (nothing, browse),
+    ],
+)
+def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:
+    """Of a hundred times as many messages."""
+    few, many = (longest(count, prepare, act) for count in (FEW, MANY))
+    assert many < GROWTH_MAX * few
+
+
+@pytest.mark.parametrize(
+    ("prepare", "act", "left"),
+    [
+        (nothing, purge, 0),
+        (claim, ack_range, 0),
+        (hold, lose_holder, 3000),
+        (nothing, expire, 0),
+        (nothing, drop_head, 1),
+    ],
+)
+def test_portions_come_to_an_end(prepare: Act, act: Act, left: int) -> None:
+    """Of several: all of it is done, once, and is told when it is done."""
+    deep = Deep(3000)
+    prepare(deep)
+    act(deep)
+    deep.finish()
+    master = deep.queue.replica.master
+    assert deep.state.live.count == left
+    assert master.delivery.ready_count == left
+    assert master.delivery.unacknowledged == 0
+    assert deep.state.returned.count == (3000 if act is lose_holder else 0)
+    told = [reply for reply in deep.queue.heard() if isinstance(reply, Purged)]
+    assert [one.count for one in told] == ([3000] if act in (purge, ack_range) else [])
+
+
+def test_browse_goes_on_from_page_to_page() -> None:
+    """What one answer leaves out, the next one has."""
+    deep = Deep(3000)
+    found: list[int] = []
+    start = 1
+    while True:
+        deep.queue.ask(ONE, Browse(1, start, 2500))
+        (answer,) = (reply for reply in deep.queue.heard() if isinstance(reply, Browsed))
+        if not answer.ranges:
+            break
+        found += [n for first, last, _ in answer.ranges for n in range(first, last + 1)]
+        start = found[-1] + 1
+    assert found == list(range(1, 6000, 2))
