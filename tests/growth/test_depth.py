@@ -7,6 +7,7 @@ many pieces as messages. The longest step of each thing is the same for 10^3 and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
@@ -28,8 +29,9 @@ BEGAN_MS = 1_700_000_000_000
 HOUR_US = 3_600_000_000
 
 
-def state_of(count: int) -> QueueState:
-    """So many messages with as many that ended between them."""
+@cache
+def files_of(count: int) -> tuple[bytes, int, int]:
+    """So many messages with as many that ended between them: (checkpoint, its lsn, its time)."""
     state = QueueState()
     for number in range(count):
         first, last = 2 * number, 2 * number + 1
@@ -41,18 +43,16 @@ def state_of(count: int) -> QueueState:
     state.applied = state.horizon = count
     state.history = [(1, count)]
     state.time_us = (BEGAN_MS + count) * 1000
-    return state
+    return state.encode(), state.applied, state.time_us
 
 
 class Deep:
     """A master of such a queue, each of whose steps is counted."""
 
     def __init__(self, count: int) -> None:
-        state = state_of(count)
-        files = QueueFiles()
-        files.state, files.state_lsn = state.encode(), state.applied
-        files.stable = state.applied
-        self.queue = Queue(files, epoch=2, wall_us=state.time_us)
+        data, lsn, time_us = files_of(count)
+        files = QueueFiles(state=data, state_lsn=lsn, stable=lsn)
+        self.queue = Queue(files, epoch=2, wall_us=time_us)
         self.queue.sync()
         self.queue.attach(ONE)
         self.queue.sync()
