@@ -164,7 +164,7 @@ def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:
         (claim, ack_range, 0),
         (hold, lose_holder, 3000),
         (nothing, expire, 0),
-        (nothing, drop_head, 1),
+        (nothing, drop_head, 0),
     ],
 )
 def test_portions_come_to_an_end(prepare: Act, act: Act, left: int) -> None:
