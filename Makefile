@@ -56,7 +56,7 @@ HARNESS := cd tests && ../$(BIN)/python -m harness
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
-	bench ceiling compare scale sanitize clean
+	bench ceiling compare scale shape sanitize clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -155,6 +155,9 @@ compare: $(VENV)/.compare  ## beside RabbitMQ, NATS, PySyncObj and others: COMPA
 
 scale: $(VENV)/.compare  ## curves over nodes, queues, producers, sizes, depth, days; and what became of each aim: SCALE='--only nodes'
 	cd benches && ../$(BIN)/python -m scale $(SCALE)
+
+shape: $(STAMP)  ## a queue of messages that are not alike, however deep: SHAPE='--messages 10000000 --only lease'
+	cd benches && ../$(BIN)/python -m shape $(SHAPE)
 
 sim: $(STAMP)  ## many seeds of the simulation: make sim SEEDS=1000
 	$(HARNESS) --seeds $(SEEDS) $(if $(RESULTS),--results $(abspath $(RESULTS)))

@@ -93,3 +93,29 @@ def test_an_aim_that_is_missed_says_so(tmp_path: Path) -> None:
     assert "not yet" in rows["| the same, NATS R3"]
     with pytest.raises(SystemExit, match="has no lines <!-- scale nodes: begin -->"):
         report.write_into(page, text, "scale nodes")
+
+
+def test_every_row_of_a_queue_of_different_sizes(tmp_path: Path) -> None:
+    """Three real nodes and a few messages: each row is measured, and nothing stays behind."""
+    results, place = tmp_path / "found.jsonl", tmp_path / "place"
+    place.mkdir()
+    wanted = "load,lease,comeback,join,restart,purge"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "shape", "--messages", "5000", "--only", wanted),
+            *("--path", str(place), "--results", str(results)),
+        ],
+        cwd=BENCHES,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(place.iterdir()) == [], "nothing stays behind"
+    samples = [json.loads(line) for line in results.read_text().splitlines()]
+    found = {sample["part"].split()[1]: sample["figures"] for sample in samples}
+    assert ",".join(found) == wanted
+    assert found["lease"]["held"] == 5000
+    assert found["load"]["step_max_ms"] > 0
+    assert found["join"]["sent_mb"] > found["comeback"]["sent_mb"] > 0
+    assert done.stdout.count("| 5,000 |") == len(found)

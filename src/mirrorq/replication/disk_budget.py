@@ -28,6 +28,9 @@ class Room:
     most: int = PLENTY
     """Of one frame, if the store were empty: what needs more is refused, as it would wait for
     ever."""
+    draining: int = PLENTY
+    """Of one checkpoint: a larger one would get no place, and stand before the acks that make it
+    smaller."""
     node: str = ""
     """Whose it is."""
     wanted: int = 0
@@ -36,8 +39,9 @@ class Room:
     advice: str = ""
     """What gives more."""
 
-    def set(self, bytes_left: int, largest: int, advice: str) -> None:
+    def set(self, bytes_left: int, largest: int, advice: str, draining: int = PLENTY) -> None:
         """So much is left as of now."""
+        self.draining = draining
         self.bytes_left = bytes_left
         self.largest = largest
         self.advice = advice

@@ -9,7 +9,7 @@ from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timers
 from mirrorq.protocol.effects import QueueWrite, ReplicaEffects
 from mirrorq.protocol.ops import Entry
-from mirrorq.replication.disk_budget import Room
+from mirrorq.replication.disk_budget import PLENTY, Room, cost
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
@@ -82,6 +82,8 @@ class Writes:
         self._ops_since = 0
         self._bytes_since = 0
         self._applied_ms = 0
+        self._look_ms = 0
+        """Not before is looked again whether the store takes a checkpoint."""
         self._reset = False
         self._state_came = False
         self._is_behind = True
@@ -197,6 +199,9 @@ class Writes:
     def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
         if not self._ops_since:
             return False
+        if not self._has_place(state):
+            self._look_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
+            return False
         if self._ended and self._is_room_short() and self._is_cheap():
             return True
         config = self._config
@@ -210,6 +215,12 @@ class Writes:
             return due
         return now_ms >= self._idle_ms(state)
 
+    def _has_place(self, state: QueueState) -> bool:
+        """Whether the store takes a checkpoint for sure. While it does not, the log is kept: acks
+        go on, and make the state smaller."""
+        room = self._room
+        return room.draining == PLENTY or cost(state.bytes_about * 5 // 4) <= room.draining
+
     def _is_room_short(self) -> bool:
         """Whether somebody waits for what a checkpoint would release, or soon will."""
         room = self._room
@@ -221,10 +232,14 @@ class Writes:
         return self._checkpoint_bytes <= bytes_max
 
     def _idle_ms(self, state: QueueState) -> int:
-        return quiet_tick_ms(self._config, self._applied_ms + quiet_ms(state.bytes_about))
+        idle_ms = self._applied_ms + quiet_ms(state.bytes_about)
+        return max(quiet_tick_ms(self._config, idle_ms), self._look_ms)
 
     def _checkpoint(self, state: QueueState) -> bytes:
         data = state.encode()
+        if self._room.draining != PLENTY:
+            # What other queues write in the same commit must have a place, too.
+            self._room.draining -= cost(len(data))
         self._ops_since = self._bytes_since = 0
         self._judged_ms = -QUIET_MS
         self._quiet.clear()

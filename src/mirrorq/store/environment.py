@@ -133,6 +133,8 @@ class Space(NamedTuple):
     """Of a large frame: free pages that lie together."""
     advice: str
     """What gives more, "" when there is plenty."""
+    draining: int = 1 << 62
+    """Of one value that drains the store, a checkpoint."""
 
 Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 """One of either kind, as who walks the tables gets it."""
@@ -466,6 +468,9 @@ class Environment:
             else f"make space on its disk, which has {self._extent.free_bytes} bytes free"
         )
         stretches = [count for _, count in self._usable()]
+        behind = min(self._bytes_limit - used, on_disk + self._extent.reserve(used))
+        # Half of what lies behind the last page is for acks and Raft alone.
+        draining = max(behind // 2, max(stretches, default=0) * self._page_bytes)
         whole, largest = self._placeable(stretches, free)
         if min(whole, largest) < wanted:
             # Enough is free, in pieces: the file may grow beyond the bound, and a part of the
@@ -473,7 +478,7 @@ class Environment:
             behind = self._extent.end - used - self._extent.reserve(used) // RESERVE_TAIL_PART
             tail = min(max(on_disk, behind), self._file_bytes_max - used)
             whole, largest = self._placeable(stretches, tail)
-        return Space(min(whole, below_max, of_disk), largest, advice)
+        return Space(min(whole, below_max, of_disk), largest, advice, draining)
 
     def _placeable(self, stretches: list[int], tail: int) -> tuple[int, int]:
         """(bytes of runs, bytes of one large frame) that free pages take, and `tail` behind them.

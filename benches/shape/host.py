@@ -1,0 +1,208 @@
+"""A node in a process of its own whose steps are timed, and what it is asked to do."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from compare.peer import OUTCOME_S, START_S
+from mirrorq import MirroredQueue, Node, connect
+
+BATCH_COUNT = 4096
+IN_FLIGHT = 32
+"""Batches on their way."""
+SIZE_MAX = 59
+FULL_S = 5.0
+"""A store is full when a put waits for so long."""
+STEP_MS_LEAST = 0.5
+"""Shorter steps are counted and not kept."""
+
+
+class Steps:
+    """How long the node thread was busy between two looks at its sockets."""
+
+    def __init__(self, node: Node) -> None:
+        driver: Any = node._driver
+        self._poll, self._round = driver._poll, driver._round
+        driver._poll, driver._round = self._polled, self._stepped
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was."""
+        self.count = 0
+        self._long: list[float] = []
+        self._cpu_max = 0.0
+        self._began = self._began_cpu = 0.0
+
+    def _polled(self) -> None:
+        self._poll()
+        self._began, self._began_cpu = time.perf_counter(), time.thread_time()
+
+    def _stepped(self) -> None:
+        self._round()
+        if not self._began:
+            return
+        took = (time.perf_counter() - self._began) * 1000
+        self._cpu_max = max(self._cpu_max, (time.thread_time() - self._began_cpu) * 1000)
+        self.count += 1
+        if took >= STEP_MS_LEAST:
+            self._long.append(took)
+
+    def figures(self) -> dict[str, float]:
+        """Of all steps since `begin`: 999 of 1,000 took no longer than this; the longest."""
+        known = sorted(self._long)
+        behind = self.count // 1000
+        p999 = known[-1 - behind] if behind < len(known) else STEP_MS_LEAST
+        return {
+            "step_p999_ms": p999,
+            "step_max_ms": known[-1] if known else STEP_MS_LEAST,
+            "step_cpu_max_ms": self._cpu_max,
+        }
+
+
+class Host:
+    """A node of three, and its handles."""
+
+    def __init__(self, name: str, path: str, peers: dict[str, str], config: dict[str, Any]) -> None:
+        began = time.perf_counter()
+        self._node = Node(name, path=path, peers=peers, **config)
+        self.steps = Steps(self._node)
+        self._handles: dict[str, MirroredQueue] = {}
+        self.started_s = time.perf_counter() - began
+
+    def close(self) -> None:
+        self._node.close()
+
+    def handle(self, name: str) -> MirroredQueue:
+        if name not in self._handles:
+            self._handles[name] = self._node.queue(name, timeout=START_S)
+        return self._handles[name]
+
+
+def begin_steps(host: Host) -> None:
+    host.steps.begin()
+
+
+def steps(host: Host) -> dict[str, float]:
+    return host.steps.figures()
+
+
+def bodies(count: int) -> list[bytes]:
+    """So many of 1 to 59 bytes, none of its neighbour's size."""
+    return [b"x" * (1 + number * 31 % SIZE_MAX) for number in range(count)]
+
+
+def fill(host: Host, name: str, count: int) -> None:
+    """Put so many messages of sizes that differ, and wait until all are confirmed."""
+    handle, batch = host.handle(name), bodies(BATCH_COUNT)
+    pending: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for first in range(0, count, BATCH_COUNT):
+        if pending.qsize() >= IN_FLIGHT:
+            pending.get().result(OUTCOME_S)
+        pending.put(handle.put_many(batch[: min(BATCH_COUNT, count - first)]))
+    while not pending.empty():
+        pending.get().result(OUTCOME_S)
+
+
+def take(host: Host, name: str, count: int) -> int:
+    """Get and ack so many; return how many it were."""
+    handle, done = host.handle(name), 0
+    pending: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    while done < count:
+        messages = handle.get_many(min(BATCH_COUNT, count - done), timeout=OUTCOME_S)
+        if not messages:
+            raise TimeoutError(f"{count - done} messages did not come within {OUTCOME_S:.0f} s")
+        pending.put(handle.ack_many(messages))
+        done += len(messages)
+        if pending.qsize() >= IN_FLIGHT:
+            pending.get().result(OUTCOME_S)
+    while not pending.empty():
+        pending.get().result(OUTCOME_S)
+    return done
+
+
+def purge(host: Host, name: str) -> int:
+    return host.handle(name).purge()
+
+
+def fill_up(host: Host, name: str, count_max: int) -> int:
+    """Put messages of 0 and 1 bytes until the store takes no more, or so many; return how many."""
+    handle = host.handle(name)
+    batch = [b"x" * (number % 2) for number in range(BATCH_COUNT)]
+    pending: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    put = 0
+    while put < count_max:
+        if pending.qsize() >= IN_FLIGHT:
+            try:
+                pending.get().result(FULL_S)
+            except TimeoutError:
+                break
+            put += BATCH_COUNT
+        pending.put(handle.put_many(batch))
+    return put
+
+
+def status(host: Host, name: str) -> tuple[int, int, int]:
+    """(live, ready, unacknowledged) messages, as this node's master knows them."""
+    found = host.handle(name).status()
+    return found.messages, found.messages_ready, found.messages_unacknowledged
+
+
+def mirrors_in_sync(host: Host, name: str) -> int:
+    return len(host.handle(name).status().synchronised_mirrors)
+
+
+class Holder:
+    """A client that leases messages, and never gives them back."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._client = connect(endpoint, timeout=START_S)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def lease(self, name: str, count: int, timeout_s: float) -> int:
+        self._lease = self._client.queue(name, timeout=START_S).lease(count, "bench", timeout_s)
+        return self._lease.count
+
+
+def lease(holder: Holder, name: str, count: int, timeout_s: float) -> int:
+    return holder.lease(name, count, timeout_s)
+
+
+class Prober:
+    """Puts one message after the other into another queue, and knows the slowest confirm."""
+
+    def __init__(self, handle: MirroredQueue) -> None:
+        self._handle = handle
+        self._is_over = threading.Event()
+        self.slowest_ms = 0.0
+        self.count = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            began = time.perf_counter()
+            self._handle.put(b"x").result(OUTCOME_S)
+            self.slowest_ms = max(self.slowest_ms, (time.perf_counter() - began) * 1000)
+            self.count += 1
+
+    def __enter__(self) -> Prober:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+def looks(seconds: float, pause_s: float = 0.2) -> Iterator[None]:
+    """Look again and again for so long; then it is an error."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        time.sleep(pause_s)
+    raise TimeoutError(f"not so after {seconds:.0f} s")
