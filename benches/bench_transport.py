@@ -15,7 +15,7 @@ import threading
 import time
 
 from mirrorq.config import Config
-from mirrorq.transport.inbound import DATA, LinkDown, LinkUp, PeerMessage, ProbeResult
+from mirrorq.transport.inbound import DATA, Connected, Disconnected, PeerMessage, ProbeResult
 from mirrorq.transport.transport import Transport
 
 ROUND_COUNT = 100
@@ -37,7 +37,7 @@ class Peer:
         )
         assert self.process.stdout is not None
         transport.connect_peer("peer", self.process.stdout.readline().strip())
-        self.until(LinkUp)
+        self.until(Connected)
         self.ask(b"echo")
 
     def until(self, kind: type) -> object:
@@ -60,7 +60,7 @@ def serve(endpoint: str) -> None:
     waiting = []
     while True:
         for item in transport.poll(1000):
-            is_up = is_up or isinstance(item, LinkUp)
+            is_up = is_up or isinstance(item, Connected)
             if isinstance(item, PeerMessage) and item.parts[0] in (b"count", b"echo"):
                 waiting.append(item.parts)
         while is_up and waiting:
@@ -92,11 +92,11 @@ def round_trip_us(peer: Peer, count: int) -> float:
 
 
 def death_ms(transport: Transport) -> tuple[float, float]:
-    """From SIGKILL to LinkDown, and to the answer of a probe."""
+    """From SIGKILL to Disconnected, and to the answer of a probe."""
     peer = Peer(transport)
     begin = time.perf_counter()
     peer.process.kill()
-    peer.until(LinkDown)
+    peer.until(Disconnected)
     down = time.perf_counter()
     transport.probe("peer")
     assert peer.until(ProbeResult) == ProbeResult("peer", refused=True)
@@ -131,7 +131,7 @@ def main() -> None:
     peer.process.wait()
     ends = [death_ms(transport) for _ in range(10)]
     print(
-        f"SIGKILL to LinkDown: {statistics.median(down for down, _ in ends):.1f} ms, "
+        f"SIGKILL to Disconnected: {statistics.median(down for down, _ in ends):.1f} ms, "
         f"to the refused probe: {statistics.median(probed for _, probed in ends):.1f} ms (medians)"
     )
     transport.close()

@@ -28,7 +28,7 @@ from mirrorq import Confirmation, MirroredQueue, Settlement, clock
 from mirrorq.api.receiver import Demand
 from mirrorq.node import node as node_module
 from mirrorq.node.node import Node
-from mirrorq.transport.inbound import Inbound, LinkUp, PeerMessage
+from mirrorq.transport.inbound import Connected, Inbound, PeerMessage
 
 NAMES = ("master", "producer", "other")
 """In the order of the ring. The handle is on `producer`."""
@@ -62,7 +62,7 @@ class Loop:
     def connect_peer(self, peer: str, endpoint: str) -> None:
         if peer not in self.peers:
             self.peers[peer] = endpoint
-            self.inbox.append(LinkUp(peer))
+            self.inbox.append(Connected(peer))
 
     def forget_peer(self, peer: str) -> None:
         self.peers.pop(peer, None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mirrorq.cluster.catalog.core import Catalog
-from mirrorq.cluster.catalog.deduplication import OUTCOMES_MAX, Askers, Request
+from mirrorq.cluster.catalog.deduplication import OUTCOMES_MAX, Deduplication, Request
 from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.protocol.commands import (
     Bind,
@@ -146,7 +146,7 @@ def test_a_forgotten_node_is_not_listened_to() -> None:
     late = apply(catalog, SetPolicy("r", ONE), Request(B, 2, 2))
     assert (late.error, late.is_repeat) == ("PreconditionFailed", True)
     assert "forgotten" in late.text
-    assert [record.node for record in catalog._askers.records()] == ["a"]
+    assert [record.node for record in catalog._deduplication.records()] == ["a"]
 
 
 def test_a_repeated_permission_to_drop_a_copy_is_none() -> None:
@@ -162,7 +162,7 @@ def test_a_repeated_permission_to_drop_a_copy_is_none() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """What an asker no longer waits for goes; with one that waits for ever, the oldest do."""
-    askers = Askers()
+    askers = Deduplication()
     for number in range(1, 1000):
         askers.note(Request(A, number, number), number, "", "")
     (record,) = askers.records()
@@ -247,6 +247,6 @@ def test_a_duplicate_anywhere_later_changes_nothing(
 def test_the_leaders_own_wishes_are_no_requests(command: CatalogCommand) -> None:
     """They may be applied as often as they stand in the log."""
     catalog = catalog_of(command, command)
-    assert catalog._askers.records() == ()
+    assert catalog._deduplication.records() == ()
     assert catalog.repeated(A, 1) is None
     assert not catalog.is_past(StoreId("a", 1))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
 from mirrorq.cluster.catalog.core import Catalog
-from mirrorq.cluster.catalog.load_counts import Census
+from mirrorq.cluster.catalog.load_counts import LoadCounts
 from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.commands import (
@@ -66,11 +66,11 @@ def test_the_census_counts_masters_and_copies() -> None:
     """Joining members hold a copy too; a queue that is gone counts no more."""
     members = (Member(A, True), Member(B, False))
     catalog, _ = applied(declare(), declare("lines"), ChangeView(2, 1, members))
-    assert catalog.census == Census({"a": 2}, {"a": 2, "b": 2, "c": 1})
+    assert catalog.load_counts == LoadCounts({"a": 2}, {"a": 2, "b": 2, "c": 1})
     catalog.apply(4, change(1, B, C, how="clean"))
-    assert catalog.census == Census({"b": 1, "a": 1}, {"a": 1, "b": 2, "c": 1})
+    assert catalog.load_counts == LoadCounts({"b": 1, "a": 1}, {"a": 1, "b": 2, "c": 1})
     catalog.apply(5, DeleteQueue(2))
-    assert catalog.census == Census({"b": 1}, {"b": 1, "c": 1})
+    assert catalog.load_counts == LoadCounts({"b": 1}, {"b": 1, "c": 1})
 
 
 # --- Nodes ------------------------------------------------------------------------------
@@ -425,14 +425,14 @@ def test_any_history_is_well_formed_and_survives_a_snapshot(
             assert order_error(queue.view.members) == ""
             _check_step(before.get(queue.id), queue.view)
             assert queue.has_outbox or not one.definition_of(queue.name).dead_letter_queue
-        assert one.census == _counted(one)
+        assert one.load_counts == _counted(one)
     assert one.snapshot() == other.snapshot()
-    assert one.census == other.census
+    assert one.load_counts == other.load_counts
     assert Catalog.restore(one.snapshot()).snapshot() == one.snapshot()
 
 
-def _counted(catalog: Catalog) -> Census:
-    counted = Census()
+def _counted(catalog: Catalog) -> LoadCounts:
+    counted = LoadCounts()
     for queue in catalog.queues():
         counted.enter(queue.view)
     return counted

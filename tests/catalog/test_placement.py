@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.cluster.catalog.records import QueueRecord
-from mirrorq.cluster.controller.placement import Loads, Seat, levelled, wanted_members
+from mirrorq.cluster.controller.placement import Loads, QueueMaster, levelled, wanted_members
 from mirrorq.node.shortfall import missing
 from mirrorq.protocol.commands import DeclareQueue
 from mirrorq.protocol.identities import MemberId
@@ -151,22 +151,22 @@ def test_nobody_running_wants_nobody() -> None:
 
 def test_25_masters_are_levelled() -> None:
     """Six queues of one node, each in sync on all three: two each."""
-    seats = [Seat(number, "a", ("b", "c")) for number in range(1, 7)]
+    seats = [QueueMaster(number, "a", ("b", "c")) for number in range(1, 7)]
     moves = levelled(seats, "abc")
     assert sorted(moves.values()) == ["b", "b", "c", "c"]
 
 
 def test_25_a_chain_of_moves_levels_what_no_single_move_can() -> None:
     """a's queues can go to b only, b's to c: one of each goes one further."""
-    seats = [Seat(1, "a", ("b",)), Seat(2, "a", ("b",)), Seat(3, "b", ("c",))]
+    seats = [QueueMaster(1, "a", ("b",)), QueueMaster(2, "a", ("b",)), QueueMaster(3, "b", ("c",))]
     assert levelled(seats, "abc") == {1: "b", 3: "c"}
 
 
 def test_25_what_is_level_stays() -> None:
     """A difference of one is level; queues that cannot move stay."""
-    assert levelled([Seat(1, "a", ("b",))], "ab") == {}
-    assert levelled([Seat(number, "a", ()) for number in range(5)], "ab") == {}
-    assert levelled([Seat(1, "a", ("x",)), Seat(2, "a", ("x",))], "ab") == {}
+    assert levelled([QueueMaster(1, "a", ("b",))], "ab") == {}
+    assert levelled([QueueMaster(number, "a", ()) for number in range(5)], "ab") == {}
+    assert levelled([QueueMaster(1, "a", ("x",)), QueueMaster(2, "a", ("x",))], "ab") == {}
 
 
 seats_of_three = st.lists(
@@ -178,7 +178,7 @@ seats_of_three = st.lists(
 def test_25_no_other_choice_has_a_lower_maximum(drawn: Sequence[tuple[str, set[str]]]) -> None:
     """Compared with all choices of masters that are possible."""
     seats = [
-        Seat(number, master, tuple(sorted(others - {master})))
+        QueueMaster(number, master, tuple(sorted(others - {master})))
         for number, (master, others) in enumerate(drawn)
     ]
     moves = levelled(seats, "abc")

@@ -20,8 +20,16 @@ from mirrorq.errors import (
     ProtocolError,
     ShutDown,
 )
-from mirrorq.monitoring.presence import Attendance, Roll, Seat, Served, join, seat_of, tag_of
-from mirrorq.node.bans import NAMES_MAX, Expulsions, outcome_of
+from mirrorq.monitoring.presence import (
+    Attendance,
+    HeldConsumer,
+    Roll,
+    Served,
+    join,
+    parts_of_tag,
+    tag_of,
+)
+from mirrorq.node.bans import NAMES_MAX, Bans, outcome_of
 from mirrorq.node.node import Node
 from mirrorq.protocol.effects import Notice
 
@@ -167,13 +175,13 @@ def test_a_consumer_of_a_nodes_own_process_is_disconnected(node: Node) -> None:
 
 @pytest.mark.parametrize("name", ["client-1-ab", "a.b", "a.1.2.x", "a.1.2.-3", "", "a.1.2.²"])
 def test_what_is_no_tag(name: str) -> None:
-    assert seat_of(name) is None
+    assert parts_of_tag(name) is None
 
 
 def test_tags_name_their_seats() -> None:
     """Names of nodes may have dots."""
     seat = ("rack.1.node", 4711, 3), 2
-    assert seat_of(tag_of(*seat)) == seat
+    assert parts_of_tag(tag_of(*seat)) == seat
 
 
 def test_open_puts_end_as_the_truth_is(node: Node, connecting: Connecting) -> None:
@@ -234,9 +242,9 @@ def test_rolls_are_joined_by_session() -> None:
     """A consumer at one node belongs to a client of another; nodes that are silent are named."""
     a = Roll("a", 3, (Served("web", "10.0.0.9:5", 7.5, "web", "client", (1, 2), ("q#shard0",)),))
     seats = (
-        Seat("q#shard0", ("a", 3, 1), 1, 5, 10),
-        Seat("q#shard1", ("a", 3, 2), 0, 2),
-        Seat("r", ("a", 2, 1), 1, 9, 10, exclusive=True),
+        HeldConsumer("q#shard0", ("a", 3, 1), 1, 5, 10),
+        HeldConsumer("q#shard1", ("a", 3, 2), 0, 2),
+        HeldConsumer("r", ("a", 2, 1), 1, 9, 10, exclusive=True),
     )
     b = Roll("b", 1, (), seats, left_off=4)
     found = join([Roll.from_bytes(roll.to_bytes()) for roll in (a, b)], ["d", "c"])
@@ -254,7 +262,7 @@ def test_rolls_are_joined_by_session() -> None:
 
 
 def test_expulsions_are_bounded() -> None:
-    expelled = Expulsions()
+    expelled = Bans()
     for number in range(NAMES_MAX + 1):
         expelled.note(f"c{number}", "why")
     assert expelled.why("c0") == ""

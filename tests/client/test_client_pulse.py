@@ -12,7 +12,7 @@ import pytest
 from mirrorq import clock
 from mirrorq.client import driver as client_driver
 from mirrorq.client.driver import Call, ClientDriver
-from mirrorq.client.keepalive import Pulse
+from mirrorq.client.keepalive import Keepalive
 from mirrorq.config import Config
 from mirrorq.protocol.clients import (
     ClientAnswer,
@@ -23,7 +23,7 @@ from mirrorq.protocol.clients import (
     ClientPong,
     ClientWelcome,
 )
-from mirrorq.transport.inbound import CONTROL, DATA, ClientInbound, LinkUp, ServerMessage
+from mirrorq.transport.inbound import CONTROL, DATA, ClientInbound, Connected, ServerMessage
 from mirrorq.transport.patience import Patience
 from mirrorq.wire.messages import WireMessage, decode, encode
 
@@ -89,7 +89,7 @@ def socket(monkeypatch: pytest.MonkeyPatch) -> FakeSocket:
 def driver(socket: FakeSocket) -> ClientDriver:
     """Its thread does not run: the test makes its rounds. A node serves it."""
     made = ClientDriver("test", [socket.endpoint], CONFIG)
-    socket.inbound.append(LinkUp(socket.endpoint))
+    socket.inbound.append(Connected(socket.endpoint))
     made._round()
     assert isinstance(socket._outbox[0], ClientHello)
     socket.hears(SERVED, DATA)
@@ -167,7 +167,7 @@ def test_signs_of_life_do_not_wait_for_a_backlog(driver: ClientDriver, socket: F
 @pytest.mark.parametrize("late_ms", [0, 200, 400])
 def test_a_client_that_is_always_late_stays(late_ms: int) -> None:
     """Each of its rounds is late; each finds the answer to the sign of life of the one before."""
-    pulse, now_ms = Pulse(CONFIG), 5_000
+    pulse, now_ms = Keepalive(CONFIG), 5_000
     pulse.on_connected(now_ms)
     pulse.on_welcome(now_ms, EXPIRY_MS)
     for _ in range(100):
@@ -180,7 +180,7 @@ def test_a_client_that_is_always_late_stays(late_ms: int) -> None:
             pulse.on_given(now_ms)
 
 
-def later(pulse: Pulse, now_ms: int, steps: Sequence[int], then: Callable[[], None]) -> int:
+def later(pulse: Keepalive, now_ms: int, steps: Sequence[int], then: Callable[[], None]) -> int:
     """Rounds that wait for so long each, on time."""
     for step in steps:
         now_ms += step
@@ -191,7 +191,7 @@ def later(pulse: Pulse, now_ms: int, steps: Sequence[int], then: Callable[[], No
 
 def test_patience_is_the_nodes_word() -> None:
     """As much as it says, within bounds; a node without a word is left after `failure_ms`."""
-    pulse = Pulse(CONFIG)
+    pulse = Keepalive(CONFIG)
     assert (pulse.is_silent, pulse.silence_ms) == (False, 0)
     pulse.on_connected(0)
     now_ms = later(pulse, 0, [250] * 3, lambda: None)
@@ -208,14 +208,14 @@ def test_patience_is_the_nodes_word() -> None:
     assert pulse.is_silent
 
 
-def welcome(pulse: Pulse, now_ms: int) -> None:
+def welcome(pulse: Keepalive, now_ms: int) -> None:
     pulse.on_connected(now_ms)
     pulse.on_welcome(now_ms, EXPIRY_MS)
 
 
 def test_a_node_that_is_cut_off_is_left_when_that_lasts() -> None:
     """Not for a moment without a majority; and not for one that this client slept through."""
-    pulse = Pulse(CONFIG)
+    pulse = Keepalive(CONFIG)
     welcome(pulse, 0)
     pulse.on_pong(0, True, 100)
     now_ms = later(pulse, 0, [300] * 2, lambda: None)
@@ -230,7 +230,7 @@ def test_a_node_that_is_cut_off_is_left_when_that_lasts() -> None:
 
 def test_who_gives_nodes_up_in_vain_waits_longer_for_each() -> None:
     """Twice as long, up to ten times; and as at first when one has served for a while."""
-    pulse = Pulse(CONFIG)
+    pulse = Keepalive(CONFIG)
     waited, now_ms = [], 0
     for _ in range(6):
         welcome(pulse, now_ms)
@@ -249,7 +249,7 @@ def test_who_gives_nodes_up_in_vain_waits_longer_for_each() -> None:
 
 def test_a_crowd_does_not_leave_at_once() -> None:
     """Each waits up to twice as long, by a share of its own; a few clients all leave in time."""
-    crowd = [Pulse(CONFIG, spread / 10) for spread in range(10)]
+    crowd = [Keepalive(CONFIG, spread / 10) for spread in range(10)]
     for pulse in crowd:
         welcome(pulse, 0)
         assert pulse.patience_ms == CONFIG.failure_ms

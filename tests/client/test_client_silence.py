@@ -10,7 +10,7 @@ import pytest
 
 from mirrorq import clock
 from mirrorq.config import Config
-from mirrorq.node.gateway.core import Entry
+from mirrorq.node.gateway.core import Gateway
 from mirrorq.protocol.clients import ClientHello, ClientPing
 from mirrorq.transport.inbound import CONTROL, DATA, ClientMessage
 from mirrorq.wire.messages import WireMessage, encode
@@ -58,7 +58,7 @@ class Stage:
         )
         transport: Any = self.transport
         overview: Any = None
-        self.entry = Entry(driver, transport, CONFIG, overview)
+        self.entry = Gateway(driver, transport, CONFIG, overview)
 
     def says(self, client: bytes, message: WireMessage, channel: int = CONTROL) -> None:
         parts = [bytes(part) for part in encode(message)]

@@ -13,7 +13,7 @@ from running import until
 
 from conftest import Connecting
 from mirrorq.config import Config
-from mirrorq.node.gateway.core import Entry
+from mirrorq.node.gateway.core import Gateway
 from mirrorq.node.node import Node
 from mirrorq.protocol.clients import (
     ClientAnswer,
@@ -137,8 +137,8 @@ def raw(node: Node) -> Iterator[RawClient]:
 
 
 def clients_of(node: Node) -> int:
-    side = node._driver.entry
-    assert isinstance(side, Entry)
+    side = node._driver.gateway
+    assert isinstance(side, Gateway)
     return side.client_count
 
 
@@ -182,8 +182,8 @@ def test_signs_of_life(usual: Node, connecting: Connecting) -> None:
     config = Config(session_expiry_ms=1000)
     client = connecting(node.listening, config=config)
     orders = client.queue("orders")
-    side = node._driver.entry
-    assert isinstance(side, Entry)
+    side = node._driver.gateway
+    assert isinstance(side, Gateway)
     node._driver.call(lambda: [side._end(each, "test") for each in list(side._clients.values())])
     until(lambda: clients_of(node) == 1 and client.entry_node)
     assert orders.put(b"one").result(10) == 1
@@ -197,15 +197,15 @@ def test_a_node_with_many_clients_hears_less_of_each(
     node = usual
     monkeypatch.setattr(patience, "CROWD", 1)
     clients = [connecting(node.listening) for _ in range(3)]
-    until(lambda: all(client._driver._pulse.patience >= 300 for client in clients))
-    side = node._driver.entry
-    assert isinstance(side, Entry)
-    assert all(side._silence.patience_of(each) >= 300 for each in list(side._clients))
-    pulse = clients[0]._driver._pulse
+    until(lambda: all(client._driver._keepalive.patience >= 300 for client in clients))
+    side = node._driver.gateway
+    assert isinstance(side, Gateway)
+    assert all(side._idle_timeouts.patience_of(each) >= 300 for each in list(side._clients))
+    pulse = clients[0]._driver._keepalive
     assert pulse.pause_ms >= 3 * pulse._ping_ms
     assert pulse.patience_ms >= 3 * node.config.failure_ms
     clients.pop().close()
-    until(lambda: all(client._driver._pulse.patience < 300 for client in clients))
+    until(lambda: all(client._driver._keepalive.patience < 300 for client in clients))
     orders = clients[0].queue("orders")
     assert orders.put(b"one").result(60) == 1
     assert orders.get(timeout=60).body == b"one"
@@ -453,8 +453,8 @@ def test_signs_of_life_have_a_connection_of_their_own(node: Node, raw: RawClient
     assert channels == [CONTROL]
     sent = sum(sum(map(len, encode(message))) for message in (ClientOpen(7, 1), ClientPing()))
     assert found[0].received == sent
-    side = node._driver.entry
-    assert isinstance(side, Entry)
+    side = node._driver.gateway
+    assert isinstance(side, Gateway)
     assert [[one.number for one in client.sessions] for client in side._clients.values()] == [[7]]
 
 
@@ -462,7 +462,7 @@ def test_credit_of_no_consumer_and_of_too_many(
     node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither costs the entry node anything."""
-    monkeypatch.setattr("mirrorq.node.gateway.sessions.SEATS_MAX", 2)
+    monkeypatch.setattr("mirrorq.node.gateway.sessions.SUBSCRIPTIONS_MAX", 2)
     node.queue("orders")
     raw.hello().say(ClientOpen(7, 1))
     raw.hear(ClientMaster)
@@ -472,8 +472,8 @@ def test_credit_of_no_consumer_and_of_too_many(
     for number in range(12, 22):
         raw.say(request(Credit(number * 1000, 5), number=number))
     raw.ping()
-    side = node._driver.entry
-    assert isinstance(side, Entry)
+    side = node._driver.gateway
+    assert isinstance(side, Gateway)
     (client,) = side._clients.values()
     (session,) = client.sessions
     assert list(session.seats) == [2, 3]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mirrorq.engine.orphaned_copies import AT_ONCE, Leftovers
+from mirrorq.engine.orphaned_copies import AT_ONCE, OrphanedCopies
 
 WAIT_MS = 5000
 
 
 def test_a_copy_is_asked_for_after_the_wait_and_again() -> None:
     """Noted more than once it is still one; each answer of no is followed by another wait."""
-    leftovers = Leftovers(WAIT_MS)
+    leftovers = OrphanedCopies(WAIT_MS)
     leftovers.note(1, True)
     assert leftovers.due(100) == ()
     leftovers.note(1, True)
@@ -21,7 +21,7 @@ def test_a_copy_is_asked_for_after_the_wait_and_again() -> None:
 
 def test_a_member_again_begins_anew() -> None:
     """A node that a view names in between is asked for nothing, and waits in full later."""
-    leftovers = Leftovers(WAIT_MS)
+    leftovers = OrphanedCopies(WAIT_MS)
     leftovers.note(1, True)
     leftovers.due(0)
     leftovers.note(1, False)
@@ -33,7 +33,7 @@ def test_a_member_again_begins_anew() -> None:
 
 def test_many_are_asked_for_little_by_little() -> None:
     """All come to their turn."""
-    leftovers = Leftovers(WAIT_MS)
+    leftovers = OrphanedCopies(WAIT_MS)
     for queue_id in range(40):
         leftovers.note(queue_id, True)
     leftovers.due(0)

@@ -38,8 +38,8 @@ from mirrorq.protocol.ring import Data, PackedChunk, TransferState
 from mirrorq.transport.inbound import (
     DATA,
     ClientMessage,
-    LinkDown,
-    LinkUp,
+    Connected,
+    Disconnected,
     PeerMessage,
     ProbeResult,
     SendLost,
@@ -140,7 +140,7 @@ class _ClientLine:
 
     def __init__(self, board: Switchboard) -> None:
         self._board = board
-        board.give("client", LinkUp(self.endpoint))
+        board.give("client", Connected(self.endpoint))
 
     def poll(self, timeout_ms: int) -> list[Any]:
         return self._board.take("client")
@@ -150,8 +150,8 @@ class _ClientLine:
         return True
 
     def leave(self) -> None:
-        self._board.give("client", LinkDown(self.endpoint))
-        self._board.give("client", LinkUp(self.endpoint))
+        self._board.give("client", Disconnected(self.endpoint))
+        self._board.give("client", Connected(self.endpoint))
 
     def flush(self) -> None: ...
 
@@ -205,7 +205,7 @@ class Switchboard:
         self._kept.append(message)
         kind = chance.random()
         if kind < 0.05:
-            self.give(to, chance.choice((LinkUp("b"), LinkDown("b"), SendLost("b", 0, 1))))
+            self.give(to, chance.choice((Connected("b"), Disconnected("b"), SendLost("b", 0, 1))))
             return []
         if kind < 0.10:
             return [parts, parts]
@@ -245,8 +245,8 @@ class World:
         self.board.incarnations[name] = node._store.incarnation
         for other in NAMES:
             if other != name:
-                self.board.give(name, LinkUp(other))
-                self.board.give(other, LinkUp(name))
+                self.board.give(name, Connected(other))
+                self.board.give(other, Connected(name))
         return node
 
     def restart(self) -> None:
@@ -259,7 +259,7 @@ class World:
             path = self._directory / f"{old.name}{self._paths}"
         self.board.take(old.name)
         for other in self.nodes:
-            self.board.give(other.name, LinkDown(old.name))
+            self.board.give(other.name, Disconnected(old.name))
         try:
             self.nodes.append(self._node(old.name, path))
         except StoreCorrupt:

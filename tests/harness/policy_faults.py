@@ -156,7 +156,7 @@ class PolicyFaults:
         cluster = self._cluster
         # What was asked of a node that had no leader may be done as late as now (seed 2810).
         cluster.run_until(
-            lambda: not any(cluster.engine(n).asks.is_open(SetPolicy) for n in cluster.running),
+            lambda: not any(cluster.engine(n).requests.is_open(SetPolicy) for n in cluster.running),
             END_MS,
         )
         for name in NAMES:

@@ -20,8 +20,8 @@ from mirrorq.cluster.raft.messages import (
     Propose,
     RaftEffects,
     RaftEvent,
+    RaftTick,
     Received,
-    Tick,
 )
 from mirrorq.config import Config
 from mirrorq.protocol.effects import Persisted, RaftEntry, RaftImage, RaftSnapshot, RaftWrite
@@ -119,7 +119,7 @@ class Cluster:
         node.catalog = node.image.snapshot.data if node.image.snapshot is not None else b""
         node.group = []
         node.is_committing = False
-        self.step(node, Tick())
+        self.step(node, RaftTick())
 
     def crash(self, store: StoreId) -> None:
         """Lose the process and all that was not synced."""
@@ -158,7 +158,7 @@ class Cluster:
 
     def _wake(self, node: Node) -> None:
         if node.wake_at_ms is not None and node.wake_at_ms <= self.now_ms:
-            self.step(node, Tick())
+            self.step(node, RaftTick())
 
     def _commit(self, node: Node) -> None:
         group, node.group = node.group, []

@@ -19,8 +19,8 @@ from mirrorq.cluster.raft.messages import (
     Propose,
     ProposeVoters,
     RaftEffects,
+    RaftTick,
     Received,
-    Tick,
     encode_voters,
 )
 from mirrorq.config import Config
@@ -53,13 +53,13 @@ def command(index: int, term: int) -> RaftEntry:
 
 def make(store: StoreId, disk: RaftImage) -> Raft:
     raft = Raft(store, disk, CONFIG, seed=1)
-    raft.step(0, Tick())
+    raft.step(0, RaftTick())
     return raft
 
 
 def elect(raft: Raft, now_ms: int, *voters: StoreId) -> RaftEffects:
     """Let a quiet core win an election with these votes."""
-    raft.step(now_ms, Tick())
+    raft.step(now_ms, RaftTick())
     for voter in voters:
         raft.step(now_ms, Received(voter, VoteAnswer(raft.term + 1, True, True)))
     effects = RaftEffects()
@@ -102,7 +102,7 @@ def test_a_single_voter_leads_at_once_but_commits_only_what_is_on_disk() -> None
 def test_a_store_without_voters_waits_for_nothing_and_takes_a_snapshot() -> None:
     """It never stands, and becomes a replica by a leader's snapshot."""
     raft = Raft(D, RaftImage(), CONFIG, seed=1)
-    assert raft.step(100_000, Tick()).wake_at_ms is None
+    assert raft.step(100_000, RaftTick()).wake_at_ms is None
     refused = raft.step(100_000, Received(A, heartbeat(2)))
     assert isinstance(refused.send[0][1], AppendAnswer)
     assert not refused.send[0][1].success
@@ -138,7 +138,7 @@ def test_a_founded_store_is_not_founded_again() -> None:
 def test_a_pre_vote_moves_no_term() -> None:
     """Silence makes a core ask, and only a majority makes it enter the next term."""
     raft = make(A, image())
-    effects = raft.step(QUIET_MS, Tick())
+    effects = raft.step(QUIET_MS, RaftTick())
     assert raft.role.name == "PRE_CANDIDATE"
     assert raft.term == 1
     assert effects.persist is None
@@ -157,7 +157,7 @@ def test_a_pre_vote_moves_no_term() -> None:
 def test_a_stranger_has_no_vote() -> None:
     """Votes count by store: a wiped node is not the voter it was."""
     raft = make(A, image())
-    raft.step(QUIET_MS, Tick())
+    raft.step(QUIET_MS, RaftTick())
     raft.step(QUIET_MS, Received(StoreId("b", 2), VoteAnswer(2, True, True)))
     assert raft.role is Role.PRE_CANDIDATE
 
@@ -177,9 +177,9 @@ def test_a_vote_is_synced_and_given_once_in_a_term() -> None:
 def test_a_vote_of_an_earlier_term_is_no_vote() -> None:
     """A candidate of two terms later does not count what it was given before."""
     raft = make(A, image())
-    raft.step(QUIET_MS, Tick())
+    raft.step(QUIET_MS, RaftTick())
     raft.step(QUIET_MS, Received(B, VoteAnswer(2, True, True)))
-    raft.step(2 * QUIET_MS, Tick())
+    raft.step(2 * QUIET_MS, RaftTick())
     raft.step(2 * QUIET_MS, Received(B, VoteAnswer(3, True, True)))
     assert raft.term == 3
     raft.step(2 * QUIET_MS, Received(C, VoteAnswer(2, False, True)))
@@ -221,7 +221,7 @@ def test_a_known_death_ends_the_wait() -> None:
     for raft in (first, second):
         raft.step(0, Received(B, heartbeat(2)))
     first.step(10, PeerDead(B))
-    assert sent(first.step(10, Tick()), VoteRequest)
+    assert sent(first.step(10, RaftTick()), VoteRequest)
     assert second.step(10, PeerDead(B)).wake_at_ms == 30
     for raft in (first, second):
         effects = raft.step(11, Received(D, VoteRequest(3, True, 9, 9)))
@@ -236,7 +236,7 @@ def test_a_heartbeat_that_waited_is_seen_before_the_timer() -> None:
     late_ms = 2 * CONFIG.election_ms
     raft.step(late_ms, Received(C, VoteRequest(3, True, 1, 1)))
     raft.step(late_ms, Received(B, heartbeat(2)))
-    assert raft.step(late_ms, Tick()).send == ()
+    assert raft.step(late_ms, RaftTick()).send == ()
     assert raft.leader == B
 
 
@@ -249,17 +249,17 @@ def test_silence_does_not_count_while_the_node_did_not_run() -> None:
     assert raft.step(late_ms, Late(late_ms)).wake_at_ms == wake_at_ms + late_ms
     refused = raft.step(late_ms + 1, Received(C, VoteRequest(3, True, 9, 9)))
     assert refused.send == ((C, VoteAnswer(2, True, False)),)
-    assert sent(raft.step(wake_at_ms + late_ms, Tick()), VoteRequest)
+    assert sent(raft.step(wake_at_ms + late_ms, RaftTick()), VoteRequest)
 
 
 def test_a_vote_counts_though_its_candidate_asks_again() -> None:
     """Answers that take longer than the wait between two attempts still elect a leader."""
     raft = make(A, image())
-    raft.step(QUIET_MS, Tick())
+    raft.step(QUIET_MS, RaftTick())
     raft.step(QUIET_MS, Received(B, VoteAnswer(raft.term + 1, True, True)))
     raft.step(QUIET_MS, Received(C, VoteAnswer(raft.term + 1, True, True)))
     term = raft.term
-    raft.step(2 * QUIET_MS, Tick())
+    raft.step(2 * QUIET_MS, RaftTick())
     assert raft.role is Role.PRE_CANDIDATE
     raft.step(2 * QUIET_MS, Received(B, VoteAnswer(term, False, True)))
     raft.step(2 * QUIET_MS, Received(C, VoteAnswer(term, False, True)))
@@ -290,8 +290,8 @@ def test_the_death_of_another_than_the_leader_changes_nothing() -> None:
 def test_of_two_that_ask_at_once_the_lower_goes_first() -> None:
     """The higher one grants and waits; the lower one grants and goes on."""
     low, high = make(A, image()), make(B, image())
-    request = low.step(QUIET_MS, Tick()).send[0][1]
-    other = high.step(QUIET_MS, Tick()).send[0][1]
+    request = low.step(QUIET_MS, RaftTick()).send[0][1]
+    other = high.step(QUIET_MS, RaftTick()).send[0][1]
     effects = high.step(QUIET_MS, Received(A, request))
     assert high.role is Role.FOLLOWER
     assert effects.wake_at_ms is not None
@@ -305,7 +305,7 @@ def test_a_cut_off_core_asks_less_and_less_often() -> None:
     raft = make(A, image())
     now_ms, waits = QUIET_MS, []
     for _ in range(12):
-        wake_at_ms = raft.step(now_ms, Tick()).wake_at_ms
+        wake_at_ms = raft.step(now_ms, RaftTick()).wake_at_ms
         assert wake_at_ms is not None
         waits.append(wake_at_ms - now_ms)
         now_ms = wake_at_ms
@@ -318,9 +318,9 @@ def test_a_leader_without_a_majority_steps_down() -> None:
     """Check-quorum: after an election time without answers it leads no more."""
     raft = make(A, image())
     elect(raft, QUIET_MS, B)
-    raft.step(QUIET_MS + CONFIG.election_ms - 1, Tick())
+    raft.step(QUIET_MS + CONFIG.election_ms - 1, RaftTick())
     assert raft.is_leader
-    raft.step(QUIET_MS + CONFIG.election_ms, Tick())
+    raft.step(QUIET_MS + CONFIG.election_ms, RaftTick())
     assert not raft.is_leader
     assert raft.leader is None
     assert raft.majority_contact_ms is None
@@ -539,7 +539,7 @@ def test_lost_requests_are_found_by_the_next_heartbeat() -> None:
     raft.step(QUIET_MS, Received(B, answer(raft, 2, QUIET_MS)))
     effects = raft.step(QUIET_MS, Propose(1, b"lost"))
     raft.step(QUIET_MS, Persisted(effects.write_number))
-    effects = raft.step(QUIET_MS + CONFIG.heartbeat_ms, Tick())
+    effects = raft.step(QUIET_MS + CONFIG.heartbeat_ms, RaftTick())
     (beat,) = [message for target, message in effects.send if target == B]
     (refusal,) = replica.step(1, Received(A, beat)).send
     effects = raft.step(QUIET_MS + 300, Received(B, refusal[1]))
@@ -570,14 +570,14 @@ def test_a_replica_behind_the_snapshot_gets_it_whole_and_once() -> None:
     effects = raft.step(QUIET_MS, Received(C, refusal))
     assert [target for target, _ in sent(effects, InstallSnapshot)] == [C]
     raft.step(QUIET_MS + 500, Received(B, answer(raft, 3, QUIET_MS + 500)))
-    effects = raft.step(QUIET_MS + 500, Tick())
+    effects = raft.step(QUIET_MS + 500, RaftTick())
     assert not sent(effects, InstallSnapshot)
     (beat,) = [message for target, message in effects.send if target == C]
     assert beat == AppendRequest(2, 3, 2, (), 3, QUIET_MS + 500)
     refusal = AppendAnswer(2, False, 1, 1, 3, QUIET_MS + 500)
     assert not raft.step(QUIET_MS + 520, Received(C, refusal)).send
     raft.step(QUIET_MS + 900, Received(B, answer(raft, 3, QUIET_MS + 900)))
-    assert sent(raft.step(QUIET_MS + 1200, Tick()), InstallSnapshot)
+    assert sent(raft.step(QUIET_MS + 1200, RaftTick()), InstallSnapshot)
 
 
 def test_an_answered_snapshot_is_followed_by_entries() -> None:
@@ -585,7 +585,7 @@ def test_an_answered_snapshot_is_followed_by_entries() -> None:
     raft = leader_with_a_snapshot()
     replica = make(C, image())
     raft.step(QUIET_MS, Propose(2, b"y"))
-    effects = raft.step(QUIET_MS + 250, Tick())
+    effects = raft.step(QUIET_MS + 250, RaftTick())
     (snapshot,) = [m for t, m in effects.send if t == C and isinstance(m, InstallSnapshot)]
     installed = replica.step(0, Received(A, snapshot))
     assert installed.install == snapshot.snapshot
@@ -728,7 +728,7 @@ def test_who_leaves_is_told_that_it_is_committed() -> None:
     raft.step(QUIET_MS, Received(C, answer(raft, 2, QUIET_MS)))
     effects = raft.step(QUIET_MS, Received(B, answer(raft, 3, QUIET_MS)))
     assert (C, 3) in [(target, m.commit_index) for target, m in effects.send]  # type: ignore[union-attr]
-    assert not any(target == C for target, _ in raft.step(QUIET_MS + 250, Tick()).send)
+    assert not any(target == C for target, _ in raft.step(QUIET_MS + 250, RaftTick()).send)
 
 
 def test_a_new_leader_goes_on_telling_who_is_about_to_leave() -> None:
@@ -770,7 +770,7 @@ messages = st.one_of(
 events = st.one_of(
     st.builds(Received, stores, messages),
     st.builds(Received, stores, messages),
-    st.just(Tick()),
+    st.just(RaftTick()),
     st.just(Contact()),
     st.builds(Late, st.integers(1, 3000)),
     st.builds(Propose, numbers, st.just(b"x")),
@@ -802,7 +802,7 @@ def test_no_event_in_any_state_raises(disk: RaftImage, script: list[tuple[int, o
         assert raft.commit_index >= commit
         commit = raft.commit_index
         assert all(target != A for target, _ in effects.send)
-        if isinstance(event, Tick) and raft.is_leader:
+        if isinstance(event, RaftTick) and raft.is_leader:
             assert effects.wake_at_ms is None or effects.wake_at_ms > now_ms
     again = Raft(A, disk, CONFIG, seed=1)
     assert (again.term, again.vote) == (raft.term, raft.vote)

@@ -21,7 +21,7 @@ from mirrorq.node.authority import Authority
 from mirrorq.node.node import Node
 from mirrorq.security.settings import Security
 from mirrorq.transport.curve import new_key_pair
-from mirrorq.transport.inbound import ClientMessage, Garbage, LinkUp, PeerMessage, Refused
+from mirrorq.transport.inbound import ClientMessage, Connected, Garbage, PeerMessage, Refused
 from mirrorq.transport.transport import Transport
 
 TIMEOUT_S = 2.0
@@ -259,13 +259,13 @@ def test_nobody_poses_as_another_node(wire: Wire, ring: KeyRing) -> None:
     target = wire.transport("c", ring.of("c"))
     impostor = wire.transport("a", ring.of("b"))
     impostor.connect_peer("c", target.endpoint)
-    until(lambda: wire.has("LinkUp"))
+    until(lambda: wire.has("Connected"))
     assert impostor.send("c", 0, [b"I am a"])
     until(lambda: wire.has("calls itself node a, and its key .* is another's"))
     assert not [each for each in wire.inbound if isinstance(each, PeerMessage)]
     honest = wire.transport("b", ring.of("b"))
     honest.connect_peer("c", target.endpoint)
-    until(lambda: wire.has("LinkUp"))
+    until(lambda: wire.has("Connected"))
     until(lambda: honest.send("c", 0, [b"I am b"]) or wire.has("nothing"))
     until(lambda: wire.has("I am b"))
     assert PeerMessage("b", 1, 0, [b"I am b"]) in wire.inbound
@@ -289,7 +289,7 @@ def test_a_listener_with_another_key_is_no_peer(wire: Wire, ring: KeyRing) -> No
     ours.connect_peer("b", thief.endpoint)
     until(lambda: wire.has("Refused.*it has another key, or none"))
     assert not ours.send("b", 0, [b"secret"])
-    assert not [each for each in wire.inbound if isinstance(each, LinkUp | Garbage)]
+    assert not [each for each in wire.inbound if isinstance(each, Connected | Garbage)]
 
 
 def test_a_peer_is_reached_as_soon_as_its_key_is_listed(wire: Wire, ring: KeyRing) -> None:
@@ -300,7 +300,7 @@ def test_a_peer_is_reached_as_soon_as_its_key_is_listed(wire: Wire, ring: KeyRin
     make(ring.directory, "late", "peer")
     late = wire.transport("late", ring.of("late"))
     ours.connect_peer("late", late.endpoint)
-    until(lambda: wire.has("LinkUp.*late"))
+    until(lambda: wire.has("Connected.*late"))
     assert ours.send("late", 0, [b"welcome"])
     until(lambda: wire.has("welcome"))
 

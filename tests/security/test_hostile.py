@@ -26,14 +26,14 @@ from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, ConfirmUnknown
 from mirrorq.node.authority import Authority
-from mirrorq.node.gateway.core import Entry
+from mirrorq.node.gateway.core import Gateway
 from mirrorq.node.node import Node
 from mirrorq.protocol.clients import ClientBye, ClientHello, ClientPing
 from mirrorq.security.settings import Security
 from mirrorq.transport.curve import LinkKeys
 from mirrorq.transport.door import Door, _ends_of, _received
 from mirrorq.transport.inbound import DATA, ClientMessage, Refused
-from mirrorq.transport.packing import Outbox
+from mirrorq.transport.packing import SendBuffer
 from mirrorq.transport.transport import Transport
 from mirrorq.wire.messages import encode
 
@@ -107,7 +107,7 @@ class Dealer:
         self.socket.connect(endpoint)
 
     def say(self, *messages: object) -> None:
-        box = Outbox()
+        box = SendBuffer()
         for message in messages:
             box.add(encode(message))  # type: ignore[arg-type]
         self.socket.send_multipart(box.take())
@@ -443,8 +443,8 @@ def test_nobody_speaks_for_another_client(small: Node, good: MirroredQueue, evil
     victim = good._handle.host
     assert isinstance(victim, Client)
     identity = victim._driver._socket.identity
-    entry = small._driver.entry
-    assert isinstance(entry, Entry)
+    entry = small._driver.gateway
+    assert isinstance(entry, Gateway)
     parts = [bytes(part) for part in encode(ClientBye())]
     forged = ClientMessage(identity, parts, DATA, evil.public_key)
     small._calls.run(lambda: entry.on_message(forged), WAIT_S, None)
@@ -459,5 +459,5 @@ def test_many_hellos_and_opens_are_bounded(
     for number in range(1, 300):
         dealer.say(ClientHello(number, f"evil-{number}"))
     check_works(good)
-    entry = small._driver.entry
+    entry = small._driver.gateway
     until(lambda: entry is not None and entry.client_count == 2)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ import pytest
 
 from harness.cluster import SimulatedCluster, SimulatedNode
 from mirrorq.cluster.catalog.records import QueueRecord
-from mirrorq.cluster.controller.controller import Supervisor
+from mirrorq.cluster.controller.controller import Controller
 from mirrorq.cluster.controller.events import CatalogChanged
 from mirrorq.engine.events import Ask, EngineEffects
 from mirrorq.protocol.commands import DeclareQueue
@@ -109,18 +109,18 @@ def test_a_failover_costs_the_leader_one_judgement_a_queue(
     many.cluster.run(8000)
     judged: list[int] = []
     steps: list[object] = []
-    decide, step = Supervisor._decide, Supervisor.step
+    decide, step = Controller._decide, Controller.step
 
-    def counted_decide(self: Supervisor, now_ms: int, queue: QueueRecord, *rest: Any) -> Any:
+    def counted_decide(self: Controller, now_ms: int, queue: QueueRecord, *rest: Any) -> Any:
         judged.append(queue.id)
         return decide(self, now_ms, queue, *rest)
 
-    def counted_step(self: Supervisor, now_ms: int, event: Any, leading: Any) -> Any:
+    def counted_step(self: Controller, now_ms: int, event: Any, leading: Any) -> Any:
         steps.append(event)
         return step(self, now_ms, event, leading)
 
-    monkeypatch.setattr(Supervisor, "_decide", counted_decide)
-    monkeypatch.setattr(Supervisor, "step", counted_step)
+    monkeypatch.setattr(Controller, "_decide", counted_decide)
+    monkeypatch.setattr(Controller, "step", counted_step)
     many.kill()
     many.cluster.run(1500)
     assert sorted(judged) == sorted(range(1, many.count + 1))

@@ -42,12 +42,12 @@ def test_proposals_do_not_pile_up_in_a_minority() -> None:
     cluster = world.cluster
     before = cluster.engine("c")._consensus.raft.last_index
     cluster.run(CUT_OFF_MS)
-    asks = cluster.engine("a").asks
+    asks = cluster.engine("a").requests
     assert {type(ask.command) for ask in asks._open.values()} == {ChangeView}
     assert len(asks) == QUEUES
     cluster.heal_all()
     world.until(lambda: all(set(cluster.in_sync(one)) == {"a", "b"} for one in queues))
     cluster.run(5000)
-    assert len(cluster.engine("a").asks) == 0
+    assert len(cluster.engine("a").requests) == 0
     grown = cluster.engine("a")._consensus.raft.last_index - before
     assert grown <= 20 * QUEUES, f"{grown} entries in Raft's log"

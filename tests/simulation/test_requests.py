@@ -39,7 +39,7 @@ def test_a_request_that_comes_late_changes_nothing(dies: bool) -> None:
     for name in followers[:2]:
         assert not cluster.ask(name, SetPolicy("p", ONE)).error
         engine = cluster.engine(name)
-        late[name] = CatalogRequest(engine.asks.newest, engine.me, SetPolicy("p", ONE), 1)
+        late[name] = CatalogRequest(engine.requests.newest, engine.me, SetPolicy("p", ONE), 1)
     assert not cluster.ask(followers[2], ClearPolicy("p")).error
     if dies:
         cluster.kill(first)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirrorq.errors import ProtocolError
-from mirrorq.node.frame_reader import Shelf, chunk_of, unpacked
+from mirrorq.node.frame_reader import FrameReader, chunk_of, unpacked
 from mirrorq.protocol.effects import QueueWrite
 from mirrorq.protocol.ring import FetchFrames, PackedChunk
 from mirrorq.store.node_store import Store
@@ -32,7 +32,7 @@ def store(path: Path) -> Store:
 def spans(store: Store, first: int, last: int, size: int = ALL, more: bool = False) -> object:
     """Sequences of the frames that come over the wire, and up to where they answer."""
     fetch = FetchFrames(QUEUE, 3, 7, first - 1, last, size, more)
-    (packed,) = [decode([bytes(part) for part in encode(chunk_of(Shelf(store, {}), fetch))])]
+    (packed,) = [decode([bytes(part) for part in encode(chunk_of(FrameReader(store, {}), fetch))])]
     assert isinstance(packed, PackedChunk)
     chunk = unpacked(packed)
     assert (chunk.queue_id, chunk.epoch, chunk.number) == (QUEUE, 3, 7)

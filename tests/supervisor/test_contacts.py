@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.engine.addresses import Contacts
+from mirrorq.engine.addresses import Addresses
 
 OLD, NEW, PROXY = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "tcp://127.0.0.1:3"
 
 
-def wanted(contacts: Contacts) -> dict[str, str] | None:
+def wanted(contacts: Addresses) -> dict[str, str] | None:
     """What has changed since the last time; None: nothing."""
     return contacts.take_change()
 
 
 def test_a_named_node_is_reached_where_the_configuration_says() -> None:
     """What it says of itself may be another address of the same place, as behind a proxy."""
-    contacts = Contacts("a", "", {"c": PROXY}, ())
+    contacts = Addresses("a", "", {"c": PROXY}, ())
     assert wanted(contacts) == {"c": PROXY}
     assert contacts.learn("c", OLD)
     assert contacts.list_nodes({"c": OLD}) == ()
@@ -30,7 +30,7 @@ def test_a_named_node_is_reached_where_the_configuration_says() -> None:
 def test_a_named_node_that_has_moved_is_followed() -> None:
     """It said one endpoint and says another now; the catalog knows of it a moment later, and
     other changes of the catalog in between lead nowhere back."""
-    contacts = Contacts("a", "", {"b": OLD, "c": PROXY}, ())
+    contacts = Addresses("a", "", {"b": OLD, "c": PROXY}, ())
     contacts.list_nodes({"c": OLD})
     wanted(contacts)
     assert contacts.learn("c", NEW)
@@ -43,7 +43,7 @@ def test_a_named_node_that_has_moved_is_followed() -> None:
 
 def test_a_configuration_that_knew_of_the_move_before() -> None:
     """The catalog's older word does not lead away from it."""
-    contacts = Contacts("a", "", {"c": NEW}, ())
+    contacts = Addresses("a", "", {"c": NEW}, ())
     contacts.list_nodes({"c": OLD})
     contacts.learn("c", NEW)
     contacts.list_nodes({"c": NEW})
@@ -52,7 +52,7 @@ def test_a_configuration_that_knew_of_the_move_before() -> None:
 
 def test_a_node_of_the_catalog_only_is_followed_too() -> None:
     """Where the catalog says, until it is in it no more."""
-    contacts = Contacts("a", "", {}, ())
+    contacts = Addresses("a", "", {}, ())
     contacts.list_nodes({"c": OLD})
     assert wanted(contacts) == {"c": OLD}
     contacts.learn("c", NEW)
@@ -65,7 +65,7 @@ def test_a_node_of_the_catalog_only_is_followed_too() -> None:
 @pytest.mark.parametrize("endpoint", [OLD, NEW])
 def test_who_came_was_forgotten_and_came_again_in_one_step_is_wanted(endpoint: str) -> None:
     """As a newcomer replays it from the log: what counts is what is so in the end."""
-    contacts = Contacts("z", "", {}, ())
+    contacts = Addresses("z", "", {}, ())
     contacts.list_nodes({"a": PROXY, "c": OLD})
     assert contacts.list_nodes({"a": PROXY}) == ("c",)
     contacts.list_nodes({"a": PROXY, "c": endpoint})
@@ -78,7 +78,7 @@ def test_who_came_was_forgotten_and_came_again_in_one_step_is_wanted(endpoint: s
 
 def test_a_stranger_that_is_left_and_told_again_in_one_step_is_wanted() -> None:
     """And seeds are, until this node has joined."""
-    contacts = Contacts("z", "", {}, (OLD,))
+    contacts = Addresses("z", "", {}, (OLD,))
     assert contacts.tell(0, NEW, "go away") == "?" + NEW
     contacts.end_silent(1)
     assert contacts.tell(1, NEW, "go away") == "?" + NEW
@@ -108,7 +108,7 @@ CHANGES = st.builds(
 def test_steps_of_any_length_come_to_the_same(changes: list[Change], lengths: list[int]) -> None:
     """Whether the driver is told after each change, or of many at once, it ends with the same
     connections: just those that are wanted."""
-    contacts = Contacts("z", "", {"a": OLD}, (PROXY,))
+    contacts = Addresses("z", "", {"a": OLD}, (PROXY,))
     listed: dict[str, str] = {}
     connections: dict[str, str] = {}
     left = list(lengths)

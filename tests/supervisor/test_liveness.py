@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.cluster.controller.failure_detector import Liveness, Probe, Status
+from mirrorq.cluster.controller.failure_detector import FailureDetector, Probe, Status
 from mirrorq.config import Config
 from mirrorq.protocol.identities import MemberId
 
@@ -15,11 +15,11 @@ CONFIG = Config(failure_ms=1000, heartbeat_ms=250)
 
 
 class Ear:
-    """A Liveness on node a, and a clock that lets others be heard every 250 ms."""
+    """A FailureDetector on node a, and a clock that lets others be heard every 250 ms."""
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.liveness = Liveness(A, CONFIG, 0)
+        self.liveness = FailureDetector(A, CONFIG, 0)
         self.hears: dict[MemberId, tuple[str, ...]] = {}
         self.changes = 0
 
@@ -32,7 +32,7 @@ class Ear:
                 self.liveness.on_heard(member, unheard)
             self.changes += self.liveness.refresh()
 
-    def at(self, now_ms: int) -> Liveness:
+    def at(self, now_ms: int) -> FailureDetector:
         self.now_ms = now_ms
         self.liveness.advance(now_ms)
         return self.liveness
@@ -137,7 +137,7 @@ def test_more_than_half_of_those_heard_must_find_it_gone(others: int, needed: in
 
 def test_refused_probes_may_be_nothing() -> None:
     """As configured where something else refuses in a node's name."""
-    liveness = Liveness(A, Config(failure_ms=1000, heartbeat_ms=250, trust_refused=False), 0)
+    liveness = FailureDetector(A, Config(failure_ms=1000, heartbeat_ms=250, trust_refused=False), 0)
     liveness.advance(100)
     liveness.on_heard(B, ())
     liveness.refresh()
@@ -340,7 +340,7 @@ inputs = st.one_of(
 def test_any_input_is_judged(steps: list[tuple[object, ...]]) -> None:
     """Any order of anything: an answer for everybody, the dead stay dead when superseded, and
     the own node is never judged."""
-    liveness, now_ms, superseded = Liveness(A, CONFIG, 0), 0, []
+    liveness, now_ms, superseded = FailureDetector(A, CONFIG, 0), 0, []
     for step in steps:
         match step:
             case ("wait", int(span_ms)):

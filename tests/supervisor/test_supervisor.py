@@ -6,16 +6,16 @@ from msgspec.structs import replace
 
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.records import QueueRecord
-from mirrorq.cluster.controller.controller import Supervisor
+from mirrorq.cluster.controller.controller import Controller
 from mirrorq.cluster.controller.events import (
     CatalogChanged,
     CatalogReplaced,
+    ControllerTick,
     Event,
     Heard,
-    LinkDown,
+    LinkBroken,
     ProbeRefused,
     SupervisorEffects,
-    Tick,
 )
 from mirrorq.cluster.controller.failure_detector import Status
 from mirrorq.cluster.controller.leases import Leading
@@ -72,7 +72,7 @@ class Leader:
         self.now_ms = 0
         self.commits = commits
         self.catalog = Catalog()
-        self.supervisor = Supervisor(W, self.catalog, CONFIG, 0)
+        self.supervisor = Controller(W, self.catalog, CONFIG, 0)
         self.contact = True
         self.own_term_applied = True
         self.term = 1
@@ -129,7 +129,7 @@ class Leader:
     def kill(self, node: MemberId) -> None:
         """SIGKILL: the connection ends, a probe is refused, and the others find the same."""
         del self.up[node]
-        (probe,) = self.step(LinkDown(node.node)).probe
+        (probe,) = self.step(LinkBroken(node.node)).probe
         for other, unheard in self.up.items():
             self.step(Heard(other, (*unheard, node.node)))
         self.step(ProbeRefused(node.node, probe.number))
@@ -145,7 +145,7 @@ class Leader:
             for node, unheard in self.up.items():
                 if self.now_ms % 250 == 0:
                     self.step(Heard(node, unheard))
-            self.step(Tick())
+            self.step(ControllerTick())
 
     def declare(
         self, *members: MemberId, durable: bool = True, exclusive: bool = False
@@ -235,11 +235,11 @@ def test_a_new_leader_outlasts_leases_of_the_one_before() -> None:
         leader = Leader(A, B)
         leader.declare(A, B)
         leader.term = 0
-        leader.step(Tick())
+        leader.step(ControllerTick())
         leader.stop(A)
         leader.run(2000)
         leader.term = 2
-        leader.step(Tick())
+        leader.step(ControllerTick())
         assert leader.proposed == []
         if known_dead:
             leader.step(Heard(again(A)))
@@ -254,13 +254,13 @@ def test_nothing_is_proposed_or_granted_before_an_entry_of_the_own_term() -> Non
     leader = Leader(A, B)
     leader.declare(A, B)
     leader.own_term_applied, leader.term = False, 2
-    leader.step(Tick())
+    leader.step(ControllerTick())
     leader.kill(A)
     assert leader.proposed == []
     assert not leader.ask_lease(B, 1)
     assert leader.last.wants_round
     leader.own_term_applied = True
-    leader.step(Tick())
+    leader.step(ControllerTick())
     assert leader.proposed == [
         ChangeView(1, 1, in_sync(B, A), "clean"),
         ChangeView(1, 2, in_sync(B)),
@@ -275,7 +275,7 @@ def test_a_new_leader_that_cannot_commit_does_not_spin() -> None:
     leader.declare(A, B)
     leader.supervisor._judge_at_ms = leader.now_ms
     leader.own_term_applied, leader.term = False, 2
-    leader.step(Tick())
+    leader.step(ControllerTick())
     assert leader.last.wake_at_ms is not None
     assert leader.last.wake_at_ms > leader.now_ms
 
@@ -285,9 +285,9 @@ def test_a_node_that_does_not_lead_judges_and_is_silent_about_it() -> None:
     leader = Leader(A, B)
     leader.declare(A, B)
     leader.term = 0
-    leader.step(Tick())
+    leader.step(ControllerTick())
     leader.stop(A)
-    (probe,) = leader.step(LinkDown("a")).probe
+    (probe,) = leader.step(LinkBroken("a")).probe
     assert leader.step(ProbeRefused("a", probe.number)).known_dead == ()
     assert leader.step(Heard(B, ("a",))).known_dead == (A,)
     leader.run(3000)
@@ -296,7 +296,7 @@ def test_a_node_that_does_not_lead_judges_and_is_silent_about_it() -> None:
     request = CatalogRequest(4, B, DeleteQueue(1))
     assert leader.supervisor.admit(request, None) == CatalogAnswer(4, 0, retry=True)
     leader.term = 2
-    leader.step(Tick())
+    leader.step(ControllerTick())
     assert len(leader.proposed) == 2
 
 
@@ -470,7 +470,7 @@ def test_grants_wait_for_a_round_of_the_majority() -> None:
     assert not leader.ask_lease(A, 1)
     assert leader.last.wants_round
     leader.contact = True
-    leader.step(Tick())
+    leader.step(ControllerTick())
     assert [answer.number for _, answer in leader.granted] == [1]
     assert not leader.last.wants_round
 

@@ -6,8 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.cluster.catalog.core import Catalog
-from mirrorq.cluster.controller.controller import Supervisor
-from mirrorq.cluster.controller.events import CatalogChanged, Heard, LinkDown, ProbeRefused, Tick
+from mirrorq.cluster.controller.controller import Controller
+from mirrorq.cluster.controller.events import (
+    CatalogChanged,
+    ControllerTick,
+    Heard,
+    LinkBroken,
+    ProbeRefused,
+)
 from mirrorq.cluster.controller.leases import Leading
 from mirrorq.config import Config
 from mirrorq.protocol.commands import (
@@ -52,10 +58,10 @@ commands: st.SearchStrategy[CatalogCommand] = st.one_of(
     ),
 )
 steps = st.one_of(
-    st.just(Tick()),
+    st.just(ControllerTick()),
     st.integers(1, 1500),
     st.builds(Heard, members, st.lists(names, max_size=2).map(tuple)),
-    st.builds(LinkDown, names),
+    st.builds(LinkBroken, names),
     st.builds(ProbeRefused, names, st.integers(0, 10)),
     st.builds(LeaseRequest, numbers, members),
     st.builds(LeaseRelease, members, numbers),
@@ -74,13 +80,13 @@ def test_any_order_of_events_is_well_formed_and_safe(script: list[object]) -> No
         catalog.apply(1, RegisterNode(name, 1, 1, "x", False))
     first = tuple(MemberId(name, 1, 1) for name in "cba")
     catalog.apply(2, DeclareQueue("q", True, False, False, "c", None, first))
-    supervisor = Supervisor(OWN, catalog, CONFIG, 0)
+    supervisor = Controller(OWN, catalog, CONFIG, 0)
     now_ms, term, contact = 0, 1, True
     log: list[CatalogCommand] = []
     for step in script:
         leading = Leading(term, True, 5, now_ms if contact else -1) if term else None
         had_contact = contact
-        event: object = Tick()
+        event: object = ControllerTick()
         match step:
             case int():
                 now_ms += step
@@ -113,7 +119,7 @@ def test_any_order_of_events_is_well_formed_and_safe(script: list[object]) -> No
             log.append(command)
 
 
-def check_proposed(catalog: Catalog, supervisor: Supervisor, command: CatalogCommand) -> None:
+def check_proposed(catalog: Catalog, supervisor: Controller, command: CatalogCommand) -> None:
     if isinstance(command, DeleteQueue):
         queue = catalog.queue(command.queue_id)
         assert queue is not None
@@ -152,7 +158,7 @@ def test_any_broken_links_lead_to_one_view_and_no_flapping(broken: set[str]) -> 
     for one in (own, *living):
         catalog.apply(1, RegisterNode(one.node, one.store, 1, "x", one == own))
     catalog.apply(2, DeclareQueue("q", True, False, False, "a", None, tuple(living)))
-    supervisor = Supervisor(own, catalog, CONFIG, 0)
+    supervisor = Controller(own, catalog, CONFIG, 0)
     last_change_ms = 0
     for now_ms in range(0, 40_000, 250):
         for one in living:

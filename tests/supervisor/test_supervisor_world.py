@@ -14,14 +14,14 @@ import pytest
 from attrs import define, field
 
 from mirrorq.cluster.catalog.core import Catalog
-from mirrorq.cluster.controller.controller import Supervisor
+from mirrorq.cluster.controller.controller import Controller
 from mirrorq.cluster.controller.events import (
     CatalogChanged,
+    ControllerTick,
     Event,
     Heard,
-    LinkDown,
+    LinkBroken,
     ProbeRefused,
-    Tick,
 )
 from mirrorq.cluster.controller.leases import Leading, LeaseHolder
 from mirrorq.config import Config
@@ -51,7 +51,7 @@ class Process:
     """One life of one node."""
 
     member: MemberId
-    supervisor: Supervisor
+    supervisor: Controller
     holder: LeaseHolder
     catalog: Catalog
     applied: int = 0
@@ -96,14 +96,14 @@ class World:
         self.incarnations[name] += 1
         member = MemberId(name, ord(name), self.incarnations[name])
         catalog = Catalog()
-        supervisor = Supervisor(member, catalog, CONFIG, self.now_ms)
+        supervisor = Controller(member, catalog, CONFIG, self.now_ms)
         self.live[name] = Process(member, supervisor, LeaseHolder(member, CONFIG.lease_ms), catalog)
 
     def kill(self, name: str) -> None:
         del self.live[name]
         for other in self.live.values():
             if not self.is_cut(name, other.member.node):
-                self.post(name, other.member.node, LinkDown(name))
+                self.post(name, other.member.node, LinkBroken(name))
 
     def is_cut(self, one: str, other: str) -> bool:
         return (one, other) in self.cut or (other, one) in self.cut
@@ -140,7 +140,7 @@ class World:
             case "mend":
                 self.cut.clear()
             case "end" if process is not None:
-                self.post(other, name, LinkDown(other))
+                self.post(other, name, LinkBroken(other))
             case "close" if process is not None and rng.random() < 0.3:
                 release = process.holder.release(self.now_ms)
                 self.send_leader(process, release)
@@ -281,12 +281,12 @@ class World:
             else:
                 assert isinstance(
                     message,
-                    Heard | LinkDown | ProbeRefused | LeaseRequest | LeaseRelease | Yielded,
+                    Heard | LinkBroken | ProbeRefused | LeaseRequest | LeaseRelease | Yielded,
                 )
                 self.step(process, message)
         if self.now_ms % CONFIG.heartbeat_ms == 0:
             self.say_hello(process)
-        self.step(process, Tick())
+        self.step(process, ControllerTick())
         masters = [queue for queue in process.catalog.queues() if self.masters(process, queue.id)]
         message = process.holder.poll(self.now_ms, bool(masters))
         if message is not None:

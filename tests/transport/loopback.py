@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mirrorq.config import Config
 from mirrorq.transport.client import ClientSocket
-from mirrorq.transport.inbound import LinkUp
+from mirrorq.transport.inbound import Connected
 from mirrorq.transport.transport import Transport
 
 DEADLINE_S = 60.0
@@ -64,7 +64,7 @@ class Net:
         """Two transports, a connected to b."""
         a, b = self.transport("a"), self.transport("b", incarnation=2)
         a.connect_peer("b", b.endpoint)
-        self.until_in(a, LinkUp("b"))
+        self.until_in(a, Connected("b"))
         return a, b
 
     def messages(self, socket: Socket, kind: type) -> Sequence[list[bytes]]:

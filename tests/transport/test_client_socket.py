@@ -13,7 +13,7 @@ from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ShutDown
 from mirrorq.transport import transport
 from mirrorq.transport.client import ClientSocket
-from mirrorq.transport.inbound import ClientMessage, LinkDown, LinkUp, ServerMessage
+from mirrorq.transport.inbound import ClientMessage, Connected, Disconnected, ServerMessage
 from mirrorq.transport.transport import Transport
 
 
@@ -29,7 +29,7 @@ def test_it_takes_the_first_that_answers(net: Net) -> None:
     a = net.transport("a")
     client = net.client(dead_endpoint(net), a.endpoint)
     assert not client.send([b"early"])
-    net.until_in(client, LinkUp(a.endpoint))
+    net.until_in(client, Connected(a.endpoint))
     assert client.endpoint == a.endpoint
     assert client.send([b"now"])
     net.until(lambda: net.of(a))
@@ -37,21 +37,21 @@ def test_it_takes_the_first_that_answers(net: Net) -> None:
 
 
 def test_it_goes_to_the_next_when_one_is_gone(net: Net) -> None:
-    """The node's end shows as LinkDown, then the next endpoint is up; round and round."""
+    """The node's end shows as Disconnected, then the next endpoint is up; round and round."""
     a, b = net.transport("a"), net.transport("b")
     client = net.client(a.endpoint, b.endpoint)
-    net.until_in(client, LinkUp(a.endpoint))
+    net.until_in(client, Connected(a.endpoint))
     net.close(a)
-    net.until_in(client, LinkUp(b.endpoint))
+    net.until_in(client, Connected(b.endpoint))
     net.transport("a", a.endpoint)
     net.close(b)
     net.until(lambda: len(net.of(client)) == 5)
     assert net.of(client) == [
-        LinkUp(a.endpoint),
-        LinkDown(a.endpoint),
-        LinkUp(b.endpoint),
-        LinkDown(b.endpoint),
-        LinkUp(a.endpoint),
+        Connected(a.endpoint),
+        Disconnected(a.endpoint),
+        Connected(b.endpoint),
+        Disconnected(b.endpoint),
+        Connected(a.endpoint),
     ]
 
 
@@ -59,19 +59,19 @@ def test_it_leaves_when_asked(net: Net) -> None:
     """A node that cannot serve is left for the next one."""
     a, b = net.transport("a"), net.transport("b")
     client = net.client(a.endpoint, b.endpoint)
-    net.until_in(client, LinkUp(a.endpoint))
+    net.until_in(client, Connected(a.endpoint))
     client.leave()
-    net.until_in(client, LinkUp(b.endpoint))
-    assert net.of(client)[1] == LinkDown(a.endpoint)
+    net.until_in(client, Connected(b.endpoint))
+    assert net.of(client)[1] == Disconnected(a.endpoint)
 
 
 def test_one_endpoint_is_tried_again(net: Net) -> None:
     """With a single endpoint a restarted node is found by itself."""
     a = net.transport("a")
     client = net.client(a.endpoint)
-    net.until_in(client, LinkUp(a.endpoint))
+    net.until_in(client, Connected(a.endpoint))
     net.close(a)
-    net.until_in(client, LinkDown(a.endpoint))
+    net.until_in(client, Disconnected(a.endpoint))
     again = net.transport("a", a.endpoint)
     net.until(lambda: client.is_up)
     assert client.send([b"x"])
@@ -82,7 +82,7 @@ def test_order_of_requests_and_replies(net: Net) -> None:
     """Both ways are FIFO, small and large messages mixed."""
     a = net.transport("a")
     client = net.client(a.endpoint)
-    net.until_in(client, LinkUp(a.endpoint))
+    net.until_in(client, Connected(a.endpoint))
     sent = [[b"%d" % number, bytes(100_000 * (number % 2))] for number in range(100)]
     for parts in sent:
         assert client.send(parts)
@@ -100,7 +100,7 @@ def test_a_round_that_does_not_read_all_says_so(net: Net, monkeypatch: pytest.Mo
     monkeypatch.setattr(transport, "ROUND_COUNT_MAX", 2)
     a = net.transport("a")
     client = net.client(a.endpoint)
-    net.until_in(client, LinkUp(a.endpoint))
+    net.until_in(client, Connected(a.endpoint))
 
     def turns() -> list[bool]:
         """Of six rounds, while more lies there than they read. With 3 clients there are 6
@@ -126,7 +126,7 @@ def test_wake_ends_a_poll(net: Net) -> None:
     """A wake from another thread ends a long poll, of a connected client too."""
     a = net.transport("a")
     client = net.client(a.endpoint)
-    net.until_in(client, LinkUp(a.endpoint))
+    net.until_in(client, Connected(a.endpoint))
     for _ in range(100):
         thread = threading.Thread(target=client.wake)
         thread.start()

@@ -19,8 +19,8 @@ from loopback import DEADLINE_S, Net
 from mirrorq.config import Config
 from mirrorq.transport import transport as transport_module
 from mirrorq.transport.door import PLAIN_BYTES, STRANGER_BYTES_MAX, Door, _received
-from mirrorq.transport.inbound import DATA, Garbage, LinkDown, PeerMessage, Refused
-from mirrorq.transport.packing import Outbox
+from mirrorq.transport.inbound import DATA, Disconnected, Garbage, PeerMessage, Refused
+from mirrorq.transport.packing import SendBuffer
 from mirrorq.transport.transport import Transport
 
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31)
@@ -28,7 +28,7 @@ GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00NULL" + bytes(16) + b"\0" + by
 READY = b"\x04\x1c\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
 MORE = b"\x03"
 """Flags of a long part that others follow."""
-EMPTY = bytes(Outbox().take()[0])
+EMPTY = bytes(SendBuffer().take()[0])
 """A message of ours that holds none: whoever sends it is no stranger any more."""
 SMALL = Config(message_bytes_max=1, frame_bytes_max=8192)
 
@@ -114,7 +114,7 @@ def test_a_stranger_without_a_whole_message_is_ended(
     net.until(lambda: len(b._door) == 2)
     assert a.send("b", DATA, [b"ok"])
     net.until_in(b, PeerMessage("a", 1, DATA, [b"ok"]))
-    assert LinkDown("b") not in net.of(a)
+    assert Disconnected("b") not in net.of(a)
     assert b.garbage_count == 0
 
 
@@ -241,7 +241,7 @@ def test_what_a_plain_connection_has_given_is_counted_to_the_byte(
     a = net.transport("a")
     raw = Raw(a.endpoint, stack)
     for size in (1, 100, 255, 256, 70_000):
-        box = Outbox()
+        box = SendBuffer()
         box.add([bytes(size)])
         parts = box.take()
         for number, each in enumerate(parts):

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.errors import ProtocolError
-from mirrorq.transport.packing import INDEX_BYTES_MAX, MESSAGES_MAX, PART_BYTES_MAX, Outbox, unpack
+from mirrorq.transport.packing import (
+    INDEX_BYTES_MAX,
+    MESSAGES_MAX,
+    PART_BYTES_MAX,
+    SendBuffer,
+    unpack,
+)
 
 parts = st.binary(max_size=20) | st.sampled_from(
     [bytes(PART_BYTES_MAX), bytes(PART_BYTES_MAX + 1), bytes(3 * PART_BYTES_MAX)]
@@ -16,7 +22,7 @@ messages = st.lists(st.lists(parts, max_size=30), max_size=10)
 
 
 def packed(given: list[list[bytes]]) -> list[bytes]:
-    outbox = Outbox()
+    outbox = SendBuffer()
     for message in given:
         outbox.add(message)
     return [bytes(part) for part in outbox.take()]
@@ -32,7 +38,7 @@ def test_round_trip(given: list[list[bytes]]) -> None:
 
 def test_large_parts_are_not_copied() -> None:
     """A large part leaves as the object that was given."""
-    outbox = Outbox()
+    outbox = SendBuffer()
     large = bytes(PART_BYTES_MAX + 1)
     outbox.add([b"head", large])
     assert outbox.take()[1] is large
@@ -41,7 +47,7 @@ def test_large_parts_are_not_copied() -> None:
 
 def test_an_outbox_is_full_in_time() -> None:
     """By bytes, and by the number of messages."""
-    by_bytes, by_count = Outbox(), Outbox()
+    by_bytes, by_count = SendBuffer(), SendBuffer()
     while not by_bytes.is_full:
         by_bytes.add([bytes(1000)])
     while not by_count.is_full:

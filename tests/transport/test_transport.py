@@ -24,9 +24,9 @@ from mirrorq.transport.inbound import (
     CONTROL,
     DATA,
     ClientMessage,
+    Connected,
+    Disconnected,
     Garbage,
-    LinkDown,
-    LinkUp,
     PeerMessage,
     ProbeResult,
     Refused,
@@ -128,7 +128,7 @@ def test_peers_talk_both_ways(net: Net) -> None:
     """Each node has its own connections to the other."""
     a, b = net.pair()
     b.connect_peer("a", a.endpoint)
-    net.until_in(b, LinkUp("a"))
+    net.until_in(b, Connected("a"))
     assert a.send("b", DATA, [b"to b"])
     assert b.send("a", DATA, [b"to a"])
     net.until_in(a, PeerMessage("b", 2, DATA, [b"to a"]))
@@ -149,7 +149,7 @@ def test_ipc_and_ipv6(net: Net, tmp_path: Path) -> None:
     for number, listen in enumerate([*listens, "tcp://localhost:0"]):
         b = net.transport(f"b{number}", listen)
         a.connect_peer(f"b{number}", b.endpoint)
-        net.until_in(a, LinkUp(f"b{number}"))
+        net.until_in(a, Connected(f"b{number}"))
         assert a.send(f"b{number}", DATA, [b"x"])
         net.until_in(b, PeerMessage("a", 1, DATA, [b"x"]))
 
@@ -164,7 +164,7 @@ def test_a_peer_that_comes_later_is_found(net: Net) -> None:
     assert not a.send("b", DATA, [b"early"])
     assert a.dropped_count == 1
     b = net.transport("b", endpoint)
-    net.until_in(a, LinkUp("b"))
+    net.until_in(a, Connected("b"))
     assert a.send("b", DATA, [b"now"])
     net.until(lambda: net.messages(b, PeerMessage))
     assert net.messages(b, PeerMessage) == [[b"now"]]
@@ -231,7 +231,7 @@ def test_replies_reach_the_client_that_asked(net: Net) -> None:
     a = net.transport("a")
     clients = [net.client(a.endpoint) for _ in range(2)]
     for number, client in enumerate(clients):
-        net.until_in(client, LinkUp(a.endpoint))
+        net.until_in(client, Connected(a.endpoint))
         assert client.send([b"%d" % number])
     for number, client in enumerate(clients):
         net.until_in(a, ClientMessage(client.identity, [b"%d" % number]))
@@ -254,14 +254,14 @@ def test_a_reply_to_nobody_is_told(net: Net) -> None:
 
 
 def test_a_killed_peer_is_down_and_refuses(net: Net, child: Child) -> None:
-    """SIGKILL shows as LinkDown by itself, and a probe then says refused."""
+    """SIGKILL shows as Disconnected by itself, and a probe then says refused."""
     a = net.transport("a")
     a.connect_peer("child", child.endpoint)
-    net.until_in(a, LinkUp("child"))
+    net.until_in(a, Connected("child"))
     a.probe("child")
     net.until_in(a, ProbeResult("child", refused=False))
     child.signal(signal.SIGKILL)
-    net.until_in(a, LinkDown("child"))
+    net.until_in(a, Disconnected("child"))
     assert not a.send("child", DATA, [b"x"])
     a.probe("child")
     net.until_in(a, ProbeResult("child", refused=True))
@@ -271,24 +271,25 @@ def test_a_stopped_peer_is_up_and_does_not_refuse(net: Net, child: Child) -> Non
     """A process that hangs keeps its connections: a probe does not take it for dead."""
     a = net.transport("a")
     a.connect_peer("child", child.endpoint)
-    net.until_in(a, LinkUp("child"))
+    net.until_in(a, Connected("child"))
     child.signal(signal.SIGSTOP)
     a.probe("child")
     net.until(lambda: any(isinstance(item, ProbeResult) for item in net.of(a)))
     child.signal(signal.SIGCONT)
-    assert net.of(a) == [LinkUp("child"), ProbeResult("child", refused=False)]
+    assert net.of(a) == [Connected("child"), ProbeResult("child", refused=False)]
 
 
 def test_a_restarted_peer_is_up_again(net: Net, child: Child) -> None:
     """A peer that comes back at its endpoint is connected to without being asked."""
     a = net.transport("a")
     a.connect_peer("child", child.endpoint)
-    net.until_in(a, LinkUp("child"))
+    net.until_in(a, Connected("child"))
     child.kill()
-    net.until_in(a, LinkDown("child"))
+    net.until_in(a, Disconnected("child"))
     again = Child(child.endpoint)
     try:
-        net.until(lambda: net.of(a) == [LinkUp("child"), LinkDown("child"), LinkUp("child")])
+        came, went = Connected("child"), Disconnected("child")
+        net.until(lambda: net.of(a) == [came, went, came])
     finally:
         again.kill()
 
@@ -330,7 +331,7 @@ def closed_to_a(net: Net) -> tuple[Transport, Transport]:
     b.connect_peer("a", a.endpoint)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         a.connect_peer("b", f"tcp://127.0.0.1:{closed.getsockname()[1]}")
-    net.until_in(b, LinkUp("a"))
+    net.until_in(b, Connected("a"))
     assert b.send("a", CONTROL, [b"hello"])
     net.until_in(a, PeerMessage("b", 2, CONTROL, [b"hello"]))
     return a, b
@@ -396,7 +397,7 @@ def test_a_forgotten_peer_is_silent(net: Net) -> None:
     a.connect_peer("b", b.endpoint)
     a.connect_peer("b", c.endpoint)
     a.connect_peer("b", c.endpoint)
-    net.until(lambda: net.of(a) == [LinkUp("b")] * 2)
+    net.until(lambda: net.of(a) == [Connected("b")] * 2)
     assert a.send("b", DATA, [b"x"])
     net.until_in(c, PeerMessage("a", 1, DATA, [b"x"]))
     assert net.of(b) == []
@@ -408,12 +409,12 @@ def test_two_nodes_of_one_name_both_get_through(net: Net) -> None:
     twins = [net.transport("a"), net.transport("a")]
     for number, twin in enumerate(twins):
         twin.connect_peer("b", b.endpoint)
-        net.until_in(twin, LinkUp("b"))
+        net.until_in(twin, Connected("b"))
         assert twin.send("b", DATA, [b"%d" % number])
         net.until_in(b, PeerMessage("a", 1, DATA, [b"%d" % number]))
     assert twins[0].send("b", DATA, [b"still here"])
     net.until_in(b, PeerMessage("a", 1, DATA, [b"still here"]))
-    assert net.of(twins[0]) == [LinkUp("b")]
+    assert net.of(twins[0]) == [Connected("b")]
 
 
 # --- Strangers ----------------------------------------------------------------------------
@@ -525,7 +526,7 @@ def test_close_leaves_nothing(net: Net) -> None:
         local = Net()
         a, b = local.pair()
         client = local.client(a.endpoint)
-        local.until_in(client, LinkUp(a.endpoint))
+        local.until_in(client, Connected(a.endpoint))
         a.send("b", DATA, [bytes(1_000_000)])
         a.probe("b")
         local.until(lambda: local.of(b))
@@ -591,7 +592,7 @@ def test_an_endpoint_in_use(net: Net, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="another process listens there"):
             net.transport("b", first.endpoint)
         first.connect_peer("self", first.endpoint)
-        net.until_in(first, LinkUp("self"))
+        net.until_in(first, Connected("self"))
 
 
 def test_endpoints_that_cannot_be_bound(net: Net, tmp_path: Path) -> None:
@@ -627,9 +628,9 @@ def test_two_links_to_one_endpoint_do_not_end_each_other(net: Net) -> None:
     """A node that is reached under its name and, for a while, under another."""
     a, b = net.transport("a"), net.transport("b")
     a.connect_peer("b", b.endpoint)
-    net.until_in(a, LinkUp("b"))
+    net.until_in(a, Connected("b"))
     a.connect_peer("?b", b.endpoint)
-    net.until_in(a, LinkUp("?b"))
+    net.until_in(a, Connected("?b"))
     a.send("b", DATA, [b"first"])
     net.until_in(b, PeerMessage("a", 1, DATA, [b"first"]))
     a.send("?b", DATA, [b"second"])

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from mirrorq import clock
 from mirrorq.api.host import SessionPort
 from mirrorq.api.host_thread import HostThread, Port
-from mirrorq.client.keepalive import Pulse
+from mirrorq.client.keepalive import Keepalive
 from mirrorq.config import Config
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.clients import (
@@ -49,9 +49,9 @@ from mirrorq.transport.inbound import (
     CONTROL,
     DATA,
     ClientInbound,
+    Connected,
+    Disconnected,
     Garbage,
-    LinkDown,
-    LinkUp,
     Refused,
     SendLost,
     ServerMessage,
@@ -68,6 +68,8 @@ by silence."""
 
 @define(eq=False)
 class _Port(Port):
+    """A handle of this client."""
+
     epoch: int = 0
     """The newest that the handle was told of."""
     line: int = field(factory=lambda: secrets.randbits(63))
@@ -95,7 +97,9 @@ def _ignore(notice: Notice) -> None:
 
 
 class ClientDriver(HostThread[_Port]):
-    """Runs one client on one thread.
+    """One client's thread: has its socket, its calls without an answer, and the handles it steps.
+
+    `Client` makes it. All is the thread's own, but for `call`, `wake` and what says otherwise.
 
     Args:
         name: what nodes call the client in their logs.
@@ -144,7 +148,7 @@ class ClientDriver(HostThread[_Port]):
         """Number of the last hello on the present connection, 0 without one."""
         self._window = Window(config.client_window_bytes)
         self._outflow = Outflow(self._window, self._send_data)
-        self._pulse = Pulse(config, self._chance())
+        self._keepalive = Keepalive(config, self._chance())
         self.on_notice: Callable[[Notice], None] = _ignore
         """Called on the thread: short."""
 
@@ -216,7 +220,7 @@ class ClientDriver(HostThread[_Port]):
         timeout_ms = self._timeout_ms()
         arrived = self._socket.poll(timeout_ms)
         now_ms = clock.now_ms()
-        self._pulse.on_read(now_ms, timeout_ms)
+        self._keepalive.on_read(now_ms, timeout_ms)
         self._give_sign(now_ms)
         for inbound in arrived:
             self._on_inbound(inbound)
@@ -246,7 +250,7 @@ class ClientDriver(HostThread[_Port]):
             return 0
         now_ms = clock.now_ms()
         longest = now_ms + self._config.failure_ms
-        wake = min(longest, self._pulse.wake_at_ms, self._ports.next_ms)
+        wake = min(longest, self._keepalive.wake_at_ms, self._ports.next_ms)
         return max(wake - now_ms, 0)
 
     def _carry(self, port: _Port, requests: tuple[SessionRequest, ...]) -> None:
@@ -267,18 +271,18 @@ class ClientDriver(HostThread[_Port]):
         self._send_data(encode(message))
 
     def _send_data(self, parts: Parts) -> None:
-        """What does not reach the node shows as SendLost or LinkDown."""
+        """What does not reach the node shows as SendLost or Disconnected."""
         if self._socket.send(parts):
             self._window.on_sent(sum(map(len, parts)))
 
     def _ping(self) -> None:
         """A sign of life, and how much has come."""
-        self._pulse.on_given(clock.now_ms())
+        self._keepalive.on_given(clock.now_ms())
         self._socket.send(encode(ClientPing(self._window.report())), CONTROL)
 
     def _give_sign(self, now_ms: int) -> None:
         """If it is time. It does not wait until everything that has come is done."""
-        if self._pulse.is_due(now_ms):
+        if self._keepalive.is_due(now_ms):
             self._ping()
             self._socket.flush()
 
@@ -295,9 +299,9 @@ class ClientDriver(HostThread[_Port]):
                     self._ping()
                 else:
                     self._give_sign(now_ms)
-            case LinkUp():
+            case Connected():
                 self._say_hello()
-            case LinkDown():
+            case Disconnected():
                 if self._hello:
                     self._on_left(f"the connection to {inbound.peer} ended")
             case SendLost():
@@ -323,7 +327,7 @@ class ClientDriver(HostThread[_Port]):
         elif isinstance(message, ClientRefused):
             self._leave(message.why)
         elif self.welcomed.is_set():
-            self._pulse.on_heard(now_ms)
+            self._keepalive.on_heard(now_ms)
             self._on_message(message)
 
     def _on_message(self, message: WireMessage) -> None:
@@ -359,7 +363,7 @@ class ClientDriver(HostThread[_Port]):
 
     def _say_hello(self) -> None:
         self._hello = next(self._hello_numbers)
-        self._pulse.on_connected(clock.now_ms())
+        self._keepalive.on_connected(clock.now_ms())
         self._send(ClientHello(self._hello, self._name, self._config.session_expiry_ms))
         self._window.begin()
 
@@ -367,7 +371,7 @@ class ClientDriver(HostThread[_Port]):
         if message.number != self._hello:
             return
         self._window.begin()
-        self._pulse.on_welcome(clock.now_ms(), message.session_expiry_ms)
+        self._keepalive.on_welcome(clock.now_ms(), message.session_expiry_ms)
         self.entry_node = message.node
         self.entry_paused = False
         self.has_told = False
@@ -391,7 +395,7 @@ class ClientDriver(HostThread[_Port]):
             self.unfounded_count += 1
         self.unfounded = f"node {self.entry_node} {message.waits}" if message.waits else ""
         self._window.on_told(message.received)
-        self._pulse.on_pong(clock.now_ms(), message.paused, message.patience)
+        self._keepalive.on_pong(clock.now_ms(), message.paused, message.patience)
         self.entry_paused = message.paused
         # Last: who waits for it, on another thread, then looks at the rest.
         self.has_told = True
@@ -407,7 +411,7 @@ class ClientDriver(HostThread[_Port]):
 
     def _keep_alive(self, now_ms: int) -> None:
         """Give signs of life; leave a node that gives none or is of no use."""
-        pulse = self._pulse
+        pulse = self._keepalive
         if pulse.is_silent:
             self._give_up(f"{self._socket.endpoint} was silent for {pulse.silence_ms} ms")
         elif pulse.is_cut_off and self._endpoint_count > 1:
@@ -424,7 +428,7 @@ class ClientDriver(HostThread[_Port]):
 
     def _give_up(self, why: str) -> None:
         """The node may be well, and slow."""
-        self._pulse.on_given_up()
+        self._keepalive.on_given_up()
         self._leave(why)
 
     def _leave(self, why: str) -> None:
@@ -435,7 +439,7 @@ class ClientDriver(HostThread[_Port]):
     def _on_left(self, why: str) -> None:
         """No node serves this client now."""
         self._hello = 0
-        self._pulse.on_left()
+        self._keepalive.on_left()
         self._outflow.clear()
         self._note(why)
         if not self.welcomed.is_set():

@@ -17,7 +17,7 @@ from mirrorq.config import Config
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.transport.patience import PATIENCE_MAX
 
-__all__ = ["PINGS_PER_EXPIRY", "Pulse"]
+__all__ = ["PINGS_PER_EXPIRY", "Keepalive"]
 
 PINGS_PER_EXPIRY = 4
 """Signs of life that fit into the time after which the node takes the client for gone."""
@@ -25,8 +25,8 @@ DOUBLINGS_MAX = 4
 """More would be beyond PATIENCE_MAX."""
 
 
-class Pulse:
-    """One client's.
+class Keepalive:
+    """When one client was heard by its entry node and heard of it. The client's thread's.
 
     Args:
         config: times.

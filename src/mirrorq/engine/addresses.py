@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from attrs import define
 
-__all__ = ["STRANGERS_MAX", "Contacts"]
+__all__ = ["STRANGERS_MAX", "Addresses"]
 
 STRANGERS_MAX = 64
 """Processes that are no nodes of the cluster and that this node talks to; others wait."""
@@ -27,7 +27,7 @@ class _Stranger:
     heard_ms: int
 
 
-class Contacts:
+class Addresses:
     """The connections that a node wants: the whole of them, never what has to be done for it.
 
     A node that replays the catalog sees others come, be forgotten and come again in one step; what

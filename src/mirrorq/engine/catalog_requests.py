@@ -19,7 +19,7 @@ from mirrorq.containers.timers import FOREVER_MS, Deadlines
 from mirrorq.engine.events import Answer
 from mirrorq.protocol.commands import CatalogCommand, ChangeView, DropCopy
 
-__all__ = ["ASK_AGAIN_MS", "NOBODY", "Asks", "PendingAsk"]
+__all__ = ["ASK_AGAIN_MS", "NOBODY", "CatalogRequests", "PendingRequest"]
 
 ASK_AGAIN_MS = 500
 """A catalog request that nothing came of is sent again after this."""
@@ -30,25 +30,27 @@ NOBODY = 0
 
 
 @define
-class PendingAsk:
+class PendingRequest:
+    """One that has no answer yet, and when it was last sent."""
+
     number: int
     token: int
     command: CatalogCommand
     sent_ms: int = 0
 
 
-class Asks:
-    """Open asks by number; numbers grow."""
+class CatalogRequests:
+    """Requests of this node that have no answer, by number; numbers grow. The engine has it."""
 
     def __init__(self) -> None:
-        self._open: dict[int, PendingAsk] = {}
+        self._open: dict[int, PendingRequest] = {}
         self._again = Deadlines()
         """When to send each of them."""
         self._wishes: dict[Hashable, int] = {}
         """What those of the node's own are about -> number."""
         self.newest = 0
         """Number of the last one that was added."""
-        self._endings: list[tuple[int, int, PendingAsk, Answer]] = []
+        self._endings: list[tuple[int, int, PendingRequest, Answer]] = []
         """(queue, until, ask, answer) of deletions that wait for an outbox."""
 
     def __bool__(self) -> bool:
@@ -60,7 +62,7 @@ class Asks:
     def add(self, token: int, command: CatalogCommand) -> None:
         """What a user of the node wants, who is told what came of it."""
         self.newest += 1
-        self._open[self.newest] = PendingAsk(self.newest, token, command)
+        self._open[self.newest] = PendingRequest(self.newest, token, command)
         self._again.set(self.newest, 0)
 
     def wish(self, command: CatalogCommand) -> None:
@@ -75,7 +77,7 @@ class Asks:
         self.add(NOBODY, command)
         self._wishes[about] = self.newest
 
-    def take(self, number: int) -> PendingAsk | None:
+    def take(self, number: int) -> PendingRequest | None:
         """End an ask: it has its outcome, or nobody wants one."""
         ask = self._open.pop(number, None)
         if ask is not None:
@@ -84,8 +86,8 @@ class Asks:
                 self._wishes.pop(_about(ask.command), None)
         return ask
 
-    def take_all(self, token: int) -> list[PendingAsk]:
-        """End the asks that somebody waits for no longer."""
+    def take_all(self, token: int) -> list[PendingRequest]:
+        """End the requests that somebody waits for no longer."""
         numbers = [number for number, ask in self._open.items() if ask.token == token]
         return [ask for ask in map(self.take, numbers) if ask is not None]
 
@@ -97,7 +99,7 @@ class Asks:
         """Number of the oldest open ask: nothing below it is repeated any more."""
         return next(iter(self._open))
 
-    def due(self, now_ms: int) -> list[PendingAsk]:
+    def due(self, now_ms: int) -> list[PendingRequest]:
         """Those to be sent now, which counts as done."""
         found = [self._open[number] for number in self._again.take_due(now_ms)]
         for ask in found:
@@ -113,11 +115,13 @@ class Asks:
 
     # --- Deletions whose queue still has an outbox ----------------------------------------
 
-    def await_end(self, queue_id: int, until_ms: int, ask: PendingAsk, answer: Answer) -> None:
+    def await_end(self, queue_id: int, until_ms: int, ask: PendingRequest, answer: Answer) -> None:
         """Keep the answer to a deletion until the queue is gone, or for so long."""
         self._endings.append((queue_id, until_ms, ask, answer))
 
-    def ended(self, now_ms: int, is_gone: Callable[[int], bool]) -> list[tuple[PendingAsk, Answer]]:
+    def ended(
+        self, now_ms: int, is_gone: Callable[[int], bool]
+    ) -> list[tuple[PendingRequest, Answer]]:
         """Deletions that have ended, or that take long: their outbox is not empty."""
         found = [e for e in self._endings if now_ms >= e[1] or is_gone(e[0])]
         if found:

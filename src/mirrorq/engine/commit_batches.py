@@ -1,4 +1,4 @@
-"""Rounds: which writes of queues and of Raft each commit of the store carries. Pure.
+"""CommitBatches: which writes of queues and of Raft each commit of the store carries. Pure.
 
 The engine closes a round at the end of a step that has something to write. The driver commits
 rounds in order and tells the number of the last one that is on disk.
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from attrs import define, field
 from msgspec import Struct
 
-__all__ = ["Round", "Rounds"]
+__all__ = ["CommitBatch", "CommitBatches"]
 
 
-class Round(Struct, frozen=True, gc=False):
-    """What one commit carries."""
+class CommitBatch(Struct, frozen=True, gc=False):
+    """The writes that one commit carries, by number."""
 
     number: int
     writes: tuple[tuple[int, int], ...]
@@ -31,17 +31,17 @@ class _Open:
     raft: int = 0
 
 
-class Rounds:
+class CommitBatches:
     """The round that is being filled, and those that are not on disk yet."""
 
     def __init__(self) -> None:
         self.last = 0
         """Number of the round that was closed last."""
         self._open = _Open()
-        self._closed: deque[Round] = deque()
+        self._closed: deque[CommitBatch] = deque()
 
     @property
-    def waiting(self) -> tuple[Round, ...]:
+    def waiting(self) -> tuple[CommitBatch, ...]:
         """Closed, and not on disk yet."""
         return tuple(self._closed)
 
@@ -55,11 +55,11 @@ class Rounds:
     def close(self) -> int:
         """End the round that is being filled; return its number."""
         self.last += 1
-        self._closed.append(Round(self.last, tuple(self._open.writes), self._open.raft))
+        self._closed.append(CommitBatch(self.last, tuple(self._open.writes), self._open.raft))
         self._open = _Open()
         return self.last
 
-    def committed(self, number: int) -> Iterator[Round]:
+    def committed(self, number: int) -> Iterator[CommitBatch]:
         """The rounds that are on disk now, up to this one, each once."""
         while self._closed and self._closed[0].number <= number:
             yield self._closed.popleft()
@@ -70,7 +70,7 @@ class Rounds:
         self._open.writes = list(_without(self._open.writes, queue_id))
         for place, closed in enumerate(self._closed):
             writes = tuple(_without(closed.writes, queue_id))
-            self._closed[place] = Round(closed.number, writes, closed.raft)
+            self._closed[place] = CommitBatch(closed.number, writes, closed.raft)
 
 
 def _without(

@@ -28,7 +28,7 @@ from mirrorq.cluster.raft.messages import (
     ProposeVoters,
     RaftEffects,
     RaftEvent,
-    Tick,
+    RaftTick,
 )
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.catalog_requests import NOBODY
@@ -67,7 +67,7 @@ class Consensus:
         """() once this store is in a cluster."""
         self.founding = Founding(
             life.store,
-            life.doorkeeper.names,
+            life.admission.names,
             raft.founding,
             life.config,
             founded=raft.is_founded,
@@ -146,7 +146,7 @@ class Consensus:
             return f"waits to be admitted by the cluster at {', '.join(self.joins)}"
         if self.founding.stuck:
             return f"is not founded yet: {self.founding.stuck}"
-        endpoint_of = self._life.doorkeeper.contacts.endpoint_of
+        endpoint_of = self._life.admission.contacts.endpoint_of
         named = [f"{one} at {endpoint_of(one) or '?'}" for one in self.founding.waiting_for]
         whom = f"for {', '.join(named)}" if named else "to be admitted"
         return f"is not founded yet: waiting {whom}"
@@ -189,7 +189,7 @@ class Consensus:
 
     def _on_founded(self, now_ms: int) -> None:
         self.found(now_ms, Founded())
-        self._life.doorkeeper.on_founded()
+        self._life.admission.on_founded()
         self.joins = ()
         self._life.notice("founded", "the cluster is founded")
 
@@ -201,7 +201,7 @@ class Consensus:
         if self._founding_wake <= now_ms and not raft.is_founded:
             self.found(now_ms, FoundingTick())
         if self._raft_wake <= now_ms:
-            self.step(now_ms, Tick())
+            self.step(now_ms, RaftTick())
             self._seek(now_ms)
         if raft.leader is not None:
             if now_ms >= self._led_until_ms or raft.leader is not self._led_by:
@@ -224,23 +224,23 @@ class Consensus:
         if now_ms < self._asked_ms + life.config.election_ms:
             return
         self._asked_ms = now_ms
-        peers = life.doorkeeper.peers.all()
+        peers = life.admission.peers.all()
         if not raft.is_admitted:
             known = tuple(voter.store for voter in raft.committed_voters)
             request = AdmissionRequest(bool(joins_through(raft.founding)), known)
             life.out.send.extend((peer.name, request) for peer in peers)
-        directory = life.doorkeeper.directory(raft.voters)
+        directory = life.admission.directory(raft.voters)
         if len(directory.nodes) < len(raft.voters):
             life.out.send.extend((peer.name, directory) for peer in peers)
 
     def on_directory(self, now_ms: int, sender: str, told: Directory) -> None:
         """A node says where nodes are: the way to a cluster, or to voters of the own one."""
-        doorkeeper = self._life.doorkeeper
+        admission = self._life.admission
         if not self.raft.is_founded:
             for name, endpoint in told.nodes:
-                doorkeeper.meet(name, endpoint)
+                admission.meet(name, endpoint)
         elif self.raft.leader is None:
-            more = doorkeeper.on_directory(told, self.raft.voters)
+            more = admission.on_directory(told, self.raft.voters)
             # Once a while, or two that each lack what the other cannot use would talk for ever.
             if more is not None and now_ms >= self._directed_ms.get(sender, now_ms):
                 self._directed_ms[sender] = now_ms + self._life.config.election_ms

@@ -14,15 +14,14 @@ from mirrorq.cluster.bootstrap import (
 )
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.proposals import recorded_endpoints
-from mirrorq.cluster.controller.events import LinkDown as SupervisorLinkDown
-from mirrorq.cluster.controller.events import Tick as SupervisorTick
+from mirrorq.cluster.controller.events import ControllerTick, LinkBroken
 from mirrorq.cluster.controller.leases import LeaseHolder
 from mirrorq.cluster.raft.core import Raft
 from mirrorq.cluster.raft.messages import Compact, Late, RaftEffects, Received
 from mirrorq.config import Config
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.addresses import MARK
-from mirrorq.engine.catalog_requests import Asks
+from mirrorq.engine.catalog_requests import CatalogRequests
 from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.events import (
     Ask,
@@ -45,11 +44,11 @@ from mirrorq.engine.events import (
 from mirrorq.engine.follower import Follower
 from mirrorq.engine.greetings import Greetings
 from mirrorq.engine.hosting import Hosting
+from mirrorq.engine.leader_requests import LeaderRequests
 from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.lease_keeping import LeaseKeeping
 from mirrorq.engine.life import Life
-from mirrorq.engine.peer_admission import Doorkeeper
-from mirrorq.engine.petitions import Petitions
+from mirrorq.engine.peer_admission import PeerAdmission
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.commands import RegisterNode
 from mirrorq.protocol.control import (
@@ -106,9 +105,9 @@ class Engine:
         """
         self.me = me
         self.config = config
-        self.asks = Asks()
+        self.requests = CatalogRequests()
         self.hosting = Hosting(
-            me, config, codec, queue_images, Catalog(), self.asks, self.is_alive
+            me, config, codec, queue_images, Catalog(), self.requests, self.is_alive
         )
         self.replicas = self.hosting.replicas
         self.reports = self.hosting.reports
@@ -118,8 +117,8 @@ class Engine:
         """Set by the driver before each step."""
         raft = Raft(StoreId(me.node, me.store), raft_image, config, seed)
         joins = () if raft.is_founded else join or joins_through(raft.founding)
-        self._doorkeeper = Doorkeeper(me, endpoint, peers, joins, config.failure_ms)
-        self._life = life = Life(me, config, self.hosting, self._doorkeeper)
+        self._admission = PeerAdmission(me, endpoint, peers, joins, config.failure_ms)
+        self._life = life = Life(me, config, self.hosting, self._admission)
         holder = LeaseHolder(me, config.lease_ms)
         self._consensus = Consensus(
             life, raft, joins, now_ms, self._on_agreed, self._on_raft_stepped
@@ -127,12 +126,12 @@ class Engine:
         self._leadership = Leadership(life, self._consensus, holder, now_ms)
         self._greetings = Greetings(life, self._consensus, self._leadership, endpoint)
         registration = RegisterNode(me.node, me.store, me.incarnation, endpoint, witness)
-        self._petitions = Petitions(
-            life, self.asks, self._consensus, self._leadership, registration
+        self._leader_requests = LeaderRequests(
+            life, self.requests, self._consensus, self._leadership, registration
         )
-        self._follower = Follower(life, self._leadership, self._petitions)
+        self._follower = Follower(life, self._leadership, self._leader_requests)
         self._lease_keeping = LeaseKeeping(
-            life, holder, self._consensus, self._follower, self._petitions
+            life, holder, self._consensus, self._follower, self._leader_requests
         )
         self._hello_ms = now_ms - config.heartbeat_ms
         self._wanted_ms = FOREVER_MS
@@ -145,9 +144,9 @@ class Engine:
         if image.snapshot is not None and image.snapshot.data:
             self._follower.restore(now_ms, image.snapshot.data)
         for name, endpoint in recorded_endpoints(image).items():
-            self._doorkeeper.meet(name, endpoint)
+            self._admission.meet(name, endpoint)
         self._consensus.start(now_ms)
-        self._doorkeeper.end()
+        self._admission.end()
 
     # --- Raft ---------------------------------------------------------------------------
 
@@ -214,7 +213,7 @@ class Engine:
         """Names of the alarms of this life of a node, as it last said."""
         if member == self.me:
             return self.alarms
-        peer = self._doorkeeper.peers.find(member.node)
+        peer = self._admission.peers.find(member.node)
         if peer is None or peer.gone or peer.member != member or peer.greeting is None:
             return ()
         return peer.greeting[0].alarms
@@ -225,7 +224,7 @@ class Engine:
         this end is a shutdown, and no queue with a mirror in sync is mastered here; or no
         majority runs that could do anything."""
         stores = [self._life.store]
-        for peer in self._doorkeeper.peers.all():
+        for peer in self._admission.peers.all():
             if peer.member is not None and not peer.gone:
                 stores.append(StoreId(peer.member.node, peer.member.store))
         if 2 * sum(voter in stores for voter in self.voters) <= len(self.voters):
@@ -250,8 +249,8 @@ class Engine:
         """What keeps this node from taking part in a cluster, "" when nothing does."""
         if self.outdated:
             return f"has stopped following the catalog: {self.outdated}"
-        if self._doorkeeper.unwelcome:
-            return f"is kept out: {self._doorkeeper.unwelcome}"
+        if self._admission.unwelcome:
+            return f"is kept out: {self._admission.unwelcome}"
         return self._consensus.waiting_text()
 
     # --- The step -----------------------------------------------------------------------
@@ -260,7 +259,7 @@ class Engine:
         """Take everything that arrived; see the module's text for what to do with the rest."""
         out = self._next_out
         self._life.begin(out)
-        hosting, petitions = self.hosting, self._petitions
+        hosting, leader_requests = self.hosting, self._leader_requests
         if (now_ms - self._wanted_ms) * LATE_FACTOR > self.config.heartbeat_ms:
             # Others are not silent because this process was given no time.
             self._consensus.step(now_ms, Late(now_ms - self._wanted_ms))
@@ -271,22 +270,22 @@ class Engine:
             else:
                 self._on_event(now_ms, event)
         self._run_timers(now_ms)
-        if self.asks.has_endings:
-            petitions.tell_endings(now_ms)
-        if self.asks or not self._life.was_registered:
-            petitions.send(now_ms)
+        if self.requests.has_endings:
+            leader_requests.tell_endings(now_ms)
+        if self.requests or not self._life.was_registered:
+            leader_requests.send(now_ms)
         self._lease_keeping.hold(now_ms)
         if hosting.is_due(now_ms):
             hosting.run(now_ms, steady_us)
             if hosting.has_asked:
                 hosting.has_asked = False
-                petitions.send(now_ms)
+                leader_requests.send(now_ms)
             if hosting.promises:
-                petitions.send_promises(now_ms)
+                leader_requests.send_promises(now_ms)
             self._lease_keeping.hold(now_ms)
         if hosting.news:
             hosting.tell_masters()
-        self._doorkeeper.end()
+        self._admission.end()
         if out.writes or out.raft is not None:
             out.round = hosting.rounds.close()
         self._next_out = EngineEffects()
@@ -309,20 +308,20 @@ class Engine:
             case LinkUp():
                 self.hosting.on_link(event.node)
                 self._greetings.say_all(event.node)
-                self._doorkeeper.say_unwelcome(event.node)
+                self._admission.say_unwelcome(event.node)
             case LinkDown():
                 self.hosting.on_link(event.node)
                 if event.node[:1] != MARK:
-                    self._leadership.supervise(now_ms, SupervisorLinkDown(event.node))
+                    self._leadership.supervise(now_ms, LinkBroken(event.node))
             case Probed():
                 self._leadership.on_probed(now_ms, event.node, refused=event.refused)
                 if event.refused:
                     # Others wait for this word to know it dead (`failure_detector`).
                     self._greetings.say_to_all()
             case Ask():
-                self._petitions.begin(event.token, event.command)
+                self._leader_requests.begin(event.token, event.command)
             case Forget():
-                self._petitions.forget(event.token)
+                self._leader_requests.forget(event.token)
             case OutboxLoaded():
                 self.hosting.post(event.queue_id, event)
             case NotSent():
@@ -337,7 +336,7 @@ class Engine:
                 self.hosting.post_all(WriteAllOf())
             case Release():
                 self._lease_keeping.release(now_ms)
-                self._petitions.stop()
+                self._leader_requests.stop()
 
     def _on_committed(self, now_ms: int, number: int) -> None:
         for committed in self.hosting.rounds.committed(number):
@@ -353,7 +352,7 @@ class Engine:
             if message.node == event.node and message.incarnation == event.incarnation:
                 self._greetings.on_hello(now_ms, message)
             return
-        peer = self._doorkeeper.peers.on_heard(now_ms, event.node, event.incarnation)
+        peer = self._admission.peers.on_heard(now_ms, event.node, event.incarnation)
         if peer is None:
             return
         member, store = peer.member, peer.store
@@ -389,9 +388,9 @@ class Engine:
                     self._leadership.supervise(now_ms, message)
             case CatalogRequest():
                 if message.member == member:
-                    self._petitions.on_request(now_ms, message)
+                    self._leader_requests.on_request(now_ms, message)
             case CatalogAnswer():
-                self._petitions.on_answer(message)
+                self._leader_requests.on_answer(message)
             case Yield():
                 self.hosting.post(message.queue_id, YieldAsked(message.epoch))
             case Yielded():
@@ -405,7 +404,7 @@ class Engine:
                 self._consensus.on_directory(now_ms, member.node, message)
             case Unwelcome():
                 if not self.is_registered or self.leader is None:
-                    self._doorkeeper.on_unwelcome(message.text)
+                    self._admission.on_unwelcome(message.text)
             case _:
                 pass
 
@@ -419,15 +418,15 @@ class Engine:
             self._hello_ms = now_ms - now_ms % self.config.heartbeat_ms
             self._show_life(now_ms)
         if self._leadership.wake_ms <= now_ms:
-            self._leadership.supervise(now_ms, SupervisorTick())
+            self._leadership.supervise(now_ms, ControllerTick())
         if consensus.has_news:
             consensus.tend(now_ms)
 
     def _show_life(self, now_ms: int) -> None:
         """At each heartbeat: hellos, reports, and a look at who is silent."""
-        hosting, peers = self.hosting, self._doorkeeper.peers
+        hosting, peers = self.hosting, self._admission.peers
         self._greetings.say_to_all()
-        for name in self._doorkeeper.newly_silent(now_ms, self._consensus.raft.voters):
+        for name in self._admission.newly_silent(now_ms, self._consensus.raft.voters):
             self._life.on_gone(name)
         reports = hosting.take_reports(now_ms)
         sent = [(peer.name, report) for report in reports for peer in peers.all()]
@@ -435,7 +434,7 @@ class Engine:
         if self.is_registered:
             hosting.ask_for_leftovers(now_ms)
         hosting.promise_again()
-        self._petitions.send_promises(now_ms)
+        self._leader_requests.send_promises(now_ms)
 
     def _wake_at_ms(self, now_ms: int) -> int:
         wake = min(
@@ -444,12 +443,12 @@ class Engine:
             self.hosting.wake_at_ms(now_ms),
         )
         hello_ms = self._hello_ms + self.config.heartbeat_ms
-        if hello_ms < wake and self._doorkeeper.has_listeners:
+        if hello_ms < wake and self._admission.has_listeners:
             wake = hello_ms
         lease_ms = self._lease_keeping.wake_at_ms(now_ms)
         if lease_ms is not None and lease_ms < wake:
             wake = lease_ms
-        asks_ms = self.asks.wake_at_ms(self._consensus.raft.leader is not None)
+        asks_ms = self.requests.wake_at_ms(self._consensus.raft.leader is not None)
         return wake if asks_ms is None else min(wake, asks_ms)
 
 

@@ -31,20 +31,28 @@ class FromSession(Struct, frozen=True, gc=False):
 
 
 class SessionOpened(Struct, frozen=True, gc=False):
+    """A handle on this node is open on a queue."""
+
     session: SessionId
     queue_id: int
 
 
 class SessionClosed(Struct, frozen=True, gc=False):
+    """It is closed: what it held goes back, and an exclusive queue of it ends."""
+
     session: SessionId
     queue_id: int
 
 
 class LinkUp(Struct, frozen=True, gc=False):
+    """The connections to another node stand: what may be gone on them is said again."""
+
     node: str
 
 
 class LinkDown(Struct, frozen=True, gc=False):
+    """They do not: it may be dead, or out of reach."""
+
     node: str
 
 
@@ -119,6 +127,8 @@ EngineEvent = (
 
 
 class Answer(Struct, frozen=True, gc=False):
+    """What came of a command: `error` is "" or the name of an exception, `text` what that says."""
+
     token: int
     value: int
     error: str

@@ -8,9 +8,9 @@ from mirrorq.cluster.catalog.proposals import unpack
 from mirrorq.cluster.controller.events import CatalogReplaced
 from mirrorq.cluster.raft.messages import KIND_COMMAND
 from mirrorq.containers.timers import FOREVER_MS
+from mirrorq.engine.leader_requests import LeaderRequests
 from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.life import Life
-from mirrorq.engine.petitions import Petitions
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.commands import DropCopy
 from mirrorq.protocol.effects import RaftEntry
@@ -24,7 +24,7 @@ COMPACT_ENTRIES = 1000
 class Follower:
     """Applies what Raft has agreed on."""
 
-    def __init__(self, life: Life, leadership: Leadership, petitions: Petitions) -> None:
+    def __init__(self, life: Life, leadership: Leadership, leader_requests: LeaderRequests) -> None:
         self.outdated = ""
         """Why this node has stopped following the catalog, "" as a rule. It still votes and keeps
         entries; it hands out nothing, for its queues' views may have changed."""
@@ -32,7 +32,7 @@ class Follower:
         """The last entry before the one that it cannot apply."""
         self._life = life
         self._leadership = leadership
-        self._petitions = petitions
+        self._leader_requests = leader_requests
         self._since_compact = 0
         """Entries applied since the last snapshot."""
 
@@ -71,10 +71,10 @@ class Follower:
         if result.queues or result.nodes:
             self._leadership.note_changed(result.queues, result.nodes)
         if (proposal.node, proposal.incarnation) == (life.me.node, life.me.incarnation):
-            self._petitions.on_applied(now_ms, proposal.number, command, result)
+            self._leader_requests.on_applied(now_ms, proposal.number, command, result)
 
     def _list_nodes(self) -> None:
-        for name in self._life.doorkeeper.list_nodes(self._life.catalog):
+        for name in self._life.admission.list_nodes(self._life.catalog):
             self._life.on_forgotten(name)
 
     def _stop(self, applied: int, text: str) -> None:

@@ -16,7 +16,7 @@ __all__ = ["Greetings"]
 
 
 class Greetings:
-    """Of one node.
+    """Says this node's hellos and takes in those of others. The engine has it.
 
     Args:
         life: what the engine's parts share.
@@ -53,15 +53,15 @@ class Greetings:
 
     def say_to_all(self) -> None:
         """Say hello to every peer, and to those through whom this node joins."""
-        out, doorkeeper = self._life.out, self._life.doorkeeper
+        out, admission = self._life.out, self._life.admission
         hello = self.hello()
-        out.send += [(peer.name, hello) for peer in doorkeeper.peers.all()]
-        out.send += [(key, hello) for key in doorkeeper.contacts.seeds]
+        out.send += [(peer.name, hello) for peer in admission.peers.all()]
+        out.send += [(key, hello) for key in admission.contacts.seeds]
 
     def on_hello(self, now_ms: int, hello: Hello) -> None:
         """A process says that it is a node, and lives."""
-        raft, doorkeeper = self._consensus.raft, self._life.doorkeeper
-        peer = doorkeeper.peers.find(hello.node)
+        raft, admission = self._consensus.raft, self._life.admission
+        peer = admission.peers.find(hello.node)
         seen = (raft.role, raft.term, raft.applied_index, raft.last_index)
         if peer is not None and peer.is_greeted(hello, seen):
             # The very same as before, and nothing has changed here by which it is judged.
@@ -70,11 +70,11 @@ class Greetings:
             heard = Heard(peer.member, hello.unheard, hello.broken)
             self._leadership.supervise(now_ms, heard)
             return
-        text = doorkeeper.reason_against(hello, self._life.catalog, raft.voters)
+        text = admission.reason_against(hello, self._life.catalog, raft.voters)
         if text is not None:
             self._keep_out(now_ms, hello, text)
             return
-        is_new = doorkeeper.take_in(now_ms, hello)
+        is_new = admission.take_in(now_ms, hello)
         if is_new is None:
             return
         store = StoreId(hello.node, hello.store)
@@ -88,7 +88,7 @@ class Greetings:
                 self._life.notice("foreign", foreign_text(store))
             return
         if raft.is_founded:
-            doorkeeper.peers.greet(hello, seen)
+            admission.peers.greet(hello, seen)
         self._leadership.supervise(now_ms, Heard(member, hello.unheard, hello.broken))
 
     def _welcome(self, member: MemberId) -> None:
@@ -121,11 +121,11 @@ class Greetings:
                 life.out.send.append((node, report))
 
     def _keep_out(self, now_ms: int, hello: Hello, text: str) -> None:
-        doorkeeper = self._life.doorkeeper
-        key = doorkeeper.keep_out(now_ms, hello, text) if text else ""
+        admission = self._life.admission
+        key = admission.keep_out(now_ms, hello, text) if text else ""
         if key:
             self.say(key)
-            doorkeeper.say_unwelcome(key)
+            admission.say_unwelcome(key)
 
     def may_ask(self, member: MemberId, message: AdmissionRequest) -> bool:
         """Whether a store may ask this node to be made a voter.
@@ -141,4 +141,4 @@ class Greetings:
         life = self._life
         record = life.catalog.node(member.node)
         is_alive = record is not None and life.hosting.is_alive(record.member)
-        return life.doorkeeper.may_ask(member, message, life.catalog, is_alive)
+        return life.admission.may_ask(member, message, life.catalog, is_alive)

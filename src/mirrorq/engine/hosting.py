@@ -17,11 +17,11 @@ from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.config import Config
 from mirrorq.containers.timers import Deadlines
-from mirrorq.engine.catalog_requests import Asks
-from mirrorq.engine.commit_batches import Round, Rounds
+from mirrorq.engine.catalog_requests import CatalogRequests
+from mirrorq.engine.commit_batches import CommitBatch, CommitBatches
 from mirrorq.engine.events import EngineEffects, MasterChange, MasterLinkLost
 from mirrorq.engine.local_sessions import NO_MORE, LocalSessions, News
-from mirrorq.engine.orphaned_copies import Leftovers
+from mirrorq.engine.orphaned_copies import OrphanedCopies
 from mirrorq.engine.reports import QueueReports
 from mirrorq.engine.sync_reports import SyncReports
 from mirrorq.protocol.codec import OpCodec
@@ -107,14 +107,14 @@ class Hosting:
         codec: OpCodec,
         images: Iterable[QueueImage],
         catalog: Catalog,
-        asks: Asks,
+        requests: CatalogRequests,
         is_alive: Callable[[MemberId], bool],
     ) -> None:
         """Continue from the copies on disk.
 
         Args:
             catalog: to be replaced when a snapshot has come.
-            asks: takes what is wanted of the catalog.
+            requests: takes what is wanted of the catalog.
             is_alive: whether this life of a node runs, as far as is known here.
         """
         self.me = me
@@ -126,7 +126,7 @@ class Hosting:
         self.lease = Lease()
         self.room = Room(most=config.store_bytes_max // 4 * 3, node=me.node)
         """Set by the driver before each step."""
-        self.rounds = Rounds()
+        self.rounds = CommitBatches()
         self.sessions = LocalSessions()
         self.reports = QueueReports()
         self.sync_reports = SyncReports(me)
@@ -138,8 +138,8 @@ class Hosting:
         """What handles may have to be told: who serves their queue."""
         self._config = config
         self._codec = codec
-        self._asks = asks
-        self._leftovers = Leftovers(LEFTOVER_FACTOR * config.failure_ms)
+        self._requests = requests
+        self._orphans = OrphanedCopies(LEFTOVER_FACTOR * config.failure_ms)
         self._targets = _Targets(self)
         self._early: list[SessionRequest] = []
         """Of a reign that this node is still to learn of."""
@@ -277,7 +277,7 @@ class Hosting:
         if effects.propose is not None or effects.commands:
             wishes = () if effects.propose is None else (effects.propose,)
             for command in (*wishes, *effects.commands):
-                self._asks.wish(command)
+                self._requests.wish(command)
             self.has_asked = True
         ring = replica.ring
         _keep(self._holding, queue_id, bool(ring.append_cost))
@@ -307,7 +307,7 @@ class Hosting:
         joining = [self.replicas[queue_id] for queue_id in self._joining]
         return [*self.sync_reports.due(now_ms, joining), *self.reports.due(self.replicas)]
 
-    def on_committed(self, committed: Round) -> None:
+    def on_committed(self, committed: CommitBatch) -> None:
         for queue_id, write_number in committed.writes:
             self.post(queue_id, Persisted(write_number))
 
@@ -348,10 +348,10 @@ class Hosting:
             self._drop(queue_id)
         else:
             if self._is_ownerless(record):
-                self._asks.wish(DeleteQueue(record.id))
+                self._requests.wish(DeleteQueue(record.id))
             has_copy = queue_id in self.replicas or queue_id in self.images
             is_named = find_store(record.view, self.me.node, self.me.store) is not None
-            self._leftovers.note(queue_id, has_copy and not is_named)
+            self._orphans.note(queue_id, has_copy and not is_named)
             replica = self._copy_for(record)
             if replica is not None:
                 self._tell_copy(replica, record)
@@ -404,7 +404,7 @@ class Hosting:
 
     def drop_copy(self, queue_id: int) -> None:
         """Forget all that this node has of a queue, on disk and in memory."""
-        self._leftovers.note(queue_id, False)
+        self._orphans.note(queue_id, False)
         self.images.pop(queue_id, None)
         self._inbox.pop(queue_id, None)
         self._told_epochs.pop(queue_id, None)
@@ -424,10 +424,10 @@ class Hosting:
 
     def ask_for_leftovers(self, now_ms: int) -> None:
         """Ask whether copies that no view names may go."""
-        for queue_id in self._leftovers.due(now_ms):
+        for queue_id in self._orphans.due(now_ms):
             record = self.catalog.queue(queue_id)
             if record is not None:
-                self._asks.wish(DropCopy(queue_id, record.view.epoch, self.me))
+                self._requests.wish(DropCopy(queue_id, record.view.epoch, self.me))
 
     # --- Handles on this node -------------------------------------------------------------
 
@@ -445,7 +445,7 @@ class Hosting:
         if self.sessions.disown(owner):
             for record in self.catalog.queues():
                 if record.owner == owner:
-                    self._asks.wish(DeleteQueue(record.id))
+                    self._requests.wish(DeleteQueue(record.id))
 
     def _is_ownerless(self, record: QueueRecord) -> bool:
         """Whether its owner was a handle on this life of this node, and is no more."""

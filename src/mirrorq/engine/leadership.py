@@ -1,12 +1,12 @@
-"""What the catalog's leader does: the supervisor is told, and what it wants is done.
+"""What the catalog's leader does: the controller is told, and what it wants is done.
 
 Every node has one: it judges who is alive for its own use, too, and is ready to lead.
 """
 
 from __future__ import annotations
 
-from mirrorq.cluster.controller.controller import Supervisor
-from mirrorq.cluster.controller.events import Changes, Event, ProbeRefused, Tick
+from mirrorq.cluster.controller.controller import Controller
+from mirrorq.cluster.controller.events import Changes, ControllerTick, Event, ProbeRefused
 from mirrorq.cluster.controller.failure_detector import Status
 from mirrorq.cluster.controller.leases import LeaseHolder
 from mirrorq.cluster.raft.messages import Contact, PeerDead
@@ -42,7 +42,7 @@ class _Probes:
 
 
 class Leadership:
-    """Of one node.
+    """This node's controller, its probes, and what is still to be told to it. The engine has it.
 
     Args:
         life: what the engine's parts share.
@@ -54,36 +54,36 @@ class Leadership:
         self, life: Life, consensus: Consensus, holder: LeaseHolder, now_ms: int
     ) -> None:
         self.wake_ms = now_ms
-        """When the supervisor wants to look again."""
+        """When the controller wants to look again."""
         self._life = life
         self._consensus = consensus
         self._holder = holder
         hosting = life.hosting
-        self._supervisor = Supervisor(
+        self._controller = Controller(
             life.me, life.catalog, life.config, now_ms, lambda: hosting.broken
         )
         self._probes = _Probes()
         self._changed = Changes()
-        """What applied commands have changed and the supervisor is still to be told."""
+        """What applied commands have changed and the controller is still to be told."""
         self._contact_ms: int | None = None
-        """Last majority contact that the supervisor was told of."""
+        """Last majority contact that the controller was told of."""
 
     def is_alive(self, member: MemberId) -> bool:
         """Whether this life of another node runs, as far as this node knows."""
-        return self._supervisor.status(member) in (Status.ALIVE, Status.UNKNOWN)
+        return self._controller.status(member) in (Status.ALIVE, Status.UNKNOWN)
 
     def unheard(self) -> tuple[str, ...]:
         """Names of nodes that are not heard here."""
-        return self._supervisor.unheard()
+        return self._controller.unheard()
 
     def admit(self, request: CatalogRequest) -> CatalogCommand | CatalogAnswer:
         """What to put into the log for a node that asks, or the answer that refuses it."""
-        return self._supervisor.admit(request, self._consensus.leading)
+        return self._controller.admit(request, self._consensus.leading)
 
     def supervise(self, now_ms: int, event: Event) -> None:
-        """Tell the supervisor, and do what it wants done."""
+        """Tell the controller, and do what it wants done."""
         life, out = self._life, self._life.out
-        effects = self._supervisor.step(now_ms, event, self._consensus.leading)
+        effects = self._controller.step(now_ms, event, self._consensus.leading)
         self.wake_ms = FOREVER_MS if effects.wake_at_ms is None else effects.wake_at_ms
         life.hosting.news.of_all |= effects.is_news
         for command in effects.propose:
@@ -101,13 +101,13 @@ class Leadership:
         for probe in effects.probe:
             self._probe(probe.node, probe.number)
         for member in effects.known_dead:
-            if life.doorkeeper.peers.end(member):
+            if life.admission.peers.end(member):
                 life.on_gone(member.node)
             self._consensus.step(now_ms, PeerDead(StoreId(member.node, member.store)))
         if effects.wants_round:
             self._consensus.step(now_ms, Contact())
             if self._consensus.raft.majority_contact_ms == now_ms:
-                self.supervise(now_ms, Tick())
+                self.supervise(now_ms, ControllerTick())
 
     def note_changed(self, queues: tuple[int, ...], nodes: tuple[str, ...]) -> None:
         """A command was applied here that has changed these."""
@@ -120,7 +120,7 @@ class Leadership:
             is_news: this node leads now, or no longer.
             has_applied: there are new entries.
         """
-        if self._supervisor.is_asked_for_leases:
+        if self._controller.is_asked_for_leases:
             contact_ms = self._consensus.raft.majority_contact_ms
             is_news = is_news or contact_ms != self._contact_ms
             self._contact_ms = contact_ms

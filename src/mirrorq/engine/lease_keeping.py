@@ -5,8 +5,8 @@ from __future__ import annotations
 from mirrorq.cluster.controller.leases import LeaseHolder
 from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.follower import Follower
+from mirrorq.engine.leader_requests import LeaderRequests
 from mirrorq.engine.life import Life
-from mirrorq.engine.petitions import Petitions
 from mirrorq.protocol.control import LeaseAnswer
 from mirrorq.replication.events import LeaseChanged
 
@@ -14,7 +14,7 @@ __all__ = ["LeaseKeeping"]
 
 
 class LeaseKeeping:
-    """Of one node.
+    """Asks for this node's lease while it is wanted, and tells its masters. The engine has it.
 
     Args:
         life: what the engine's parts share.
@@ -27,13 +27,13 @@ class LeaseKeeping:
         holder: LeaseHolder,
         consensus: Consensus,
         follower: Follower,
-        petitions: Petitions,
+        leader_requests: LeaderRequests,
     ) -> None:
         self._life = life
         self._holder = holder
         self._consensus = consensus
         self._follower = follower
-        self._petitions = petitions
+        self._leader_requests = leader_requests
         self._is_released = False
 
     def on_answer(self, answer: LeaseAnswer) -> None:
@@ -43,7 +43,7 @@ class LeaseKeeping:
     def release(self, now_ms: int) -> None:
         """Give the lease up for good: the node is about to end."""
         self._is_released = True
-        self._petitions.to_leader(now_ms, self._holder.release(now_ms))
+        self._leader_requests.to_leader(now_ms, self._holder.release(now_ms))
 
     def hold(self, now_ms: int) -> None:
         """Ask for the lease when that is due, and tell the masters what has changed."""
@@ -52,7 +52,7 @@ class LeaseKeeping:
         if now_ms < hosting.handing_until_ms and not self._is_released and now_ms >= holder.due_ms:
             request = holder.poll(now_ms, True)
             if request is not None:
-                self._petitions.to_leader(now_ms, request)
+                self._leader_requests.to_leader(now_ms, request)
         lease, follower = hosting.lease, self._follower
         was_held, was_paused = now_ms < lease.until_ms, lease.paused
         applied = min(raft.applied_index, follower.applied_max)

@@ -6,7 +6,7 @@ from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.config import Config
 from mirrorq.engine.events import EngineEffects
 from mirrorq.engine.hosting import Hosting
-from mirrorq.engine.peer_admission import Doorkeeper
+from mirrorq.engine.peer_admission import PeerAdmission
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.replication.events import NodeGone
@@ -18,13 +18,13 @@ class Life:
     """One life of a node: from its start to its end."""
 
     def __init__(
-        self, me: MemberId, config: Config, hosting: Hosting, doorkeeper: Doorkeeper
+        self, me: MemberId, config: Config, hosting: Hosting, admission: PeerAdmission
     ) -> None:
         self.me = me
         self.store = StoreId(me.node, me.store)
         self.config = config
         self.hosting = hosting
-        self.doorkeeper = doorkeeper
+        self.admission = admission
         self.catalog: Catalog = hosting.catalog
         """As applied here; another one after a snapshot."""
         self.was_registered = False
@@ -38,7 +38,7 @@ class Life:
         """A step begins, and what it comes to goes there."""
         self.out = out
         self.hosting.begin(out)
-        self.doorkeeper.begin(out)
+        self.admission.begin(out)
 
     @property
     def is_registered(self) -> bool:
@@ -53,7 +53,7 @@ class Life:
     def on_gone(self, node: str) -> None:
         """A peer is not heard any more."""
         self.hosting.post_masters(NodeGone(node))
-        peer = self.doorkeeper.peers.find(node)
+        peer = self.admission.peers.find(node)
         member = None if peer is None else peer.member
         if member is not None and self.catalog.was_stopped(member):
             self.notice("left", f"node {node} was shut down")

@@ -4,9 +4,9 @@ A policy takes a node out of a queue's view, and its copy stays: in memory and i
 is worth something for a while, as a delta is all that is sent should the node be wanted again.
 Then the catalog's leader is asked (`DropCopy`). It lets a copy go when as many members are in sync
 as the policy wants, one of them certainly running, and this node is not to be one of them
-(`Supervisor`); the catalog does when the view is still the same and names neither this store nor
-an older life of it. Until then the asker asks again now and then: that nobody lets it go is how a
-copy stays that may be the last good one.
+(`cluster.controller`); the catalog does when the view is still the same and names neither this
+store nor an older life of it. Until then the node asks again now and then: that nobody lets it go
+is how a copy stays that may be the last good one.
 
 The command goes through the log, so a later view that names this node comes after it: such a
 member joins with nothing, as one that never had a copy.
@@ -14,13 +14,13 @@ member joins with nothing, as one that never had a copy.
 
 from __future__ import annotations
 
-__all__ = ["Leftovers"]
+__all__ = ["OrphanedCopies"]
 
 AT_ONCE = 16
 """Copies that are asked for at a time: a policy may drop thousands."""
 
 
-class Leftovers:
+class OrphanedCopies:
     """When to ask for which copy."""
 
     def __init__(self, wait_ms: int) -> None:

@@ -12,20 +12,20 @@ from collections.abc import Mapping
 from mirrorq.cluster.bootstrap import AdmissionRequest
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.records import past_text
-from mirrorq.engine.addresses import Contacts
+from mirrorq.engine.addresses import Addresses
 from mirrorq.engine.events import EngineEffects
 from mirrorq.engine.peers import Peers
 from mirrorq.protocol.control import Directory, Hello, Unwelcome
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import MemberId, StoreId
 
-__all__ = ["Doorkeeper", "foreign_text"]
+__all__ = ["PeerAdmission", "foreign_text"]
 
 STRANGER_FACTOR = 10
 """Who is no node is left alone when it was silent for so many failure_ms."""
 
 
-class Doorkeeper:
+class PeerAdmission:
     """Keeps this node's contacts, and its peers by name."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Doorkeeper:
         self.names = tuple(name for name in peers if name != me.node)
         """Nodes that the configuration names."""
         self.peers = Peers(failure_ms)
-        self.contacts = Contacts(me.node, endpoint, peers, joins)
+        self.contacts = Addresses(me.node, endpoint, peers, joins)
         self.unwelcome = ""
         """Why a cluster keeps this node out, as one of its nodes has said."""
         self._failure_ms = failure_ms

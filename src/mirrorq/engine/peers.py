@@ -14,7 +14,7 @@ from mirrorq.protocol.identities import MemberId, StoreId
 
 @define
 class Peer:
-    """One other node, by name."""
+    """What this node knows of one other, by name."""
 
     name: str
     member: MemberId | None = None

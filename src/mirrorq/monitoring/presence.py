@@ -19,11 +19,11 @@ __all__ = [
     "Attendance",
     "ClientStatus",
     "ConsumerStatus",
+    "HeldConsumer",
     "Roll",
-    "Seat",
     "Served",
     "join",
-    "seat_of",
+    "parts_of_tag",
     "tag_of",
 ]
 
@@ -112,7 +112,7 @@ class Served:
 
 
 @frozen
-class Seat:
+class HeldConsumer:
     """What one consumer of one handle has, as a master knows it. Number 0: what get() does."""
 
     queue: str
@@ -133,7 +133,7 @@ class Roll:
     node: str
     incarnation: int
     clients: tuple[Served, ...] = ()
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[HeldConsumer, ...] = ()
     left_off: int = 0
 
     def to_bytes(self) -> bytes:
@@ -162,13 +162,13 @@ def join(rolls: Sequence[Roll], unheard: Iterable[str] = ()) -> Attendance:
     held: dict[tuple[str, str], int] = {}
     counts: dict[tuple[str, str], int] = {}
     consumers: list[ConsumerStatus] = []
-    for seat in (seat for roll in rolls for seat in roll.seats):
-        whose = owner.get(seat.session)
+    for consumer in (one for roll in rolls for one in roll.seats):
+        whose = owner.get(consumer.session)
         if whose is not None:
-            held[whose] = held.get(whose, 0) + seat.unacknowledged
-            counts[whose] = counts.get(whose, 0) + (seat.number != 0)
-        if seat.number:
-            consumers.append(_consumer(seat, "" if whose is None else whose[1]))
+            held[whose] = held.get(whose, 0) + consumer.unacknowledged
+            counts[whose] = counts.get(whose, 0) + (consumer.number != 0)
+        if consumer.number:
+            consumers.append(_consumer(consumer, "" if whose is None else whose[1]))
     clients = [
         _client(roll.node, client, counts, held) for roll in rolls for client in roll.clients
     ]
@@ -185,7 +185,7 @@ def tag_of(session: Session, number: int) -> str:
     return ".".join(map(str, (*session, number)))
 
 
-def seat_of(tag: str) -> tuple[Session, int] | None:
+def parts_of_tag(tag: str) -> tuple[Session, int] | None:
     """The handle and the consumer's number that a tag names; None: it is no tag."""
     node, *numbers = tag.rsplit(".", 3)
     if len(numbers) != 3 or not all(each.isascii() and each.isdecimal() for each in numbers):
@@ -194,18 +194,18 @@ def seat_of(tag: str) -> tuple[Session, int] | None:
     return (node, incarnation, number), consumer
 
 
-def _consumer(seat: Seat, client: str) -> ConsumerStatus:
+def _consumer(consumer: HeldConsumer, client: str) -> ConsumerStatus:
     return ConsumerStatus(
-        queue=seat.queue,
-        tag=tag_of(seat.session, seat.number),
+        queue=consumer.queue,
+        tag=tag_of(consumer.session, consumer.number),
         client=client,
-        node=seat.session[0],
-        prefetch=seat.prefetch,
-        messages_unacknowledged=seat.unacknowledged,
-        exclusive=seat.exclusive,
-        auto_ack=seat.auto_ack,
-        active=seat.active,
-        label=seat.label,
+        node=consumer.session[0],
+        prefetch=consumer.prefetch,
+        messages_unacknowledged=consumer.unacknowledged,
+        exclusive=consumer.exclusive,
+        auto_ack=consumer.auto_ack,
+        active=consumer.active,
+        label=consumer.label,
     )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirrorq.monitoring.presence import seat_of
+from mirrorq.monitoring.presence import parts_of_tag
 
-__all__ = ["NAMES_MAX", "Expulsions", "consumer_text", "expulsion_text", "outcome_of"]
+__all__ = ["NAMES_MAX", "Bans", "consumer_text", "expulsion_text", "outcome_of"]
 
 NAMES_MAX = 4096
 """The oldest is forgotten."""
@@ -34,7 +34,7 @@ def outcome_of(name: str, count: int, unheard: Sequence[str]) -> tuple[str, str]
     disconnected: ("", "") if it was."""
     if count:
         return "", ""
-    is_tag = seat_of(name) is not None
+    is_tag = parts_of_tag(name) is not None
     if unheard:
         return "NoQuorum", (
             f"no {'consumer' if is_tag else 'client'} {name!r} is on the nodes that have "
@@ -50,8 +50,8 @@ def outcome_of(name: str, count: int, unheard: Sequence[str]) -> tuple[str, str]
     )
 
 
-class Expulsions:
-    """Of one node."""
+class Bans:
+    """Names of clients that one node takes no more. The gateway has it; the node thread's."""
 
     def __init__(self) -> None:
         self._why: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """Calls of the node's own process: served on its thread, while the thread that calls waits.
 
-What a client asks its entry node for, a program asks its own node for in the same words: the same
-desk serves both. After `close`, once the node thread has failed, and in a forked child every call
-raises.
+What a client asks its entry node for, a program asks its own node for in the same words, and one
+request handler serves both. After `close`, once the node thread has failed, and in a forked child
+every call raises.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mirrorq.waiting import Latch, is_host_thread
 
 if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
-    from mirrorq.node.gateway.desk import Desk
+    from mirrorq.node.gateway.request_handler import RequestHandler
 
 __all__ = ["NodeCalls"]
 
@@ -73,22 +73,27 @@ class _Call:
 
 
 class NodeCalls:
-    """Of one node. Every public method may be called from any thread.
+    """The calls of one node's own process: those that wait, and those that the node thread serves.
+
+    `Node` has it. Any thread may call what stands above "On the node thread", which says whose the
+    rest is.
 
     Args:
         name: of the node.
         driver: its thread.
-        desk: serves calls there.
+        handler: serves calls there.
         others_text: whom to start when there is no majority.
     """
 
     identity = b""
     permits = None
 
-    def __init__(self, name: str, driver: Driver, desk: Desk, others_text: str) -> None:
+    def __init__(
+        self, name: str, driver: Driver, handler: RequestHandler, others_text: str
+    ) -> None:
         self._name = name
         self._driver = driver
-        self._desk = desk
+        self._handler = handler
         self._others_text = others_text
         self._pid = os.getpid()
         self._closed = Latch()
@@ -265,7 +270,7 @@ class NodeCalls:
         if one.take():
             self._open[one.message.number] = one
             self._calls.begin(one.message.number)
-            self._desk.serve(self._calls, one.message)
+            self._handler.serve(self._calls, one.message)
 
     def _forget(self, one: _Call, is_given_up: bool) -> None:
         """Nobody waits any more; what was given up has no handle, and nobody owns its queue."""

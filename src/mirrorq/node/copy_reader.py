@@ -16,7 +16,7 @@ from mirrorq.protocol.views import in_sync_ids
 
 if TYPE_CHECKING:
     from mirrorq.engine.core import Engine
-    from mirrorq.node.frame_reader import Shelf
+    from mirrorq.node.frame_reader import FrameReader
     from mirrorq.replication.state.queue_state import QueueState
 
 __all__ = ["RANGES_MAX", "read_copy", "seek_copy"]
@@ -26,7 +26,12 @@ RANGES_MAX = 10_000
 
 
 def read_copy(
-    engine: Engine, shelf: Shelf, queue_id: int, span: tuple[int, int], bytes_max: int, applied: int
+    engine: Engine,
+    reader: FrameReader,
+    queue_id: int,
+    span: tuple[int, int],
+    bytes_max: int,
+    applied: int,
 ) -> CopyPage | None:
     """Read from the copy on this node; None when it has not come so far yet.
 
@@ -47,7 +52,7 @@ def read_copy(
     if not bytes_max or not pieces:
         return CopyPage(next_sequence, tuple(pieces))
     ranges = [(low, high) for low, high, _ in pieces]
-    found, whole, end = frames_of(shelf, queue_id, ranges, bytes_max)
+    found, whole, end = frames_of(reader, queue_id, ranges, bytes_max)
     if whole == len(pieces):
         return CopyPage(next_sequence, tuple(pieces), found)
     shown = pieces[:whole]

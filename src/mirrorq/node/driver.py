@@ -48,9 +48,9 @@ from mirrorq.engine.events import (
 )
 from mirrorq.errors import ConfigError, ProtocolError, QueueDown, StoreCorrupt, StoreFull
 from mirrorq.node.copy_reader import read_copy
-from mirrorq.node.frame_reader import Shelf, chunk_of, fill, shown, unpacked
-from mirrorq.node.log_limit import Complaints
-from mirrorq.node.node_queries import RollCall, ServesClients
+from mirrorq.node.frame_reader import FrameReader, chunk_of, fill, shown, unpacked
+from mirrorq.node.log_limit import LogLimit
+from mirrorq.node.node_queries import NodeQueries, ServesClients
 from mirrorq.node.outbox_packing import packed
 from mirrorq.node.oversize import Oversize
 from mirrorq.node.sampling import CountsClients, Sampler
@@ -71,6 +71,8 @@ from mirrorq.transport.inbound import (
     CONTROL,
     DATA,
     ClientMessage,
+    Connected,
+    Disconnected,
     Garbage,
     Inbound,
     PeerMessage,
@@ -80,8 +82,6 @@ from mirrorq.transport.inbound import (
     SendLost,
     TooLarge,
 )
-from mirrorq.transport.inbound import LinkDown as PeerLinkDown
-from mirrorq.transport.inbound import LinkUp as PeerLinkUp
 from mirrorq.transport.transport import Transport
 from mirrorq.waiting import Doorbell, ProcessEnded
 from mirrorq.wire.frames import check_publish
@@ -120,11 +120,16 @@ class ClientSide(ServesClients, CountsClients, Protocol):
 
 @define(eq=False)
 class _Port(Port):
+    """A handle on this node, or a client's session that it serves."""
+
     session: SessionId = field(kw_only=True)
 
 
 class Driver(HostThread[_Port]):
-    """Runs one engine on one thread."""
+    """One node's thread: has its engine, the commits that wait, and the handles that it steps.
+
+    `Node` makes it. All is the thread's own, but for `call`, `wake` and what says otherwise.
+    """
 
     def __init__(
         self,
@@ -138,18 +143,18 @@ class Driver(HostThread[_Port]):
         self.blocked_by = ""
         """Why commits wait, "" when they do not."""
         self._blocked_since_ms = 0
-        self.entry: ClientSide | None = None
+        self.gateway: ClientSide | None = None
         """Takes messages of clients; called on the node thread."""
-        self.complaints = Complaints(log)
+        self.complaints = LogLimit(log)
         """Where what others cause is written; the node thread's."""
         self.oversize = Oversize(log)
-        self.roll_call = RollCall(self)
+        self.queries = NodeQueries(self)
         self.timings = Timings()
         self.sampler = Sampler(self, store, transport)
         self.watch = Watch(engine, store, self.timings, self.oversize, on_notice)
         self._store = store
         self._steady = SteadyClock(store)
-        self._shelf = Shelf(store, engine.replicas)
+        self._frames = FrameReader(store, engine.replicas)
         self._transport = transport
         self._on_notice = on_notice
         self._events: list[EngineEvent] = []
@@ -195,7 +200,7 @@ class Driver(HostThread[_Port]):
                 could be asked has the first message whole.
         """
         try:
-            return read_copy(self.engine, self._shelf, queue_id, span, bytes_max, applied)
+            return read_copy(self.engine, self._frames, queue_id, span, bytes_max, applied)
         except StoreCorrupt as error:
             self._note_damage(queue_id, error)
             lost = self.engine.replicas[queue_id].transfer.lost
@@ -284,8 +289,8 @@ class Driver(HostThread[_Port]):
     def _round(self) -> None:
         self._poll()
         self._do_calls()
-        if self.entry is not None:
-            self.entry.step(clock.now_ms())
+        if self.gateway is not None:
+            self.gateway.step(clock.now_ms())
         self._step_ports(clock.now_ms())
         events, self._events = self._events, []
         self._set_room()
@@ -364,8 +369,8 @@ class Driver(HostThread[_Port]):
             wake = min(wake, self._wake_at_ms)
         if self._commits:
             wake = min(wake, self._retry_at_ms)
-        if self.entry is not None and self.entry.wake_ms is not None:
-            wake = min(wake, self.entry.wake_ms)
+        if self.gateway is not None and self.gateway.wake_ms is not None:
+            wake = min(wake, self.gateway.wake_ms)
         if self.waits.is_looking:
             wake = min(wake, now_ms + LOOK_MS)
         return max(wake - now_ms, 0)
@@ -375,12 +380,12 @@ class Driver(HostThread[_Port]):
             case PeerMessage():
                 message = self._decoded(inbound.peer, inbound.parts)
                 if isinstance(message, NodeQuestion | NodeAnswer):
-                    self.roll_call.on_message(inbound.peer, inbound.incarnation, message)
+                    self.queries.on_message(inbound.peer, inbound.incarnation, message)
                 elif message is not None:
                     self.post(FromPeer(inbound.peer, inbound.incarnation, message))
-            case PeerLinkUp():
+            case Connected():
                 self.post(LinkUp(inbound.peer))
-            case PeerLinkDown():
+            case Disconnected():
                 self.post(LinkDown(inbound.peer))
             case SendLost():
                 # The ring and the sessions say again what matters, as after a reconnect.
@@ -388,11 +393,11 @@ class Driver(HostThread[_Port]):
             case ProbeResult():
                 self.post(Probed(inbound.peer, inbound.refused))
             case ClientMessage():
-                if self.entry is not None:
-                    self.entry.on_message(inbound)
+                if self.gateway is not None:
+                    self.gateway.on_message(inbound)
             case ReplyLost():
-                if self.entry is not None:
-                    self.entry.on_reply_lost(inbound.identity, inbound.gone, inbound.size)
+                if self.gateway is not None:
+                    self.gateway.on_reply_lost(inbound.identity, inbound.gone, inbound.size)
             case TooLarge():
                 assert self._transport is not None
                 limit = self._transport.part_bytes_max
@@ -498,7 +503,7 @@ class Driver(HostThread[_Port]):
     def _packed(self, load: OutboxLoad) -> OutboxLoaded:
         """A batch for another queue, from frames of this one."""
         try:
-            return packed(load, lambda *span: self._shelf.read(load.queue_id, *span))
+            return packed(load, lambda *span: self._frames.read(load.queue_id, *span))
         except StoreCorrupt as error:
             self._note_damage(load.queue_id, error)
             return OutboxLoaded(load.queue_id, load.target, load.number, 0, 0, b"")
@@ -516,7 +521,7 @@ class Driver(HostThread[_Port]):
             lost = replica.transfer.lost if replica.ring.in_sync else RangeSet()
             span = (fetch.after_sequence + 1, fetch.upto_sequence)
             told = partial(self._note_damage, fetch.queue_id)
-            self._send([(node, chunk_of(self._shelf, fetch, tuple(lost.within(*span)), told))])
+            self._send([(node, chunk_of(self._frames, fetch, tuple(lost.within(*span)), told))])
             return
 
     def _send(self, messages: list[tuple[str, object]]) -> None:
@@ -549,11 +554,11 @@ class Driver(HostThread[_Port]):
             return
         is_own = self._is_own_hand_out(reply)
         if isinstance(reply.reply, Browsed) and not reply.reply.frames:
-            reply, damaged = shown(self._shelf, reply)
+            reply, damaged = shown(self._frames, reply)
             for one in damaged:
                 self._note_damage(reply.queue_id, one)
         try:
-            reply, rest = fill(self._shelf, reply)
+            reply, rest = fill(self._frames, reply)
         except StoreCorrupt as error:
             # First: what is fetched is not handed out again before it has come.
             self._note_damage(reply.queue_id, error)

@@ -10,13 +10,13 @@ from mirrorq.errors import ConfigError
 from mirrorq.security.settings import Security, check_endpoints, check_listen
 from mirrorq.transport.endpoint import parse_listen
 
-__all__ = ["Whereabouts"]
+__all__ = ["NodeEndpoints"]
 
 ANYWHERE = "tcp://127.0.0.1:*"
 """Where a node listens that joins and was not told where: any free port on loopback."""
 
 
-class Whereabouts:
+class NodeEndpoints:
     """What a node's arguments say of it. See `mirrorq.Node` for what they mean.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Bodies for what the master decided: frames read from the shelf, cut to what is named.
+"""Bodies for what the master decided: frames read from the store, cut to what is named.
 
 The engine names messages; only the driver reads disks. Whole frames are passed on as they
 are on disk; one that straddles the edge of a range is cut.
@@ -20,7 +20,7 @@ from mirrorq.replication.replica import Replica
 from mirrorq.store.node_store import Store
 from mirrorq.wire import frames
 
-__all__ = ["Shelf"]
+__all__ = ["FrameReader"]
 
 
 # Where frames are read from: the store, and memory for what is written behind.
@@ -31,7 +31,7 @@ __all__ = ["Shelf"]
 # Bodies of messages that were staged lie under the sequences that they had then (`staging`): they
 # are read there, and stamped with those that they have now, and with the commit's time.
 @frozen
-class Shelf:
+class FrameReader:
     """Reads frames of a node's queues. Used on the node thread only."""
 
     store: Store
@@ -121,7 +121,7 @@ DELIVER_BYTES = 8 << 20
 """A Deliver carries about so much; what is left of the hand-out goes back and comes next."""
 
 
-def fill(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, SessionReply | None]:
+def fill(reader: FrameReader, reply: SessionReply) -> tuple[SessionReply, SessionReply | None]:
     """Put the bodies into a Deliver; everything else is returned as it is.
 
     Returns:
@@ -133,14 +133,14 @@ def fill(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, SessionReply 
     body = reply.reply
     if isinstance(body, Deliver) and not body.frames and not body.bare:
         ranges = [(piece.first, piece.last) for piece in body.handouts]
-        found, whole, end = frames_of(shelf, reply.queue_id, ranges)
+        found, whole, end = frames_of(reader, reply.queue_id, ranges)
         sent, rest = _split_at(body.handouts, whole, end)
         filled = replace(reply, reply=Deliver(body.consumer, sent, found))
         return filled, replace(reply, reply=Deliver(body.consumer, rest)) if rest else None
     return reply, None
 
 
-def shown(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, list[StoreCorrupt]]:
+def shown(reader: FrameReader, reply: SessionReply) -> tuple[SessionReply, list[StoreCorrupt]]:
     """Put the bodies into a Browsed, without those that are damaged. Returns it, and what is."""
     body = reply.reply
     assert isinstance(body, Browsed)
@@ -153,7 +153,7 @@ def shown(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, list[StoreCo
         while first <= last and size < DELIVER_BYTES:
             piece = [(first, last)]
             try:
-                read, whole, end = frames_of(shelf, reply.queue_id, piece, DELIVER_BYTES - size)
+                read, whole, end = frames_of(reader, reply.queue_id, piece, DELIVER_BYTES - size)
             except StoreCorrupt as error:
                 damaged.append(error)
                 first = max(error.behind, first + 1)
@@ -167,7 +167,7 @@ def shown(shelf: Shelf, reply: SessionReply) -> tuple[SessionReply, list[StoreCo
 
 
 def frames_of(
-    shelf: Shelf, queue_id: int, ranges: Sequence[Range], bytes_max: int = DELIVER_BYTES
+    reader: FrameReader, queue_id: int, ranges: Sequence[Range], bytes_max: int = DELIVER_BYTES
 ) -> tuple[tuple[bytes, ...], int, int]:
     """Frames of the ranges, in their order, up to about `bytes_max`.
 
@@ -185,7 +185,7 @@ def frames_of(
             if size >= bytes_max:
                 return tuple(found), whole, first - 1
             try:
-                read = shelf.read(queue_id, first, last, bytes_max - size)
+                read = reader.read(queue_id, first, last, bytes_max - size)
             except StoreCorrupt:
                 if found:
                     return tuple(found), whole, first - 1
@@ -212,7 +212,7 @@ def _split_at(
 
 
 def chunk_of(
-    shelf: Shelf,
+    reader: FrameReader,
     fetch: FetchFrames,
     lost: tuple[Range, ...] = (),
     on_damage: Callable[[StoreCorrupt], None] | None = None,
@@ -228,7 +228,7 @@ def chunk_of(
     size, at = 0, first
     while at <= last and size < fetch.bytes_max:
         try:
-            got = shelf.stored(fetch.queue_id, at, last, fetch.bytes_max - size)
+            got = reader.stored(fetch.queue_id, at, last, fetch.bytes_max - size)
         except StoreCorrupt as error:
             if on_damage is not None:
                 on_damage(error)

@@ -115,7 +115,7 @@ def _wait(node: Node, place: Place, told: Latch) -> str:
 
 def _unused_s(node: Node) -> float:
     """For how long it has had no client."""
-    entry = node._driver.entry
+    entry = node._driver.gateway
     assert entry is not None, "it listens"
     if entry.client_count:
         return 0.0

@@ -10,15 +10,18 @@ import logging
 
 from mirrorq import clock
 
-__all__ = ["Complaints"]
+__all__ = ["LogLimit"]
 
 PERIOD_MS = 10_000
 LINES_MAX = 20
 """Lines in a period; one more says how many there were besides."""
 
 
-class Complaints:
-    """A log of which strangers cannot write more than so much. One thread's."""
+class LogLimit:
+    """A log of which strangers cannot write more than so much.
+
+    The driver has it; the node thread's.
+    """
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

@@ -31,9 +31,9 @@ from mirrorq.node import sigterm
 from mirrorq.node.authority import Authority
 from mirrorq.node.calls import NodeCalls
 from mirrorq.node.driver import Driver
-from mirrorq.node.endpoints import Whereabouts
-from mirrorq.node.gateway.core import Entry
-from mirrorq.node.gateway.desk import Desk
+from mirrorq.node.endpoints import NodeEndpoints
+from mirrorq.node.gateway.core import Gateway
+from mirrorq.node.gateway.request_handler import RequestHandler
 from mirrorq.node.overview import Overview
 from mirrorq.node.sampling import NodeSample
 from mirrorq.node.spawned import spawn
@@ -141,7 +141,7 @@ class Node(Access):
         dashboard: str | None = None,
     ) -> None:
         check_config(config)
-        whereabouts = Whereabouts(
+        endpoints = NodeEndpoints(
             name, peers, listen, join, insecure=insecure, security=security
         )
         self.name = name
@@ -150,7 +150,7 @@ class Node(Access):
         """Its limits and times."""
         self.path = Path(path)
         """Directory of its store."""
-        self.peers = whereabouts.peers
+        self.peers = endpoints.peers
         """Endpoints by node, as they were given."""
         self._endpoint = ""
         self._listeners = Listeners()
@@ -160,15 +160,15 @@ class Node(Access):
         """Who may do what, None without security. The node thread's."""
         self._store = self._open_store()
         try:
-            self._listen(whereabouts)
-            self._driver = self._make_driver(witness, whereabouts.joins)
+            self._listen(endpoints)
+            self._driver = self._make_driver(witness, endpoints.joins)
             self._overview = Overview(self._driver, self._store)
-            self._desk = Desk(self._driver, self._overview)
+            self._handler = RequestHandler(self._driver, self._overview)
             others_text = ", ".join(self.peers) or name
-            self._calls = NodeCalls(name, self._driver, self._desk, others_text)
+            self._calls = NodeCalls(name, self._driver, self._handler, others_text)
             if self._transport is not None:
-                self._driver.entry = Entry(
-                    self._driver, self._transport, self.config, self._desk, self.authority
+                self._driver.gateway = Gateway(
+                    self._driver, self._transport, self.config, self._handler, self.authority
                 )
             self._spools = Spools(
                 self.path / SPOOL_FOLDER, self.config, lambda: self, self._open_queue
@@ -200,11 +200,11 @@ class Node(Access):
 
         return Dashboard(self, address, insecure=insecure)
 
-    def _listen(self, whereabouts: Whereabouts) -> None:
-        address = whereabouts.to_bind(recorded_endpoints(self._store.raft_image()))
+    def _listen(self, endpoints: NodeEndpoints) -> None:
+        address = endpoints.to_bind(recorded_endpoints(self._store.raft_image()))
         if address is not None:
             self._transport = self._open_transport(address)
-            self._endpoint = whereabouts.endpoint(self._transport.endpoint)
+            self._endpoint = endpoints.endpoint(self._transport.endpoint)
 
     # What `mirrorq.testing` plays: the disk, the network, chance, and the process.
 
@@ -434,7 +434,7 @@ class Node(Access):
 
     def _list(self, what: str, kind: type[Seen]) -> list[Seen]:
         self._calls.check_open()
-        return self._calls.run(lambda: cast(list[Seen], self._desk.seen(what)), LIST_S, [])
+        return self._calls.run(lambda: cast(list[Seen], self._handler.seen(what)), LIST_S, [])
 
     @property
     def _serving_node(self) -> str:

@@ -17,7 +17,7 @@ from attrs import define, field
 
 from mirrorq import clock
 from mirrorq.errors import ProtocolError
-from mirrorq.monitoring.presence import Attendance, Roll, Seat, join, seat_of
+from mirrorq.monitoring.presence import Attendance, HeldConsumer, Roll, join, parts_of_tag
 from mirrorq.node.bans import consumer_text
 from mirrorq.protocol.control import NodeAnswer, NodeQuestion
 from mirrorq.protocol.identities import SessionId
@@ -26,10 +26,10 @@ from mirrorq.replication.events import SeatExpelled
 if TYPE_CHECKING:
     from mirrorq.engine.core import Engine
     from mirrorq.monitoring.presence import Served
-    from mirrorq.node.log_limit import Complaints
+    from mirrorq.node.log_limit import LogLimit
     from mirrorq.replication.replica import Replica
 
-__all__ = ["ANSWER_MS", "ATTENDANCE", "DISCONNECT", "RollCall", "roll_of"]
+__all__ = ["ANSWER_MS", "ATTENDANCE", "DISCONNECT", "NodeQueries", "roll_of"]
 
 log = logging.getLogger("mirrorq")
 
@@ -37,7 +37,7 @@ ANSWER_MS = 3000
 """Nodes that run get so long."""
 ASKED_MAX = 64
 """Questions under way; the oldest is given up: nobody looks for its outcome any more."""
-SEATS_MAX = 10_000
+CONSUMERS_MAX = 10_000
 """Consumers that one node tells of."""
 
 ATTENDANCE = "attendance"
@@ -69,10 +69,10 @@ class Asking(Protocol):
     """The node thread, as far as its questions need it."""
 
     engine: Engine
-    complaints: Complaints
+    complaints: LogLimit
 
     @property
-    def entry(self) -> ServesClients | None:
+    def gateway(self) -> ServesClients | None:
         """None: this node listens nowhere."""
         ...
 
@@ -81,7 +81,7 @@ class Asking(Protocol):
         ...
 
 
-class RollCall:
+class NodeQueries:
     """The questions of one node. The driver has it; the node thread's."""
 
     def __init__(self, driver: Asking) -> None:
@@ -164,13 +164,13 @@ class RollCall:
                 asked.answers.append(message)
 
     def _answer(self, question: NodeQuestion) -> NodeAnswer:
-        entry = self._driver.entry
+        gateway = self._driver.gateway
         if question.what == ATTENDANCE:
             return NodeAnswer(question.number, 0, roll_of(self._driver).to_bytes())
         if question.what == DISCONNECT:
             count = expel_consumer(self._driver, question.subject, question.why)
-            if not count and entry is not None and seat_of(question.subject) is None:
-                count = entry.disconnect(question.subject, question.why)
+            if not count and gateway is not None and parts_of_tag(question.subject) is None:
+                count = gateway.disconnect(question.subject, question.why)
             return NodeAnswer(question.number, count, b"")
         # Of a later version: it is told that there is nothing of it here.
         return NodeAnswer(question.number, 0, b"")
@@ -178,10 +178,10 @@ class RollCall:
 
 def expel_consumer(driver: Asking, tag: str, why: str) -> int:
     """End the consumer of this tag, if a master here has it; return how many those were."""
-    seat = seat_of(tag)
-    if seat is None:
+    named = parts_of_tag(tag)
+    if named is None:
         return 0
-    session, number = SessionId(*seat[0]), seat[1]
+    session, number = SessionId(*named[0]), named[1]
     found = 0
     engine = driver.engine
     for queue_id, replica in engine.replicas.items():
@@ -196,19 +196,19 @@ def expel_consumer(driver: Asking, tag: str, why: str) -> int:
 
 def roll_of(driver: Asking) -> Roll:
     """What this node knows: its own clients, and the consumers of the queues that it leads."""
-    engine, entry = driver.engine, driver.entry
-    seats = itertools.chain.from_iterable(
-        _seats_of(record.name, engine.replicas[record.id])
+    engine, gateway = driver.engine, driver.gateway
+    consumers = itertools.chain.from_iterable(
+        _consumers_of(record.name, engine.replicas[record.id])
         for record in engine.catalog.queues()
         if record.id in engine.replicas
     )
-    told = tuple(itertools.islice(seats, SEATS_MAX))
+    told = tuple(itertools.islice(consumers, CONSUMERS_MAX))
     me = engine.me
-    served = () if entry is None else entry.served()
-    return Roll(me.node, me.incarnation, served, told, sum(1 for _ in seats))
+    served = () if gateway is None else gateway.served()
+    return Roll(me.node, me.incarnation, served, told, sum(1 for _ in consumers))
 
 
-def _seats_of(name: str, replica: Replica) -> Iterator[Seat]:
+def _consumers_of(name: str, replica: Replica) -> Iterator[HeldConsumer]:
     """Those of one queue, if this node is its master."""
     master = replica.master
     if master is None or not master.active:
@@ -220,17 +220,17 @@ def _seats_of(name: str, replica: Replica) -> Iterator[Seat]:
     first = delivery.claim() or (delivery.active_seat() if delivery.is_single else None)
     for key, unacknowledged in held.items():
         session, number = key
-        seat = delivery.consumers.get(key)
+        consumer = delivery.consumers.get(key)
         if number == 0 and not unacknowledged:
             continue
-        yield Seat(
+        yield HeldConsumer(
             name,
             (session.node, session.incarnation, session.number),
-            number if seat is not None else 0,
+            number if consumer is not None else 0,
             unacknowledged,
-            0 if seat is None else seat.prefetch,
-            seat is not None and seat.exclusive,
-            seat is not None and seat.auto_ack,
-            first is None or first is seat,
-            "" if seat is None else seat.label,
+            0 if consumer is None else consumer.prefetch,
+            consumer is not None and consumer.exclusive,
+            consumer is not None and consumer.auto_ack,
+            first is None or first is consumer,
+            "" if consumer is None else consumer.label,
         )

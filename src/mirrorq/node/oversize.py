@@ -24,7 +24,8 @@ _Key = tuple[str, str, int]
 
 
 class Oversize:
-    """Of one node. The node thread's, but for what says otherwise.
+    """What one node could not send for its size. The driver has it; the node thread's, but for what
+    says otherwise.
 
     Args:
         log: where each is named.

@@ -128,7 +128,8 @@ def _warnings(parts: Sequence[QueueStatus]) -> tuple[str, ...]:
 
 
 class Overview:
-    """Answers questions about queues, as of now."""
+    """Answers questions about queues, as of now; has nothing of its own. The node thread's, but for
+    what says otherwise."""
 
     def __init__(self, driver: Driver, store: Store) -> None:
         self._driver = driver

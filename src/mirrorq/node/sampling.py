@@ -37,7 +37,7 @@ FRESH_MS = 100
 
 @frozen
 class QueueSample:
-    """One copy of a queue, on this node."""
+    """What one copy of a queue, on this node, is like at that moment."""
 
     name: str
     is_master: bool
@@ -62,7 +62,7 @@ class QueueSample:
 
 @frozen
 class NodeSample:
-    """One node."""
+    """What one node is like at one moment: a value, for any thread."""
 
     made_ms: int
     """By `clock.now_ms`."""
@@ -117,7 +117,7 @@ class Sampled(Protocol):
     blocked_by: str
 
     @property
-    def entry(self) -> CountsClients | None:
+    def gateway(self) -> CountsClients | None:
         """None: this node listens nowhere."""
         ...
 
@@ -215,7 +215,7 @@ class Sampler:
             store_bytes_max=engine.config.store_bytes_max,
             connections=0 if transport is None else transport.connection_count,
             peers_connected=0 if transport is None else transport.peer_count,
-            clients=0 if driver.entry is None else driver.entry.client_count,
+            clients=0 if driver.gateway is None else driver.gateway.client_count,
             dropped=0 if transport is None else transport.dropped_count,
             garbage=0 if transport is None else transport.garbage_count,
             alarms=engine.alarms,

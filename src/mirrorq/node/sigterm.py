@@ -33,7 +33,7 @@ and what was put before gets as long as `Config.exit_flush_ms` says."""
 
 
 class Closable(Protocol):
-    """A node."""
+    """A node, as far as the end of its process concerns it."""
 
     def close(self) -> None: ...
 

@@ -32,7 +32,7 @@ SOCKET_NAME = "node.sock"
 
 
 class Parent:
-    """What the parent is told."""
+    """The pipe to the process that has started this one: what that is told, from any thread."""
 
     def __init__(self) -> None:
         self._pid = os.getppid()
@@ -79,7 +79,7 @@ class Parent:
 
 
 class ToParent(logging.Handler):
-    """A handler of the log."""
+    """A handler of the log that tells the parent each line; on whichever thread writes it."""
 
     def __init__(self, parent: Parent) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ OPEN_MAX = 256
 
 
 class Timings:
-    """Two histograms, and what is under way."""
+    """Two histograms of one node, and what is under way. The driver has it."""
 
     def __init__(self) -> None:
         self.commits = Histogram()

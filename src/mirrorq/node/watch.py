@@ -38,7 +38,7 @@ OF_EVERY_QUEUE = ("store_full", "disk_low")
 
 
 class Watch:
-    """Of one node."""
+    """What one node measures of itself, and the alarms that it has raised. The driver has it."""
 
     def __init__(
         self,

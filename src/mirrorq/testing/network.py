@@ -21,8 +21,8 @@ from mirrorq.transport.inbound import (
     CLIENT_MARK,
     DATA,
     ClientMessage,
-    LinkDown,
-    LinkUp,
+    Disconnected,
+    Connected,
     PeerMessage,
     ProbeResult,
     ReplyLost,
@@ -330,25 +330,27 @@ class SimulatedTransport(End):
             can_stand = bool(name) and self._network.is_connected(self.name, name)
             if can_stand and not peer.name:
                 peer.name = name
-                self._tell(key, peer, LinkUp(key))
+                self._tell(key, peer, Connected(key))
             elif peer.name and not can_stand:
                 peer.name = ""
-                self._tell(key, peer, LinkDown(key))
+                self._tell(key, peer, Disconnected(key))
 
     def drop(self, name: str) -> None:
         """Connections to this node have ended."""
         for key, peer in self._peers.items():
             if peer.name == name:
                 peer.name = ""
-                self._tell(key, peer, LinkDown(key))
+                self._tell(key, peer, Disconnected(key))
 
-    def _tell(self, key: str, peer: _Peer, event: LinkUp | LinkDown) -> None:
+    def _tell(self, key: str, peer: _Peer, event: Connected | Disconnected) -> None:
         peer.generation += 1
         self._network.scheduler.after(UP_US, self._told, key, peer, peer.generation, event)
 
-    def _told(self, key: str, peer: _Peer, generation: int, event: LinkUp | LinkDown) -> None:
+    def _told(
+        self, key: str, peer: _Peer, generation: int, event: Connected | Disconnected
+    ) -> None:
         if self._peers.get(key) is peer and (
-            isinstance(event, LinkDown) or peer.generation == generation
+            isinstance(event, Disconnected) or peer.generation == generation
         ):
             self.take(event)
 
@@ -406,7 +408,7 @@ class SimulatedClientSocket(End):
         """The connection has ended: tell, and try the next endpoint."""
         self._network.clients.pop(self.identity, None)
         self.node = ""
-        self.take(LinkDown(self.endpoint))
+        self.take(Disconnected(self.endpoint))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -426,7 +428,7 @@ class SimulatedClientSocket(End):
         elif network.find(self.endpoint) and not any(link.is_cut for link in links):
             self.node = host
             network.clients[self.identity] = self
-            self.take(LinkUp(self.endpoint))
+            self.take(Connected(self.endpoint))
         else:
             self._go_on()
 

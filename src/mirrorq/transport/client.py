@@ -18,9 +18,9 @@ from mirrorq.transport.inbound import (
     CONTROL,
     DATA,
     ClientInbound,
+    Connected,
+    Disconnected,
     Garbage,
-    LinkDown,
-    LinkUp,
     Refused,
     SendLost,
     ServerMessage,
@@ -138,7 +138,7 @@ class ClientSocket:
         """Go to the next endpoint: this node does not answer, or cannot serve now."""
         self._check_open()
         if self.is_up:
-            self._lost.append(LinkDown(self.endpoint))
+            self._lost.append(Disconnected(self.endpoint))
         self._disconnect()
         self._keys_tried = 0
         self._index = (self._index + 1) % len(self._endpoints)
@@ -244,10 +244,10 @@ class ClientSocket:
                 self._control = self._linked(control)
                 continue
             if change == UP:
-                inbound.append(LinkUp(self.endpoint))
+                inbound.append(Connected(self.endpoint))
                 continue
             if change == DOWN and link is self._control:
-                inbound.append(LinkDown(self.endpoint))
+                inbound.append(Disconnected(self.endpoint))
             elif change == REFUSED:
                 why = f"{self.endpoint} does not know the key {public_key_of(self._secret_key)}"
                 inbound.append(Refused(self.endpoint, why))

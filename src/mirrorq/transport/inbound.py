@@ -48,13 +48,13 @@ class ServerMessage(Struct, frozen=True, gc=False):
     channel: int = DATA
 
 
-class LinkUp(Struct, frozen=True, gc=False):
+class Connected(Struct, frozen=True, gc=False):
     """Both connections to the peer (a client: to this endpoint) stand."""
 
     peer: str
 
 
-class LinkDown(Struct, frozen=True, gc=False):
+class Disconnected(Struct, frozen=True, gc=False):
     """A connection to the peer ended. Messages in flight may be lost."""
 
     peer: str
@@ -113,8 +113,8 @@ class Garbage(Struct, frozen=True, gc=False):
 Inbound = (
     PeerMessage
     | ClientMessage
-    | LinkUp
-    | LinkDown
+    | Connected
+    | Disconnected
     | SendLost
     | ReplyLost
     | TooLarge
@@ -122,4 +122,4 @@ Inbound = (
     | Refused
     | Garbage
 )
-ClientInbound = ServerMessage | LinkUp | LinkDown | SendLost | Refused | Garbage
+ClientInbound = ServerMessage | Connected | Disconnected | SendLost | Refused | Garbage

@@ -9,7 +9,7 @@ import zmq
 from mirrorq.config import Config
 from mirrorq.transport.curve import LinkKeys
 from mirrorq.transport.endpoint import Endpoint
-from mirrorq.transport.packing import INDEX_BYTES_MAX, Outbox
+from mirrorq.transport.packing import INDEX_BYTES_MAX, SendBuffer
 from mirrorq.transport.parts import is_readable, receive_parts, send_parts
 
 RECONNECT_MS = 10
@@ -79,7 +79,7 @@ class Link:
         watch_failures: bool = False,
     ) -> None:
         self.is_up = False
-        self.outbox = Outbox()
+        self.outbox = SendBuffer()
         self.socket = context.socket(zmq.DEALER)
         set_bounds(self.socket, config)
         if keys is not None:
@@ -118,7 +118,7 @@ class Link:
     def greet(self) -> None:
         """Send a message that holds none: the other end then knows who this is."""
         with contextlib.suppress(zmq.ZMQError):
-            send_parts(self.socket, Outbox().take())
+            send_parts(self.socket, SendBuffer().take())
 
     def flush(self) -> int:
         """Send what the outbox holds. Returns the number of messages that were lost."""

@@ -30,7 +30,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[list[bytes | int]]).decode
 
 
-class Outbox:
+class SendBuffer:
     """Messages to one destination that wait for the end of the round."""
 
     __slots__ = ("_index", "_index_bytes", "_large", "bytes")
@@ -75,7 +75,7 @@ def unpack(parts: Sequence[bytes]) -> list[list[bytes]]:
     """The messages in one zmq message.
 
     Raises:
-        ProtocolError: the parts are not what `Outbox.take` makes.
+        ProtocolError: the parts are not what `SendBuffer.take` makes.
     """
     if not parts:
         raise ProtocolError("a message without parts")

@@ -36,10 +36,10 @@ from mirrorq.transport.inbound import (
     DATA,
     PEER_MARK,
     ClientMessage,
+    Connected,
+    Disconnected,
     Garbage,
     Inbound,
-    LinkDown,
-    LinkUp,
     PeerMessage,
     ProbeResult,
     Refused,
@@ -57,7 +57,7 @@ from mirrorq.transport.link import (
     part_bytes_max,
     set_bounds,
 )
-from mirrorq.transport.packing import Outbox, Part, unpack
+from mirrorq.transport.packing import Part, SendBuffer, unpack
 from mirrorq.transport.parts import (
     LARGEST_PARTS_MAX,
     descriptor_of,
@@ -151,7 +151,7 @@ class Transport:
         self._known: dict[bytes, tuple[str, int, int]] = {}
         self._peers: dict[str, _Peer] = {}
         self._dirty: dict[tuple[str, int], Link] = {}
-        self._replies: dict[bytes, Outbox] = {}
+        self._replies: dict[bytes, SendBuffer] = {}
         self._probes: dict[str, Probe] = {}
         self._doubted: dict[str, int] = {}
         """Peer that refused a probe while its own connections stand -> until when they may end."""
@@ -226,7 +226,7 @@ class Transport:
     # --- Peers ---
 
     def connect_peer(self, peer: str, endpoint: str) -> None:
-        """Keep two connections to the peer open from now on; `LinkUp` says when they stand.
+        """Keep two connections to the peer open from now on; `Connected` says when they stand.
 
         Another endpoint for a known peer replaces the old connections.
 
@@ -322,7 +322,7 @@ class Transport:
             identity = CLIENT_CONTROL_MARK + identity[len(CLIENT_MARK) :]
         outbox = self._replies.get(identity)
         if outbox is None:
-            outbox = self._replies[identity] = Outbox()
+            outbox = self._replies[identity] = SendBuffer()
         outbox.add(parts)
         if outbox.is_full:
             del self._replies[identity]
@@ -344,7 +344,7 @@ class Transport:
             for identity, outbox in replies.items():
                 self._send_replies(identity, outbox)
 
-    def _send_replies(self, identity: bytes, outbox: Outbox) -> None:
+    def _send_replies(self, identity: bytes, outbox: SendBuffer) -> None:
         count, size = len(outbox), outbox.bytes
         try:
             send_parts(self._router, [identity, *outbox.take()])
@@ -462,7 +462,7 @@ class Transport:
                 peer.keys, peer.next_key_ms = guard.keys_of(name), None
                 if peer.is_up:
                     peer.is_up = False
-                    inbound.append(LinkDown(name))
+                    inbound.append(Disconnected(name))
                 if peer.keys:
                     self._open_links(peer)
             elif peer.next_key_ms is not None and now_ms >= peer.next_key_ms:
@@ -476,13 +476,13 @@ class Transport:
                 for change in link.changes():
                     if change == DOWN and peer.is_up:
                         peer.is_up = False
-                        inbound.append(LinkDown(name))
+                        inbound.append(Disconnected(name))
                     elif change == UP and all(other.is_up for other in peer.links):
                         peer.is_up = True
                         for each in peer.links:
                             each.greet()
                         peer.next_key_ms, peer.trouble = None, ""
-                        inbound.append(LinkUp(name))
+                        inbound.append(Connected(name))
                     elif change == REFUSED:
                         why = f"{peer.endpoint.text} does not know this node's key"
                         self._tell_trouble(peer, Refused(name, why), inbound)

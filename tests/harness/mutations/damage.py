@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from harness.mutations.registry import Patch, named
-from mirrorq.cluster.controller.node_states import Outlook
+from mirrorq.cluster.controller.node_states import NodeStates
 from mirrorq.containers.ranges import Range
 from mirrorq.protocol.identities import MemberId
 from mirrorq.replication.master.delivery import Delivery
@@ -49,7 +49,7 @@ def _waited_for() -> Sequence[Patch]:
 
 @named("copy that cannot be read leads")
 def _broken_leads() -> Sequence[Patch]:
-    def is_broken(self: Outlook, member: MemberId, queue_id: int) -> bool:
+    def is_broken(self: NodeStates, member: MemberId, queue_id: int) -> bool:
         return False
 
-    return [(Outlook, "is_broken", is_broken)]
+    return [(NodeStates, "is_broken", is_broken)]

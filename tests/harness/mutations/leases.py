@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from harness.mutations.registry import Patch, named
-from mirrorq.cluster.controller.failure_detector import Liveness
+from mirrorq.cluster.controller.failure_detector import FailureDetector
 from mirrorq.cluster.controller.leases import Leading, LeaseGrantor, LeaseHolder
 
 
@@ -62,12 +62,15 @@ def _lease_no_wait() -> Sequence[Patch]:
 
 @named("dead on a refused probe alone")
 def _dead_on_refusal() -> Sequence[Patch]:
-    def refused(self: Liveness, node: str, number: int) -> None:
+    def refused(self: FailureDetector, node: str, number: int) -> None:
         for peer in self._peers.values():
             if peer.member.node == node:
                 peer.dead_ms = self._last_ms
 
-    def is_agreed(self: Liveness, peer: Any) -> bool:
+    def is_agreed(self: FailureDetector, peer: Any) -> bool:
         return True
 
-    return [(Liveness, "on_probe_refused", refused), (Liveness, "_is_agreed", is_agreed)]
+    return [
+        (FailureDetector, "on_probe_refused", refused),
+        (FailureDetector, "_is_agreed", is_agreed),
+    ]

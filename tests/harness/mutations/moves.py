@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from harness.mutations.registry import Patch, named
 from mirrorq.cluster.catalog.records import QueueRecord
-from mirrorq.cluster.controller.controller import Supervisor
+from mirrorq.cluster.controller.controller import Controller
 from mirrorq.cluster.controller.handover import HandOvers
 from mirrorq.protocol.control import Yielded
 from mirrorq.protocol.identities import MemberId
@@ -28,10 +28,10 @@ def _move_unpromised() -> Sequence[Patch]:
 def _silent_master() -> Sequence[Patch]:
     """They go in the very change that moves the queue, or without its word."""
 
-    def has_word(self: Supervisor, queue: QueueRecord, head: MemberId) -> bool:
+    def has_word(self: Controller, queue: QueueRecord, head: MemberId) -> bool:
         return True
 
-    return [(Supervisor, "_has_word", has_word)]
+    return [(Controller, "_has_word", has_word)]
 
 
 @named("promise of another epoch")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.mutations.registry import Patch, named
 from mirrorq.containers.timers import Timer
-from mirrorq.engine.catalog_requests import Asks
+from mirrorq.engine.catalog_requests import CatalogRequests
 from mirrorq.engine.hosting import Hosting
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
@@ -44,12 +44,12 @@ def _disk_kept() -> Sequence[Patch]:
 
 @named("open request steps on without a leader")
 def _no_rest() -> Sequence[Patch]:
-    real = Asks.wake_at_ms
+    real = CatalogRequests.wake_at_ms
 
-    def wake_at_ms(self: Asks, has_leader: bool) -> int | None:
+    def wake_at_ms(self: CatalogRequests, has_leader: bool) -> int | None:
         return real(self, True)
 
-    return [(Asks, "wake_at_ms", wake_at_ms)]
+    return [(CatalogRequests, "wake_at_ms", wake_at_ms)]
 
 
 @named("timer set and nobody told")

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve
 
 from mirrorq.cluster.catalog.declarations import Declarations
-from mirrorq.cluster.catalog.deduplication import Askers, Request
+from mirrorq.cluster.catalog.deduplication import Deduplication, Request
 from mirrorq.cluster.catalog.exchanges import Exchanges, no_exchange
 from mirrorq.cluster.catalog.image import Image, decode_image, encode_image
-from mirrorq.cluster.catalog.load_counts import Census
+from mirrorq.cluster.catalog.load_counts import LoadCounts
 from mirrorq.cluster.catalog.nodes import Nodes
 from mirrorq.cluster.catalog.policies import Policies
 from mirrorq.cluster.catalog.queues import Queues
@@ -78,7 +78,7 @@ class Catalog:
         self._sharding = Sharding(image.sharded)
         self._policies = Policies(image.policies)
         self._exchanges = Exchanges(image.exchanges)
-        self._askers = Askers(image.askers)
+        self._deduplication = Deduplication(image.askers)
         self._declarations = Declarations(self._nodes, self._queues, self._sharding, self._policies)
 
     # --- Questions ------------------------------------------------------------------------
@@ -101,13 +101,13 @@ class Catalog:
     def repeated(self, member: MemberId, number: int) -> CatalogResult | None:
         """Return what a request gets that was applied before or is of the past; None when it
         is neither."""
-        known = self._askers.outcome(member, number)
+        known = self._deduplication.outcome(member, number)
         if known is not None:
             return CatalogResult(known.value, known.error, known.text, is_repeat=True)
         store = StoreId(member.node, member.store)
         if self.is_past(store):
             text = past_text(member.node)
-        elif self._askers.is_past(member, number):
+        elif self._deduplication.is_past(member, number):
             text = (
                 f"request {number} of node {member.node}, incarnation {member.incarnation}, is of "
                 "the past: that process has ended, has given it up, or has had many later ones "
@@ -224,9 +224,9 @@ class Catalog:
         return told.ha_promote_on_failure == "always" and on_shutdown
 
     @property
-    def census(self) -> Census:
+    def load_counts(self) -> LoadCounts:
         """What each node does for all queues."""
-        return self._queues.census
+        return self._queues.load_counts
 
     # --- Change ---------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class Catalog:
         if known is not None:
             return known
         result = self._apply(command)
-        self._askers.note(request, result.value, result.error, result.text)
+        self._deduplication.note(request, result.value, result.error, result.text)
         return result
 
     def _apply(self, command: CatalogCommand) -> CatalogResult:
@@ -310,7 +310,7 @@ class Catalog:
             return refused(last_copy_text(command.node, last))
         self._nodes.remove(command.node)
         self._nodes.bury([store, *unregistered])
-        self._askers.forget(store)
+        self._deduplication.forget(store)
         ended = self._end_owned(command.node)
         for queue in last:
             self._remove(queue.id)
@@ -563,7 +563,7 @@ class Catalog:
             views: of the queues that go on; all others are deleted.
         """
         self._nodes.outlive(survivor, voters)
-        self._askers = Askers()
+        self._deduplication = Deduplication()
         self.cluster = cluster
         for queue in self.queues():
             if queue.id in views:
@@ -585,7 +585,7 @@ class Catalog:
                 self.exchanges(),
                 self.cluster,
                 self._nodes.past(),
-                self._askers.records(),
+                self._deduplication.records(),
                 self._sharding.records(),
             )
         )

@@ -22,7 +22,7 @@ from attrs import define, field, frozen
 
 from mirrorq.protocol.identities import MemberId, StoreId
 
-__all__ = ["AskerRecord", "Askers", "Outcome", "Request"]
+__all__ = ["AskerRecord", "Deduplication", "Request", "RequestOutcome"]
 
 OUTCOMES_MAX = 256
 """Remembered of one asker, though it still waits for an older request: that one fails then."""
@@ -40,7 +40,7 @@ class Request:
 
 
 @frozen
-class Outcome:
+class RequestOutcome:
     """What came of a request."""
 
     number: int
@@ -57,7 +57,7 @@ class AskerRecord:
     store: int
     incarnation: int
     floor: int
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RequestOutcome, ...]
     """By number."""
 
 
@@ -65,10 +65,10 @@ class AskerRecord:
 class _Asker:
     incarnation: int
     floor: int = 0
-    outcomes: dict[int, Outcome] = field(factory=dict)
+    outcomes: dict[int, RequestOutcome] = field(factory=dict)
 
 
-class Askers:
+class Deduplication:
     """All that ever asked. The same on every node that has applied the same log."""
 
     def __init__(self, records: Iterable[AskerRecord] = ()) -> None:
@@ -97,7 +97,7 @@ class Askers:
             return False
         return member.incarnation < asker.incarnation or number < asker.floor
 
-    def outcome(self, member: MemberId, number: int) -> Outcome | None:
+    def outcome(self, member: MemberId, number: int) -> RequestOutcome | None:
         """Return what came of a request that was applied and is not of the past."""
         asker = self._known.get(_store_of(member))
         if asker is None or asker.incarnation != member.incarnation:
@@ -111,7 +111,7 @@ class Askers:
         asker = self._known.get(store)
         if asker is None or asker.incarnation != member.incarnation:
             asker = self._known[store] = _Asker(member.incarnation)
-        asker.outcomes[request.number] = Outcome(request.number, value, error, text)
+        asker.outcomes[request.number] = RequestOutcome(request.number, value, error, text)
         asker.floor = max(asker.floor, min(request.oldest, request.number))
         if len(asker.outcomes) > OUTCOMES_MAX:
             asker.floor = max(asker.floor, min(asker.outcomes) + 1)

@@ -10,11 +10,11 @@ from attrs import define, field
 
 from mirrorq.protocol.views import View
 
-__all__ = ["Census"]
+__all__ = ["LoadCounts"]
 
 
 @define
-class Census:
+class LoadCounts:
     """Of all queues of one catalog. A node that does nothing is absent."""
 
     masters: dict[str, int] = field(factory=dict)

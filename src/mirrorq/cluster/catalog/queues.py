@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mirrorq.cluster.catalog.load_counts import Census
+from mirrorq.cluster.catalog.load_counts import LoadCounts
 from mirrorq.cluster.catalog.records import QueueRecord
 
 __all__ = ["Queues"]
@@ -16,7 +16,7 @@ class Queues:
     def __init__(self, records: Iterable[QueueRecord] = (), next_id: int = 1) -> None:
         self.records: dict[int, QueueRecord] = {}
         """By id, in order of id."""
-        self.census = Census()
+        self.load_counts = LoadCounts()
         """What each node does for all queues."""
         self.next_id = next_id
         """Of the next queue: never one that was used."""
@@ -36,14 +36,14 @@ class Queues:
 
     def enter(self, record: QueueRecord) -> None:
         """A queue is new."""
-        self.census.enter(record.view)
+        self.load_counts.enter(record.view)
         self.records[record.id] = record
         self._ids[record.name] = record.id
 
     def change_view(self, before: QueueRecord, after: QueueRecord) -> None:
         """A queue has another view."""
-        self.census.leave(before.view)
-        self.census.enter(after.view)
+        self.load_counts.leave(before.view)
+        self.load_counts.enter(after.view)
         self.records[after.id] = after
 
     def put(self, record: QueueRecord) -> None:
@@ -54,4 +54,4 @@ class Queues:
         """A queue is no more."""
         record = self.records.pop(queue_id)
         del self._ids[record.name]
-        self.census.leave(record.view)
+        self.load_counts.leave(record.view)

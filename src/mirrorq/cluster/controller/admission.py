@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from mirrorq.cluster.catalog.records import QueueRecord, last_copy_text
 from mirrorq.cluster.controller.failure_detector import Status
 from mirrorq.cluster.controller.leases import Leading
-from mirrorq.cluster.controller.node_states import Outlook
+from mirrorq.cluster.controller.node_states import NodeStates
 from mirrorq.cluster.controller.placement import Spread, wanted_members
-from mirrorq.cluster.controller.transfers import Moves
+from mirrorq.cluster.controller.transfers import Transfers
 from mirrorq.errors import PolicyError
 from mirrorq.protocol.commands import (
     Bind,
@@ -64,8 +64,8 @@ __all__ = ["Admission"]
 class Admission:
     """The leader's judgement of requests."""
 
-    def __init__(self, outlook: Outlook, moves: Moves) -> None:
-        self._outlook = outlook
+    def __init__(self, node_states: NodeStates, moves: Transfers) -> None:
+        self._nodes = node_states
         self._moves = moves
 
     def admit(
@@ -75,7 +75,7 @@ class Admission:
         if leading is None or not leading.own_term_applied:
             return CatalogAnswer(request.number, 0, retry=True)
         command = request.command
-        known = self._outlook.catalog.repeated(request.member, request.number)
+        known = self._nodes.catalog.repeated(request.member, request.number)
         if known is not None and known.error:
             return CatalogAnswer(request.number, 0, known.error, known.text)
         if known is not None:
@@ -84,7 +84,7 @@ class Admission:
         match command:
             case DeclareQueue():
                 command = self.fill_members(command)
-                if not command.members and self._outlook.catalog.queue_named(command.name) is None:
+                if not command.members and self._nodes.catalog.queue_named(command.name) is None:
                     return CatalogAnswer(request.number, 0, retry=True)
                 return command
             case DeclareShards():
@@ -122,16 +122,16 @@ class Admission:
 
     def fill_members(self, command: DeclareQueue) -> DeclareQueue:
         """Return the declaration with its first view: running members, all in sync."""
-        situation = self._outlook.situation()
-        liveness = self._outlook.liveness
+        situation = self._nodes.situation()
+        liveness = self._nodes.liveness
         steady = [member for member in situation.running if liveness.is_steady(member)]
         if command.exclusive:
             # On its owner's node, however that has been of late, and on no other.
             own = [member for member in situation.running if member.node == command.declarer]
-            declarer = self._outlook.catalog.node(command.declarer)
+            declarer = self._nodes.catalog.node(command.declarer)
             is_witness = declarer is not None and declarer.witness
             steady = steady if is_witness else own
-        definition = self._outlook.catalog.definition_of(command.name)
+        definition = self._nodes.catalog.definition_of(command.name)
         wanted = wanted_members(command, definition, steady, situation.loads)
         if not wanted:
             return replace(command, members=())
@@ -142,8 +142,8 @@ class Admission:
         """Return the declaration with the first view of each shard; of those that exist too."""
         if shards_error(command.shards):
             return replace(command, members=())
-        catalog, liveness = self._outlook.catalog, self._outlook.liveness
-        situation = self._outlook.situation()
+        catalog, liveness = self._nodes.catalog, self._nodes.liveness
+        situation = self._nodes.situation()
         steady = [member for member in situation.running if liveness.is_steady(member)]
         definition = catalog.definition_of(shard_name(command.name, 0))
         spread = Spread(definition, steady, situation.loads)
@@ -162,7 +162,7 @@ class Admission:
 
     def _change_error(self, asker: MemberId, command: ChangeView) -> str:
         """R12: what a master may change in its own view, and nobody else."""
-        queue = self._outlook.catalog.queue(command.queue_id)
+        queue = self._nodes.catalog.queue(command.queue_id)
         if queue is None or queue.view.epoch != command.replaces:
             return ""  # applying it says so in the same words to everybody
         wrong = order_error(command.members)
@@ -184,24 +184,24 @@ class Admission:
         if all(is_in_sync(view, one) for one in in_sync_ids(proposed)):
             return ""
         for one, other in links(proposed):
-            if self._outlook.liveness.is_broken(one, other):
+            if self._nodes.liveness.is_broken(one, other):
                 return f"the link between {one} and {other} is broken"
         return ""
 
     def _drop_error(self, asker: MemberId, command: DropCopy) -> str:
         """Return why a copy that no view names must stay for now: it may be of use yet."""
-        queue = self._outlook.catalog.queue(command.queue_id)
+        queue = self._nodes.catalog.queue(command.queue_id)
         if queue is None or queue.view.epoch != command.epoch:
             return ""  # applying it says so in the same words to everybody
         if command.member != asker:
             return f"{asker.node} speaks for another node: {command.member.node}"
-        if not self._outlook.is_serving(asker):
+        if not self._nodes.is_serving(asker):
             return f"{asker.node} is about to stop: it may be wanted again when it is back"
-        wanted = self._outlook.wanted(queue, self._outlook.situation())
+        wanted = self._nodes.wanted(queue, self._nodes.situation())
         if asker in wanted:
             return f"{asker.node} is to have a copy of queue {queue.name!r} again"
         missing = [one.node for one in wanted if not is_in_sync(queue.view, one)]
-        if missing or not any(self._outlook.is_alive(one) for one in in_sync_ids(queue.view)):
+        if missing or not any(self._nodes.is_alive(one) for one in in_sync_ids(queue.view)):
             return (
                 f"the copy of queue {queue.name!r} on {asker.node} may be needed: "
                 f"{', '.join(missing) or 'every other node'} is not in sync or does not run"
@@ -215,29 +215,29 @@ class Admission:
 
         One that was admitted and ended before it registered is known by its vote alone.
         """
-        record = self._outlook.catalog.node(command.node)
+        record = self._nodes.catalog.node(command.node)
         stores = [voter.store for voter in voters if voter.node == command.node]
         if record is not None:
             stores = [record.store, *(store for store in stores if store != record.store)]
         if not stores or command.store not in (0, stores[0]):
-            names = ", ".join(node.name for node in self._outlook.catalog.nodes())
+            names = ", ".join(node.name for node in self._nodes.catalog.nodes())
             text = f"the cluster has no node {command.node!r}: its nodes are {names}"
             return CatalogAnswer(number, 0, "PreconditionFailed", text)
         name = command.node
-        if name == self._outlook.own.node or self._outlook.liveness.is_heard(name):
+        if name == self._nodes.own.node or self._nodes.liveness.is_heard(name):
             text = f"node {name} is alive: stop it before it is forgotten"
             return CatalogAnswer(number, 0, "PreconditionFailed", text)
         if record is None:
             return replace(command, store=0, voters=tuple(stores))
         store = StoreId(record.name, record.store)
-        last = self._outlook.catalog.held_last_by(store)
+        last = self._nodes.catalog.held_last_by(store)
         if last and not command.force:
             text = last_copy_text(record.name, last)
             return CatalogAnswer(number, 0, "PreconditionFailed", text)
-        is_unjudged = self._outlook.status(record.member) is Status.UNKNOWN
-        if not self._outlook.catalog.was_stopped(record.member):
-            is_unjudged |= self._outlook.liveness.may_come_back(name)
-        queues = self._outlook.catalog.queues()
+        is_unjudged = self._nodes.status(record.member) is Status.UNKNOWN
+        if not self._nodes.catalog.was_stopped(record.member):
+            is_unjudged |= self._nodes.liveness.may_come_back(name)
+        queues = self._nodes.catalog.queues()
         if is_unjudged or any(self._waits_for(queue, store) for queue in queues):
             return CatalogAnswer(number, 0, retry=True)
         return replace(command, store=record.store, voters=tuple(stores[1:]))
@@ -247,10 +247,10 @@ class Admission:
         master = queue.view.members[0].id
         if (master.node, master.store) != (store.node, store.store):
             return False
-        promoted = (self._outlook.candidate(queue, one) for one in promotable(queue.view))
+        promoted = (self._nodes.candidate(queue, one) for one in promotable(queue.view))
         can_follow = any(one is not None for one in promoted)
-        can_follow = can_follow or self._outlook.unclean_head(queue) is not None
-        return can_follow or not self._outlook.may_replace(master)
+        can_follow = can_follow or self._nodes.unclean_head(queue) is not None
+        return can_follow or not self._nodes.may_replace(master)
 
 
 def _registration_error(asker: MemberId, command: RegisterNode | NodeStopped) -> str:

@@ -44,17 +44,17 @@ from mirrorq.cluster.controller.events import (
     CatalogReplaced,
     Event,
     Heard,
-    LinkDown,
+    LinkBroken,
     ProbeRefused,
     SupervisorEffects,
 )
-from mirrorq.cluster.controller.failure_detector import Liveness, Status
-from mirrorq.cluster.controller.grace_periods import KeptPlaces
+from mirrorq.cluster.controller.failure_detector import FailureDetector, Status
+from mirrorq.cluster.controller.grace_periods import GracePeriods
 from mirrorq.cluster.controller.handover import HandOvers
-from mirrorq.cluster.controller.join_throttle import Joins
+from mirrorq.cluster.controller.join_throttle import JoinThrottle
 from mirrorq.cluster.controller.leases import Leading, LeaseGrantor
-from mirrorq.cluster.controller.node_states import Leave, Outlook, Situation
-from mirrorq.cluster.controller.transfers import Moves
+from mirrorq.cluster.controller.node_states import Leave, NodeStates, Situation
+from mirrorq.cluster.controller.transfers import Transfers
 from mirrorq.config import Config
 from mirrorq.containers.timers import earliest
 from mirrorq.protocol.commands import CatalogCommand, ChangeView, DeleteQueue
@@ -81,7 +81,7 @@ from mirrorq.protocol.views import (
     promotable,
 )
 
-__all__ = ["Supervisor"]
+__all__ = ["Controller"]
 
 LEAVE_FACTOR = 5
 """A node that gave its lease up is given no copies for this many failure_ms: longer than a
@@ -105,11 +105,11 @@ class _Proposal:
     members: tuple[Member, ...]
     """Who are to be members; none of a deletion."""
     round_number: int
-    """When it was judged: see `Supervisor._round_number`."""
+    """When it was judged: see `Controller._round_number`."""
     definition: Definition
 
 
-class Supervisor:
+class Controller:
     """The leader's duties on one node. See the module's text."""
 
     def __init__(
@@ -127,16 +127,16 @@ class Supervisor:
         """
         self._retry_ms = config.failure_ms
         self._leave_ms = LEAVE_FACTOR * config.failure_ms
-        self._liveness = Liveness(own, config, now_ms)
+        self._detector = FailureDetector(own, config, now_ms)
         self._grantor = LeaseGrantor(config.lease_ms)
         self._handovers = HandOvers(WISH_FACTOR * config.failure_ms)
-        self._kept = KeptPlaces(KEEP_FACTOR * config.failure_ms)
-        self._outlook = Outlook(
-            own, catalog, self._liveness, self._grantor, self._kept, now_ms, broken
+        self._kept = GracePeriods(KEEP_FACTOR * config.failure_ms)
+        self._nodes = NodeStates(
+            own, catalog, self._detector, self._grantor, self._kept, now_ms, broken
         )
-        self._joins = Joins()
-        self._moves = Moves(self._outlook, self._handovers)
-        self._admission = Admission(self._outlook, self._moves)
+        self._joins = JoinThrottle()
+        self._moves = Transfers(self._nodes, self._handovers)
+        self._admission = Admission(self._nodes, self._moves)
         self._term = 0
         """The term that this node leads; 0: none."""
         self._proposals: dict[int, _Proposal] = {}
@@ -156,11 +156,11 @@ class Supervisor:
 
     def status(self, member: MemberId) -> Status:
         """Judge one incarnation; what the catalog knows counts too."""
-        return self._outlook.status(member)
+        return self._nodes.status(member)
 
     def unheard(self) -> tuple[str, ...]:
         """Return the cluster's nodes that this one does not hear: for its signs of life."""
-        return self._liveness.unheard(tuple(node.name for node in self._outlook.catalog.nodes()))
+        return self._detector.unheard(tuple(node.name for node in self._nodes.catalog.nodes()))
 
     def admit(
         self, request: CatalogRequest, leading: Leading | None
@@ -179,14 +179,14 @@ class Supervisor:
 
     def step(self, now_ms: int, event: Event, leading: Leading | None) -> SupervisorEffects:
         """Take one event in. `leading`: None while this node does not lead the catalog."""
-        self._outlook.now_ms = now_ms
-        self._liveness.advance(now_ms)
+        self._nodes.now_ms = now_ms
+        self._detector.advance(now_ms)
         self._on_leading(now_ms, leading)
         self._on_event(now_ms, event)
-        if self._outlook.leaving:
+        if self._nodes.leaving:
             self._end_leaves(now_ms)
-        probe = self._liveness.probes()
-        is_news = self._liveness.refresh()
+        probe = self._detector.probes()
+        is_news = self._detector.refresh()
         self._all_dirty |= is_news
         propose: tuple[CatalogCommand, ...] = ()
         send: tuple[tuple[str, LeaseAnswer], ...] = ()
@@ -202,7 +202,7 @@ class Supervisor:
             self._handovers.take_out(),
             wants_round,
             probe,
-            self._liveness.deaths(),
+            self._detector.deaths(),
             self._wake_at_ms(leading),
             is_news,
         )
@@ -214,29 +214,29 @@ class Supervisor:
         self._term = term
         self._proposals.clear()
         self._evicting.clear()
-        self._outlook.leaving.clear()
+        self._nodes.leaving.clear()
         self._handovers.clear()
         self._kept.clear()
         self._keeping.clear()
         self._all_dirty = True
         self._grantor.elected(now_ms)
         if term:
-            self._liveness.on_elected()
+            self._detector.on_elected()
 
     def _on_event(self, now_ms: int, event: Event) -> None:
         match event:
             case Heard():
-                self._outlook.note_broken(event.member, event.broken)
-                self._liveness.on_heard(event.member, event.unheard)
-            case LinkDown():
-                self._liveness.on_link_down(event.node)
+                self._nodes.note_broken(event.member, event.broken)
+                self._detector.on_heard(event.member, event.unheard)
+            case LinkBroken():
+                self._detector.on_link_down(event.node)
             case ProbeRefused():
-                self._liveness.on_probe_refused(event.node, event.number)
+                self._detector.on_probe_refused(event.node, event.number)
             case CatalogChanged():
                 self._dirty.update(dict.fromkeys(event.queues))
                 self._all_dirty |= bool(event.nodes)
             case CatalogReplaced():
-                self._outlook.catalog = event.catalog
+                self._nodes.catalog = event.catalog
                 self._all_dirty = True
             case LeaseRequest() if self._term:
                 self._on_lease_request(now_ms, event)
@@ -248,27 +248,27 @@ class Supervisor:
                 pass
 
     def _on_yielded(self, promise: Yielded) -> None:
-        queue = self._outlook.catalog.queue(promise.queue_id)
+        queue = self._nodes.catalog.queue(promise.queue_id)
         if queue is not None:
             self._handovers.on_yielded(promise, queue.view)
             self._dirty[queue.id] = None
 
     def _on_lease_request(self, now_ms: int, request: LeaseRequest) -> None:
         self._grantor.on_request(now_ms, request)
-        leave = self._outlook.leaving.get(request.member)
+        leave = self._nodes.leaving.get(request.member)
         if leave is not None and request.number > leave.number:
-            del self._outlook.leaving[request.member]
+            del self._nodes.leaving[request.member]
             self._all_dirty = True
 
     def _on_lease_release(self, now_ms: int, release: LeaseRelease) -> None:
         if self._grantor.on_release(release):
-            self._all_dirty |= release.member not in self._outlook.leaving
-            self._outlook.leaving[release.member] = Leave(release.number, now_ms + self._leave_ms)
+            self._all_dirty |= release.member not in self._nodes.leaving
+            self._nodes.leaving[release.member] = Leave(release.number, now_ms + self._leave_ms)
 
     def _end_leaves(self, now_ms: int) -> None:
-        for member, leave in list(self._outlook.leaving.items()):
+        for member, leave in list(self._nodes.leaving.items()):
             if now_ms >= leave.ends_ms:
-                del self._outlook.leaving[member]
+                del self._nodes.leaving[member]
                 self._all_dirty = True
 
     def _grant(self, now_ms: int, leading: Leading) -> tuple[tuple[str, LeaseAnswer], ...]:
@@ -280,7 +280,7 @@ class Supervisor:
         return tuple((member.node, answer) for member, answer in granted)
 
     def _wake_at_ms(self, leading: Leading | None) -> int | None:
-        wake_at_ms = self._liveness.wake_at_ms()
+        wake_at_ms = self._detector.wake_at_ms()
         if leading is None or not leading.own_term_applied:
             return wake_at_ms
         return earliest(wake_at_ms, self._judge_at_ms, self._retry_at_ms, self._joins.wake_at_ms)
@@ -300,7 +300,7 @@ class Supervisor:
         if self._all_dirty:
             self._judge_at_ms = None
             self._round_number += 1
-            ids = dict.fromkeys(queue.id for queue in self._outlook.catalog.queues())
+            ids = dict.fromkeys(queue.id for queue in self._nodes.catalog.queues())
             ids.update(dict.fromkeys(self._proposals))
         else:
             ids = dict(self._dirty)
@@ -308,16 +308,16 @@ class Supervisor:
         self._dirty.clear()
         if not ids:
             return ()
-        self._outlook.begin_round()
-        situation = self._outlook.situation()
+        self._nodes.begin_round()
+        situation = self._nodes.situation()
         commands = [self._judge_queue(now_ms, queue_id, situation) for queue_id in ids]
-        self._outlook.end_round()
+        self._nodes.end_round()
         return tuple(command for command in commands if command is not None)
 
     def _judge_queue(
         self, now_ms: int, queue_id: int, situation: Situation
     ) -> CatalogCommand | None:
-        queue = self._outlook.catalog.queue(queue_id)
+        queue = self._nodes.catalog.queue(queue_id)
         under_way = self._proposals.get(queue_id)
         if queue is None or (under_way is not None and under_way.epoch != queue.view.epoch):
             self._proposals.pop(queue_id, None)
@@ -346,7 +346,7 @@ class Supervisor:
             self._evicting.pop(queue.id, None)
         if command is not None:
             members = command.members if isinstance(command, ChangeView) else ()
-            told = self._outlook.catalog.definition_of(queue.name)
+            told = self._nodes.catalog.definition_of(queue.name)
             self._proposals[queue.id] = _Proposal(
                 queue.view.epoch, now_ms, evicts, members, self._round_number, told
             )
@@ -359,7 +359,7 @@ class Supervisor:
         return (
             (queue.view.epoch, queue.view.members) == (proposal.epoch + 1, proposal.members)
             and proposal.round_number == self._round_number
-            and proposal.definition == self._outlook.catalog.definition_of(queue.name)
+            and proposal.definition == self._nodes.catalog.definition_of(queue.name)
             and queue.view.durability == proposal.definition.durability
             and not self._handovers.has_wish(queue.id)
             and queue.id not in self._keeping
@@ -375,10 +375,10 @@ class Supervisor:
         """Return what should change, and whether the master is to go (now or after a wait)."""
         view = queue.view
         master = view.members[0].id
-        if queue.owner_life is not None and self._outlook.status(queue.owner_life) is Status.DEAD:
+        if queue.owner_life is not None and self._nodes.status(queue.owner_life) is Status.DEAD:
             # Its only copy was on that node, and so nobody is left to empty an outbox.
             return DeleteQueue(queue.id, is_drained=True), False
-        if self._outlook.status(master) is Status.UNKNOWN:
+        if self._nodes.status(master) is Status.UNKNOWN:
             return None, False
         self._kept.note(now_ms, queue, situation.running)
         wanted = self._wanted(now_ms, queue, situation)
@@ -390,21 +390,21 @@ class Supervisor:
                 self._wait(self._handovers.ask(now_ms, queue.id, view))
             # A master that gave this epoch up hands out again in the next one only.
             same = members == view.members and not self._handovers.has_yielded(queue.id, view)
-            told = self._outlook.catalog.definition_of(queue.name).durability
+            told = self._nodes.catalog.definition_of(queue.name).durability
             same = same and next_durability(view, told) == view.durability
             return (None if same else ChangeView(queue.id, view.epoch, members)), False
-        if head is not None and not queue.exclusive and self._outlook.is_serving(master):
+        if head is not None and not queue.exclusive and self._nodes.is_serving(master):
             return self._move(now_ms, queue, self._ring(queue, head, wanted)), False
-        runs = [self._outlook.status(one) for one in promotable(view)]
+        runs = [self._nodes.status(one) for one in promotable(view)]
         cold = Status.ALIVE not in runs
         how = "cold" if cold else "clean"
         if head is None:
-            head, how = self._outlook.unclean_head(queue), "unclean"
+            head, how = self._nodes.unclean_head(queue), "unclean"
             if head is None:
                 return None, False
         if cold and Status.UNKNOWN in runs:
             return None, False  # one that may still run would spare what a cold start drops
-        if not self._outlook.may_replace(master):
+        if not self._nodes.may_replace(master):
             self._wait(self._grantor.free_at_ms(master))
             return None, True
         is_restarted = how == "cold" or (how == "unclean" and head not in member_ids(view))
@@ -420,7 +420,7 @@ class Supervisor:
         ends_ms = self._kept.ends_ms(now_ms, queue.id)
         if ends_ms is not None:
             self._wait(ends_ms)
-        return self._outlook.wanted(queue, situation)
+        return self._nodes.wanted(queue, situation)
 
     def _follower(
         self, now_ms: int, queue: QueueRecord, wanted: tuple[MemberId, ...]
@@ -431,7 +431,7 @@ class Supervisor:
         """
         master = queue.view.members[0].id
         in_sync = [one for one in wanted if is_in_sync(queue.view, one)]
-        if master in wanted or not in_sync or not self._outlook.is_serving(master):
+        if master in wanted or not in_sync or not self._nodes.is_serving(master):
             self._handovers.end_linger(queue.id)
             return self._handovers.wished(now_ms, queue.id, queue.view)
         if in_sync[0] == wanted[0]:
@@ -460,10 +460,10 @@ class Supervisor:
         """
         best: tuple[tuple[bool, bool, bool, bool, int], MemberId] | None = None
         for place, known in enumerate(promotable(queue.view)):
-            member = self._outlook.candidate(queue, known)
+            member = self._nodes.candidate(queue, known)
             if member is None:
                 continue
-            unwanted = (self._outlook.is_leaving(member), member not in wanted, member != known)
+            unwanted = (self._nodes.is_leaving(member), member not in wanted, member != known)
             key = (*unwanted, member.node != wished, place)
             if best is None or key < best[0]:
                 best = (key, member)
@@ -490,15 +490,15 @@ class Supervisor:
             for one in in_sync_ids(view)
             if self._is_mirror(view, head, one) and not (has_word and one in spare)
         ]
-        joining = [one for one in joining_ids(view) if self._outlook.stays(one) and one != head]
-        joining = [one for one in joining if one in wanted or not self._outlook.is_alive(one)]
+        joining = [one for one in joining_ids(view) if self._nodes.stays(one) and one != head]
+        joining = [one for one in joining if one in wanted or not self._nodes.is_alive(one)]
         known = [head, *mirrors, *joining]
-        coming = [one for one in wanted if one not in known and self._liveness.is_steady(one)]
-        if coming and self._joins.may_begin(self._outlook.now_ms, queue.id):
+        coming = [one for one in wanted if one not in known and self._detector.is_steady(one)]
+        if coming and self._joins.may_begin(self._nodes.now_ms, queue.id):
             joining += coming
         in_sync, tail = (head, *mirrors), tuple(joining)
-        if self._liveness.knows_breaks:
-            in_sync, tail = arrange(head, mirrors, joining, self._liveness.is_broken)
+        if self._detector.knows_breaks:
+            in_sync, tail = arrange(head, mirrors, joining, self._detector.is_broken)
         last = () if len(in_sync) > 1 else self._others(view, head)
         if last and is_clean and not has_word:
             names = [one.node for one in last]
@@ -516,10 +516,10 @@ class Supervisor:
 
     def _is_mirror(self, view: View, head: MemberId, one: MemberId) -> bool:
         """Whether a member in sync stays so beside this master."""
-        if one == head or not is_in_sync(view, one) or not self._outlook.stays(one):
+        if one == head or not is_in_sync(view, one) or not self._nodes.stays(one):
             return False
         # While the master leaves, too, who leaves with it stays.
-        return self._outlook.is_leaving(head) or not self._outlook.is_leaving(one)
+        return self._nodes.is_leaving(head) or not self._nodes.is_leaving(one)
 
     def _spare(
         self, view: View, head: MemberId, wanted: tuple[MemberId, ...]
@@ -534,8 +534,8 @@ class Supervisor:
             one
             for one in in_sync_ids(view)
             if one not in (head, *wanted)
-            and self._outlook.is_alive(one)
-            and not self._outlook.is_leaving(one)
+            and self._nodes.is_alive(one)
+            and not self._nodes.is_leaving(one)
         )
 
     def _others(self, view: View, head: MemberId) -> tuple[MemberId, ...]:

@@ -1,4 +1,4 @@
-"""What goes into a supervisor and what it wants done. Pure data."""
+"""What goes into the controller and what it wants done. Pure data."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mirrorq.protocol.identities import MemberId
 __all__ = [
     "CatalogChanged",
     "CatalogReplaced",
+    "ControllerTick",
     "Event",
     "Heard",
-    "LinkDown",
+    "LinkBroken",
     "ProbeRefused",
     "SupervisorEffects",
-    "Tick",
 ]
 
 
-class Tick(Struct, frozen=True, gc=False):
+class ControllerTick(Struct, frozen=True, gc=False):
     """Time has passed, or what `Leading` says has changed."""
 
 
@@ -35,7 +35,7 @@ class Heard(Struct, frozen=True, gc=False):
     """Queues whose copies there cannot be read."""
 
 
-class LinkDown(Struct, frozen=True, gc=False):
+class LinkBroken(Struct, frozen=True, gc=False):
     """The open control connection to this node ended."""
 
     node: str
@@ -56,7 +56,7 @@ class CatalogChanged(Struct, frozen=True, gc=False):
 
 
 class Changes:
-    """What several commands have changed, until the supervisor is told of all at once: of a
+    """What several commands have changed, until the controller is told of all at once: of a
     thousand views in one commit each would cost it a step."""
 
     def __init__(self) -> None:
@@ -80,9 +80,9 @@ class CatalogReplaced(Struct, frozen=True, gc=False, eq=False):
 
 
 Event = (
-    Tick
+    ControllerTick
     | Heard
-    | LinkDown
+    | LinkBroken
     | ProbeRefused
     | CatalogChanged
     | CatalogReplaced

@@ -36,7 +36,7 @@ from attrs import define, field, frozen
 from mirrorq.config import Config
 from mirrorq.protocol.identities import MemberId, StoreId
 
-__all__ = ["Liveness", "Probe", "Status"]
+__all__ = ["FailureDetector", "Probe", "Status"]
 
 GONE_TIMES = 5
 """Who was not heard for so many times `failure_ms` may be forgotten: before, it may only be
@@ -122,7 +122,7 @@ def _is_calm(peer: _Peer) -> bool:
     return is_well and not peer.unheard and not peer.calm.shaky and not peer.calm.breaks
 
 
-class Liveness:
+class FailureDetector:
     """The judgement of one node about all others. `advance` first, then the input."""
 
     def __init__(self, own: MemberId, config: Config, now_ms: int) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.protocol.identities import MemberId
 
-__all__ = ["KeptPlaces"]
+__all__ = ["GracePeriods"]
 
 
-class KeptPlaces:
+class GracePeriods:
     """Who was a member until lately, by queue."""
 
     def __init__(self, keep_ms: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from attrs import define, field
 
-__all__ = ["Joins"]
+__all__ = ["JoinThrottle"]
 
 BEGIN_MAX = 16
 """Queues that take members in at once."""
@@ -21,7 +21,7 @@ PAUSE_MS = 200
 
 
 @define
-class Joins:
+class JoinThrottle:
     """Whose turn it is, as the catalog's leader has it."""
 
     _begun_ms: int = -PAUSE_MS

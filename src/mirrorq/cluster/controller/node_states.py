@@ -12,14 +12,14 @@ from attrs import frozen
 
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.records import QueueRecord
-from mirrorq.cluster.controller.failure_detector import Liveness, Status
-from mirrorq.cluster.controller.grace_periods import KeptPlaces
+from mirrorq.cluster.controller.failure_detector import FailureDetector, Status
+from mirrorq.cluster.controller.grace_periods import GracePeriods
 from mirrorq.cluster.controller.leases import LeaseGrantor
 from mirrorq.cluster.controller.placement import Loads, wanted_members
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.views import View, counts_lives, joining_ids, promotable
 
-__all__ = ["Leave", "Outlook", "Situation"]
+__all__ = ["Leave", "NodeStates", "Situation"]
 
 
 @frozen
@@ -40,16 +40,16 @@ class Situation:
     loads: Loads
 
 
-class Outlook:
+class NodeStates:
     """What one node knows of the others, of use while it leads the catalog."""
 
     def __init__(
         self,
         own: MemberId,
         catalog: Catalog,
-        liveness: Liveness,
+        liveness: FailureDetector,
         grantor: LeaseGrantor,
-        kept: KeptPlaces,
+        kept: GracePeriods,
         now_ms: int,
         own_broken: Callable[[], tuple[int, ...]] = tuple,
     ) -> None:
@@ -95,8 +95,8 @@ class Outlook:
             and self.status(node.member) is Status.ALIVE
             and not self.is_leaving(node.member)
         )
-        census = self.catalog.census
-        return Situation(running, Loads(dict(census.masters), dict(census.copies)))
+        load_counts = self.catalog.load_counts
+        return Situation(running, Loads(dict(load_counts.masters), dict(load_counts.copies)))
 
     def wanted(self, queue: QueueRecord, situation: Situation) -> tuple[MemberId, ...]:
         """Return the members that the queue should have by the policy in force."""

@@ -33,7 +33,7 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.shard_names import shard_name
 
-__all__ = ["Loads", "Seat", "Spread", "levelled", "wanted_members"]
+__all__ = ["Loads", "QueueMaster", "Spread", "levelled", "wanted_members"]
 
 
 # Where the shards of a queue begin: the first view of each, spread over the nodes.
@@ -201,7 +201,7 @@ def _located(
 
 
 @frozen
-class Seat:
+class QueueMaster:
     """One queue, who leads it, and who else could at once (in sync, running, wanted)."""
 
     queue_id: int
@@ -209,7 +209,7 @@ class Seat:
     others: tuple[str, ...]
 
 
-def levelled(seats: Sequence[Seat], nodes: Sequence[str]) -> dict[int, str]:
+def levelled(queues: Sequence[QueueMaster], nodes: Sequence[str]) -> dict[int, str]:
     """Return which queues to move to which node so that no node leads more than it must.
 
     Masters move between nodes that could lead now, so nothing is copied. One queue is moved at
@@ -217,52 +217,52 @@ def levelled(seats: Sequence[Seat], nodes: Sequence[str]) -> dict[int, str]:
     two less, until there is no such chain: then no other choice has a lower maximum (an optimal
     semi-matching: Harvey, Ladner, Lovász, Tamir 2006, section 4).
     """
-    masters = {seat.queue_id: seat.master for seat in seats}
-    led: dict[str, dict[int, Seat]] = {node: {} for node in sorted(nodes)}
-    for seat in seats:
-        led.setdefault(seat.master, {})[seat.queue_id] = seat
+    masters = {queue.queue_id: queue.master for queue in queues}
+    led: dict[str, dict[int, QueueMaster]] = {node: {} for node in sorted(nodes)}
+    for queue in queues:
+        led.setdefault(queue.master, {})[queue.queue_id] = queue
     while chain := _lowering_chain(led):
-        for seat, source, target in chain:
-            del led[source][seat.queue_id]
-            led[target][seat.queue_id] = seat
-            masters[seat.queue_id] = target
-    return {s.queue_id: masters[s.queue_id] for s in seats if masters[s.queue_id] != s.master}
+        for queue, source, target in chain:
+            del led[source][queue.queue_id]
+            led[target][queue.queue_id] = queue
+            masters[queue.queue_id] = target
+    return {s.queue_id: masters[s.queue_id] for s in queues if masters[s.queue_id] != s.master}
 
 
 def _lowering_chain(
-    led: Mapping[str, Mapping[int, Seat]],
-) -> list[tuple[Seat, str, str]]:
+    led: Mapping[str, Mapping[int, QueueMaster]],
+) -> list[tuple[QueueMaster, str, str]]:
     """Moves (queue, from, to) that take one master off a fuller node, [] when there are none."""
     for start in sorted(led, key=lambda node: (-len(led[node]), node)):
-        came: dict[str, tuple[Seat, str]] = {}
+        came: dict[str, tuple[QueueMaster, str]] = {}
         row = [start]
         for node in row:
-            for target, seat in _ways(led, node).items():
+            for target, queue in _ways(led, node).items():
                 if target == start or target in came or target not in led:
                     continue
-                came[target] = (seat, node)
+                came[target] = (queue, node)
                 row.append(target)
                 if len(led[target]) <= len(led[start]) - 2:
                     return _chain(came, start, target)
     return []
 
 
-def _ways(led: Mapping[str, Mapping[int, Seat]], node: str) -> dict[str, Seat]:
+def _ways(led: Mapping[str, Mapping[int, QueueMaster]], node: str) -> dict[str, QueueMaster]:
     """Where a queue that this node leads could go, the emptiest node first."""
-    ways: dict[str, Seat] = {}
-    for seat in led[node].values():
-        for other in (seat.master, *seat.others):
+    ways: dict[str, QueueMaster] = {}
+    for queue in led[node].values():
+        for other in (queue.master, *queue.others):
             if other != node:
-                ways.setdefault(other, seat)
+                ways.setdefault(other, queue)
     return dict(sorted(ways.items(), key=lambda way: (len(led.get(way[0], ())), way[0])))
 
 
 def _chain(
-    came: Mapping[str, tuple[Seat, str]], start: str, end: str
-) -> list[tuple[Seat, str, str]]:
+    came: Mapping[str, tuple[QueueMaster, str]], start: str, end: str
+) -> list[tuple[QueueMaster, str, str]]:
     chain = []
     while end != start:
-        seat, before = came[end]
-        chain.append((seat, before, end))
+        queue, before = came[end]
+        chain.append((queue, before, end))
         end = before
     return chain

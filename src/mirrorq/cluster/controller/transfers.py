@@ -10,20 +10,20 @@ from __future__ import annotations
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.controller.failure_detector import Status
 from mirrorq.cluster.controller.handover import HandOvers, Rebalancing
-from mirrorq.cluster.controller.node_states import Outlook, Situation
-from mirrorq.cluster.controller.placement import Seat, levelled
+from mirrorq.cluster.controller.node_states import NodeStates, Situation
+from mirrorq.cluster.controller.placement import QueueMaster, levelled
 from mirrorq.protocol.commands import CatalogCommand, Rebalance, TransferMaster
 from mirrorq.protocol.control import CatalogAnswer, CatalogRequest
 from mirrorq.protocol.views import find_store, in_sync_ids, member_ids
 
-__all__ = ["Moves"]
+__all__ = ["Transfers"]
 
 
-class Moves:
+class Transfers:
     """What may be asked of masters, and what is wished of them."""
 
-    def __init__(self, outlook: Outlook, handovers: HandOvers) -> None:
-        self._outlook = outlook
+    def __init__(self, node_states: NodeStates, handovers: HandOvers) -> None:
+        self._nodes = node_states
         self._handovers = handovers
         self._wished: dict[int, None] = {}
 
@@ -37,8 +37,8 @@ class Moves:
         self, request: CatalogRequest, command: TransferMaster
     ) -> CatalogCommand | CatalogAnswer:
         """Wish for the new master; the command goes into the log when it leads."""
-        queue = self._outlook.catalog.queue_named(command.queue)
-        sharded = self._outlook.catalog.sharded_named(command.queue)
+        queue = self._nodes.catalog.queue_named(command.queue)
+        sharded = self._nodes.catalog.sharded_named(command.queue)
         if sharded is not None:
             text = (
                 f"queue {command.queue!r} has {len(sharded.rings)} shards, each with a master of "
@@ -49,9 +49,9 @@ class Moves:
             text = f"no queue is named {command.queue!r}: it was deleted or never made"
             return CatalogAnswer(request.number, 0, "QueueNotFound", text)
         master = queue.view.members[0].id
-        if master.node == command.node and self._outlook.is_alive(master):
+        if master.node == command.node and self._nodes.is_alive(master):
             return command
-        wrong = self._transfer_error(queue, command.node, self._outlook.situation())
+        wrong = self._transfer_error(queue, command.node, self._nodes.situation())
         if wrong:
             return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)
         self._wish(queue.id, command.node)
@@ -62,18 +62,18 @@ class Moves:
         asker = (request.member, request.number)
         under_way = self._handovers.rebalancing
         if under_way is not None and under_way.asker != asker:
-            if self._outlook.now_ms < under_way.asked_ms + self._handovers.patience_ms:
+            if self._nodes.now_ms < under_way.asked_ms + self._handovers.patience_ms:
                 text = (
                     f"a rebalance that {under_way.asker[0].node} asked for is running, with "
                     f"{len(under_way.moves)} masters still to be moved: ask again when it is done"
                 )
                 return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
             under_way = None
-        situation = self._outlook.situation()
+        situation = self._nodes.situation()
         if under_way is None:
             under_way = Rebalancing(asker, self._levelled(situation))
             self._handovers.rebalancing = under_way
-        under_way.asked_ms = self._outlook.now_ms
+        under_way.asked_ms = self._nodes.now_ms
         self._count_moved(under_way, situation)
         if not under_way.moves:
             self._handovers.rebalancing = None
@@ -83,50 +83,50 @@ class Moves:
         return CatalogAnswer(request.number, 0, retry=True)
 
     def _wish(self, queue_id: int, node: str) -> None:
-        self._handovers.wish(self._outlook.now_ms, queue_id, node)
+        self._handovers.wish(self._nodes.now_ms, queue_id, node)
         self._wished[queue_id] = None
 
     def _transfer_error(self, queue: QueueRecord, name: str, situation: Situation) -> str:
         """Return why a node cannot become the queue's master now, and what to do about it."""
         refused = f"{name} cannot become master of queue {queue.name!r}: "
-        record = self._outlook.catalog.node(name)
+        record = self._nodes.catalog.node(name)
         if record is None:
-            known = ", ".join(node.name for node in self._outlook.catalog.nodes())
+            known = ", ".join(node.name for node in self._nodes.catalog.nodes())
             return refused + f"no node has that name, the nodes are {known}"
         known_copy = find_store(queue.view, record.name, record.store)
         if known_copy is None:
             copies = ", ".join(one.node for one in member_ids(queue.view))
             return refused + f"it has no copy, {copies} have: change the policy, or choose one"
-        is_dead = self._outlook.status(record.member) is Status.DEAD
-        if is_dead or self._outlook.is_leaving(record.member):
+        is_dead = self._nodes.status(record.member) is Status.DEAD
+        if is_dead or self._nodes.is_leaving(record.member):
             return refused + "it does not run, or is about to stop: start it first"
         if not known_copy.in_sync or known_copy.id != record.member:
             return refused + (
                 "it is not in sync: wait until status().synchronised_mirrors names it "
                 "(with ha-sync-mode manual call sync_queue)"
             )
-        if record.member not in self._outlook.wanted(queue, situation):
-            policy = self._outlook.catalog.policy_of(queue.name)
+        if record.member not in self._nodes.wanted(queue, situation):
+            policy = self._nodes.catalog.policy_of(queue.name)
             why = "an exclusive queue stays" if policy is None else f"policy {policy.name!r} holds"
             return refused + f"{why}, by which no copy stays on it: change that first"
         return ""
 
     def _levelled(self, situation: Situation) -> dict[int, str]:
         """Which queues should move where: between members that could lead at once."""
-        seats = []
-        for queue in self._outlook.catalog.queues():
+        masters = []
+        for queue in self._nodes.catalog.queues():
             master = queue.view.members[0].id
-            wanted = self._outlook.wanted(queue, situation)
+            wanted = self._nodes.wanted(queue, situation)
             in_sync = in_sync_ids(queue.view)
             others = tuple(m.node for m in in_sync if m != master and m in wanted)
             is_movable = not queue.exclusive and master in situation.running
-            seats.append(Seat(queue.id, master.node, others if is_movable else ()))
-        return levelled(seats, [member.node for member in situation.running])
+            masters.append(QueueMaster(queue.id, master.node, others if is_movable else ()))
+        return levelled(masters, [member.node for member in situation.running])
 
     def _count_moved(self, under_way: Rebalancing, situation: Situation) -> None:
         """Take what is done off the list, and what can no longer be done."""
         for queue_id, node in list(under_way.moves.items()):
-            queue = self._outlook.catalog.queue(queue_id)
+            queue = self._nodes.catalog.queue(queue_id)
             is_done = queue is not None and queue.view.members[0].id.node == node
             under_way.moved += is_done
             if queue is None or is_done or self._transfer_error(queue, node, situation):

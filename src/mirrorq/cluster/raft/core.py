@@ -13,7 +13,7 @@ Guarantees, when the driver carries effects out in the order of their fields:
 4. A change of voters holds from the moment it is in the log. It is refused while another
    is not committed, and until the leader has committed an entry of its own term.
 
-The timers run at a `Tick` only, after all that has arrived: a node that is given little time
+The timers run at a `RaftTick` only, after all that has arrived: a node that is given little time
 would else stand against a leader whose heartbeats, or lose votes that, wait for it. For the same
 reason silence does not count while the node did not run (`Late`), a pre-candidate keeps what it
 was granted when it asks again, and votes of the present term count whenever they come.
@@ -45,8 +45,8 @@ from mirrorq.cluster.raft.messages import (
     ProposeVoters,
     RaftEffects,
     RaftEvent,
+    RaftTick,
     Received,
-    Tick,
     decode_voters,
     encode_voters,
 )
@@ -208,7 +208,7 @@ class Raft:
         if self._election.at_ms is None:
             self._restart_election_timer()
         getattr(self, _HANDLERS[type(event)])(event)
-        if isinstance(event, Tick | Found):
+        if isinstance(event, RaftTick | Found):
             self._run_timers()
         return self._take_effects()
 
@@ -265,7 +265,7 @@ class Raft:
 
     # --- Local events ---------------------------------------------------------------------
 
-    def _on_tick(self, event: Tick) -> None:
+    def _on_tick(self, event: RaftTick) -> None:
         """The timers run, after all that came before."""
 
     def _on_late(self, event: Late) -> None:
@@ -645,7 +645,7 @@ def _is_snapshot(snapshot: RaftSnapshot, term: int) -> bool:
 
 # By name, so that a rule can be left out by a test that puts another method in its place.
 _HANDLERS: dict[type, str] = {
-    Tick: "_on_tick",
+    RaftTick: "_on_tick",
     Received: "_on_received",
     Propose: "_on_propose",
     ProposeVoters: "_on_propose_voters",

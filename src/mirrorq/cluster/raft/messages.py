@@ -29,8 +29,8 @@ __all__ = [
     "ProposeVoters",
     "RaftEffects",
     "RaftEvent",
+    "RaftTick",
     "Received",
-    "Tick",
     "decode_voters",
     "encode_voters",
 ]
@@ -56,7 +56,7 @@ KIND_VOTERS = 2
 # --- Events -------------------------------------------------------------------------------
 
 
-class Tick(Struct, frozen=True, gc=False):
+class RaftTick(Struct, frozen=True, gc=False):
     """Time has passed: `wake_at_ms` has come. Harmless at any time."""
 
 
@@ -116,7 +116,7 @@ class Found(Struct, frozen=True, gc=False):
 
 
 RaftEvent = (
-    Tick
+    RaftTick
     | Received
     | Propose
     | ProposeVoters
@@ -156,7 +156,7 @@ class RaftEffects(Struct):
     rejected: tuple[int, ...] = ()
     """Proposals not appended: not the leader, or not now."""
     wake_at_ms: int | None = None
-    """Step `Tick` then, unless another step comes first. None: nothing to wait for."""
+    """Step `RaftTick` then, unless another step comes first. None: nothing to wait for."""
 
 
 # --- Voters as bytes ----------------------------------------------------------------------

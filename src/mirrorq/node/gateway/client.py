@@ -11,19 +11,19 @@ from mirrorq.monitoring.presence import Served
 if TYPE_CHECKING:
     from mirrorq.cluster.catalog.core import Catalog
     from mirrorq.node.gateway.calls import Calls
-    from mirrorq.node.gateway.link import Link
-    from mirrorq.node.gateway.sessions import Sessions
+    from mirrorq.node.gateway.link import ClientLink
+    from mirrorq.node.gateway.sessions import ClientSessions
     from mirrorq.security.roles import Key
 
-__all__ = ["Client"]
+__all__ = ["ServedClient"]
 
 
 @define(eq=False)
-class Client:
-    """Who has said hello and is not gone."""
+class ServedClient:
+    """One that has said hello and is not gone: what it has open here. The node thread's."""
 
-    link: Link
-    sessions: Sessions
+    link: ClientLink
+    sessions: ClientSessions
     calls: Calls
     address: str
     """Of its connection."""

@@ -10,13 +10,13 @@ from mirrorq.config import Config
 from mirrorq.engine.core import Engine
 from mirrorq.errors import ProtocolError
 from mirrorq.monitoring.presence import Served
-from mirrorq.node.bans import Expulsions, expulsion_text
+from mirrorq.node.bans import Bans, expulsion_text
 from mirrorq.node.gateway.calls import Calls
-from mirrorq.node.gateway.client import Client
-from mirrorq.node.gateway.desk import Desk
-from mirrorq.node.gateway.link import Link, send
-from mirrorq.node.gateway.sessions import Sessions
-from mirrorq.node.gateway.silence import Silence
+from mirrorq.node.gateway.client import ServedClient
+from mirrorq.node.gateway.idle_timeouts import IdleTimeouts
+from mirrorq.node.gateway.link import ClientLink, send
+from mirrorq.node.gateway.request_handler import RequestHandler
+from mirrorq.node.gateway.sessions import ClientSessions
 from mirrorq.protocol.clients import (
     ClientBye,
     ClientCall,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mirrorq.transport.inbound import ClientMessage
     from mirrorq.transport.transport import Transport
 
-__all__ = ["Entry"]
+__all__ = ["Gateway"]
 
 log = logging.getLogger("mirrorq")
 
@@ -54,14 +54,14 @@ WAITS_CHARS = 1000
 """What a client is told of what its node waits for is cut to this."""
 
 
-class Entry:
-    """All clients of one node. Every method is the node thread's.
+class Gateway:
+    """All clients of one node, by their connections. The driver has it; the node thread's.
 
     Args:
         driver: takes requests, and steps the ports.
         transport: carries replies.
         config: bounds and times.
-        desk: serves their calls.
+        handler: serves their calls.
         authority: the keys of clients; None: no security, everybody may do everything.
     """
 
@@ -70,7 +70,7 @@ class Entry:
         driver: Driver,
         transport: Transport,
         config: Config,
-        desk: Desk,
+        handler: RequestHandler,
         authority: Authority | None = None,
     ) -> None:
         self.wake_ms: int | None = None
@@ -81,12 +81,12 @@ class Entry:
         self._authority = authority
         self._keys_version = 0 if authority is None else authority.version
         self._warn = driver.complaints.warn
-        self._clients: dict[bytes, Client] = {}
+        self._clients: dict[bytes, ServedClient] = {}
         self.left_ms = clock.now_ms()
         """When the last client left, or this began. Any thread may look."""
-        self._silence = Silence(config.heartbeat_ms)
-        self._expulsions = Expulsions()
-        self._desk = desk
+        self._idle_timeouts = IdleTimeouts(config.heartbeat_ms)
+        self._bans = Bans()
+        self._handler = handler
 
     @property
     def client_count(self) -> int:
@@ -103,7 +103,7 @@ class Entry:
         identity = inbound.identity
         client = self._clients.get(identity)
         if client is None:
-            self._silence.on_stranger(identity)
+            self._idle_timeouts.on_stranger(identity)
         if self._authority is not None and not self._is_admitted(self._authority, inbound, client):
             return
         try:
@@ -120,7 +120,7 @@ class Entry:
             if not isinstance(message, ClientBye):
                 send(self._transport, identity, ClientUnknown())
         else:
-            self._silence.on_heard(identity)
+            self._idle_timeouts.on_heard(identity)
             if inbound.channel == DATA:
                 client.link.window.on_received(sum(map(len, inbound.parts)))
                 self._on_known(client, message)
@@ -133,7 +133,7 @@ class Entry:
                 kind = type(message).__name__
                 self._warn("dropped a %s of client %s: it is data", kind, client.name)
 
-    def _on_known(self, client: Client, message: WireMessage) -> None:
+    def _on_known(self, client: ServedClient, message: WireMessage) -> None:
         match message:
             case SessionRequest():
                 client.sessions.on_request(message)
@@ -143,7 +143,7 @@ class Entry:
                 client.sessions.close(message.session)
             case ClientCall():
                 if client.calls.admit(message):
-                    self._desk.serve(client.calls, message)
+                    self._handler.serve(client.calls, message)
             case ClientForget():
                 client.calls.forget(message.number)
             case ClientPing():
@@ -154,14 +154,14 @@ class Entry:
                 kind = type(message).__name__
                 self._warn("dropped a %s of client %s: not from clients", kind, client.name)
 
-    def _on_ping(self, client: Client, ping: ClientPing) -> None:
+    def _on_ping(self, client: ServedClient, ping: ClientPing) -> None:
         client.link.window.on_told(ping.received)
         self._pong(client)
         client.sessions.pass_credits()
 
-    def _pong(self, client: Client) -> None:
+    def _pong(self, client: ServedClient) -> None:
         now_ms = clock.now_ms()
-        patience = self._silence.promise(client.link.identity, now_ms)
+        patience = self._idle_timeouts.promise(client.link.identity, now_ms)
         engine = self._engine
         # A node that cannot write is of no more use to a client than one that is cut off.
         stuck = self._driver.stuck_text
@@ -192,7 +192,7 @@ class Entry:
             return
         # It stands in logs: no line of it may look like another's.
         name = "".join(c if c.isprintable() else "?" for c in hello.name[:NAME_CHARS_MAX])
-        why = self._expulsions.why(name)
+        why = self._bans.why(name)
         if why:
             send(self._transport, identity, ClientRefused(why, final=True))
             return
@@ -201,26 +201,26 @@ class Entry:
         welcome = ClientWelcome(hello.number, self._engine.me.node, expiry_ms)
         send(self._transport, identity, welcome)
         self._clients[identity] = self._client(inbound, name)
-        self._silence.begin(identity, expiry_ms)
+        self._idle_timeouts.begin(identity, expiry_ms)
         log.info("client %s came", name)
 
-    def _client(self, inbound: ClientMessage, name: str) -> Client:
+    def _client(self, inbound: ClientMessage, name: str) -> ServedClient:
         authority, driver = self._authority, self._driver
         window = Window(self._config.client_window_bytes)
-        link = Link(self._transport, inbound.identity, name, window, inbound.key)
+        link = ClientLink(self._transport, inbound.identity, name, window, inbound.key)
         if authority is not None:
             link.permits = authority.permits(inbound.key, self._engine.catalog)
-        sessions = Sessions(link, driver)
+        sessions = ClientSessions(link, driver)
         calls = Calls(link, driver, sessions.owner)
         address = self._transport.address_of(inbound)
-        return Client(link, sessions, calls, address, clock.wall_us())
+        return ServedClient(link, sessions, calls, address, clock.wall_us())
 
-    def _end(self, client: Client, why: str) -> None:
+    def _end(self, client: ServedClient, why: str) -> None:
         log.info("client %s is gone: %s", client.name, why)
         identity = client.link.identity
         self.left_ms = clock.now_ms()
         del self._clients[identity]
-        self._silence.end(identity)
+        self._idle_timeouts.end(identity)
         client.calls.end()
         client.sessions.end()
 
@@ -235,7 +235,7 @@ class Entry:
     def disconnect(self, name: str, why: str) -> int:
         """End clients of this name, and take none that comes again; say how many there were."""
         text = expulsion_text(self._engine.me.node, why)
-        self._expulsions.note(name, text)
+        self._bans.note(name, text)
         found = [client for client in self._clients.values() if client.name == name]
         for client in found:
             self._warn("client %s is %s", client.name, text)
@@ -246,7 +246,7 @@ class Entry:
     # --- Keys ---------------------------------------------------------------------------
 
     def _is_admitted(
-        self, authority: Authority, inbound: ClientMessage, client: Client | None
+        self, authority: Authority, inbound: ClientMessage, client: ServedClient | None
     ) -> bool:
         """Whether the sender may speak, in the name of this client if it is one."""
         if authority.key(inbound.key) is None:
@@ -276,10 +276,10 @@ class Entry:
         if self._authority is not None and self._authority.version != self._keys_version:
             self._follow_keys(self._authority)
         if self._transport.takes_turns(len(self._clients)):
-            for identity, silence_ms in self._silence.overdue(now_ms):
+            for identity, silence_ms in self._idle_timeouts.overdue(now_ms):
                 self._end(self._clients[identity], f"silent for {silence_ms} ms")
         self.wake_ms = now_ms + self._config.heartbeat_ms if self._clients else None
 
 
-def _label(identity: bytes, client: Client | None) -> str:
+def _label(identity: bytes, client: ServedClient | None) -> str:
     return f"connection {identity.hex()}" if client is None else f"client {client.name}"

@@ -1,4 +1,4 @@
-"""How much of what a client has asked for is handed out: its seat at a queue, by what it reads."""
+"""How much of what a client has asked for is handed out: its subscriptions, by what it reads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from attrs import define
 from mirrorq.protocol.sessions import Credit, Deliver
 from mirrorq.transport.flow_control import SHARES
 
-__all__ = ["Seat"]
+__all__ = ["Subscription"]
 
 
 @define
-class Seat:
+class Subscription:
     """One consumer of a client's session, as its entry node sees it."""
 
     number: int
@@ -37,14 +37,14 @@ class Seat:
         """Whether there is something to tell the master."""
         return self.total > self.told or (self.granted > 0 and self.come * 2 >= self.granted)
 
-    def credit(self, room: int, seats: int) -> Credit:
+    def credit(self, room: int, sharing: int) -> Credit:
         """What to tell it now.
 
         Args:
             room: bytes that may still be sent to the client, more than 0.
-            seats: consumers of this client, which share it.
+            sharing: consumers of this client, which share it.
         """
         self.told = self.total
-        self.granted = max(room // (SHARES * max(seats, 1)), 1)
+        self.granted = max(room // (SHARES * max(sharing, 1)), 1)
         self.come = 0
         return Credit(self.number, self.total, self.granted)

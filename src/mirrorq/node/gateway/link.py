@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mirrorq.node.permissions import Permits
     from mirrorq.transport.transport import Transport
 
-__all__ = ["Link", "send"]
+__all__ = ["ClientLink", "send"]
 
 log = logging.getLogger("mirrorq")
 
@@ -28,7 +28,7 @@ def send(transport: Transport, identity: bytes, message: WireMessage) -> None:
         transport.reply(identity, parts)
 
 
-class Link:
+class ClientLink:
     """What the parts of one client share."""
 
     def __init__(

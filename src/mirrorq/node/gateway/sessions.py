@@ -10,7 +10,7 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from mirrorq.engine.events import FromSession, SessionClosed
-from mirrorq.node.gateway.credit import Seat
+from mirrorq.node.gateway.credit import Subscription
 from mirrorq.node.permissions import Permits, lost_right
 from mirrorq.protocol.clients import ClientClosed, ClientLinkLost, ClientMaster, ClientOpen
 from mirrorq.protocol.commands import DeleteQueue
@@ -33,23 +33,23 @@ from mirrorq.session.calls import Closed, LinkLost, MasterChanged, ReplyArrived,
 if TYPE_CHECKING:
     from mirrorq.cluster.catalog.records import QueueRecord
     from mirrorq.node.driver import Driver
-    from mirrorq.node.gateway.link import Link
+    from mirrorq.node.gateway.link import ClientLink
 
-__all__ = ["Session", "Sessions"]
+__all__ = ["ClientSession", "ClientSessions"]
 
 log = logging.getLogger("mirrorq")
 
 SESSIONS_MAX = 4096
 """Handles of one client."""
-SEATS_MAX = 1024
+SUBSCRIPTIONS_MAX = 1024
 """Consumers of one handle."""
 
 
 @define(eq=False)
-class Session:
+class ClientSession:
     """One session of a client: a port of the driver that passes events on."""
 
-    sessions: Sessions
+    sessions: ClientSessions
     number: int
     """The client's own."""
     session: SessionId
@@ -61,7 +61,7 @@ class Session:
     """The client's number of the last request that was passed on."""
     sent: int = 0
     """The number under which it was: credits are passed on when there is room, and repeated."""
-    seats: dict[int, Seat] = field(factory=dict)
+    subscriptions: dict[int, Subscription] = field(factory=dict)
     """Consumers of this attachment."""
 
     def step(
@@ -88,7 +88,7 @@ class Session:
         """Note the client's next request."""
         if request.attachment != self.attachment:
             self.sent = 0
-            self.seats.clear()
+            self.subscriptions.clear()
         self.epoch, self.attachment = request.epoch, request.attachment
         self.requests = request.number
 
@@ -100,7 +100,7 @@ class Session:
         )
 
 
-class Sessions:
+class ClientSessions:
     """Of one client, each by the client's own number.
 
     Args:
@@ -108,14 +108,14 @@ class Sessions:
         driver: steps the sessions and takes their requests.
     """
 
-    def __init__(self, link: Link, driver: Driver) -> None:
+    def __init__(self, link: ClientLink, driver: Driver) -> None:
         self._link = link
         self._driver = driver
-        self._open: dict[int, Session] = {}
+        self._open: dict[int, ClientSession] = {}
         self._owners: dict[int, SessionId] = {}
         """Those that own an exclusive queue or are to."""
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[ClientSession]:
         return iter(self._open.values())
 
     # --- Coming and going -----------------------------------------------------------------
@@ -143,7 +143,7 @@ class Sessions:
         if record is not None and record.exclusive and record.owner != session_id:
             self._end_left(number, record)
             return
-        session = self._open[number] = Session(self, number, session_id, queue_id)
+        session = self._open[number] = ClientSession(self, number, session_id, queue_id)
         self._driver.open_port(session_id, queue_id, session)
 
     def _end_left(self, number: int, record: QueueRecord) -> None:
@@ -188,12 +188,12 @@ class Sessions:
             if why:
                 self._refuse(session, why)
 
-    def _refuse(self, session: Session, why: str) -> None:
+    def _refuse(self, session: ClientSession, why: str) -> None:
         self._warn("ended a session of client %s: %s", self._link.name, why)
         self.close(session.number)
         self._link.send(ClientClosed(session.number, why, refused=True))
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: ClientSession) -> None:
         if session.attachment:
             self._driver.post(FromSession(session.in_own_name(Detach())))
         self._driver.close_port(session.session)
@@ -226,7 +226,7 @@ class Sessions:
         elif session.shows_gap(request):
             self._send_detached(request)
 
-    def _pass_request(self, session: Session, request: SessionRequest) -> None:
+    def _pass_request(self, session: ClientSession, request: SessionRequest) -> None:
         session.take(request)
         body, permits = request.request, self._link.permits
         if permits is not None:
@@ -237,20 +237,20 @@ class Sessions:
         if isinstance(body, Attach):
             body = replace(body, owner=self._link.key)
         if isinstance(body, Credit):
-            seat = session.seats.get(body.number)
-            if seat is not None and not body.total:
-                self._driver.post(FromSession(session.in_own_name(seat.halt())))
-            elif seat is not None:
-                seat.total = max(seat.total, body.total)
+            subscription = session.subscriptions.get(body.number)
+            if subscription is not None and not body.total:
+                self._driver.post(FromSession(session.in_own_name(subscription.halt())))
+            elif subscription is not None:
+                subscription.total = max(subscription.total, body.total)
                 self._pass_credits(session)
             return
         if isinstance(body, Unsubscribe):
-            session.seats.pop(body.number, None)
-        elif isinstance(body, Subscribe) and body.number not in session.seats:
-            if len(session.seats) >= SEATS_MAX:
+            session.subscriptions.pop(body.number, None)
+        elif isinstance(body, Subscribe) and body.number not in session.subscriptions:
+            if len(session.subscriptions) >= SUBSCRIPTIONS_MAX:
                 self._warn("dropped consumer %s of client %s", body.number, self._link.name)
                 return
-            session.seats[body.number] = Seat(body.number)
+            session.subscriptions[body.number] = Subscription(body.number)
         self._driver.post(FromSession(session.in_own_name(body)))
 
     def _send_detached(self, request: SessionRequest) -> None:
@@ -267,20 +267,20 @@ class Sessions:
         for session in self._open.values():
             self._pass_credits(session)
 
-    def _pass_credits(self, session: Session) -> None:
+    def _pass_credits(self, session: ClientSession) -> None:
         """Let the master hand out what there is room for on the way to this client."""
-        due = [seat for seat in session.seats.values() if seat.is_due]
+        due = [each for each in session.subscriptions.values() if each.is_due]
         window = self._link.window
         room = window.size - window.on_way
         if not due or room <= 0:
             return
-        seats = sum(len(other.seats) for other in self._open.values())
-        for seat in due:
-            self._driver.post(FromSession(session.in_own_name(seat.credit(room, seats))))
+        sharing = sum(len(other.subscriptions) for other in self._open.values())
+        for each in due:
+            self._driver.post(FromSession(session.in_own_name(each.credit(room, sharing))))
 
     # --- To the client --------------------------------------------------------------------
 
-    def on_event(self, session: Session, event: SessionEvent) -> None:
+    def on_event(self, session: ClientSession, event: SessionEvent) -> None:
         """Pass on what the driver tells a session."""
         number = session.number
         match event:
@@ -295,7 +295,7 @@ class Sessions:
                 if self._driver.engine.catalog.is_deleted(session.queue_id):
                     self._on_deleted(session, event.reason)
 
-    def _pass_reply(self, session: Session, reply: SessionReply) -> None:
+    def _pass_reply(self, session: ClientSession, reply: SessionReply) -> None:
         own = SessionId(self._link.name, 0, session.number)
         self._link.send(
             SessionReply(
@@ -303,12 +303,12 @@ class Sessions:
             )
         )
         if isinstance(reply.reply, Deliver):
-            seat = session.seats.get(reply.reply.consumer)
-            if seat is not None and reply.attachment == session.attachment:
-                seat.on_deliver(reply.reply)
+            subscription = session.subscriptions.get(reply.reply.consumer)
+            if subscription is not None and reply.attachment == session.attachment:
+                subscription.on_deliver(reply.reply)
                 self._pass_credits(session)
 
-    def _on_deleted(self, session: Session, reason: str) -> None:
+    def _on_deleted(self, session: ClientSession, reason: str) -> None:
         if self._open.pop(session.number, None) is not None:
             self._driver.close_port(session.session)
         self._link.send(ClientClosed(session.number, reason))

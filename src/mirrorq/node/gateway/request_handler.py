@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from mirrorq.node.overview import Overview
     from mirrorq.node.permissions import Permits
 
-__all__ = ["Desk"]
+__all__ = ["RequestHandler"]
 
 
-class Desk:
+class RequestHandler:
     """Serves the calls of all clients of one node, and of its own process. The node thread's.
 
     Args:
@@ -143,21 +143,21 @@ class Desk:
     # --- What all nodes are asked ---------------------------------------------------------
 
     def _look_for_attendance(self, calls: Calls, number: int) -> None:
-        roll_call = self._driver.roll_call
-        asked = roll_call.ask_attendance()
+        queries = self._driver.queries
+        asked = queries.ask_attendance()
 
         def look() -> ClientAnswer | None:
-            found = roll_call.attendance(asked)
+            found = queries.attendance(asked)
             return None if found is None else _data(number, found)
 
         calls.wait_for(number, look)
 
     def _disconnect(self, calls: Calls, number: int, call: ClientDisconnect) -> None:
-        roll_call = self._driver.roll_call
-        asked = roll_call.ask_disconnect(call.name, call.why)
+        queries = self._driver.queries
+        asked = queries.ask_disconnect(call.name, call.why)
 
         def look() -> ClientAnswer | None:
-            found = roll_call.disconnected(asked)
+            found = queries.disconnected(asked)
             if found is None:
                 return None
             error, text = outcome_of(call.name, *found)

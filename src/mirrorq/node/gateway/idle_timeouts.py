@@ -11,7 +11,7 @@ from attrs import define
 from mirrorq import clock
 from mirrorq.transport.patience import Patience
 
-__all__ = ["Silence"]
+__all__ = ["IdleTimeouts"]
 
 JUDGE_MS = 50
 """How often it is looked for clients that are silent."""
@@ -25,15 +25,17 @@ class _Signs:
 
     heard_ms: int
     expiry_ms: int
-    """Silence after which it is gone, times its patience."""
+    """IdleTimeouts after which it is gone, times its patience."""
     patience: int = 100
     """Percent, the last that it was told."""
     patience_before: int = 100
     """It may not have heard the last yet."""
 
 
-class Silence:
-    """Of all clients of one node.
+class IdleTimeouts:
+    """When each client of one node was last heard, and for how long it is waited for.
+
+    The gateway has it; the node thread's.
 
     Args:
         heartbeat_ms: a round that took longer than this stood still.

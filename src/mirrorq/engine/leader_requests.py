@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mirrorq.cluster.catalog.proposals import pack
 from mirrorq.cluster.catalog.records import CatalogResult
-from mirrorq.cluster.controller.events import Tick
-from mirrorq.engine.catalog_requests import NOBODY, Asks, PendingAsk
+from mirrorq.cluster.controller.events import ControllerTick
+from mirrorq.engine.catalog_requests import NOBODY, CatalogRequests, PendingRequest
 from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.events import Answer
 from mirrorq.engine.leadership import Leadership
@@ -27,28 +27,28 @@ from mirrorq.protocol.control import (
 )
 from mirrorq.protocol.identities import StoreId
 
-__all__ = ["Petitions"]
+__all__ = ["LeaderRequests"]
 
 
-class Petitions:
-    """Of one node: what it asks, and what it is asked as the leader.
+class LeaderRequests:
+    """What one node asks the catalog's leader, and what it is asked as that. The engine has it.
 
     Args:
         life: what the engine's parts share.
-        asks: what this node has asked and has no answer to.
+        requests: what this node has asked and has no answer to.
         registration: how this node takes part.
     """
 
     def __init__(
         self,
         life: Life,
-        asks: Asks,
+        requests: CatalogRequests,
         consensus: Consensus,
         leadership: Leadership,
         registration: RegisterNode,
     ) -> None:
         self._life = life
-        self._asks = asks
+        self._requests = requests
         self._consensus = consensus
         self._leadership = leadership
         self._registration = registration
@@ -57,20 +57,20 @@ class Petitions:
 
     def begin(self, token: int, command: CatalogCommand) -> None:
         """What a user of this node wants of the catalog."""
-        self._asks.add(token, command)
+        self._requests.add(token, command)
         if isinstance(command, DeclareQueue) and command.owner is not None:
             self._life.hosting.sessions.own(command.owner)
 
     def forget(self, token: int) -> None:
         """The user does not wait any more."""
-        for ask in self._asks.take_all(token):
+        for ask in self._requests.take_all(token):
             self._end(ask, "forgotten")
 
     def stop(self) -> None:
         """The node is about to end: that is a shutdown, and no failure."""
         if self._life.is_registered:
             me = self._life.me
-            self._asks.wish(NodeStopped(me.node, me.store, me.incarnation))
+            self._requests.wish(NodeStopped(me.node, me.store, me.incarnation))
 
     def send(self, now_ms: int) -> None:
         """Send catalog requests to the leader, and again when nothing came of them."""
@@ -79,13 +79,13 @@ class Petitions:
             not life.was_registered
             and raft.is_founded
             and not life.is_registered
-            and not self._asks.is_open(RegisterNode)
+            and not self._requests.is_open(RegisterNode)
         ):
-            self._asks.wish(self._registration)
-        if not self._asks or raft.leader is None:
+            self._requests.wish(self._registration)
+        if not self._requests or raft.leader is None:
             return
-        oldest = self._asks.oldest
-        for ask in self._asks.due(now_ms):
+        oldest = self._requests.oldest
+        for ask in self._requests.due(now_ms):
             self.to_leader(now_ms, CatalogRequest(ask.number, life.me, ask.command, oldest))
 
     def send_promises(self, now_ms: int) -> None:
@@ -124,12 +124,12 @@ class Petitions:
         else:
             self._life.out.send.append((request.member.node, command))
         # What the leader is asked for may need a judgement first.
-        self._leadership.supervise(now_ms, Tick())
+        self._leadership.supervise(now_ms, ControllerTick())
 
     def _is_assembling(self) -> bool:
         """Whether a voter that runs is about to register: a first view should have it."""
         life = self._life
-        for peer in life.doorkeeper.peers.all():
+        for peer in life.admission.peers.all():
             member = peer.member
             if peer.gone or member is None:
                 continue
@@ -144,9 +144,9 @@ class Petitions:
     def on_answer(self, answer: CatalogAnswer) -> None:
         """A refusal; what was done is seen when the command is applied here."""
         if answer.retry:
-            self._asks.retry(answer.number)
+            self._requests.retry(answer.number)
             return
-        ask = self._asks.take(answer.number)
+        ask = self._requests.take(answer.number)
         if ask is not None:
             self._answer(ask, Answer(ask.token, answer.value, answer.error, answer.text))
 
@@ -154,7 +154,7 @@ class Petitions:
         self, now_ms: int, number: int, command: CatalogCommand, result: CatalogResult
     ) -> None:
         """What this node has asked under this number was applied here."""
-        ask = self._asks.take(number)
+        ask = self._requests.take(number)
         if ask is None:
             return
         answer = Answer(ask.token, result.value, result.error, result.text)
@@ -162,21 +162,21 @@ class Petitions:
             # As a rule its outbox is empty in a moment, and its name free when that is told.
             if self._life.catalog.is_ending(command.queue_id):
                 until_ms = now_ms + self._life.config.failure_ms
-                self._asks.await_end(command.queue_id, until_ms, ask, answer)
+                self._requests.await_end(command.queue_id, until_ms, ask, answer)
                 return
         self._answer(ask, answer)
 
     def tell_endings(self, now_ms: int) -> None:
         """Answer deletions whose queues are gone by now, or take long."""
-        for ask, answer in self._asks.ended(now_ms, self._life.catalog.is_deleted):
+        for ask, answer in self._requests.ended(now_ms, self._life.catalog.is_deleted):
             self._answer(ask, answer)
 
-    def _answer(self, ask: PendingAsk, answer: Answer) -> None:
+    def _answer(self, ask: PendingRequest, answer: Answer) -> None:
         self._end(ask, answer.error)
         if ask.token != NOBODY:
             self._life.out.answers.append(answer)
 
-    def _end(self, ask: PendingAsk, error: str) -> None:
+    def _end(self, ask: PendingRequest, error: str) -> None:
         """Who declared an exclusive queue and got none owns none."""
         command = ask.command
         if error and isinstance(command, DeclareQueue) and command.owner is not None:
