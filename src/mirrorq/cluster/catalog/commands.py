@@ -7,53 +7,31 @@ from typing import Any
 import msgspec
 
 from mirrorq.errors import MALFORMED, ProtocolError
-from mirrorq.protocol.commands import (
-    Bind,
-    CatalogCommand,
-    ChangeView,
-    ClearPolicy,
-    DeclareExchange,
-    DeclareQueue,
-    DeclareShards,
-    DeleteExchange,
-    DeleteQueue,
-    DropCopy,
-    NameCluster,
-    NodeStopped,
-    NoteConsumers,
-    NoteOutbox,
-    Rebalance,
-    RegisterNode,
-    RemoveNode,
-    SetPolicy,
-    Synchronise,
-    TransferMaster,
-    Unbind,
-)
+from mirrorq.protocol import commands
 
 __all__ = ["LaterVersion", "decode_command", "encode_command"]
 
 _COMMANDS: dict[int, Any] = {
-    1: RegisterNode,
-    2: DeclareQueue,
-    3: DeleteQueue,
-    4: ChangeView,
-    5: RemoveNode,
-    6: SetPolicy,
-    7: ClearPolicy,
-    20: NoteConsumers,
-    23: NoteOutbox,
-    12: Synchronise,
-    30: DeclareExchange,
-    31: DeleteExchange,
-    32: Bind,
-    33: Unbind,
-    16: NodeStopped,
-    8: TransferMaster,
-    9: Rebalance,
-    21: NameCluster,
-    22: DropCopy,
-    24: DeclareShards,
+    1: commands.RegisterNode,
+    2: commands.DeclareQueue,
+    3: commands.DeleteQueue,
+    4: commands.ChangeView,
+    5: commands.RemoveNode,
+    6: commands.SetPolicy,
+    7: commands.ClearPolicy,
+    20: commands.NoteConsumers,
+    23: commands.NoteOutbox,
+    12: commands.Synchronise,
+    30: commands.DeclareExchange,
+    31: commands.DeleteExchange,
+    32: commands.Bind,
+    33: commands.Unbind,
+    16: commands.NodeStopped,
+    8: commands.TransferMaster,
+    9: commands.Rebalance,
+    21: commands.NameCluster,
+    22: commands.DropCopy,
+    24: commands.DeclareShards,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 
@@ -64,12 +42,12 @@ class LaterVersion(ProtocolError):
     """What other nodes apply and this one cannot: it must not go on as if it had."""
 
 
-def encode_command(command: CatalogCommand) -> bytes:
+def encode_command(command: commands.CatalogCommand) -> bytes:
     """Return the command as the data of a Raft entry."""
     return msgspec.msgpack.encode((_TAGS[type(command)], command))
 
 
-def decode_command(data: bytes) -> CatalogCommand:
+def decode_command(data: bytes) -> commands.CatalogCommand:
     """Return the command that `encode_command` wrote.
 
     Raises:
@@ -81,7 +59,7 @@ def decode_command(data: bytes) -> CatalogCommand:
             raise LaterVersion(
                 f"catalog command {tag} is of a later version: upgrade this node to go on"
             )
-        command: CatalogCommand = msgspec.msgpack.decode(raw, type=_COMMANDS[tag])
+        command: commands.CatalogCommand = msgspec.msgpack.decode(raw, type=_COMMANDS[tag])
     except MALFORMED as error:
         raise ProtocolError(f"{len(data)} bytes are no catalog command: {error}") from error
     return command
