@@ -28,7 +28,7 @@ def progress_bar(name: str) -> Iterator[Callable[..., None] | None]:
     ) as progress:
         task = progress.add_task(name, total=None)
 
-        def show(done: int, total: int | None, text: str = name) -> None:
+        def show(done: float, total: float | None, text: str = name) -> None:
             progress.update(task, completed=done, total=total, description=text)
 
         yield show
