@@ -21,7 +21,13 @@ from mirrorq.node.authority import Authority
 from mirrorq.node.node import Node
 from mirrorq.security.settings import Security
 from mirrorq.transport.curve import new_key_pair
-from mirrorq.transport.inbound import ClientMessage, Connected, Garbage, PeerMessage, Refused
+from mirrorq.transport.inbound import (
+    ClientMessage,
+    Connected,
+    Garbage,
+    HandshakeRefused,
+    PeerMessage,
+)
 from mirrorq.transport.transport import Transport
 
 TIMEOUT_S = 2.0
@@ -57,7 +63,7 @@ def plain(tmp_path: Path) -> Iterator[Node]:
 def test_strangers_are_listened_to_with_keys_only(
     tmp_path: Path, ring: KeyRing, listen: str
 ) -> None:
-    """Refused without; with keys, or when the owner insists, it is done."""
+    """HandshakeRefused without; with keys, or when the owner insists, it is done."""
     with pytest.raises(ConfigError, match="without security"):
         Node("a", path=tmp_path / "a", listen=listen)
     assert not (tmp_path / "a").exists()
@@ -287,7 +293,7 @@ def test_a_listener_with_another_key_is_no_peer(wire: Wire, ring: KeyRing) -> No
     ours = wire.transport("a", ring.of("a"))
     thief = wire.transport("b", ring.of("c"))
     ours.connect_peer("b", thief.endpoint)
-    until(lambda: wire.has("Refused.*it has another key, or none"))
+    until(lambda: wire.has("HandshakeRefused.*it has another key, or none"))
     assert not ours.send("b", 0, [b"secret"])
     assert not [each for each in wire.inbound if isinstance(each, Connected | Garbage)]
 
@@ -296,7 +302,7 @@ def test_a_peer_is_reached_as_soon_as_its_key_is_listed(wire: Wire, ring: KeyRin
     """And a key that is listed anew replaces the old one."""
     ours = wire.transport("a", ring.of("a"))
     ours.connect_peer("late", free_endpoint())
-    until(lambda: wire.has("Refused.*no key with the role peer is named late"))
+    until(lambda: wire.has("HandshakeRefused.*no key with the role peer is named late"))
     make(ring.directory, "late", "peer")
     late = wire.transport("late", ring.of("late"))
     ours.connect_peer("late", late.endpoint)
@@ -348,5 +354,5 @@ def test_refusals_name_no_secret(wire: Wire, ring: KeyRing) -> None:
     posing = wire.transport("a", stranger)
     posing.connect_peer("c", target.endpoint)
     until(lambda: wire.has("its key .* is not listed") and wire.has("does not know this node's"))
-    assert any(isinstance(each, Refused) and each.by_key for each in wire.inbound)
+    assert any(isinstance(each, HandshakeRefused) and each.by_key for each in wire.inbound)
     assert stranger.secret_key not in repr(wire.inbound)

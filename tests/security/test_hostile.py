@@ -32,7 +32,7 @@ from mirrorq.protocol.clients import ClientBye, ClientHello, ClientPing
 from mirrorq.security.settings import Security
 from mirrorq.transport.curve import LinkKeys
 from mirrorq.transport.door import Door, _ends_of, _received
-from mirrorq.transport.inbound import DATA, ClientMessage, Refused
+from mirrorq.transport.inbound import DATA, ClientMessage, HandshakeRefused
 from mirrorq.transport.packing import SendBuffer
 from mirrorq.transport.transport import Transport
 from mirrorq.wire.messages import encode
@@ -203,7 +203,7 @@ class Bare:
 
     def has_ended(self, text: str) -> bool:
         self.inbound += self.transport.poll(10)
-        return any(isinstance(each, Refused) and text in each.why for each in self.inbound)
+        return any(isinstance(each, HandshakeRefused) and text in each.why for each in self.inbound)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.cluster.controller.failure_detector import FailureDetector, Probe, Status
+from mirrorq.cluster.controller.failure_detector import FailureDetector, Status, WantedProbe
 from mirrorq.config import Config
 from mirrorq.protocol.identities import MemberId
 
@@ -180,7 +180,7 @@ def test_probes_are_repeated_while_the_end_is_unexplained(ear: Ear) -> None:
     """A dying process may close its connections before its listener; any refusal counts."""
     start_ms = ear.now_ms
     ear.liveness.on_link_down("b")
-    sent: list[tuple[int, Probe]] = []
+    sent: list[tuple[int, WantedProbe]] = []
     for now_ms in range(start_ms, start_ms + 200):
         ear.at(now_ms)
         sent += [(now_ms - start_ms, probe) for probe in ear.liveness.probes()]

@@ -19,7 +19,7 @@ from loopback import DEADLINE_S, Net
 from mirrorq.config import Config
 from mirrorq.transport import transport as transport_module
 from mirrorq.transport.door import PLAIN_BYTES, STRANGER_BYTES_MAX, Door, _received
-from mirrorq.transport.inbound import DATA, Disconnected, Garbage, PeerMessage, Refused
+from mirrorq.transport.inbound import DATA, Disconnected, Garbage, HandshakeRefused, PeerMessage
 from mirrorq.transport.packing import SendBuffer
 from mirrorq.transport.transport import Transport
 
@@ -76,7 +76,7 @@ class Raw:
 
 def refused(net: Net, transport: Transport) -> str:
     """Why connections were ended, in one text."""
-    return "\n".join(item.why for item in net.of(transport) if isinstance(item, Refused))
+    return "\n".join(item.why for item in net.of(transport) if isinstance(item, HandshakeRefused))
 
 
 def until(pouring: Callable[[], None], is_over: Callable[[], object]) -> None:

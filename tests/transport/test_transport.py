@@ -27,9 +27,9 @@ from mirrorq.transport.inbound import (
     Connected,
     Disconnected,
     Garbage,
+    HandshakeRefused,
     PeerMessage,
     ProbeResult,
-    Refused,
     ReplyLost,
     SendLost,
     TooLarge,
@@ -319,7 +319,7 @@ def test_a_probe_of_what_is_no_node(net: Net) -> None:
 
         net.until(is_answered)
     # The connection itself is reported too, once: it ends in the handshake each time.
-    assert [each for each in net.of(a) if not isinstance(each, Refused)] == [
+    assert [each for each in net.of(a) if not isinstance(each, HandshakeRefused)] == [
         ProbeResult("b", refused=False)
     ]
     assert len(net.of(a)) <= 2
@@ -381,7 +381,7 @@ def test_probe_of_a_name_without_address(net: Net) -> None:
     a.probe("b")
     a.probe("unknown")
     net.until(lambda: net.of(a))
-    assert [each for each in net.of(a) if not isinstance(each, Refused)] == [
+    assert [each for each in net.of(a) if not isinstance(each, HandshakeRefused)] == [
         ProbeResult("b", refused=False)
     ]
 
@@ -453,7 +453,7 @@ def test_garbage_over_zmq_is_told(net: Net, foreign: zmq.Socket[bytes], parts: l
     foreign.connect(b.endpoint)
     foreign.send_multipart(parts)
     net.until(lambda: len(net.of(b)) >= 2)
-    assert [type(item) for item in net.of(b)] == [Garbage, Refused]
+    assert [type(item) for item in net.of(b)] == [Garbage, HandshakeRefused]
     assert b.garbage_count == 1
     assert b._door.ended_count == 1
     assert a.send("b", DATA, [b"ok"])
@@ -468,7 +468,7 @@ def test_a_false_routing_id(net: Net, foreign: zmq.Socket[bytes], identity: byte
     foreign.connect(a.endpoint)
     foreign.send_multipart([b"\x91\x91\xc4\x02ok"])
     net.until(lambda: len(net.of(a)) >= 2)
-    assert [type(item) for item in net.of(a)] == [Garbage, Refused]
+    assert [type(item) for item in net.of(a)] == [Garbage, HandshakeRefused]
 
 
 def test_too_large_a_message_ends_the_connection(net: Net, foreign: zmq.Socket[bytes]) -> None:

@@ -16,7 +16,7 @@ from mirrorq.security.roles import KEYS_NAME
 from mirrorq.security.settings import Security
 from mirrorq.transport.endpoint import Endpoint, parse_endpoint
 from mirrorq.transport.greeting import mechanism_of
-from mirrorq.transport.inbound import Refused
+from mirrorq.transport.inbound import HandshakeRefused
 
 __all__ = ["ASK_S", "Inquiry", "Refusals", "tried_text"]
 
@@ -81,7 +81,7 @@ class Inquiry:
 
 
 def tried_text(
-    endpoints: Sequence[str], refused: Mapping[str, Refused], silences: Inquiry
+    endpoints: Sequence[str], refused: Mapping[str, HandshakeRefused], silences: Inquiry
 ) -> str:
     """All endpoints, each with why it serves nobody, where that is known by now."""
     shown = []
@@ -108,7 +108,7 @@ class Refusals:
         self._mechanisms = Inquiry(mechanism_of)
 
     def error(
-        self, refused: Mapping[str, Refused], *, is_late: bool
+        self, refused: Mapping[str, HandshakeRefused], *, is_late: bool
     ) -> AuthenticationError | None:
         """What to raise, None to go on trying.
 
@@ -122,7 +122,7 @@ class Refusals:
             return None
         return AuthenticationError("; ".join(texts))
 
-    def _text(self, refused: Refused, is_late: bool) -> str:
+    def _text(self, refused: HandshakeRefused, is_late: bool) -> str:
         who = refused.who
         if refused.by_key and self._security is not None:
             return (

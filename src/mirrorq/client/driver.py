@@ -52,7 +52,7 @@ from mirrorq.transport.inbound import (
     Connected,
     Disconnected,
     Garbage,
-    Refused,
+    HandshakeRefused,
     SendLost,
     ServerMessage,
 )
@@ -138,7 +138,7 @@ class ClientDriver(HostThread[_Port]):
         self._name = name
         self._config = config
         self._endpoint_count = len(endpoints)
-        self.refusals: dict[str, Refused] = {}
+        self.refusals: dict[str, HandshakeRefused] = {}
         """Endpoint -> why no handshake came to an end there. Never changed, but replaced."""
         self._socket = self._open_socket(endpoints, security)
         self._hello_numbers = itertools.count(1)
@@ -308,7 +308,7 @@ class ClientDriver(HostThread[_Port]):
                 if inbound.channel == DATA:
                     self._window.on_lost(inbound.size)
                     self._lose_link()
-            case Refused():
+            case HandshakeRefused():
                 self.refusals = {**self.refusals, inbound.who: inbound}
                 self._note(inbound.why)
             case Garbage():

@@ -27,7 +27,7 @@ __all__ = [
     "tag_of",
 ]
 
-Session = tuple[str, int, int]
+SessionKey = tuple[str, int, int]
 """Of a handle: node, incarnation, number."""
 
 
@@ -116,7 +116,7 @@ class HeldConsumer:
     """What one consumer of one handle has, as a master knows it. Number 0: what get() does."""
 
     queue: str
-    session: Session
+    session: SessionKey
     number: int
     unacknowledged: int
     prefetch: int = 0
@@ -154,7 +154,7 @@ class Roll:
 
 def join(rolls: Sequence[Roll], unheard: Iterable[str] = ()) -> Attendance:
     """Put together what nodes have told."""
-    owner: dict[Session, tuple[str, str]] = {}
+    owner: dict[SessionKey, tuple[str, str]] = {}
     for roll in rolls:
         for client in roll.clients:
             for number in client.sessions:
@@ -180,12 +180,12 @@ def join(rolls: Sequence[Roll], unheard: Iterable[str] = ()) -> Attendance:
     )
 
 
-def tag_of(session: Session, number: int) -> str:
+def tag_of(session: SessionKey, number: int) -> str:
     """The tag of one consumer of one handle."""
     return ".".join(map(str, (*session, number)))
 
 
-def parts_of_tag(tag: str) -> tuple[Session, int] | None:
+def parts_of_tag(tag: str) -> tuple[SessionKey, int] | None:
     """The handle and the consumer's number that a tag names; None: it is no tag."""
     node, *numbers = tag.rsplit(".", 3)
     if len(numbers) != 3 or not all(each.isascii() and each.isdecimal() for each in numbers):

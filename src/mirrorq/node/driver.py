@@ -74,10 +74,10 @@ from mirrorq.transport.inbound import (
     Connected,
     Disconnected,
     Garbage,
+    HandshakeRefused,
     Inbound,
     PeerMessage,
     ProbeResult,
-    Refused,
     ReplyLost,
     SendLost,
     TooLarge,
@@ -402,7 +402,7 @@ class Driver(HostThread[_Port]):
                 assert self._transport is not None
                 limit = self._transport.part_bytes_max
                 self.oversize.note("a client", "a reply", (0, ""), inbound.size, limit)
-            case Refused():
+            case HandshakeRefused():
                 self.complaints.warn("refused %s: %s", inbound.who, inbound.why)
             case Garbage():
                 self.complaints.warn("garbage from %s: %s", inbound.source, inbound.why)

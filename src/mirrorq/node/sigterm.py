@@ -17,10 +17,10 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import Protocol
 from weakref import WeakSet
 
 from mirrorq.api.exit_flush import flush_all
+from mirrorq.api.sharing import Closable
 from mirrorq.waiting import Latch
 
 __all__ = ["end_with", "forget"]
@@ -30,12 +30,6 @@ log = logging.getLogger("mirrorq")
 EXIT_WAIT_S = 15.0
 """The interpreter's end waits no longer for nodes that are being closed: each takes 5 s at most,
 and what was put before gets as long as `Config.exit_flush_ms` says."""
-
-
-class Closable(Protocol):
-    """A node, as far as the end of its process concerns it."""
-
-    def close(self) -> None: ...
 
 
 _nodes: WeakSet[Closable] = WeakSet()

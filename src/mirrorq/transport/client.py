@@ -21,7 +21,7 @@ from mirrorq.transport.inbound import (
     Connected,
     Disconnected,
     Garbage,
-    Refused,
+    HandshakeRefused,
     SendLost,
     ServerMessage,
 )
@@ -250,11 +250,11 @@ class ClientSocket:
                 inbound.append(Disconnected(self.endpoint))
             elif change == REFUSED:
                 why = f"{self.endpoint} does not know the key {public_key_of(self._secret_key)}"
-                inbound.append(Refused(self.endpoint, why))
+                inbound.append(HandshakeRefused(self.endpoint, why))
             elif change == UNLIKE:
                 if self._try_next_key():
                     return
-                inbound.append(Refused(self.endpoint, self._unlike_text(), by_key=False))
+                inbound.append(HandshakeRefused(self.endpoint, self._unlike_text(), by_key=False))
             self.leave()
             return
 

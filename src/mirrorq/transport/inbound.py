@@ -94,7 +94,7 @@ class ProbeResult(Struct, frozen=True, gc=False):
     refused: bool
 
 
-class Refused(Struct, frozen=True, gc=False):
+class HandshakeRefused(Struct, frozen=True, gc=False):
     """A handshake came to nothing. `who`: the peer (a client: the endpoint) that was tried, or
     the address of who tried. `by_key`: a key was not known; else it is not certain why."""
 
@@ -119,7 +119,7 @@ Inbound = (
     | ReplyLost
     | TooLarge
     | ProbeResult
-    | Refused
+    | HandshakeRefused
     | Garbage
 )
-ClientInbound = ServerMessage | Connected | Disconnected | SendLost | Refused | Garbage
+ClientInbound = ServerMessage | Connected | Disconnected | SendLost | HandshakeRefused | Garbage

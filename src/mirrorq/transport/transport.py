@@ -39,10 +39,10 @@ from mirrorq.transport.inbound import (
     Connected,
     Disconnected,
     Garbage,
+    HandshakeRefused,
     Inbound,
     PeerMessage,
     ProbeResult,
-    Refused,
     ReplyLost,
     SendLost,
     TooLarge,
@@ -245,7 +245,7 @@ class Transport:
         if self._guard is None or keys:
             self._open_links(known)
         else:
-            self._lost.append(Refused(peer, f"no key with the role peer is named {peer}"))
+            self._lost.append(HandshakeRefused(peer, f"no key with the role peer is named {peer}"))
 
     def _open_links(self, peer: _Peer) -> None:
         # A listener takes a second connection with an id for the first one come anew. Two nodes
@@ -409,7 +409,7 @@ class Transport:
             if is_ready:
                 self._read_router(inbound)
             for why in self._door.attend():
-                inbound.append(Refused("a connection", why, by_key=False))
+                inbound.append(HandshakeRefused("a connection", why, by_key=False))
             if is_probing:
                 self._read_probes(inbound)
         elif is_ready:
@@ -452,7 +452,7 @@ class Transport:
         """Let in who may come, and follow changes of keys."""
         guard.refresh()
         for address, key in zap.answer():
-            inbound.append(Refused(address, f"its key {key} is not listed"))
+            inbound.append(HandshakeRefused(address, f"its key {key} is not listed"))
         is_changed = guard.version != self._guard_version
         self._guard_version = guard.version
         now_ms = _now_ms()
@@ -485,7 +485,7 @@ class Transport:
                         inbound.append(Connected(name))
                     elif change == REFUSED:
                         why = f"{peer.endpoint.text} does not know this node's key"
-                        self._tell_trouble(peer, Refused(name, why), inbound)
+                        self._tell_trouble(peer, HandshakeRefused(name, why), inbound)
                     elif change == UNLIKE:
                         self._on_unlike(name, peer, inbound)
 
@@ -499,9 +499,9 @@ class Transport:
             f"{peer.endpoint.text} ended the connection in the handshake: "
             + ("does it require keys?" if self._guard is None else "it has another key, or none")
         )
-        self._tell_trouble(peer, Refused(name, why, by_key=False), inbound)
+        self._tell_trouble(peer, HandshakeRefused(name, why, by_key=False), inbound)
 
-    def _tell_trouble(self, peer: _Peer, refused: Refused, inbound: list[Inbound]) -> None:
+    def _tell_trouble(self, peer: _Peer, refused: HandshakeRefused, inbound: list[Inbound]) -> None:
         if peer.trouble != refused.why:
             peer.trouble = refused.why
             inbound.append(refused)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mirrorq.cluster.catalog.core import Catalog
-from mirrorq.cluster.controller.failure_detector import Probe
+from mirrorq.cluster.controller.failure_detector import WantedProbe
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.control import LeaseAnswer, LeaseRelease, LeaseRequest, Yield, Yielded
 from mirrorq.protocol.identities import MemberId
@@ -103,7 +103,7 @@ class SupervisorEffects(Struct):
     """(node name, message); the own name: to this node's own queue."""
     wants_round: bool = False
     """A lease request waits for an answer of the majority: let Raft send a round now."""
-    probe: tuple[Probe, ...] = ()
+    probe: tuple[WantedProbe, ...] = ()
     """Try a TCP connection; tell `ProbeRefused` when it is refused, else nothing."""
     known_dead: tuple[MemberId, ...] = ()
     """Incarnations that have become known dead in this step: Raft need not wait for them."""

@@ -36,7 +36,7 @@ from attrs import define, field, frozen
 from mirrorq.config import Config
 from mirrorq.protocol.identities import MemberId, StoreId
 
-__all__ = ["FailureDetector", "Probe", "Status"]
+__all__ = ["FailureDetector", "Status", "WantedProbe"]
 
 GONE_TIMES = 5
 """Who was not heard for so many times `failure_ms` may be forgotten: before, it may only be
@@ -60,7 +60,7 @@ class Status(Enum):
 
 
 @frozen
-class Probe:
+class WantedProbe:
     """Ask the driver to try a plain TCP connection to the node's endpoint."""
 
     node: str
@@ -312,7 +312,7 @@ class FailureDetector:
 
     # --- Output -----------------------------------------------------------------------
 
-    def probes(self) -> tuple[Probe, ...]:
+    def probes(self) -> tuple[WantedProbe, ...]:
         """Return the probes to send now."""
         if self._last_ms < self._calm_until_ms:
             return ()
@@ -323,7 +323,7 @@ class FailureDetector:
                 peer.first_probe = peer.first_probe or self._probe_number
                 peer.probe_due_ms = self._last_ms + peer.probe_gap_ms
                 peer.probe_gap_ms = min(2 * peer.probe_gap_ms, self._failure_ms)
-                due.append(Probe(peer.member.node, self._probe_number))
+                due.append(WantedProbe(peer.member.node, self._probe_number))
         return tuple(due)
 
     def deaths(self) -> tuple[MemberId, ...]:

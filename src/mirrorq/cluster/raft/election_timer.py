@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mirrorq.cluster.raft.spread import Spread
 from mirrorq.config import Config
 
 __all__ = ["ElectionTimer"]
@@ -21,7 +20,7 @@ class ElectionTimer:
         self.at_ms: int | None = None
         """None before the first step: no clock has been read."""
         self._config = config
-        self._spread = Spread(seed)
+        self._jitter = Jitter(seed)
         self._attempts = 0
 
     def is_due(self, now_ms: int) -> bool:
@@ -57,4 +56,25 @@ class ElectionTimer:
         self.at_ms = max(self.at_ms or 0, alone_until_ms)
 
     def _spread_ms(self) -> int:
-        return self._spread.below(self._config.election_spread_ms)
+        return self._jitter.below(self._config.election_spread_ms)
+
+
+_MASK = (1 << 64) - 1
+
+
+class Jitter:
+    """What nodes wait longer by, each another time, so that not all stand for election at once.
+
+    SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._state = seed & _MASK
+
+    def below(self, bound: int) -> int:
+        """Return the next number in 0 … bound - 1."""
+        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
+        mixed = self._state
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        return (mixed ^ (mixed >> 31)) % bound
