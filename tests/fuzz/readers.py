@@ -168,7 +168,7 @@ def read_message(chance: Random) -> None:
 
 def read_packet(chance: Random) -> None:
     """Many messages as one of ZeroMQ's."""
-    box = packing.Outbox()
+    box = packing.SendBuffer()
     for _ in range(chance.randint(0, 3)):
         size = packing.PART_BYTES_MAX + 1 if chance.random() < 0.01 else chance.randint(0, 40)
         box.add([bytes(size) for _ in range(chance.randint(0, 3))])

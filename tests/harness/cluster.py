@@ -684,7 +684,7 @@ class SimulatedCluster:
         self._tell(node, Damaged(queue_id, *error.span, str(error)))
 
     def _reader(self, node: SimulatedNode, queue_id: int) -> Callable[..., list[bytes]]:
-        """Frames of a queue on this node, as `shelf.Shelf` gives them."""
+        """Frames of a queue on this node, as `FrameReader` gives them."""
         return lambda first, last, _: [
             entry.frame for entry in _frames(node, queue_id, first, last)
         ]
@@ -873,7 +873,7 @@ class SimulatedCluster:
 
 
 def _frames(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[Entry]:
-    """Messages on the disk, and those that are written behind, as `shelf.Shelf` gives them."""
+    """Messages on the disk, and those that are written behind, as `FrameReader` gives them."""
     replica = node.engine.replicas.get(queue_id) if node.engine is not None else None
     if replica is None or not replica.state.staging.origins:
         return _stored(node, queue_id, first, last)
@@ -900,7 +900,7 @@ def _frames(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[E
 
 
 def _stored(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[Entry]:
-    """Publish ops as they were written, as `shelf.Shelf` gives them: up to the first damaged one.
+    """Publish ops as they were written, as `FrameReader` gives them: up to the first damaged one.
 
     Raises:
         StoreCorrupt: that is the very first.

@@ -153,7 +153,7 @@ def late_refusal() -> None:
     """A probe of a connection that ended long ago is answered now, and its node lives."""
     play = Leased()
     world = play.world
-    world.post("e", play.leader, test_supervisor_world.LinkDown("e"))
+    world.post("e", play.leader, test_supervisor_world.LinkBroken("e"))
     world.run(1000, 0)
     assert play.is_leased("e")
     for _ in range(3):
