@@ -7,14 +7,14 @@ is no node owns a `ClientSocket`, connected to one node at a time.
 What it guarantees:
 
 1. Between two nodes each channel is FIFO while its connection lasts. What was in flight
-   when a connection ended may be lost; the loss shows as `LinkDown` and then `LinkUp`.
+   when a connection ended may be lost; the loss shows as `Disconnected` and then `Connected`.
 2. Nothing blocks but `poll`, and nothing grows without bound: what does not fit a queue is
    dropped, counted, and told (`SendLost`, `ReplyLost`). The protocols above resend.
 3. Bytes from outside never raise: they come out as messages or as `Garbage`.
 4. No exception of zmq leaves this package.
 
 With keys (`Guard`) it authenticates who connects, and names the key with what a client sent;
-what a key may do is decided above. It judges no failure: `LinkDown` says that a connection ended,
+what a key may do is decided above. It judges no failure: `Disconnected` says that a connection ended,
 `ProbeResult` whether the peer's endpoint refuses connections, and silence is for the
 machines above to notice.
 
