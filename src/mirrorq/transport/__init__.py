@@ -14,8 +14,8 @@ What it guarantees:
 4. No exception of zmq leaves this package.
 
 With keys (`Guard`) it authenticates who connects, and names the key with what a client sent;
-what a key may do is decided above. It judges no failure: `Disconnected` says that a connection ended,
-`ProbeResult` whether the peer's endpoint refuses connections, and silence is for the
+what a key may do is decided above. It judges no failure: `Disconnected` says that a connection
+ended, `ProbeResult` whether the peer's endpoint refuses connections, and silence is for the
 machines above to notice.
 
 How it works: a ROUTER is bound to the endpoint; each peer is reached by two DEALERs whose
