@@ -476,5 +476,5 @@ def test_credit_of_no_consumer_and_of_too_many(
     assert isinstance(side, Gateway)
     (client,) = side._clients.values()
     (session,) = client.sessions
-    assert list(session.seats) == [2, 3]
+    assert list(session.subscriptions) == [2, 3]
     assert "dropped consumer 4 of client raw" in caplog.text
