@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from harness.tiny_pages import tiny_pages
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.effects import ReplicaEffects
 from mirrorq.protocol.ops import AckOp, Entry
@@ -18,14 +20,13 @@ from mirrorq.protocol.ring import (
     TransferState,
 )
 from mirrorq.replication import donor
-from mirrorq.replication.donor import Donor
+from mirrorq.replication.donor import PARTS_AHEAD, Donor
 from mirrorq.replication.state.queue_state import STATE_VERSION, QueueState
 from mirrorq.replication.transfer import (
     AGAIN_MS,
     ANSWER_FACTOR,
     FETCH_RETRY_MS,
     FETCHES_MAX,
-    PARTS_AHEAD,
     RETRY_MS,
     Transfer,
 )
@@ -371,24 +372,39 @@ def _sized(entry: Entry, size: int) -> Entry:
     return replace(entry, frame=bytes(size))
 
 
-def _parted(monkeypatch: pytest.MonkeyPatch, count: int) -> tuple[Donor, QueueState, list[Any]]:
-    """A donor of small parts, its state, and all parts that it gave under number 7."""
-    monkeypatch.setattr(donor, "PART_BYTES", 16)
-    giver, state = Donor(), _state(count)
+def _deep(count: int) -> QueueState:
+    """A state of many pages: every second message was acked."""
+    state = _state(2 * count)
+    state.apply(op(2 * count + 1, AckOp(tuple((2 * n, 2 * n) for n in range(1, count + 1)))))
+    return state
+
+
+@pytest.fixture
+def tiny() -> Iterator[None]:
+    """Parts of a page or two, of a few messages each."""
+    with tiny_pages(part_bytes=100):
+        yield
+
+
+def _parted(count: int) -> list[Any]:
+    """All parts of a state that a donor gave under number 7, while the queue went on."""
+    giver, state = Donor(), _deep(count)
     parts: list[Any] = []
     while not parts or not parts[-1].is_last:
         request = TransferRequest(QUEUE, 2, 7, STATE_VERSION, len(parts) + 1)
         parts.append(giver.answer(0, C, request, state))
         state.apply(publish(state.applied + 1, state.next_sequence))
-    return giver, state, parts
+        state.apply(op(state.applied + 1, AckOp(((state.live.first, state.live.first + 1),))))
+    assert not state.snapshots
+    return parts
 
 
-def test_a_state_comes_in_parts_below_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_comes_in_parts_below_a_bound(tiny: None) -> None:
     """It is the one of the first part, though more was applied meanwhile; a few are asked for
     ahead, none twice, and the donor keeps nothing of it behind the last one."""
-    _, _, parts = _parted(monkeypatch, 3)
+    parts = _parted(40)
     assert len(parts) > PARTS_AHEAD
-    assert all(len(part.state) <= donor.PART_BYTES for part in parts)
+    assert all(len(part.state) <= 4 * donor.PART_BYTES for part in parts)
     transfer, number = _asked_state()
     asked, state = [1], None
     for part in parts:
@@ -401,16 +417,13 @@ def test_a_state_comes_in_parts_below_a_bound(monkeypatch: pytest.MonkeyPatch) -
     assert asked == list(range(1, len(asked) + 1))
     assert len(asked) >= len(parts)
     assert state is not None
-    assert state.encode() == _state(3).encode()
+    assert state.encode() == _deep(40).encode()
 
 
 @pytest.mark.parametrize("wrong", ["skipped", "of another state", "changed"])
-def test_a_part_that_does_not_follow_ends_the_transfer(
-    monkeypatch: pytest.MonkeyPatch, wrong: str
-) -> None:
+def test_a_part_that_does_not_follow_ends_the_transfer(tiny: None, wrong: str) -> None:
     """Nothing of it is taken; another member is asked, under another number."""
-    _, _, parts = _parted(monkeypatch, 3)
-    _, _, others = _parted(monkeypatch, 4)
+    parts, others = _parted(40), _parted(41)
     transfer, number = _asked_state()
     assert transfer.accept_state(0, replace(parts[0], number=number), 2, 0) is None
     second = {
@@ -427,22 +440,21 @@ def test_a_part_that_does_not_follow_ends_the_transfer(
     assert request.number != number
 
 
-def test_a_part_that_comes_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_comes_again_counts_once(tiny: None) -> None:
     """The second time it is nothing."""
-    _, _, parts = _parted(monkeypatch, 3)
+    parts = _parted(40)
     transfer, number = _asked_state()
     state = None
     for part in parts:
         for _ in range(2):
             state = state or transfer.accept_state(0, replace(part, number=number), 2, 0)
     assert state is not None
-    assert state.encode() == _state(3).encode()
+    assert state.encode() == _deep(40).encode()
 
 
-def test_a_donor_gives_parts_of_what_it_keeps_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_donor_gives_parts_of_what_it_keeps_only(tiny: None) -> None:
     """Not under another number, not out of turn, not in another epoch, not for ever."""
-    monkeypatch.setattr(donor, "PART_BYTES", 16)
-    state = _state()
+    state = _deep(40)
 
     def part(giver: Donor, number: int, part: int) -> object:
         return giver.answer(0, C, TransferRequest(QUEUE, 2, number, STATE_VERSION, part), state)
@@ -459,6 +471,7 @@ def test_a_donor_gives_parts_of_what_it_keeps_only(monkeypatch: pytest.MonkeyPat
     assert part(giver, 9, 1) is not None
     giver.forget()
     assert part(giver, 9, 2) is None
+    assert not state.snapshots
 
 
 def test_an_older_member_is_given_the_whole_state() -> None:

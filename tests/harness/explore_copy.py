@@ -22,8 +22,9 @@ from mirrorq.containers.run_length import Column, Sizes
 from mirrorq.containers.time_buckets import Timetable
 from mirrorq.containers.timers import Deadlines, Timer, Timers
 from mirrorq.protocol.effects import QueueWrite, ReplicaEffects
+from mirrorq.replication.checkpoints import Checkpoints, Open
 from mirrorq.replication.disk_budget import Room
-from mirrorq.replication.donor import Donor, Given
+from mirrorq.replication.donor import Donor, Given, Incoming
 from mirrorq.replication.master.attachments import Attachment, Attachments, Claims, Told
 from mirrorq.replication.master.auto_delete import Disuse, Vacancy
 from mirrorq.replication.master.confirms import Confirms
@@ -49,15 +50,17 @@ from mirrorq.replication.queue_time import QueueTime
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.outbox import Outbox, Outlet
+from mirrorq.replication.state.pages import Snapshot, Table
 from mirrorq.replication.state.priorities import Horizons, Lane, ReadyLanes
 from mirrorq.replication.state.queue_state import Producer, QueueState
 from mirrorq.replication.state.staging import Attempt, Run, Staging, Work
-from mirrorq.replication.transfer import Incoming, Transfer
+from mirrorq.replication.transfer import Transfer
 from mirrorq.replication.writes import Writes
 from mirrorq.testing.disk import QueueFiles
 
 PLAIN = (
     Attachments,
+    Checkpoints,
     Claims,
     Confirms,
     Couriers,
@@ -90,9 +93,11 @@ PLAIN = (
     Replica,
     Ring,
     Settling,
+    Snapshot,
     Spans,
     Stages,
     Staging,
+    Table,
     Timer,
     Timers,
     Timetable,
@@ -109,6 +114,7 @@ DEFINED = (
     Duties,
     Lane,
     Lease,
+    Open,
     OpenHandOut,
     OpenPurge,
     Outlet,

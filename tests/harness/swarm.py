@@ -6,6 +6,7 @@ python -m harness --seeds 100
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from random import Random
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from harness.holders import Holders
 from harness.load import Life, Load
 from harness.membership import MembershipFaults
 from harness.policy_faults import PolicyFaults
+from harness.tiny_pages import tiny_pages
 from harness.workload import Attempt
 
 L = TypeVar("L", bound=Load)
@@ -62,6 +64,7 @@ HOLD_SHARE = 0.15
 FLEETING_SHARE = 0.15
 CLIENT_SHARE = 0.25
 CLOCK_SHARE = 0.35
+PAGES_SHARE = 0.5
 FLIP_SHARE = 0.4
 """Of the runs without policies and changes of members: those in which bytes change on disks."""
 UNCLEAN_SHARE = 0.2
@@ -115,9 +118,12 @@ class Swarm:
         clients: bool | None = None,
         clocks: bool | None = None,
         flips: bool | None = None,
+        pages: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None)."""
         self.seed = seed
+        self._pages = pages
+        """States in pages of a few messages each."""
         self.priorities = priorities
         """Of what is published; None: each queue has some."""
         self.random = Random(seed)
@@ -227,6 +233,12 @@ class Swarm:
         return [load.life.queue_id for load in self._all_loads] + dead
 
     def run(self) -> Report:
+        by_chance = Random(f"{self.seed} pages").random() < PAGES_SHARE
+        has_pages = by_chance if self._pages is None else self._pages
+        with tiny_pages() if has_pages else nullcontext():
+            return self._run()
+
+    def _run(self) -> Report:
         cluster = self.cluster
         self._start()
         cluster.run(self.fault_ms)

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from attrs import frozen
 
 from core import test_master
+from core import test_pages as core_pages
 from core.test_staging import test_every_order_in_two_queues as sealed_orders
 from core.test_staging import test_every_order_of_two_drivers_and_their_tasks as staged_orders
 from harness.explore import Found, begin
 from harness.explore_search import PLANS, attempt, search
 from harness.mutations.registry import MUTATIONS, mutation
+from harness.tiny_pages import tiny_pages
 from raft import test_core
 from simulation import (
     test_damage,
@@ -29,6 +31,7 @@ from simulation import (
     test_survivor,
     test_sync,
 )
+from store import test_pages
 from supervisor import test_handover
 
 from . import moments, runs, scenarios
@@ -71,6 +74,19 @@ class Caught:
     effort: str
 
 
+def _stored_pages() -> None:
+    """Enough lives that each rule of checkpoints matters in one of them."""
+    with tiny_pages():
+        for seed in range(6):
+            test_pages.test_every_commit_leaves_the_last_whole_checkpoint(seed)
+
+
+def _pages_of_a_moment() -> None:
+    with tiny_pages():
+        for seed in range(6):
+            core_pages.test_pages_of_a_moment_are_the_state_of_that_moment(seed)
+
+
 def _in_parts() -> None:
     test_sync.test_a_state_in_many_parts_comes_in_while_the_queue_goes_on("")
 
@@ -81,6 +97,12 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "part of a state skipped": Scenario(_in_parts, "until"),
     "part of a state counted twice": Scenario(_in_parts, "until"),
+    "pages of a later state taken": Scenario(_pages_of_a_moment, ""),
+    "changed page not written": Scenario(_stored_pages, ""),
+    "page counted that the checkpoint does not cover": Scenario(_stored_pages, ""),
+    "page of an older checkpoint counted": Scenario(_stored_pages, ""),
+    "head written before its pages": Scenario(_stored_pages, ""),
+    "stale pages stay on the disk": Scenario(_stored_pages, ""),
     "lease before an entry of the own term": Scenario(
         scenarios.stale_leader_grants, "check_leases"
     ),

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from harness.tiny_pages import tiny_pages
 from mirrorq.monitoring.status import QueueStatus
 from mirrorq.node.status import queue_status
 from mirrorq.protocol.commands import SetPolicy, Synchronise
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.ring import FetchFrames
-from mirrorq.replication import donor, history
+from mirrorq.replication import history
 from mirrorq.replication.state import queue_state
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -354,8 +355,7 @@ def test_14_progress_is_seen_on_every_node() -> None:
 def test_a_state_in_many_parts_comes_in_while_the_queue_goes_on(fault: str) -> None:
     """What is put and acked meanwhile is of no part, and comes behind them; who dies in the middle
     is left, or begins anew."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(donor, "PART_BYTES", 8)
+    with tiny_pages(part_bytes=60):
         _joins_in_parts(fault)
 
 
@@ -363,9 +363,7 @@ def _joins_in_parts(fault: str) -> None:
     world = World("abcw", witnesses="w")
     world.cluster.kill("b")
     world.until_in_sync("a", "c")
-    world.put("a", 40, "old")
-    for name in "xyz":
-        world.put("a", 2, name)
+    world.put("a", 200, "old")
     world.cluster.start("b")
     world.producer("a", 60, "during")
     world.consumer("a")

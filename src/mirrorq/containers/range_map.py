@@ -111,14 +111,38 @@ class Spans:
         return 1
 
     def _clear(self) -> None:
-        kept = list(self)
+        kept: list[Span] = []
+        for first, last, number in self:
+            if kept and kept[-1][1] == first - 1 and kept[-1][2] == number:
+                first = kept.pop()[0]
+            kept.append((first, last, number))
         self._firsts = array("Q", [span[0] for span in kept])
         self._lasts = array("Q", [span[1] for span in kept])
         self._numbers = array("q", [span[2] for span in kept])
         self._removed = 0
 
+    def part(self, first: int, last: int) -> bytes:
+        """What of first to last is in ranges, as `to_bytes` has it."""
+        cut = Spans()
+        for span in self.within(first, last):
+            cut.add(*span)
+        return cut.to_bytes()
+
+    def extend(self, data: bytes) -> None:
+        """Add ranges behind those that are there. Raises ValueError when they are not."""
+        for first, last, number in Spans.from_bytes(data):
+            if len(self._lasts) and first <= self._lasts[-1]:
+                raise ValueError(f"a range from {first} comes late")
+            self.add(first, last, number)
+
+    def count_within(self, first: int, last: int) -> int:
+        """How many ranges share something with first to last, about."""
+        low = max(bisect_right(self._firsts, first) - 1, 0)
+        return max(bisect_right(self._firsts, last) - low, 0)
+
     def to_bytes(self) -> bytes:
-        """All firsts, all lasts, all numbers, as `RangeSet.to_bytes` does."""
+        """All firsts, all lasts, all numbers, as `RangeSet.to_bytes` does; of neighbours that share
+        a number one range."""
         self._clear()
         return self._firsts.tobytes() + self._lasts.tobytes() + self._numbers.tobytes()
 

@@ -12,8 +12,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import accumulate, compress, islice
-from operator import eq, ne, sub
+from itertools import accumulate, chain, compress, islice
+from operator import eq, mul, ne, sub
 from typing import Self
 
 MASK = 2**64 - 1
@@ -46,13 +46,24 @@ class Column:
             self._values.append(value)
 
     def forget(self, low: int, high: int) -> None:
-        """No message from low to high is live, and none beside them is dead."""
+        """No message from low to high is live, and none beside them is dead.
+
+        Runs end with a live message, and neighbours differ: so a column follows from what is live
+        and its values alone, whatever has ended in which order.
+        """
         lasts, head = self._lasts, self._head
         index = bisect_left(lasts, low, head)
+        if index == len(lasts):
+            return
         start = lasts[index - 1] + 1 if index > head else 1
         if start < low:
+            if lasts[index] > high:
+                return
+            lasts[index] = low - 1
             index += 1
         stop = bisect_right(lasts, high, index)
+        if head < index and stop < len(lasts) and self._values[index - 1] == self._values[stop]:
+            index -= 1
         if index == head:
             self._head = stop
             if stop > HEAD_COUNT and 2 * stop > len(lasts):
@@ -81,6 +92,40 @@ class Column:
             index += 1
         if first <= last:
             yield first, last, 0
+
+    def count_within(self, first: int, last: int) -> int:
+        """How many runs share something with first to last."""
+        low = bisect_left(self._lasts, first, self._head)
+        return min(bisect_left(self._lasts, last, low) + 1, len(self._lasts)) - low
+
+    def part(self, first: int, last: int) -> bytes:
+        """The runs of first to last, two live messages, as `to_bytes` has them."""
+        low = bisect_left(self._lasts, first, self._head)
+        high = bisect_left(self._lasts, last, low) + 1
+        lasts = self._lasts[low:high]
+        if lasts and lasts[-1] > last:
+            lasts[-1] = last
+        return lasts.tobytes() + self._values[low:high].tobytes()
+
+    def extend(self, data: bytes) -> None:
+        """Add runs, which `part` gave, behind those that are there.
+
+        Raises ValueError when they are no such thing.
+        """
+        more = type(self).from_bytes(data)
+        lasts, values = more._lasts, more._values
+        if not lasts:
+            return
+        if len(self) and lasts[0] <= self._lasts[-1]:
+            raise ValueError(f"a run of a column up to {lasts[0]} comes late")
+        if len(self) and values[0] == self._values[-1]:
+            self._lasts[-1] = lasts[0]
+            del lasts[0], values[0]
+        self._add(lasts, values)
+
+    def _add(self, lasts: array[int], values: array[int]) -> None:
+        self._lasts += lasts
+        self._values += values
 
     def check_end(self, last: int) -> None:
         """Raises ValueError when there are runs behind `last`."""
@@ -252,6 +297,14 @@ class Sizes(Column):
     def _cut(self, start: int, stop: int) -> None:
         super()._cut(start, stop)
         del self._totals[start:stop]
+
+    def _add(self, lasts: array[int], values: array[int]) -> None:
+        before = self._lasts[-1] if len(self) else 0
+        counts = map(sub, lasts, chain((before,), lasts))
+        total = self._totals[-1] if self._totals else 0
+        totals = islice(accumulate(map(mul, counts, values), initial=total), 1, None)
+        super()._add(lasts, values)
+        self._totals.extend(map(MASK.__and__, totals))
 
     def _load(self, first: int, last: int, value: int) -> None:
         before = self._totals[-1] if self._totals else 0

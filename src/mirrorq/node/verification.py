@@ -38,7 +38,16 @@ from mirrorq.store.log_mark import FORMAT, MARK, check_format, left_in_log
 from mirrorq.store.offline import OfflineStore
 from mirrorq.store.queue_log import QueueLog, Record
 from mirrorq.store.raft_log import RaftLog
-from mirrorq.store.records import Damaged, decoded, place_key, unpack_u64, unseal
+from mirrorq.store.records import (
+    PAGE_KEY_BYTES,
+    Damaged,
+    decoded,
+    page_generation,
+    place_key,
+    queue_of,
+    unpack_u64,
+    unseal,
+)
 from mirrorq.store.write_ahead import LogDamaged
 from mirrorq.wire import frames
 
@@ -196,16 +205,20 @@ class _Walk:
 
     def _look_at_garbage(self, key: bytes, value: memoryview) -> None:
         last = decoded("garbage", key, value, unpack_u64)
-        if len(key) != _GARBAGE.size or key[:1] not in (b"m", b"o"):
+        if len(key) != _GARBAGE.size or key[:1] not in (b"m", b"o", b"p"):
             raise Damaged("garbage", key, "no such key is written")
         code, queue_id, generation, first = _GARBAGE.unpack(key)
         self._garbage.setdefault((code, queue_id, generation), RangeSet()).add(first, last)
 
     def _look_at_queue_value(self, key: bytes, value: memoryview) -> None:
         unseal("queues", key, value)
-        if len(key) != _QUEUE.size + 1 or key[8:] not in (b"q", b"s", b"l"):
+        is_page = len(key) == PAGE_KEY_BYTES and key[8:9] == b"t"
+        is_known = len(key) == _QUEUE.size + 1 and key[8:] in (b"q", b"s", b"l")
+        if not is_page and not is_known:
             raise Damaged("queues", key, "no such key is written")
-        queue_id = _QUEUE.unpack_from(key)[0]
+        queue_id = queue_of(key)
+        if is_page and (b"p", queue_id, page_generation(key)) in self._garbage:
+            return  # it is being deleted
         if key[8:] == b"q":
             record = self._log.record(queue_id)
             assert record is not None
@@ -281,7 +294,7 @@ class _Walk:
         image = self._log.image(queue_id, next_sequence_of)
         key = place_key(queue_id, copy.record.generation, 0)
         try:
-            state = QueueState() if image.state is None else QueueState.decode(image.state)
+            state = QueueState.of_image(image)
         except ValueError as error:
             raise Damaged("queues", _QUEUE.pack(queue_id) + b"s", str(error)) from error
         if image.state is not None and state.applied != image.state_lsn:

@@ -6,6 +6,8 @@ each queue and one `RaftWrite` make up a round's single transaction.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from attrs import frozen
 from msgspec import Struct, field
 
@@ -77,6 +79,17 @@ class OutboxLoaded:
     """b"" when count is 0. Neither cycled nor count: it could not be read."""
 
 
+class Page(Struct, frozen=True, gc=False):
+    """A part of an applied state, as it was at an lsn: see `replication.state.pages`."""
+
+    kind: int
+    first: int
+    """Where the stretch begins that it shows."""
+    lsn: int
+    data: bytes | None
+    """b"": there is no such page any more. None, in a write: it is taken off the disk."""
+
+
 class QueueWrite(Struct, frozen=True, gc=False, eq=False):
     """All that one queue wants on disk in one transaction, done in the order of the fields."""
 
@@ -89,9 +102,12 @@ class QueueWrite(Struct, frozen=True, gc=False, eq=False):
     """New ops at the end of the log, in order of lsn; gaps only after `state` moved it."""
     fetched: tuple[Entry, ...] = ()
     """Publish frames from a transfer: not the log's end, put at their sequences."""
+    pages: tuple[Page, ...] = ()
+    """Of a checkpoint that is being made, or was made. Of those that begin at one place that of the
+    greatest lsn counts which is not above the checkpoint's."""
     state: bytes | None = None
-    """A checkpoint: the applied state at `state_lsn`. Ops at or below it are not replayed;
-    those that are no publish may be deleted."""
+    """A checkpoint: the applied state at `state_lsn`, or what of it is in no page. Ops at or below
+    it are not replayed; those that are no publish may be deleted."""
     state_lsn: int = 0
     release: tuple[Range, ...] = ()
     """Sequences that no longer matter: a run whose messages all lie in one of these ranges is
@@ -120,6 +136,29 @@ class QueueImage(Struct, frozen=True, gc=False, eq=False):
     """Sequences of messages whose frames are not as they were written, as far as was seen."""
     broken: str = ""
     """Why nothing can be made of it, "" as a rule: its copy is to be taken from others."""
+    pages: tuple[Page, ...] = ()
+    """Of the checkpoint, each kind in order."""
+    stale: tuple[Page, ...] = ()
+    """Pages on the disk that do not count, older ones first: they are to be taken off it."""
+
+
+def sorted_out(pages: Iterable[Page], lsn: int) -> tuple[tuple[Page, ...], tuple[Page, ...]]:
+    """Of pages on a disk those that count at a checkpoint's lsn, and the others, as `QueueImage`
+    has them."""
+    newest: dict[tuple[int, int], Page] = {}
+    stale = []
+    for page in sorted(pages, key=lambda page: page.lsn):
+        if page.lsn > lsn:
+            stale.append(page)
+            continue
+        before = newest.get((page.kind, page.first))
+        if before is not None:
+            stale.append(before)
+        newest[page.kind, page.first] = page
+    stale += [page for page in newest.values() if not page.data]
+    stale.sort(key=lambda page: (page.lsn, page.kind, page.first))
+    counting = sorted((page.kind, page.first) for page in newest.values() if page.data)
+    return tuple([newest[where] for where in counting]), tuple(stale)
 
 
 class RaftEntry(Struct, frozen=True, gc=False):

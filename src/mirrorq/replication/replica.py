@@ -96,7 +96,7 @@ class Replica:
         view has it join, and then it begins anew."""
         self.halted = image.broken and f"the copy here is damaged and is not used: {image.broken}"
         """Why this copy has stopped: damage, or an op of a version to come."""
-        self.state = QueueState() if image.state is None else QueueState.decode(image.state)
+        self.state = QueueState.of_image(image)
         self.room = room or Room()
         self.timers = Timers()
         """When parts of this copy want to be woken; those of a master are its own."""
@@ -134,8 +134,15 @@ class Replica:
         """Some messages were not to be handed out at the end of the last step."""
         self._is_ticking = False
         """At the end of the last step the ring had something to repeat."""
+        stale = image.stale if self.state.is_paged else (*image.stale, *image.pages)
         self._writes = Writes(
-            self.ring, self.transfer, config, self.room, len(image.state or b""), self.timers
+            self.ring,
+            self.transfer,
+            config,
+            self.room,
+            stale,
+            len(image.state or b""),
+            self.timers,
         )
         self._membership = Membership(self.ring, config)
         self._load(image)
@@ -219,6 +226,7 @@ class Replica:
                     master.on_request(now_ms, event.request)
             case Persisted():
                 self.ring.on_persisted(event.number)
+                self._writes.on_persisted(event.number)
                 for first, last in self.transfer.on_written(event.number):
                     named = _messages_text(first, last)
                     text = f"fetched, and whole again on this disk: {named}"
@@ -433,12 +441,15 @@ class Replica:
         if self._wanted_room_ms is not None:
             self._wanted_room_ms = None
             self._no_room_ms = min(2 * self._no_room_ms, NO_ROOM_MS_MAX)
+        if state.applied == self.state.applied:
+            state = self.state  # Lemma 3
+        else:
+            self._writes.on_state(self.state, state)
         self.state = state
         ring.time.note(state.time_us)
         ring.reset(state.applied, state.history)
         ring.has_state = True
         self.transfer.begin(state, lacking)
-        self._writes.on_state()
         ring.announce()
 
     def _take_chunk(self, now_ms: int, message: FrameChunk) -> None:
@@ -479,7 +490,7 @@ class Replica:
                 now_ms,
                 ring.view,
                 ring.has_state and not self._wants_state(now_ms),
-                self.may_fetch or ring.in_sync,
+                (self.may_fetch or ring.in_sync) and not self._writes.is_placing,
                 self.definition.ha_sync_batch_size,
                 out,
             )

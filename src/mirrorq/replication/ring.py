@@ -505,10 +505,11 @@ class Ring:
         self._append.clear()
         return cut, entries
 
-    def note_write(self) -> int:
-        """Number a write; everything received so far is durable when it is persisted."""
+    def note_write(self, *, has_log: bool = True) -> int:
+        """Number a write; everything received so far is durable when it is persisted, where it has
+        the log."""
         self._write_number += 1
-        self._writes.append((self._write_number, self.received))
+        self._writes.append((self._write_number, self.received if has_log else 0))
         return self._write_number
 
     def trim(self, applied: int) -> None:

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from zlib import crc32
 
 from attrs import frozen
 
@@ -50,6 +49,7 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import FetchFrames, FrameChunk, TransferRequest, TransferState
 from mirrorq.protocol.views import View
+from mirrorq.replication.donor import Incoming
 from mirrorq.replication.state.queue_state import STATE_VERSION, QueueState
 
 # How fast a transfer goes, and so how long it will take. Decides nothing.
@@ -114,50 +114,6 @@ CHUNK_BYTES_MIN = 4096
 """With a limit on the pace chunks are smaller, down to this."""
 ANSWER_FACTOR = 2
 """An answer may have so many times the bytes of a chunk: sizes are guessed from the last."""
-
-
-PARTS_AHEAD = 4
-"""Parts of a state that are asked for before the first of them has come."""
-
-
-class Incoming:
-    """A state that comes in parts."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._asked = 0
-        """Parts up to this one are asked for."""
-        self._check = 0
-        self._lsn = 0
-
-    @property
-    def count(self) -> int:
-        """How many parts have come."""
-        return len(self._parts)
-
-    def due(self) -> range:
-        """Parts to ask for now: the first alone, for it may be all."""
-        ahead = len(self._parts) + PARTS_AHEAD if self._parts else 1
-        asked, self._asked = self._asked, max(self._asked, ahead)
-        return range(asked + 1, self._asked + 1)
-
-    def take(self, message: TransferState) -> QueueState | None:
-        """The state, when this is the last part.
-
-        Raises ValueError when this is no state, or no part of the one that the others are of.
-        """
-        if not message.part:
-            return QueueState.decode(message.state)
-        if message.part <= len(self._parts):
-            return None
-        self._check = crc32(message.state, self._check)
-        is_next = message.part == len(self._parts) + 1
-        is_same = message.part == 1 or message.lsn == self._lsn
-        if not is_next or not is_same or message.check != self._check:
-            raise ValueError(f"part {message.part} of a state does not follow the others")
-        self._lsn = message.lsn
-        self._parts.append(message.state)
-        return QueueState.decode(b"".join(self._parts)) if message.is_last else None
 
 
 @frozen

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from mirrorq.config import Config
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timers
-from mirrorq.protocol.effects import QueueWrite, ReplicaEffects
+from mirrorq.protocol.effects import Page, QueueWrite, ReplicaEffects
 from mirrorq.protocol.ops import Entry
+from mirrorq.replication.checkpoints import Checkpoints, Open
 from mirrorq.replication.disk_budget import PLENTY, Room, cost
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
@@ -57,7 +58,8 @@ class Writes:
 
     Args:
         room: tells whether somebody waits for what a checkpoint would release.
-        checkpoint_bytes: size of the checkpoint on disk.
+        stale: pages that are to be taken off the disk.
+        checkpoint_bytes: size of the checkpoint's head on disk.
         timers: wake the copy when something is due though nothing comes.
     """
 
@@ -67,6 +69,7 @@ class Writes:
         transfer: Transfer,
         config: Config,
         room: Room,
+        stale: Iterable[Page],
         checkpoint_bytes: int,
         timers: Timers,
     ) -> None:
@@ -76,9 +79,16 @@ class Writes:
         self._transfer = transfer
         self._config = config
         self._room = room
-        self._checkpoint_bytes = checkpoint_bytes
+        self._checkpoints = Checkpoints(stale)
+        self._checkpoints.size = checkpoint_bytes
+        self._release: tuple[tuple[int, int], ...] = ()
+        """What goes with the head of the checkpoint that is open."""
+        self._ended_before = RangeSet()
+        """Messages that had ended when it began."""
+        self._part_number = 0
+        """Of the last write with pages, until it is on the disk."""
         self._ended = RangeSet()
-        """Messages that ended since the last checkpoint."""
+        """Messages that ended since the last checkpoint was begun."""
         self._ops_since = 0
         self._bytes_since = 0
         self._applied_ms = 0
@@ -114,11 +124,32 @@ class Writes:
         """This copy is to be made anew: what is on disk goes."""
         self._reset = True
         self._ended = RangeSet()
+        self._checkpoints.reset()
         self.chunk = ()
 
-    def on_state(self) -> None:
+    def on_state(self, old: QueueState, new: QueueState) -> None:
         """The applied state has come from another member."""
+        self._checkpoints.replace(old, new)
         self._state_came = True
+
+    def on_persisted(self, number: int) -> None:
+        """This write and all before it are on disk."""
+        if 0 < self._part_number <= number:
+            self._part_number = 0
+            if self._ops_since and not self._checkpoints.is_busy:
+                self._quiet.set(quiet_tick_ms(self._config, self._applied_ms + QUIET_MS))
+
+    @property
+    def _is_making(self) -> bool:
+        """Whether a checkpoint is on its way to the disk, or what it has left behind: each part
+        that is there calls for the next one."""
+        return self._part_number > 0 or self._checkpoints.is_busy
+
+    @property
+    def is_placing(self) -> bool:
+        """Whether a state that has come goes to the disk over several commits: what rests on it
+        waits."""
+        return self._state_came and self._part_number > 0
 
     def end_behind(self) -> None:
         """Nothing is held back from the disk any more."""
@@ -130,18 +161,22 @@ class Writes:
         """End a step: its one write, if anything is due."""
         ring = self._ring
         if now_ms >= self._quiet.at_ms and not self._checkpoint_due(now_ms, state):
-            self._quiet.set(self._idle_ms(state) if self._ops_since else FOREVER_MS)
+            is_awaited = self._ops_since and not self._is_making
+            self._quiet.set(self._idle_ms(state) if is_awaited else FOREVER_MS)
         if not self._has_to_write(now_ms, state) or self._holds_back(now_ms):
             ring.trim(state.applied)
             return
+        pages, checkpoint = self._next_part(now_ms, state)
+        if self._state_came and checkpoint is None:
+            self._place(pages, out)
+            return
         cut, entries = ring.take_write()
-        checkpoint = self._state_came or self._checkpoint_due(now_ms, state)
         number = 0
         if self.chunk:
             number = ring.note_write()
             self._transfer.on_writing(number, self.chunk)
         lacking = self._transfer.take_lacking()
-        needed = cut is not None or entries or checkpoint or self.chunk or self._reset
+        needed = cut is not None or entries or checkpoint or self.chunk or self._reset or pages
         if not needed and lacking is None and not ring.time.is_due:
             ring.trim(state.applied)
             return
@@ -152,16 +187,58 @@ class Writes:
             truncate_to=cut,
             append=entries,
             fetched=self.chunk,
-            state=self._checkpoint(state) if checkpoint else None,
-            state_lsn=state.applied,
-            release=self._released(state) if checkpoint else (),
+            pages=tuple(pages),
+            state=checkpoint.head if checkpoint else None,
+            state_lsn=checkpoint.lsn if checkpoint else 0,
+            release=self._release if checkpoint else (),
             lacking=lacking,
             stable=min(ring.stable, ring.received),
             time_ahead_us=ring.time.keep() if ring.time.is_due or self._reset else None,
         )
+        if pages:
+            self._part_number = out.write_number
+        if checkpoint:
+            self._state_came = False
+            self._release = ()
         self.chunk = ()
-        self._reset = self._state_came = False
+        self._reset = False
         ring.trim(state.applied)
+
+    def _place(self, pages: list[Page], out: ReplicaEffects) -> None:
+        """A part of a state that has come goes to the disk, and nothing that rests on it."""
+        ring = self._ring
+        if not pages and not self._reset:
+            return
+        out.write_number = self._part_number = ring.note_write(has_log=False)
+        out.write = QueueWrite(
+            ring.queue_id,
+            reset=self._reset,
+            pages=tuple(pages),
+            time_ahead_us=ring.time.keep() if self._reset else None,
+        )
+        self._reset = False
+
+    def _next_part(self, now_ms: int, state: QueueState) -> tuple[list[Page], Open | None]:
+        """Pages that go to the disk now, and the checkpoint when its head does."""
+        checkpoints = self._checkpoints
+        if self._part_number:
+            return [], None  # one part at a time is on its way to the disk
+        if checkpoints.take_void(state):
+            for first, last in self._ended_before:
+                self._ended.add(first, last)
+            self._ops_since = max(self._ops_since, self._config.checkpoint_ops)
+        is_due = self._state_came or self._checkpoint_due(now_ms, state)
+        wanted = _bytes_wanted(state) if is_due else 0
+        if is_due and checkpoints.begin(state):
+            if self._room.draining != PLENTY:
+                # What other queues write in the same commit must have a place, too.
+                self._room.draining -= cost(wanted)
+            self._ended_before = self._ended
+            self._release = self._released(state)
+            self._ops_since = self._bytes_since = 0
+            self._judged_ms = -QUIET_MS
+            self._quiet.clear()
+        return checkpoints.part(state)
 
     def _has_to_write(self, now_ms: int, state: QueueState) -> bool:
         """Whether anything at all has come for the disk; most steps are about marks only."""
@@ -175,6 +252,7 @@ class Writes:
             or self._transfer.lacking_changed
             or self._behind.at_ms != FOREVER_MS
             or ring.time.is_due
+            or self._checkpoints.is_busy
             or self._checkpoint_due(now_ms, state)
         )
 
@@ -197,7 +275,7 @@ class Writes:
         return False
 
     def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
-        if not self._ops_since:
+        if not self._ops_since or self._is_making:
             return False
         if not self._has_place(state):
             self._look_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
@@ -207,7 +285,7 @@ class Writes:
         config = self._config
         due = self._ops_since >= config.checkpoint_ops
         due = due or self._bytes_since >= config.checkpoint_bytes
-        if due and self._bytes_since < 4 * self._checkpoint_bytes:
+        if due and self._bytes_since < 4 * self._checkpoints.size:
             # A state of many ranges is dear to write: let it wait until it pays.
             due = self._ops_since >= 16 * config.checkpoint_ops
         if due or now_ms < self._applied_ms + QUIET_MS:
@@ -219,7 +297,7 @@ class Writes:
         """Whether the store takes a checkpoint for sure. While it does not, the log is kept: acks
         go on, and make the state smaller."""
         room = self._room
-        return room.draining == PLENTY or cost(state.bytes_about * 5 // 4) <= room.draining
+        return room.draining == PLENTY or cost(_bytes_wanted(state)) <= room.draining
 
     def _is_room_short(self) -> bool:
         """Whether somebody waits for what a checkpoint would release, or soon will."""
@@ -229,22 +307,11 @@ class Writes:
     def _is_cheap(self) -> bool:
         """Whether a checkpoint costs little beside what it may release."""
         bytes_max = max(CHEAP_BYTES, self._bytes_since // 4)
-        return self._checkpoint_bytes <= bytes_max
+        return self._checkpoints.size <= bytes_max
 
     def _idle_ms(self, state: QueueState) -> int:
-        idle_ms = self._applied_ms + quiet_ms(state.bytes_about)
+        idle_ms = self._applied_ms + quiet_ms(state.changed_bytes_about)
         return max(quiet_tick_ms(self._config, idle_ms), self._look_ms)
-
-    def _checkpoint(self, state: QueueState) -> bytes:
-        data = state.encode()
-        if self._room.draining != PLENTY:
-            # What other queues write in the same commit must have a place, too.
-            self._room.draining -= cost(len(data))
-        self._ops_since = self._bytes_since = 0
-        self._judged_ms = -QUIET_MS
-        self._quiet.clear()
-        self._checkpoint_bytes = len(data)
-        return data
 
     def _released(self, state: QueueState) -> tuple[tuple[int, int], ...]:
         """The widest dead ranges around what has ended since the last checkpoint."""
@@ -257,3 +324,8 @@ class Writes:
             dead.add(*piece)
         self._ended = RangeSet()
         return tuple(dead)
+
+
+def _bytes_wanted(state: QueueState) -> int:
+    """Of the store, for the next checkpoint."""
+    return state.changed_bytes_about * 5 // 4

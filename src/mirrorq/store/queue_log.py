@@ -9,7 +9,7 @@ and hold every other queue up. The table `garbage` lists what is left to be dele
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 
 import lmdb
@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from mirrorq.containers.ranges import Range, RangeSet
-from mirrorq.protocol.effects import QueueImage, QueueWrite
+from mirrorq.protocol.effects import Page, QueueImage, QueueWrite, sorted_out
 from mirrorq.protocol.ops import Entry, OpKind
 from mirrorq.store.environment import Tables
 from mirrorq.store.records import (
@@ -26,13 +26,18 @@ from mirrorq.store.records import (
     lacking_key,
     pack_i64,
     pack_u64,
+    page_generation,
+    page_key,
+    page_place,
+    page_prefix,
+    queue_of,
     record_key,
-    record_queue,
     seal,
     state_key,
     time_key,
     unpack_i64,
     unpack_u64,
+    unseal,
 )
 from mirrorq.store.run_table import NUMBER_MAX, Budget, Hint, RunTable, generations_of
 from mirrorq.store.runs import RUN_BYTES_MAX
@@ -102,8 +107,15 @@ class QueueLog:
     def queue_ids(self) -> list[int]:
         """Every queue that has anything here, in order."""
         cursor = self._txn.cursor(self._tables.queues)
-        ids = (record_queue(key) for key in cursor.iternext(keys=True, values=False))
-        return [queue_id for queue_id in ids if queue_id is not None]
+        found = []
+        there = cursor.first()
+        while there:
+            queue_id = queue_of(cursor.key())
+            if cursor.set_key(record_key(queue_id)):
+                found.append(queue_id)
+            # A queue may have a hundred thousand pages here.
+            there = cursor.set_range(record_key(queue_id + 1)[:8])
+        return found
 
     def record(self, queue_id: int) -> Record | None:
         """A queue's record as of this transaction."""
@@ -150,6 +162,7 @@ class QueueLog:
             lacking = decoded("queues", key, value, RangeSet.from_bytes)
         for piece, _ in damaged:
             lacking.add(*piece)
+        pages, stale = sorted_out(self._pages(queue_id, record.generation), state_lsn)
         return QueueImage(
             queue_id,
             state,
@@ -159,7 +172,18 @@ class QueueLog:
             record.stable,
             self._time_ahead_us(queue_id),
             tuple(sorted(piece for piece, _ in damaged)),
+            pages=pages,
+            stale=stale,
         )
+
+    def _pages(self, queue_id: int, generation: int) -> Iterator[Page]:
+        cursor = self._txn.cursor(self._tables.queues)
+        prefix = page_prefix(queue_id, generation)
+        there = cursor.set_range(prefix)
+        while there and bytes(cursor.key()[: len(prefix)]) == prefix:
+            key = bytes(cursor.key())
+            yield Page(*page_place(key), unseal("queues", key, cursor.value()))
+            there = cursor.next()
 
     def _time_ahead_us(self, queue_id: int) -> int:
         key = time_key(queue_id)
@@ -198,6 +222,8 @@ class QueueLog:
             ops.truncate(write.truncate_to)
         _append(messages, ops, write.append)
         messages.fill_in(write.fetched)
+        for page in write.pages:
+            self._put_page(write.queue_id, record.generation, page)
         if write.state is not None:
             self._checkpoint(write.queue_id, record, ops, write.state, write.state_lsn)
         for first, last in write.release:
@@ -222,6 +248,11 @@ class QueueLog:
             key = bytes(cursor.key())
             code, queue_id, generation, first = _GARBAGE_KEY.unpack(key)
             last = decoded("garbage", key, cursor.value(), unpack_u64)
+            if code == b"p":
+                if not self._collect_pages(queue_id, generation):
+                    return
+                there = cursor.set_key(key) and cursor.delete() and bool(cursor.key())
+                continue
             record = self.record(queue_id)
             table = self._runs(_TABLE_OF_CODE[code], queue_id, Record(generation))
             is_done = table.delete(first, last, self._budget)
@@ -231,6 +262,34 @@ class QueueLog:
             if not is_done:
                 return
             there = cursor.delete() and bool(cursor.key())
+
+    def _generations_of_pages(self, queue_id: int) -> list[int]:
+        cursor = self._txn.cursor(self._tables.queues)
+        found: list[int] = []
+        there = cursor.set_range(page_prefix(queue_id, 0))
+        while there and bytes(cursor.key()[:9]) == page_prefix(queue_id, 0)[:9]:
+            found.append(page_generation(cursor.key()))
+            there = cursor.set_range(page_prefix(queue_id, found[-1] + 1))
+        return found
+
+    def _has_pages(self, queue_id: int, generation: int) -> bool:
+        return next(self._page_keys(queue_id, generation), None) is not None
+
+    def _page_keys(self, queue_id: int, generation: int) -> Iterator[bytes]:
+        """Keys of a generation's pages; each may be deleted before the next is asked for."""
+        cursor = self._txn.cursor(self._tables.queues)
+        prefix = page_prefix(queue_id, generation)
+        while cursor.set_range(prefix) and bytes(cursor.key()[: len(prefix)]) == prefix:
+            yield bytes(cursor.key())
+
+    def _collect_pages(self, queue_id: int, generation: int) -> bool:
+        """Delete pages of a past; return whether all are."""
+        for key in self._page_keys(queue_id, generation):
+            if self._budget.is_used:
+                return False
+            self._budget.runs -= 1
+            self._txn.delete(key, db=self._tables.queues)
+        return True
 
     def put_record(self, queue_id: int, record: Record) -> None:
         """Write a record that may be ahead of what is on disk."""
@@ -254,14 +313,24 @@ class QueueLog:
             # What it had is in the keys of what is there.
             generations = generations_of(self._txn, self._tables.messages, queue_id)
             generations += generations_of(self._txn, self._tables.ops, queue_id)
+            generations += self._generations_of_pages(queue_id)
         for generation in generations:
             self._discard(b"m", queue_id, generation, 0, NUMBER_MAX)
             self._discard(b"o", queue_id, generation, 0, NUMBER_MAX)
+            if self._has_pages(queue_id, generation):
+                self._discard(b"p", queue_id, generation, 0, NUMBER_MAX)
         self._txn.delete(record_key(queue_id), db=self._tables.queues)
         self._txn.delete(state_key(queue_id), db=self._tables.queues)
         self._txn.delete(lacking_key(queue_id), db=self._tables.queues)
         self._txn.delete(time_key(queue_id), db=self._tables.meta)
         self.changed[queue_id] = None
+
+    def _put_page(self, queue_id: int, generation: int, page: Page) -> None:
+        key = page_key(queue_id, generation, page.kind, page.first, page.lsn)
+        if page.data is None:
+            self._txn.delete(key, db=self._tables.queues)
+        else:
+            self._txn.put(key, seal(key, page.data), db=self._tables.queues)
 
     def _put_time(self, queue_id: int, ahead_us: int) -> None:
         key = time_key(queue_id)
@@ -308,7 +377,8 @@ class QueueLog:
 def _has_content(write: QueueWrite) -> bool:
     """Whether anything is written after the reset: a deleted queue leaves no record."""
     marks = (write.truncate_to, write.state, write.lacking, write.stable, write.time_ahead_us)
-    return bool(write.append or write.fetched) or any(mark is not None for mark in marks)
+    has_items = write.append or write.fetched or write.pages
+    return bool(has_items) or any(mark is not None for mark in marks)
 
 
 def _append(messages: RunTable, ops: RunTable, entries: tuple[Entry, ...]) -> None:

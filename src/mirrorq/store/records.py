@@ -22,6 +22,8 @@ _I64 = struct.Struct("<q")
 _PLACE = struct.Struct(">QQQ")
 _PREFIX = struct.Struct(">QQ")
 _QUEUE = struct.Struct(">Q")
+_PAGE = struct.Struct(">QcQBQQ")
+PAGE_KEY_BYTES = _PAGE.size
 
 
 class Damaged(Exception):
@@ -108,6 +110,27 @@ def state_key(queue_id: int) -> bytes:
     return _QUEUE.pack(queue_id) + b"s"
 
 
+def page_key(queue_id: int, generation: int, kind: int, first: int, lsn: int) -> bytes:
+    """Key of a page of a queue's checkpoint."""
+    return _PAGE.pack(queue_id, b"t", generation, kind, first, lsn)
+
+
+def page_prefix(queue_id: int, generation: int) -> bytes:
+    """What the keys of all pages of one generation of a queue begin with."""
+    return page_key(queue_id, generation, 0, 0, 0)[:17]
+
+
+def page_place(key: Buffer) -> tuple[int, int, int]:
+    """(kind, first, lsn) of the page under a key."""
+    _, _, _, kind, first, lsn = _PAGE.unpack(key)
+    return kind, first, lsn
+
+
+def page_generation(key: Buffer) -> int:
+    """The generation of the page under a key."""
+    return int(_PAGE.unpack(key)[2])
+
+
 def lacking_key(queue_id: int) -> bytes:
     """Key of the sequences that a queue's copy may lack."""
     return _QUEUE.pack(queue_id) + b"l"
@@ -119,6 +142,6 @@ def time_key(queue_id: int) -> bytes:
     return b"value time " + _QUEUE.pack(queue_id)
 
 
-def record_queue(key: Buffer) -> int | None:
-    """The queue whose record is under this key; None when it is another one's."""
-    return int(_QUEUE.unpack_from(key)[0]) if bytes(key[8:]) == b"q" else None
+def queue_of(key: Buffer) -> int:
+    """The queue that a key in `queues` is of."""
+    return int(_QUEUE.unpack_from(key)[0])

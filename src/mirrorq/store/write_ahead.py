@@ -167,6 +167,7 @@ def is_append(writes: Sequence[QueueWrite]) -> bool:
             write.reset
             or write.truncate_to is not None
             or write.fetched
+            or write.pages
             or write.state is not None
             or write.release
             or write.lacking is not None

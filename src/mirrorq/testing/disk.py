@@ -12,6 +12,7 @@ from attrs import define, evolve, field
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.errors import ProtocolError, StoreCorrupt
 from mirrorq.protocol.effects import (
+    Page,
     QueueImage,
     QueueWrite,
     RaftEntry,
@@ -19,6 +20,7 @@ from mirrorq.protocol.effects import (
     RaftSnapshot,
     RaftState,
     RaftWrite,
+    sorted_out,
 )
 from mirrorq.protocol.identities import first_incarnation
 from mirrorq.protocol.ops import Entry
@@ -38,6 +40,8 @@ class QueueFiles:
     """First sequence -> publish op."""
     state: bytes | None = None
     state_lsn: int = 0
+    pages: dict[tuple[int, int, int], Page] = field(factory=dict)
+    """By kind, first and lsn."""
     lacking: tuple[Range, ...] = ()
     stable: int = 0
     time_ahead_us: int = 0
@@ -57,6 +61,11 @@ class QueueFiles:
                 self.damaged.pop(entry.header.first_sequence, None)
             else:
                 self.ops[entry.lsn] = entry
+        for page in write.pages:
+            if page.data is None:
+                self.pages.pop((page.kind, page.first, page.lsn), None)
+            else:
+                self.pages[page.kind, page.first, page.lsn] = page
         if write.state is not None:
             self.state, self.state_lsn = write.state, write.state_lsn
             self.is_state_damaged = False
@@ -90,6 +99,7 @@ class QueueFiles:
         entries = [*self.ops.values(), *self.frames.values()]
         entries = [entry for entry in entries if entry.lsn > self.state_lsn]
         entries.sort(key=lambda entry: entry.lsn)
+        pages, stale = sorted_out(self.pages.values(), self.state_lsn)
         return QueueImage(
             queue_id,
             self.state,
@@ -99,6 +109,8 @@ class QueueFiles:
             self.stable,
             self.time_ahead_us,
             tuple(sorted(spans)),
+            pages=pages,
+            stale=stale,
         )
 
 
@@ -204,7 +216,13 @@ class SimulatedDisk:
     def backup(self) -> SimulatedDisk:
         """A copy as of now, to be restored later."""
         queues = {
-            queue_id: evolve(files, ops=dict(files.ops), frames=dict(files.frames), damaged={})
+            queue_id: evolve(
+                files,
+                ops=dict(files.ops),
+                frames=dict(files.frames),
+                pages=dict(files.pages),
+                damaged={},
+            )
             for queue_id, files in self.queues.items()
         }
         copy = evolve(self, queues=queues, entries=list(self.entries))

@@ -9,11 +9,13 @@ from harness.mutations.registry import Patch, named
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import AckOp
 from mirrorq.protocol.ring import TransferState
+from mirrorq.replication.donor import Incoming
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.pages import Snapshot
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.replication.transfer import Fetch, Incoming, Transfer
+from mirrorq.replication.transfer import Fetch, Transfer
 
 
 @named("counted in at once")
@@ -169,20 +171,31 @@ def _cancelled_transfer() -> Sequence[Patch]:
 
 @named("part of a state skipped")
 def _part_skipped() -> Sequence[Patch]:
-    return [(Incoming, "take", _unchecked(lambda part: part != 2))]
+    return [(Incoming, "_follows", _any_part), (Incoming, "_add", _taken(lambda turn: turn != 2))]
 
 
 @named("part of a state counted twice")
 def _part_twice() -> Sequence[Patch]:
-    return [(Incoming, "take", _unchecked(lambda _: True, again=2))]
+    twice = _taken(lambda turn: 1 + (turn == 2))
+    return [(Incoming, "_follows", _any_part), (Incoming, "_add", twice)]
 
 
-def _unchecked(is_taken: Callable[[int], bool], again: int = 0) -> Any:
-    """Taking parts by whatever is their number and their sum."""
+def _any_part(self: Incoming, message: TransferState) -> bool:
+    return True
 
-    def take(self: Incoming, message: TransferState) -> QueueState | None:
-        self._parts += [message.state] if is_taken(message.part) else [b""]
-        self._parts += [message.state] if message.part == again else []
-        return QueueState.decode(b"".join(self._parts)) if message.is_last else None
 
-    return take
+def _taken(times: Callable[[int], int]) -> Any:
+    """Adding the pages of each part so many times."""
+    real = Incoming._add
+
+    def add(self: Incoming, items: Any) -> None:
+        for _ in range(times(self.count)):
+            real(self, items)
+
+    return add
+
+
+@named("pages of a later state taken")
+def _page_of_another() -> Sequence[Patch]:
+    """What changes while a state is given is not kept as it was."""
+    return [(Snapshot, "before", lambda *_: None)]

@@ -39,6 +39,7 @@ from mirrorq.containers.range_map import Places, RangeMap, Spans
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.run_length import Column, Sizes
 from mirrorq.errors import MALFORMED
+from mirrorq.protocol.effects import Page, QueueImage
 from mirrorq.protocol.ops import (
     FLAG_PRIORITY,
     FLAG_TRANSIENT,
@@ -65,6 +66,7 @@ from mirrorq.protocol.ops import (
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.history import HISTORY_COUNT, extend_history
 from mirrorq.replication.state.outbox import PUT, Image, Outbox, needs_no_op
+from mirrorq.replication.state.pages import END, MESSAGES, PRODUCERS, SMALL_MAX, Snapshot, Table
 from mirrorq.replication.state.priorities import Lane
 from mirrorq.replication.state.staging import RUN_BYTES, Outcome, Staging
 from mirrorq.replication.state.staging import Image as StagingImage
@@ -73,6 +75,8 @@ NUMBER_BYTES = 8
 """Of each number of a range."""
 PLAIN_ITEM_BYTES = 24
 """Of an item of a plain list or dict: a producer, an outcome of it, a parcel, a mark."""
+PAGE_BYTES_ABOUT = 32 * 1024
+"""Of a page, as a rule."""
 STATE_VERSION = 8
 PLAIN_VERSION = 7
 """Names what has come back message by message. Version 8 does so by ranges, and is written only of
@@ -82,6 +86,8 @@ OLDEST_VERSION = 1
 """The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
 messages count 0 bytes, and no policy's TTL ends them. Up to 4 none knew delays, and
 up to 5 none knew an outbox, up to 6 nothing staged, up to 7 no ranges of what has come back."""
+PAGED_VERSION = 9
+"""What of a state is in no page; the rest of it is in pages."""
 GENERATION_BITS = 40
 """Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
 all that the lost past can have given out, and room for eight million of them."""
@@ -201,6 +207,26 @@ class _Image(msgspec.Struct, array_like=True):
     returned_ranges: bytes = b""
     """From version 8 on, as `returned` and `resting` before."""
     resting_ranges: bytes = b""
+    held: tuple[_Number, _Number] = (0, 0)
+    """Messages and producers in pages, so that none of these can be missing."""
+
+
+class _MessagesPage(msgspec.Struct, array_like=True):
+    """What lives of a stretch of sequences."""
+
+    live: bytes
+    transient: bytes
+    sizes: bytes
+    stamps: bytes
+    ttls: bytes
+    delayed: bytes
+    places: bytes
+    returned: bytes
+    resting: bytes
+    lanes: list[tuple[_Priority, bytes]]
+
+
+_ProducersPage = dict[_Number, tuple[_Number, _Number, list[tuple[int, int, int, str]], int]]
 
 
 NUMBER_MAX = 2**63 - 1
@@ -276,6 +302,15 @@ class QueueState:
         """Reign of the last unclean promotion: no delivery of an earlier one can be acked."""
         self.lost = 0
         """Messages that unclean promotions have lost, as far as their masters could tell."""
+        self.tables = {MESSAGES: Table(), PRODUCERS: Table()}
+        """Which pages there are, and what of them has changed. Not part of the state."""
+        self.snapshots: list[Snapshot] = []
+        """Whom to tell before something changes. Not part of the state."""
+        self.is_paged = False
+        """It was read from pages, or is to be."""
+        self._awaited = (0, 0)
+        """Messages and producers that its pages have to have."""
+        self._producer_ids = RangeSet()
 
     # --- Queries ------------------------------------------------------------------------
 
@@ -480,6 +515,7 @@ class QueueState:
     def _publish(self, entry: Entry) -> None:
         header = entry.header
         first, last = header.first_sequence, header.first_sequence + header.count - 1
+        self._touch(MESSAGES, first, last)
         self.live.add(first, last)
         self.sizes.append_offsets(first, entry.offsets, header.count)
         self.stamps.append(first, last, max(header.timestamp_us, 0) // 1000)
@@ -549,6 +585,7 @@ class QueueState:
             first += high - low + 1
         if first == op.sequence + 1:
             return
+        self._touch(MESSAGES, op.sequence + 1, first - 1)
         self.live.add(op.sequence + 1, first - 1)
         self.stamps.append(op.sequence + 1, first - 1, stamp_ms)
         self.ttls.append(op.sequence + 1, first - 1, 0)
@@ -558,8 +595,16 @@ class QueueState:
         """The producer of this id. Another queue's, or a spool's, needs no op to begin."""
         known = self.producers.get(number)
         if known is None and needs_no_op(number):
-            known = self.producers[number] = Producer()
+            known = self._add_producer(number, Producer())
+        elif known is not None:
+            self._touch(PRODUCERS, number, number)
         return known
+
+    def _add_producer(self, number: int, producer: Producer) -> Producer:
+        self._touch(PRODUCERS, number, number)
+        self._producer_ids.add(number, number)
+        self.producers[number] = producer
+        return producer
 
     def _take_step(self, entry: Entry, step: Step) -> tuple[Range, ...]:
         """The acks and the puts of one op; its first body was no message."""
@@ -611,6 +656,7 @@ class QueueState:
 
     def _end(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
         for first, last in ranges:
+            self._touch(MESSAGES, first, last)
             self.live.remove(first, last)
             if self.transient:
                 self.transient.remove(first, last)
@@ -639,12 +685,14 @@ class QueueState:
         """Delays have ended."""
         place = payload.place
         for first, last in payload.entering:
+            self._touch(MESSAGES, first, last)
             for low, high, _ in self.delayed.within(first, last):
                 self.places.enter(low, high, place + low - first)
             self.delayed.remove(first, last)
             place += last - first + 1
         self.next_sequence = max(self.next_sequence, place)
         for first, last in payload.returning:
+            self._touch(MESSAGES, first, last)
             self.resting.remove(first, last)
 
     def _return_later(self, payload: ReturnLaterOp, lsn: int) -> None:
@@ -665,6 +713,7 @@ class QueueState:
 
     def _return(self, ranges: tuple[Range, ...], lsn: int) -> None:
         for first, last in ranges:
+            self._touch(MESSAGES, first, last)
             for low, high in self.live.within(first, last):
                 self._count_return(low, high, lsn)
 
@@ -699,10 +748,7 @@ class QueueState:
         return ended
 
     def _skip_to(self, sequence: int) -> None:
-        if sequence > self.next_sequence:
-            for column in (self.sizes, self.stamps):
-                column.append(self.next_sequence, sequence - 1, 0)
-            self.next_sequence = sequence
+        self.next_sequence = max(self.next_sequence, sequence)
 
     def _begin_anew(self, payload: PromotedOp) -> tuple[Range, ...]:
         """An unclean promotion: what the new master lacks is lost, and older acks are void."""
@@ -714,6 +760,7 @@ class QueueState:
             "consumer had it before is not known"
         )
         sequences = RangeSet(payload.lost)
+        self._touch(PRODUCERS, 0, NUMBER_MAX)
         for producer in self.producers.values():
             producer.lose(sequences, reason)
         lost = self.staging.lose(payload.lost)
@@ -723,9 +770,161 @@ class QueueState:
 
     def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
         for number in payload.expired:
+            self._touch(PRODUCERS, number, number)
+            self._producer_ids.remove(number, number)
             self.producers.pop(number, None)
         if not payload.expired:
-            self.producers[self.producer_id(lsn)] = Producer(used_us=timestamp_us)
+            self._add_producer(self.producer_id(lsn), Producer(used_us=timestamp_us))
+
+    # --- Pages --------------------------------------------------------------------------
+
+    def _touch(self, kind: int, first: int, last: int) -> None:
+        """What is known of this stretch is about to change."""
+        if self.snapshots:
+            for one in self.snapshots:
+                one.before(kind, first, last)
+        self.tables[kind].touch(first, last)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is one value on the disk, without pages."""
+        return all(self.count_within(kind, 0, END) <= most for kind, most in SMALL_MAX.items())
+
+    def count_within(self, kind: int, first: int, last: int) -> int:
+        """How many entries the page of this stretch has; 0: it holds nothing."""
+        if kind == PRODUCERS:
+            return self._producer_ids.count_within(first, last)
+        count = self.live.count_within(first, last)
+        if not count:
+            return 0
+        columns = (self.sizes, self.stamps, self.ttls)
+        count += sum(column.count_within(first, last) for column in columns)
+        if self.transient:
+            count += self.transient.count_within(first, last)
+        if self.returned:
+            count += self.returned.count_within(first, last)
+        if self._is_mixed:
+            rest = (self.delayed, self.places.by_sequence, self.resting)
+            count += sum(each.count_within(first, last) for each in rest)
+            count += sum(lane.members.count_within(first, last) for lane in self.lanes.values())
+        return count
+
+    def extent_within(self, kind: int, first: int, last: int) -> Range:
+        """The first and the last thing in this stretch, which holds something."""
+        held = self._producer_ids if kind == PRODUCERS else self.live
+        return held.extent_within(first, last)
+
+    def page(self, kind: int, first: int, last: int) -> bytes:
+        """The page of this stretch, which holds something."""
+        if kind == PRODUCERS:
+            ids = (
+                n
+                for low, high in self._producer_ids.within(first, last)
+                for n in range(low, high + 1)
+            )
+            return msgspec.msgpack.encode(
+                {number: _fields_of(self.producers[number]) for number in ids}
+            )
+        first, last = self.live.extent_within(first, last)
+        return msgspec.msgpack.encode(
+            _MessagesPage(
+                self.live.part(first, last),
+                self.transient.part(first, last),
+                self.sizes.part(first, last),
+                self.stamps.part(first, last),
+                self.ttls.part(first, last),
+                self.delayed.part(first, last),
+                self.places.by_sequence.part(first, last),
+                self.returned.part(first, last),
+                self.resting.part(first, last),
+                [
+                    (priority, members)
+                    for priority, lane in self.lanes.items()
+                    if (members := lane.members.part(first, last))
+                ],
+            )
+        )
+
+    def add_page(self, page: Page) -> None:
+        """A page of a state that is read, behind those of its kind before.
+
+        Raises ValueError when it is no such thing.
+        """
+        assert page.data
+        try:
+            if page.kind == PRODUCERS:
+                self._add_producers(msgspec.msgpack.decode(page.data, type=_ProducersPage))
+            else:
+                self._add_messages(msgspec.msgpack.decode(page.data, type=_MessagesPage))
+        except MALFORMED as error:
+            raise ValueError(f"a page of {len(page.data)} bytes: {error}") from error
+        self.tables[page.kind].load(page.first, page.lsn)
+
+    def _add_producers(self, page: _ProducersPage) -> None:
+        for number, fields in page.items():
+            if number in self.producers:
+                raise ValueError(f"producer {number} comes twice")
+            self.producers[number] = Producer(*fields)
+            self._producer_ids.add(number, number)
+
+    def _add_messages(self, page: _MessagesPage) -> None:
+        self.live.extend(page.live)
+        self.transient.extend(page.transient)
+        self.sizes.extend(page.sizes)
+        self.stamps.extend(page.stamps)
+        self.ttls.extend(page.ttls)
+        self.delayed.extend(page.delayed)
+        self.places.by_sequence.extend(page.places)
+        self.returned.extend(page.returned)
+        self.resting.extend(page.resting)
+        for priority, members in page.lanes:
+            if priority not in self.lanes:
+                raise ValueError(f"a page names a lane {priority} that is not there")
+            self.lanes[priority].members.extend(members)
+
+    def end_pages(self) -> None:
+        """All pages of a state that is read have been added.
+
+        Raises ValueError when some are missing, or tell what cannot be.
+        """
+        held = (self.live.count, len(self.producers))
+        if held != self._awaited:
+            raise ValueError(f"pages of {held} messages and producers, not {self._awaited}")
+        self.places = Places.from_bytes(self.places.by_sequence.to_bytes(), self.next_sequence)
+        self.has_ttls = bool(len(self.ttls))
+        self._check()
+
+    def note_unwritten(self) -> None:
+        """No page of it is on the disk."""
+        for table in self.tables.values():
+            table.touch(0, END)
+
+    def forget_pages(self) -> None:
+        """All of it is one value on the disk."""
+        for kind in self.tables:
+            self.tables[kind] = Table()
+            self.tables[kind].changed = {0: None}
+
+    def changed_pages(self) -> list[tuple[int, Range]]:
+        """(kind, stretch) of what is not on the disk as it is; from now on it counts as written."""
+        wanted = []
+        for kind, table in self.tables.items():
+            for first in sorted(table.changed):
+                stretch = table.stretch(first)
+                if self.count_within(kind, *stretch):
+                    wanted.append((kind, stretch))
+                else:
+                    table.drop(first)
+            table.changed = {}
+        return wanted
+
+    def all_pages(self) -> list[tuple[int, Range]]:
+        """(kind, stretch) of every page."""
+        return [
+            (kind, table.stretch(first))
+            for kind, table in self.tables.items()
+            for first in table.firsts
+        ]
 
     # --- Bytes --------------------------------------------------------------------------
 
@@ -740,6 +939,36 @@ class QueueState:
         size += NUMBER_BYTES * (numbered + 2 * len(self.returned))
         items = 2 * len(self.producers) + self.outbox.parcel_count + len(self.outbox.idle)
         return size + PLAIN_ITEM_BYTES * items + self.staging.bytes_about
+
+    @property
+    def changed_bytes_about(self) -> int:
+        """Of what the next checkpoint writes, or more."""
+        pages = sum(len(table.changed) for table in self.tables.values())
+        return min(self.bytes_about, pages * PAGE_BYTES_ABOUT)
+
+    def encode_head(self) -> bytes:
+        """What of the state is in no page."""
+        image = _Image(
+            PAGED_VERSION,
+            self.applied,
+            self.next_sequence,
+            self.horizon,
+            b"",
+            b"",
+            {},
+            self.marks,
+            {},
+            self.history,
+            [(priority, lane.horizon, lane.marks, b"") for priority, lane in self.lanes.items()],
+            generation=self.generation,
+            fence=self.fence,
+            lost=self.lost,
+            outbox=self.outbox.image(),
+            staging=self.staging.image(),
+            time_us=self.time_us,
+            held=(self.live.count, len(self.producers)),
+        )
+        return msgspec.msgpack.encode(image)
 
     def encode(self, version: int = STATE_VERSION) -> bytes:
         """The whole state as bytes; equal states give equal bytes.
@@ -760,10 +989,7 @@ class QueueState:
             self.transient.to_bytes(),
             {n: (often, lsn) for a, b, (often, lsn) in returned for n in range(a, b + 1)},
             self.marks,
-            {
-                number: (p.highest, p.settled, p.outcomes, p.used_us)
-                for number, p in sorted(self.producers.items())
-            },
+            {number: _fields_of(producer) for number, producer in sorted(self.producers.items())},
             self.history,
             [
                 (priority, lane.horizon, lane.marks, lane.members.to_bytes())
@@ -788,17 +1014,24 @@ class QueueState:
 
     @classmethod
     def decode(cls, data: bytes) -> QueueState:
-        """Read what `encode` wrote. Raises ValueError on anything else."""
+        """Read what `encode` wrote, or `encode_head`: then pages are to be added.
+
+        Raises ValueError on anything else.
+        """
         try:
             image = msgspec.msgpack.decode(data, type=_Image)
         except MALFORMED as error:
             raise ValueError(f"a queue's state of {len(data)} bytes: {error}") from error
-        if not OLDEST_VERSION <= image.version <= STATE_VERSION:
+        if not OLDEST_VERSION <= image.version <= PAGED_VERSION:
             raise ValueError(
                 f"a queue's state of version {image.version}, not {OLDEST_VERSION} to "
-                f"{STATE_VERSION}"
+                f"{PAGED_VERSION}"
             )
         state = cls()
+        state.is_paged = image.version == PAGED_VERSION
+        state._awaited = image.held
+        for table in state.tables.values():
+            table.changed = {} if state.is_paged else {0: None}
         state.applied = image.applied
         state.next_sequence = image.next_sequence
         state.horizon = image.horizon
@@ -813,13 +1046,6 @@ class QueueState:
         state.outbox = Outbox.restore(image.outbox, image.next_sequence)
         state.staging = Staging.restore(image.staging, image.next_sequence)
         state.returned = _ranges_of(image.returned_ranges, image.returned, 2)
-        state._is_mixed = bool(state.lanes or state.delayed or state.places or state.resting)
-        held_by_lanes = [lane.members for lane in state.lanes.values()]
-        sets = [state.live, state.transient, *held_by_lanes]
-        ends = [held.last for held in sets if held]
-        ends += [held.last for held in (state.returned, state.resting) if held]
-        if max(ends, default=0) >= image.next_sequence:
-            raise ValueError(f"a queue's state holds {max(ends)} of {image.next_sequence - 1}")
         state.marks = image.marks
         state.history = image.history[-HISTORY_COUNT:]
         state.sizes = Sizes.from_bytes(image.sizes)
@@ -828,17 +1054,43 @@ class QueueState:
         state.has_ttls = bool(len(state.ttls))
         if image.version == UNTIMED_VERSION and state.live:
             state.ttls.append(1, image.next_sequence - 1, 0)
-        for column in (state.sizes, state.stamps, state.ttls):
-            column.check_end(image.next_sequence - 1)
-            if image.version < UNTIMED_VERSION and state.live:
+        state._check()
+        if image.version < UNTIMED_VERSION and state.live:
+            for column in (state.sizes, state.stamps, state.ttls):
                 column.append(1, image.next_sequence - 1, 0)
         state.generation = image.generation
         state.fence = image.fence
         state.lost = image.lost
-        for number, (highest, settled, outcomes, used_us) in image.producers.items():
-            state.producers[number] = Producer(highest, settled, outcomes, used_us)
+        state._add_producers(image.producers)
         state.time_us = image.time_us or state.latest_stamp_us()
         return state
+
+    @classmethod
+    def of_image(cls, image: QueueImage) -> QueueState:
+        """The state of a copy's checkpoint. Raises ValueError when it is none."""
+        if image.state is None:
+            return cls()
+        state = cls.decode(image.state)
+        if state.is_paged:
+            for page in image.pages:
+                state.add_page(page)
+            state.end_pages()
+        return state
+
+    def _check(self) -> None:
+        """What was read is of messages that the queue has given sequences to."""
+        self._is_mixed = bool(self.lanes or self.delayed or self.places or self.resting)
+        sets = [self.live, self.transient, *(lane.members for lane in self.lanes.values())]
+        ends = [held.last for held in sets if held]
+        ends += [held.last for held in (self.returned, self.resting) if held]
+        if max(ends, default=0) >= self.next_sequence:
+            raise ValueError(f"a queue's state holds {max(ends)} of {self.next_sequence - 1}")
+        for column in (self.sizes, self.stamps, self.ttls):
+            column.check_end(self.next_sequence - 1)
+
+
+def _fields_of(producer: Producer) -> tuple[int, int, list[tuple[int, int, int, str]], int]:
+    return producer.highest, producer.settled, producer.outcomes, producer.used_us
 
 
 def _ranges_of(data: bytes, plain: Mapping[int, tuple[int, ...]], width: int) -> RangeMap:

@@ -1,0 +1,202 @@
+"""The checkpoint that is being made: a state goes to the disk page by page. Pure.
+
+A checkpoint is the state at one lsn: pages of what has changed since the last one, and a *head*,
+the rest, which makes it count. A commit takes pages up to a bound; what does not fit goes on in the
+next one, and so does the queue. Pages are named by the lsn as well, so nothing that the last
+checkpoint rests on is touched before the head is there: a store that ends in the middle has the
+last one, whole, and pages that are stale. Of pages that begin at one place the newest counts that
+the head covers; that there is none any more is a page, too, where it cannot go off the disk with
+the head.
+
+What is stale goes off the disk before another checkpoint begins, so no page of one that never came
+to its end can ever count. A state of little is one value, as it always was, and has no page.
+
+Invariants:
+1. while a checkpoint is open, what the disk has under older lsns stays.
+2. none is begun while something stale is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from attrs import define, field
+
+from mirrorq.containers.ranges import Range
+from mirrorq.protocol.effects import Page
+from mirrorq.replication.state.pages import Snapshot, Table
+from mirrorq.replication.state.queue_state import QueueState
+
+PART_BYTES = 1 << 20
+"""Of pages in one commit, about."""
+SWEEP_MAX = 1000
+"""Pages that one commit takes off the disk: some milliseconds."""
+
+
+@define
+class Open:
+    """A checkpoint between its first page and its head."""
+
+    lsn: int
+    head: bytes
+    snapshot: Snapshot | None
+    wanted: list[tuple[int, Range]]
+    gone: list[Page] = field(factory=list)
+    """Pages that are on the disk, and are no more: known when all others have been made."""
+    unsaid: deque[Page] = field(factory=deque)
+    """That there are none of these any more: where they are too many to go with the head."""
+    are_made: bool = False
+    """All pages have been made."""
+    written: list[Page] = field(factory=list)
+    """Without their bytes: pages on the disk under this lsn."""
+    size: int = 0
+
+
+class Checkpoints:
+    """Of one copy of one queue."""
+
+    def __init__(self, stale: Iterable[Page] = ()) -> None:
+        self._open: Open | None = None
+        self._stale = deque(map(_off, stale))
+        """To be taken off the disk, in this order."""
+        self.size = 0
+        """Of the last one, in bytes that were written for it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether one has begun whose head is not given yet."""
+        return self._open is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `part` has something to give."""
+        return self._open is not None or bool(self._stale)
+
+    def begin(self, state: QueueState) -> bool:
+        """Take the state as it is now; False when something stale has to go first."""
+        if self.is_busy:
+            return False
+        if state.is_small:
+            gone = [page for kind, one in state.tables.items() for page in _on_disk(kind, one)]
+            state.forget_pages()
+            self._open = Open(state.applied, state.encode(), None, [])
+            self._stale.extend(gone)
+            return True
+        wanted = state.changed_pages()
+        snapshot = Snapshot(state, state.applied, wanted, state.tables)
+        state.snapshots.append(snapshot)
+        self._open = Open(state.applied, state.encode_head(), snapshot, wanted)
+        return True
+
+    def part(self, state: QueueState) -> tuple[list[Page], Open | None]:
+        """What goes to the disk next, and the checkpoint when its head goes with it."""
+        one = self._open
+        pages: list[Page] = []
+        if one is None:
+            self._sweep(pages)
+            return pages, None
+        if one.snapshot is None:
+            self._open = None
+            self._sweep(pages)
+            self.size = len(one.head)
+            return pages, one
+        if one.snapshot.is_void or not self._make(one, pages) or not self._say(one, state, pages):
+            return pages, None
+        self._finish(one, state, pages)
+        return pages, one
+
+    def _say(self, one: Open, state: QueueState, pages: list[Page]) -> bool:
+        """Add that pages are no more, where they are many; return whether all has been said."""
+        if not one.are_made:
+            one.are_made = True
+            for kind, table in state.tables.items():
+                one.gone += [Page(kind, first, lsn, None) for first, lsn in table.gone.items()]
+                table.gone = {}
+            one.unsaid.extend(one.gone if len(one.gone) > SWEEP_MAX else ())
+        while one.unsaid and len(pages) < SWEEP_MAX:
+            page = one.unsaid.popleft()
+            pages.append(Page(page.kind, page.first, one.lsn, b""))
+            one.written.append(_off(pages[-1]))
+        return not one.unsaid
+
+    def _make(self, one: Open, pages: list[Page]) -> bool:
+        """Add pages up to the bound; return whether these are all."""
+        assert one.snapshot is not None
+        size = 0
+        while size < PART_BYTES:
+            taken = one.snapshot.take()
+            if taken is None:
+                one.size += size
+                return True
+            if taken.data:
+                pages.append(taken)
+                one.written.append(_off(taken))
+                size += len(taken.data)
+        one.size += size
+        return False
+
+    def _finish(self, one: Open, state: QueueState, pages: list[Page]) -> None:
+        assert one.snapshot is not None
+        state.snapshots.remove(one.snapshot)
+        are_said = len(one.gone) > SWEEP_MAX
+        if are_said:
+            self._stale.extend(one.gone)
+        else:
+            pages.extend(one.gone)
+        ended = {(page.kind, page.first) for page in one.gone} if are_said else ()
+        for page in one.written:
+            if (page.kind, page.first) in ended:
+                self._stale.append(page)
+                continue
+            before = state.tables[page.kind].place(page.first, one.lsn)
+            if before:
+                self._stale.append(Page(page.kind, page.first, before, None))
+        self._open = None
+        self._sweep(pages)
+        self.size = one.size + len(one.head)
+
+    def _sweep(self, pages: list[Page]) -> None:
+        for _ in range(min(len(self._stale), SWEEP_MAX)):
+            pages.append(self._stale.popleft())
+
+    # --- What does not come to its end ----------------------------------------------------
+
+    def take_void(self, state: QueueState) -> bool:
+        """Give up a checkpoint whose state has changed too much; return whether there was one."""
+        one = self._open
+        if one is None or one.snapshot is None or not one.snapshot.is_void:
+            return False
+        self._give_up(one, state)
+        return True
+
+    def _give_up(self, one: Open, state: QueueState) -> None:
+        self._open = None
+        self._stale.extend(one.written)
+        if one.snapshot is not None:
+            state.snapshots.remove(one.snapshot)
+        for kind, (first, last) in one.wanted:
+            state.tables[kind].touch(first, last)
+        for page in one.gone:
+            state.tables[page.kind].take_over({page.first: page.lsn})
+
+    def replace(self, old: QueueState, new: QueueState) -> None:
+        """Another state stands in the place of this one: its pages are on the disk."""
+        if self._open is not None:
+            self._give_up(self._open, old)
+        for kind, table in old.tables.items():
+            new.tables[kind].take_over(table.on_disk())
+
+    def reset(self) -> None:
+        """Nothing of it is on the disk any more."""
+        self._open = None
+        self._stale.clear()
+
+
+def _on_disk(kind: int, table: Table) -> list[Page]:
+    return [Page(kind, first, lsn, None) for first, lsn in table.on_disk().items()]
+
+
+def _off(page: Page) -> Page:
+    """This page is to be taken off the disk."""
+    return Page(page.kind, page.first, page.lsn, None)

@@ -1,0 +1,229 @@
+"""A state in pages: what is known of a stretch of sequences, or of producer ids, as bytes. Pure.
+
+A page is a function of the state and of its stretch alone: it can be made whenever it is wanted,
+and is equal on all copies. A `Table` divides all sequences (and another all ids) into stretches
+and knows which pages are on the disk and what has changed since. Pages that hold too much are cut
+in two when they are made; fifty million equal messages are one page.
+
+A `Snapshot` is the pages of one moment, made one after the other while the queue goes on: what is
+about to change a stretch says so before it does, and its page is made then, if it is still wanted.
+
+Invariants:
+1. pages that are in a table do not overlap; the first begins at 0, each ends where the next begins.
+2. a page that is not in `changed` is on the disk as it is, or holds nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import Protocol
+
+from mirrorq.containers.ranges import Range
+from mirrorq.protocol.effects import Page
+
+__all__ = ["MESSAGES", "PRODUCERS", "Pages", "Snapshot", "Table"]
+
+MESSAGES = 0
+"""Kind of a page: what lives of a stretch of sequences."""
+PRODUCERS = 1
+"""Of a stretch of producer ids."""
+END = 2**63 - 1
+"""No sequence and no id is greater."""
+ENTRIES_MAX = {MESSAGES: 2048, PRODUCERS: 128}
+"""Runs and ranges of a page, 16 to 32 bytes each, and producers. One with more is cut in two."""
+SMALL_MAX = {MESSAGES: 256, PRODUCERS: 64}
+"""A state with no more than this is one value, without pages."""
+PREIMAGES_MAX = 64
+"""Pages that one change makes a snapshot keep at most: one that would need more is void."""
+
+
+class Pages(Protocol):
+    """What pages are made of."""
+
+    def count_within(self, kind: int, first: int, last: int) -> int:
+        """How many entries the page of this stretch has; 0: it holds nothing."""
+        ...
+
+    def extent_within(self, kind: int, first: int, last: int) -> Range:
+        """The first and the last thing in this stretch, which holds something."""
+        ...
+
+    def page(self, kind: int, first: int, last: int) -> bytes:
+        """The page of this stretch."""
+        ...
+
+
+class Table:
+    """The pages of one kind: where each begins, and which lsn it has on the disk."""
+
+    def __init__(self) -> None:
+        self.firsts = array("Q", (0,))
+        self._lsns = array("Q", (0,))
+        """Of the page as it is on the disk; 0: it is not there."""
+        self.changed: dict[int, None] = {}
+        """Firsts of pages that are not on the disk as they are."""
+        self.gone: dict[int, int] = {}
+        """Pages that are no more -> the lsn under which they are on the disk."""
+
+    def touch(self, first: int, last: int) -> None:
+        """What is in this stretch has changed."""
+        firsts = self.firsts
+        index = bisect_right(firsts, first) - 1
+        self.changed[firsts[index]] = None
+        index += 1
+        while index < len(firsts) and firsts[index] <= last:
+            self.changed[firsts[index]] = None
+            index += 1
+
+    def stretch(self, first: int) -> Range:
+        """First and last of the page that begins at `first`."""
+        index = bisect_left(self.firsts, first)
+        after = index + 1
+        return first, self.firsts[after] - 1 if after < len(self.firsts) else END
+
+    def split(self, first: int, at: int) -> None:
+        """The page of `first`, which has not changed since it was asked for, ends before `at`, and
+        another one begins there."""
+        index = bisect_right(self.firsts, first)
+        self.firsts.insert(index, at)
+        self._lsns.insert(index, self.gone.pop(at, 0))
+
+    def drop(self, first: int) -> None:
+        """The page that begins at `first` holds nothing: what comes there is the one's before."""
+        index = bisect_left(self.firsts, first)
+        if self._lsns[index]:
+            self.gone[first] = self._lsns[index]
+            self._lsns[index] = 0
+        if first:
+            del self.firsts[index], self._lsns[index]
+
+    def place(self, first: int, lsn: int) -> int:
+        """A page is on the disk under this lsn; return the one that it had."""
+        index = bisect_left(self.firsts, first)
+        before, self._lsns[index] = self._lsns[index], lsn
+        return before
+
+    def on_disk(self) -> dict[int, int]:
+        """All pages that are on the disk: first -> lsn."""
+        found = {f: lsn for f, lsn in zip(self.firsts, self._lsns, strict=True) if lsn}
+        return found | self.gone
+
+    def take_over(self, on_disk: dict[int, int]) -> None:
+        """This table stands in the place of another one, whose pages are on the disk."""
+        for first, lsn in on_disk.items():
+            index = bisect_left(self.firsts, first)
+            if index < len(self.firsts) and self.firsts[index] == first:
+                self._lsns[index] = lsn
+            else:
+                self.gone[first] = lsn
+
+    def load(self, first: int, lsn: int) -> None:
+        """A page was read; they come in order."""
+        if first:
+            self.firsts.append(first)
+            self._lsns.append(lsn)
+        else:
+            self._lsns[0] = lsn
+
+
+class Snapshot:
+    """The state as it was at one lsn, page by page."""
+
+    def __init__(
+        self, pages: Pages, lsn: int, wanted: Iterable[tuple[int, Range]], tables: dict[int, Table]
+    ) -> None:
+        """
+        Args:
+            wanted: (kind, stretch) of the pages, each kind in order.
+            tables: what is cut in two here is two pages there, too.
+        """
+        self.lsn = lsn
+        self.is_void = False
+        """A change would have made too many pages at once: it is not to be used."""
+        self._pages = pages
+        self._tables = tables
+        self._wanted: dict[int, list[Range]] = {}
+        """The next stretch of each kind last."""
+        for kind, stretch in wanted:
+            self._wanted.setdefault(kind, []).append(stretch)
+        for stretches in self._wanted.values():
+            stretches.reverse()
+        self._kept: dict[tuple[int, int], bytes] = {}
+        """Pages that were made before they were asked for: what they show has changed."""
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all pages have been taken."""
+        return not any(self._wanted.values())
+
+    def take(self) -> Page | None:
+        """The next page; None when all have been taken. b"" of one that holds nothing."""
+        for kind, stretches in self._wanted.items():
+            if stretches:
+                first, last = self._cut(kind, stretches)
+                data = self._kept.pop((kind, first), None)
+                return Page(kind, first, self.lsn, self._made(kind, first, last, data))
+        return None
+
+    def _made(self, kind: int, first: int, last: int, data: bytes | None) -> bytes:
+        if data is not None:
+            return data
+        return self._pages.page(kind, first, last) if self._count(kind, first, last) else b""
+
+    def _count(self, kind: int, first: int, last: int) -> int:
+        return self._pages.count_within(kind, first, last)
+
+    def _cut(self, kind: int, stretches: list[Range]) -> Range:
+        """The next stretch, cut until its page is small enough."""
+        first, last = stretches.pop()
+        while (kind, first) not in self._kept and self._is_large(kind, first, last):
+            at = self._middle(kind, first, last)
+            stretches.append((at, last))
+            last = at - 1
+        return first, last
+
+    def _is_large(self, kind: int, first: int, last: int) -> bool:
+        if self._count(kind, first, last) <= ENTRIES_MAX[kind]:
+            return False
+        least, most = self._pages.extent_within(kind, first, last)
+        return least < most
+
+    def _middle(self, kind: int, first: int, last: int) -> int:
+        """Where to cut: the roundest number, so that copies cut at the same places."""
+        least, most = self._pages.extent_within(kind, first, last)
+        bit = (least ^ most).bit_length() - 1
+        at = most >> bit << bit
+        if self._tables:
+            self._tables[kind].split(first, at)
+        return at
+
+    def before(self, kind: int, first: int, last: int) -> None:
+        """What is in this stretch is about to change."""
+        stretches = self._wanted.get(kind)
+        if not stretches or self.is_void:
+            return
+        kept_max = len(self._kept) + PREIMAGES_MAX
+        # The stretches fall: from the first one that begins at `last` or before it.
+        index = bisect_left(stretches, -last, key=lambda stretch: -stretch[0])
+        while index < len(stretches) and stretches[index][1] >= first:
+            if len(self._kept) >= kept_max:
+                self.is_void = True
+                return
+            index = self._keep(kind, stretches, index, first, last)
+
+    def _keep(
+        self, kind: int, stretches: list[Range], index: int, first: int, last: int
+    ) -> int:
+        """Make the page of a stretch that shares something with first to last, and is cut until it
+        is small enough. Returns where to go on."""
+        low, high = stretches[index]
+        if (kind, low) in self._kept:
+            return index + 1
+        if not self._is_large(kind, low, high):
+            self._kept[kind, low] = self._made(kind, low, high, None)
+            return index + 1
+        at = self._middle(kind, low, high)
+        stretches[index : index + 1] = [(at, high), (low, at - 1)]
+        return index if at <= last else index + 1

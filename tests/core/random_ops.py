@@ -1,0 +1,69 @@
+"""Ops of chance, of every kind that changes what is known of messages and producers."""
+
+from __future__ import annotations
+
+from random import Random
+
+from mirrorq.protocol.ops import FLAG_TRANSIENT as TRANSIENT
+from mirrorq.protocol.ops import (
+    PRIORITY_SHIFT,
+    AckOp,
+    HorizonOp,
+    LaneOp,
+    ProducerOp,
+    PromotedOp,
+    ReturnLaterOp,
+    ReturnOp,
+)
+from mirrorq.replication.state.pages import END
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.wire.frames import pack_publish
+from mirrorq.wire.ops import FrameCodec
+
+CODEC = FrameCodec()
+PLACE = {"queue_id": 1, "epoch": 1}
+
+
+def apply_one(chance: Random, state: QueueState) -> None:
+    """One op of chance: of every kind that changes what pages show."""
+    lsn, stamp_us = state.applied + 1, state.applied * 700 + chance.randint(0, 900)
+    kind = chance.random()
+    low = chance.randint(1, state.next_sequence)
+    ranges = ((low, low + chance.randint(0, 5)),)
+    if kind < 0.45:
+        bodies = [bytes(chance.choice((1, 1, 7))) for _ in range(chance.randint(1, 4))]
+        producer = chance.choice([0, *state.producers])
+        frame = pack_publish(
+            bodies,
+            producer=producer,
+            first_number=state.producers[producer].highest + 1 if producer else 0,
+            flags=chance.choice((0, 0, 3, 9)) << PRIORITY_SHIFT | chance.choice((0, 0, TRANSIENT)),
+            delay_ms=chance.choice((0, 0, 0, 5)),
+            ttl_ms=chance.choice((0, 0, 50)),
+        )
+        state.apply(
+            CODEC.publish(
+                frame,
+                **PLACE,
+                lsn=lsn,
+                first_sequence=state.next_sequence,
+                timestamp_us=stamp_us,
+            )
+        )
+        return
+    payload = {
+        0: AckOp(ranges),
+        1: AckOp(ranges),
+        2: ReturnOp(ranges),
+        3: ReturnLaterOp(ranges, chance.randint(1, 9)),
+        4: HorizonOp(chance.randint(1, state.next_sequence)),
+        5: ProducerOp("a/1", tuple(chance.sample(sorted(state.producers), 1)))
+        if len(state.producers) > 9
+        else ProducerOp("a/1"),
+        6: LaneOp((), state.next_sequence, ranges),
+        7: LaneOp(
+            tuple((a, b) for a, b, _ in state.delayed.within(1, END)), state.next_sequence, ()
+        ),
+        8: PromotedOp(chance.choice(("clean", "cold"))),
+    }[chance.choice((0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8))]
+    state.apply(CODEC.op(payload, **PLACE, lsn=lsn, timestamp_us=stamp_us))

@@ -1,0 +1,24 @@
+"""States in pages of a few messages each: every boundary of theirs is met by every fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from mirrorq.replication import checkpoints, donor
+from mirrorq.replication.state import pages
+from mirrorq.replication.state.pages import MESSAGES, PRODUCERS
+
+
+@contextmanager
+def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
+    """While it lasts, each page has few entries, and each part and commit few pages."""
+    with ExitStack() as stack:
+        few, least = {MESSAGES: entries, PRODUCERS: 2}, {MESSAGES: 2, PRODUCERS: 1}
+        stack.enter_context(patch.dict(pages.ENTRIES_MAX, few))
+        stack.enter_context(patch.dict(pages.SMALL_MAX, least))
+        for module in (checkpoints, donor):
+            stack.enter_context(patch.object(module, "PART_BYTES", part_bytes))
+        stack.enter_context(patch.object(checkpoints, "SWEEP_MAX", 2))
+        yield

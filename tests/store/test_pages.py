@@ -1,0 +1,171 @@
+"""Checkpoints in pages, and a power cut after every commit: the disk always has one whole state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from core.random_ops import CODEC, PLACE, apply_one
+from harness.tiny_pages import tiny_pages
+from mirrorq.config import Config
+from mirrorq.node.verification import verify
+from mirrorq.protocol.effects import QueueImage, QueueWrite
+from mirrorq.protocol.ops import AckOp, ProducerOp
+from mirrorq.replication.checkpoints import Checkpoints
+from mirrorq.replication.state.pages import END
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.store.node_store import Store
+from mirrorq.store.offline import OfflineStore
+from mirrorq.testing.disk import SimulatedDisk
+
+QUEUE = 7
+
+
+@pytest.fixture(autouse=True)
+def tiny() -> Iterator[None]:
+    with tiny_pages():
+        yield
+
+
+class Life:
+    """A copy whose checkpoints go to a simulated disk and to a store, commit by commit."""
+
+    def __init__(self, seed: int, store: Store | None = None) -> None:
+        self.chance = Random(seed)
+        self.disk = SimulatedDisk(1)
+        self.store = store
+        self.state = QueueState()
+        self.checkpoints = Checkpoints()
+        self.told: dict[int, bytes] = {0: QueueState().encode()}
+        """Each state whose head was written, by lsn."""
+        self.begun: dict[int, bytes] = {}
+
+    def commit(self, write: QueueWrite) -> None:
+        self.disk.commit([write], None)
+        if self.store is not None:
+            self.store.commit([write])
+        for image in self.images():
+            loaded = QueueState.of_image(image)
+            assert loaded.encode() == self.told[max(self.told)]
+
+    def images(self) -> list[QueueImage]:
+        found = list(self.disk.images())
+        return found + ([self.store.load(QUEUE)] if self.store is not None and found else [])
+
+    def checkpoint(self) -> None:
+        """Write one, over as many commits as it takes, while ops go on."""
+        state = self.state
+        while not self.checkpoints.begin(state):
+            self.part()
+        self.begun[state.applied] = state.encode()
+        while self.checkpoints.is_open:
+            self.part()
+            if self.chance.random() < 0.5:
+                apply_one(self.chance, state)
+            if self.checkpoints.take_void(state):
+                return
+
+    def part(self) -> None:
+        pages, one = self.checkpoints.part(self.state)
+        if one is not None:
+            self.told[one.lsn] = self.begun[one.lsn]
+        head = None if one is None else one.head
+        lsn = 0 if one is None else one.lsn
+        self.commit(QueueWrite(QUEUE, pages=tuple(pages), state=head, state_lsn=lsn, stable=1))
+
+    def restart(self) -> None:
+        """The process ends, wherever it is, and begins again with what is on the disk."""
+        (image,) = self.disk.images()
+        self.state = QueueState.of_image(image)
+        stale = image.stale if self.state.is_paged else (*image.stale, *image.pages)
+        self.checkpoints = Checkpoints(stale)
+        self.chance = Random(self.chance.random())
+
+    def run(self, turns: int) -> None:
+        for _ in range(turns):
+            for _ in range(self.chance.randint(1, 20)):
+                apply_one(self.chance, self.state)
+            self.checkpoint()
+            if self.chance.random() < 0.3 and self.disk.queues:
+                self.restart()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_commit_leaves_the_last_whole_checkpoint(seed: int) -> None:
+    """Whatever was written of the next one, and whatever of it was lost in earlier crashes."""
+    life = Life(seed)
+    life.run(15)
+    for _ in range(1000):
+        if not life.checkpoints.is_busy:
+            break
+        life.part()
+    (image,) = life.disk.images()
+    assert not image.stale
+    on_disk = [one.on_disk() for one in life.state.tables.values()]
+    assert sum(map(len, on_disk)) == len(image.pages)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_store_keeps_pages_as_the_simulated_disk_does(tmp_path: Path, seed: int) -> None:
+    """And `mirrorq check` finds nothing wrong with them, after a reset either."""
+    store = Store(tmp_path / "a", node="a", config=Config())
+    life = Life(seed, store)
+    life.run(6)
+    (image,) = life.disk.images()
+    found = store.load(QUEUE)
+    assert (found.pages, found.stale) == (image.pages, image.stale)
+    assert store.queue_ids() == [QUEUE]
+    store.commit([QueueWrite(QUEUE + 1, stable=1)])
+    assert store.queue_ids() == [QUEUE, QUEUE + 1]
+    store.commit([QueueWrite(QUEUE, reset=True, stable=1)])
+    assert store.load(QUEUE).pages == store.load(QUEUE).stale == ()
+    while store.collect():
+        pass
+    store.close()
+    with OfflineStore(tmp_path / "a") as offline:
+        assert not verify(offline).problems
+
+
+def test_a_state_that_came_replaces_all_pages() -> None:
+    """Those of the state before are taken off the disk, those of an open checkpoint, too."""
+    life = Life(5)
+    life.run(3)
+    for _ in range(40):
+        apply_one(life.chance, life.state)
+    while not life.checkpoints.begin(life.state):
+        life.part()
+    life.begun[life.state.applied] = life.state.encode()
+    life.part()
+    assert life.checkpoints.is_open
+    other = Life(6)
+    while other.state.applied <= life.state.applied:
+        apply_one(other.chance, other.state)
+    life.checkpoints.replace(life.state, other.state)
+    other.state.note_unwritten()
+    life.state = other.state
+    life.checkpoint()
+    while life.checkpoints.is_busy:
+        life.part()
+    (image,) = life.disk.images()
+    assert not image.stale
+    assert QueueState.of_image(image).encode() == life.told[max(life.told)]
+
+
+def test_what_is_small_is_one_value_as_it_always_was() -> None:
+    """An older mirrorq reads it; when it becomes small again its pages go."""
+    life = Life(1)
+    life.run(3)
+    state = life.state
+    state.apply(CODEC.op(AckOp(((1, END),)), **PLACE, lsn=state.applied + 1, timestamp_us=0))
+    gone = ProducerOp("", tuple(state.producers))
+    state.apply(CODEC.op(gone, **PLACE, lsn=state.applied + 1, timestamp_us=0))
+    life.checkpoint()
+    while life.checkpoints.is_busy:
+        life.part()
+    (image,) = life.disk.images()
+    assert QueueState.decode(image.state).encode() == image.state == life.told[image.state_lsn]
+    assert not image.pages
+    assert not image.stale
