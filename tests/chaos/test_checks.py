@@ -71,6 +71,13 @@ def test_a_killed_worker_may_lack_outcomes() -> None:
     assert check(history_of(GOOD + "a 9 p.4"), frozenset({"w"})).wrong == []
 
 
+def test_what_a_spool_has_accepted_is_to_be_delivered_in_order() -> None:
+    said = "a 1 q.1\na 1 q.2\ns 2 q.1 -\ns 2 q.2 -\n"
+    assert check(history_of(said + "d 3 q.1 1 1 0\nd 3 q.2 2 1 0")).wrong == []
+    assert check(history_of(said + "d 3 q.1 1 1 0")).lost == 1
+    assert check(history_of(said + "d 3 q.1 2 1 0\nd 3 q.2 1 1 0")).misplaced == 1
+
+
 def test_files(tmp_path: Path) -> None:
     """What is written is read, but for the half line of a process that was killed."""
     path = tmp_path / "w.history"

@@ -1,7 +1,7 @@
 """What must hold of a history, in Jepsen's words.
 
     attempt       a put was called
-    acknowledged  it was confirmed
+    acknowledged  it was confirmed, or accepted by a spool
     ok            acknowledged, and delivered
     lost          acknowledged, and never delivered though the queue was drained: must be 0
     unexpected    delivered and never attempted, or certainly not stored, or at another sequence
@@ -92,7 +92,12 @@ def _check_puts(
         is_delivered = value in history.deliveries
         if len(outcomes) > 1:
             found.note("duplicated", f"{value} has the outcomes {outcomes}")
-        if not outcomes:
+        if not outcomes and attempt.is_accepted:
+            found.acknowledged += 1
+            found.ok += is_delivered
+            if is_drained and not is_delivered:
+                found.note("lost", f"{value}, accepted by a spool")
+        elif not outcomes:
             found.recovered += is_delivered
             if is_drained and attempt.worker not in mortal:
                 found.note("unresolved", f"{value} of {attempt.worker}")
@@ -111,9 +116,9 @@ def _check_puts(
 def _check_order(history: History, found: Findings) -> None:
     at: dict[int, str] = {}
     last: dict[str, tuple[int, int, str]] = {}
-    for value, attempt in history.attempts.items():
+    for value in history.attempts:
         producer, _, number = value.rpartition(".")
-        for sequence in attempt.sequences[:1]:
+        for sequence in _places(history, value)[:1]:
             before = last.get(producer)
             if before is not None and before[0] < int(number) and before[1] >= sequence:
                 found.note("misplaced", f"{value} is at {sequence}, {before[2]} at {before[1]}")
@@ -122,6 +127,14 @@ def _check_order(history: History, found: Findings) -> None:
     for value, deliveries in history.deliveries.items():
         for each in deliveries[:1]:
             _claim(at, each.sequence, value, found)
+
+
+def _places(history: History, value: str) -> list[int]:
+    """Where it was confirmed to be; of what a spool has accepted, where it was delivered."""
+    attempt = history.attempts[value]
+    if attempt.sequences or not attempt.is_accepted:
+        return attempt.sequences
+    return [each.sequence for each in history.deliveries.get(value, ())]
 
 
 def _claim(at: dict[int, str], sequence: int, value: str, found: Findings) -> None:

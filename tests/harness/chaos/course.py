@@ -140,7 +140,8 @@ class Course:
 
     def _start_workers(self) -> None:
         endpoints = list(self.wires.endpoints.values())
-        for number, kinds in enumerate((("producer", "consumer"), ("producer", "getter"))):
+        workers = (("producer", "consumer"), ("producer", "getter"), ("spooler",))
+        for number, kinds in enumerate(workers):
             turned = endpoints[number:] + endpoints[:number]
             name = f"w{number}"
             settings = {
@@ -150,6 +151,8 @@ class Course:
                 "config": CONFIG,
                 "roles": [self._role(kind, name) for kind in kinds],
             }
+            if kinds == ("spooler",):
+                settings["spool"] = str(self._place / f"{name}.spool")
             with uninterrupted():
                 self._workers.append(Process(settings, self._place / f"{name}.log"))
 

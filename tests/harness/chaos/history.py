@@ -4,6 +4,7 @@ A line is `kind ms value …`, with the machine's clock in milliseconds. A proce
 leaves all lines but perhaps the end of its last, which is left out.
 
     a ms value                      attempt: put is about to be called
+    s ms value                      accepted by a spool: it will be stored
     o ms value sequence             confirmed
     n ms value why                  certainly not stored
     u ms value why                  unknown
@@ -66,6 +67,8 @@ class Attempt:
     worker: str
     outcomes: list[str] = field(factory=list)
     sequences: list[int] = field(factory=list)
+    is_accepted: bool = False
+    """By a spool, which may have had no process left to hear the outcome."""
 
 
 @frozen
@@ -107,6 +110,8 @@ class History:
             if value in self.attempts:
                 self.strange.append(f"{value} was attempted twice")
             self.attempts.setdefault(value, Attempt(worker))
+        elif kind == "s":
+            self.attempts.setdefault(value, Attempt(worker)).is_accepted = True
         elif kind in "onu":
             attempt = self.attempts.setdefault(value, Attempt(worker))
             attempt.outcomes.append(kind)

@@ -1,10 +1,10 @@
 """One process of a chaos run: `python -m harness.chaos.process SETTINGS`.
 
 SETTINGS is a JSON object: `name`, `config`; for a node `path`, `peers`, `listen`, for a worker
-that is no node `endpoints` instead; `roles`, each `kind`, `name`, `file`, `pause_s`. On standard
-output it says as JSON lines, some times a second, how it is. On standard input a line
-`stop-producing` or `stop` ends its roles, `close` the node; the end of the input ends the process,
-so it outlives nobody.
+that is no node `endpoints` instead, and `spool` if it spools; `roles`, each `kind`, `name`, `file`,
+`pause_s`. On standard output it says as JSON lines, some times a second, how it is. On standard
+input a line `stop-producing` or `stop` ends its roles, `close` the node; the end of the input ends
+the process, so it outlives nobody.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import mirrorq
-from harness.chaos.roles import QUEUE, ROLES, Consumer, Getter, Producer, Role
+from harness.chaos.roles import QUEUE, ROLES, Consumer, Getter, Producer, Role, Spooler
 
 REPORT_S = 0.15
 WAIT_S = 120.0
@@ -35,9 +35,12 @@ class Process:
         self._stopping: tuple[type, ...] = ()
         """Kinds of roles that are to do nothing more."""
         config = mirrorq.Config(**settings["config"])
+        self._config = config
         self._host: mirrorq.Node | mirrorq.Client
         self._node: mirrorq.Node | None = None
-        if "endpoints" in settings:
+        if "spool" in settings:
+            self._roles.append(self._spooler())
+        elif "endpoints" in settings:
             self._host = mirrorq.connect(
                 settings["endpoints"],
                 config=config,
@@ -73,8 +76,24 @@ class Process:
                 if isinstance(role, self._stopping):
                     role.stop()
 
+    def _spooler(self) -> Spooler:
+        settings, (role,) = self._settings, self._settings["roles"]
+
+        def opened() -> mirrorq.SpoolClient[mirrorq.Client]:
+            path: str = settings["spool"]
+            return mirrorq.connect(
+                settings["endpoints"],
+                config=self._config,
+                insecure=settings.get("insecure", False),
+                spool=path,
+            )
+
+        return Spooler(opened(), opened, role["name"], Path(role["file"]))
+
     def _work(self) -> None:
         """Take up the roles as soon as the queue is served."""
+        if "spool" in self._settings:
+            return
         while self._settings["roles"]:
             try:
                 queue = self._host.queue(QUEUE, timeout=WAIT_S)

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import mirrorq
 from harness.chaos.history import Recorder, body_of, value_of
 
-__all__ = ["QUEUE", "Consumer", "Getter", "Producer", "Role"]
+__all__ = ["QUEUE", "Consumer", "Getter", "Producer", "Role", "Spooler"]
 
 QUEUE = "orders"
 OPEN_MAX = 300
@@ -20,6 +20,10 @@ OPEN_MAX = 300
 NACK_SHARE = 0.03
 PREFETCH = 20
 GET_S = 0.2
+SPOOL_PAUSE_S = 0.02
+REOPEN_SHARE = 0.01
+"""How often a spool is closed and opened again, at each of its puts."""
+Reopen = Callable[[], "mirrorq.SpoolClient[mirrorq.Client]"]
 
 
 class Role(Protocol):
@@ -66,13 +70,16 @@ class Producer:
             self._recorder.write_all("a", [(value,) for value in values])
             with self._changed:
                 self._open += count
-            bodies = [body_of(value) for value in values]
             try:
-                put = self._queue.put(bodies[0]) if count == 1 else self._queue.put_many(bodies)
+                self._put(values)
             except mirrorq.MirrorQError as error:
                 self._end(values, "u", [_words(error)] * count)
                 return
-            put.add_done_callback(partial(self._on_outcome, values))
+
+    def _put(self, values: list[str]) -> None:
+        bodies = [body_of(value) for value in values]
+        put = self._queue.put(bodies[0]) if len(values) == 1 else self._queue.put_many(bodies)
+        put.add_done_callback(partial(self._on_outcome, values))
 
     def _may_go_on(self) -> bool:
         with self._changed:
@@ -91,6 +98,42 @@ class Producer:
 
     def _end(self, values: list[str], kind: str, rest: Any) -> None:
         self._recorder.write_all(kind, zip(values, rest, strict=True))
+        with self._changed:
+            self._open -= len(values)
+            self._changed.notify_all()
+
+
+class Spooler(Producer):
+    """The same into a spool, which it closes and opens again from time to time."""
+
+    def __init__(
+        self, client: mirrorq.SpoolClient[mirrorq.Client], reopen: Reopen, name: str, file: Path
+    ) -> None:
+        self._client = client
+        self._reopen = reopen
+        self._spooled = client.queue(QUEUE)
+        super().__init__(cast(mirrorq.MirroredQueue, self._spooled), name, file, SPOOL_PAUSE_S)
+
+    def open_count(self) -> int:
+        return self._spooled.status().messages + self._thread.is_alive()
+
+    def _may_go_on(self) -> bool:
+        if self._chance.random() < REOPEN_SHARE:
+            self._client.close()
+            self._client = self._reopen()
+            self._spooled = self._client.queue(QUEUE)
+            self._queue = cast(mirrorq.MirroredQueue, self._spooled)
+            with self._changed:
+                self._open = 0
+        return super()._may_go_on()
+
+    def _put(self, values: list[str]) -> None:
+        put = self._spooled.put_many([body_of(value) for value in values])
+        put.add_accept_callback(partial(self._on_accept, values))
+
+    def _on_accept(self, values: list[str], put: mirrorq.SpoolConfirmation) -> None:
+        kind = "s" if put.is_accepted() else "u"
+        self._recorder.write_all(kind, [(value, "-") for value in values])
         with self._changed:
             self._open -= len(values)
             self._changed.notify_all()
