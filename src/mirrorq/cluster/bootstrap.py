@@ -72,7 +72,7 @@ __all__ = [
 
 
 class FoundingTick(Struct, frozen=True, gc=False):
-    """`wake_at_ms` has come."""
+    """The time that the founding asked for (`wake_at_ms`) has come."""
 
 
 class PeerHello(Struct, frozen=True, gc=False):
@@ -83,6 +83,8 @@ class PeerHello(Struct, frozen=True, gc=False):
 
 
 class FoundingReceived(Struct, frozen=True, gc=False):
+    """A message about the founding has come from another node's store."""
+
     sender: StoreId
     message: FoundingMessage
 

@@ -33,7 +33,7 @@ EPOCH_STEP = 1 << 32
 
 @frozen
 class Loss:
-    """What becomes of one queue."""
+    """What becomes of one queue when a node goes on alone."""
 
     queue: str
     has_copy: bool

@@ -14,7 +14,7 @@ BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 
 @frozen
 class Observed:
-    """A histogram at one moment."""
+    """What a histogram held at one moment. Frozen: any thread may read it."""
 
     counts: tuple[int, ...]
     """Of each bucket by itself; the last one has no upper bound."""
@@ -27,7 +27,7 @@ class Observed:
 
 
 class Histogram:
-    """One thread's."""
+    """Counts durations by size. One thread observes; others get what `observed` returns."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)

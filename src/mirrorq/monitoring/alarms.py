@@ -85,7 +85,7 @@ class Measures:
 
 @frozen
 class Alarm:
-    """One that is raised."""
+    """An alarm that is raised at one node."""
 
     name: str
     since_ms: int
@@ -95,13 +95,16 @@ class Alarm:
 
 @define
 class _State:
+    """Of one rule: the alarm, while it is raised, and since when the measure says otherwise."""
+
     alarm: Alarm | None = None
     turned_ms: int | None = None
     """Since when the measure is on the other side."""
 
 
 class Alarms:
-    """Those of one node."""
+    """All alarms of one node, raised or not. The node thread steps it; any thread may read
+    `raised`."""
 
     def __init__(self) -> None:
         self._states = {rule.name: _State() for rule in _RULES}
@@ -149,6 +152,8 @@ class Alarms:
 
 @frozen
 class _Rule:
+    """What raises one alarm, and for how long it must be so, or be over."""
+
     name: str
     judge: Callable[[Measures, int, bool], str]
     """(measures, jump, is raised) -> what is bad, "" when nothing is."""

@@ -34,7 +34,7 @@ class Trouble:
 
 @frozen
 class Health:
-    """What was found."""
+    """What keeps a node from being stopped now, and what else is worth knowing. Frozen."""
 
     node: str
     """Whose stop was thought of."""

@@ -128,7 +128,7 @@ class HeldConsumer:
 
 @frozen
 class Roll:
-    """What one node tells."""
+    """The clients and consumers that one node serves, as it tells another one."""
 
     node: str
     incarnation: int

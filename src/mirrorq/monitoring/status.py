@@ -90,7 +90,7 @@ class QueueStatus:
 
 @frozen
 class NodeStatus:
-    """One node as another sees it."""
+    """One node as another one sees it, at one moment."""
 
     name: str
     """The node's name."""
@@ -110,7 +110,7 @@ class NodeStatus:
 
 @frozen
 class PolicyStatus:
-    """One policy, as it was given."""
+    """One policy, as it was given to `set_policy`."""
 
     name: str
     """The policy's name."""

@@ -28,6 +28,8 @@ class ClientHello(Struct, frozen=True, gc=False):
 
 
 class ClientWelcome(Struct, frozen=True, gc=False):
+    """Answer to ClientHello: the node serves this client from now on."""
+
     number: int
     node: str
     session_expiry_ms: int
@@ -83,6 +85,8 @@ class ClientClosed(Struct, frozen=True, gc=False):
 
 
 class ClientDeclare(Struct, frozen=True, gc=False):
+    """A call: declare a queue, as `Node.queue` does."""
+
     name: str
     durable: bool
     exclusive: bool
@@ -95,6 +99,8 @@ class ClientDeclare(Struct, frozen=True, gc=False):
 
 
 class ClientDelete(Struct, frozen=True, gc=False):
+    """A call: delete a queue."""
+
     queue: int
     if_empty: bool
     if_unused: bool
@@ -118,6 +124,8 @@ class ClientWatch(Struct, frozen=True, gc=False):
 
 
 class ClientAdminister(Struct, frozen=True, gc=False):
+    """A call: have an administrative command done."""
+
     command: Administrative
 
 
@@ -196,6 +204,8 @@ class ClientPing(Struct, frozen=True, gc=False):
 
 
 class ClientPong(Struct, frozen=True, gc=False):
+    """Answer to ClientPing, and a sign of life of the node."""
+
     paused: bool
     """The node has no contact with a majority."""
     lost: bool
@@ -210,7 +220,7 @@ class ClientPong(Struct, frozen=True, gc=False):
 
 
 class ClientBye(Struct, frozen=True, gc=False):
-    """The client is closed."""
+    """The client is closed, and what the node holds of it ends at once."""
 
 
 ClientMessage = (

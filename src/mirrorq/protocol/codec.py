@@ -10,7 +10,7 @@ from mirrorq.protocol.staged import Stage, Staging
 
 
 class OpCodec(Protocol):
-    """Makes entries. Every call is pure."""
+    """Makes entries of the log and reads them: the bytes are `wire.ops`'s. Every call is pure."""
 
     def header(self, frame: bytes) -> Header:
         """The header of a frame that has been checked before."""

@@ -27,6 +27,8 @@ class NodeStopped(Struct, frozen=True, gc=False):
 
 
 class DeclareQueue(Struct, frozen=True, gc=False):
+    """Make a queue; one that is there must be equal."""
+
     name: str
     durable: bool
     exclusive: bool
@@ -113,6 +115,8 @@ class SetPolicy(Struct, frozen=True, gc=False):
 
 
 class ClearPolicy(Struct, frozen=True, gc=False):
+    """Delete a policy; none of this name is no error."""
+
     name: str
 
 
@@ -125,18 +129,24 @@ class Synchronise(Struct, frozen=True, gc=False):
 
 
 class DeclareExchange(Struct, frozen=True, gc=False):
+    """Make an exchange; one that is there must be equal."""
+
     name: str
     kind: str
     alternate: str = ""
 
 
 class DeleteExchange(Struct, frozen=True, gc=False):
+    """Delete an exchange with its bindings."""
+
     name: str
     if_unused: bool = False
     """Only when nothing is bound to it."""
 
 
 class Bind(Struct, frozen=True, gc=False):
+    """Bind a queue to an exchange; what is bound already stays so."""
+
     exchange: str
     queue: str
     key: str
@@ -145,6 +155,8 @@ class Bind(Struct, frozen=True, gc=False):
 
 
 class Unbind(Struct, frozen=True, gc=False):
+    """End one binding, named by all that it was made with."""
+
     exchange: str
     queue: str
     key: str

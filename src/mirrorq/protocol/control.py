@@ -48,6 +48,8 @@ class LeaseRequest(Struct, frozen=True, gc=False):
 
 
 class LeaseAnswer(Struct, frozen=True, gc=False):
+    """The leader grants the lease that was asked for under this number."""
+
     number: int
     term: int
     commit_index: int
@@ -142,6 +144,9 @@ class NodeQuestion(Struct, frozen=True, gc=False):
 
 
 class NodeAnswer(Struct, frozen=True, gc=False):
+    """Answer to NodeQuestion, with its number: how many were found, and what was asked for, as
+    bytes."""
+
     number: int
     count: int
     data: bytes

@@ -32,7 +32,7 @@ class Notice(Struct, frozen=True, gc=False):
 
 @frozen
 class Parcel:
-    """Neighbouring messages that ended together."""
+    """An entry of the outbox: neighbouring messages that ended together, for the same reason."""
 
     number: int
     """Of the first of them."""
@@ -162,6 +162,8 @@ def sorted_out(pages: Iterable[Page], lsn: int) -> tuple[tuple[Page, ...], tuple
 
 
 class RaftEntry(Struct, frozen=True, gc=False):
+    """One entry of the catalog's log."""
+
     index: int
     term: int
     kind: int
@@ -170,6 +172,8 @@ class RaftEntry(Struct, frozen=True, gc=False):
 
 
 class RaftSnapshot(Struct, frozen=True, gc=False):
+    """The catalog up to an index of the log, in place of the entries up to there."""
+
     index: int
     term: int
     voters: tuple[StoreId, ...]
@@ -197,6 +201,8 @@ class RaftWrite(Struct, frozen=True, gc=False):
 
 
 class RaftImage(Struct, frozen=True, gc=False):
+    """All that a store holds of the catalog, for the start."""
+
     state: RaftState = field(default_factory=RaftState)
     snapshot: RaftSnapshot | None = None
     entries: tuple[RaftEntry, ...] = ()

@@ -97,6 +97,8 @@ class Header(Struct, frozen=True, gc=False):
 
 
 class AckOp(Struct, frozen=True, gc=False):
+    """Messages that were acked: they end."""
+
     ranges: tuple[Range, ...]
 
 
@@ -115,7 +117,7 @@ class ReturnLaterOp(Struct, frozen=True, gc=False):
 
 
 class LaneOp(Struct, frozen=True, gc=False):
-    """Delayed messages are due."""
+    """Delayed messages are due: they become ready."""
 
     entering: tuple[Range, ...]
     """These were published with a delay: they enter their lanes, in this order."""
@@ -131,6 +133,9 @@ class LaneOp(Struct, frozen=True, gc=False):
 
 
 class HorizonOp(Struct, frozen=True, gc=False):
+    """How far messages may be handed out: it is in the log before they are, so that every next
+    master knows what may have been seen."""
+
     sequence: int
     """Messages below this sequence may be handed out."""
 
@@ -162,10 +167,15 @@ NOT_TAKEN = "an ack was not taken"
 
 
 class RefusalOp(Struct, frozen=True, gc=False):
+    """Publishes of a producer that were refused, and why: they use their numbers, so that they are
+    refused again when they are sent again."""
+
     reason: str
 
 
 class PurgeOp(Struct, frozen=True, gc=False):
+    """Messages that a purge ends."""
+
     ranges: tuple[Range, ...]
 
 

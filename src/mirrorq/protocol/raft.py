@@ -18,6 +18,8 @@ __all__ = [
 
 
 class VoteRequest(Struct, frozen=True, gc=False):
+    """Asks for a replica's vote, or whether it would give it."""
+
     term: int
     """The term that the sender stands for; with `pre` one that it has not entered yet."""
     pre: bool
@@ -27,6 +29,8 @@ class VoteRequest(Struct, frozen=True, gc=False):
 
 
 class VoteAnswer(Struct, frozen=True, gc=False):
+    """Answer to VoteRequest."""
+
     term: int
     """Of a granted pre-vote the term asked for, else the answerer's own."""
     pre: bool
@@ -34,7 +38,7 @@ class VoteAnswer(Struct, frozen=True, gc=False):
 
 
 class AppendRequest(Struct, frozen=True, gc=False):
-    """Also the heartbeat, then without entries."""
+    """The leader's entries for one replica; without entries a heartbeat."""
 
     term: int
     previous_index: int
@@ -46,6 +50,8 @@ class AppendRequest(Struct, frozen=True, gc=False):
 
 
 class InstallSnapshot(Struct, frozen=True, gc=False):
+    """The leader's snapshot, for a replica that lacks entries which the leader no longer has."""
+
     term: int
     snapshot: RaftSnapshot
     sent_ms: int

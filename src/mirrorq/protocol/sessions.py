@@ -69,6 +69,8 @@ class Subscribe(Struct, frozen=True, gc=False):
 
 
 class Unsubscribe(Struct, frozen=True, gc=False):
+    """A consumer of this attachment ends."""
+
     number: int
 
 
@@ -101,12 +103,17 @@ class Settle(Struct, frozen=True, gc=False):
 
 
 class Browse(Struct, frozen=True, gc=False):
+    """Ask for messages that stay where they are: up to `count_max`, from sequence `start` on.
+    Answered by Browsed."""
+
     request: int
     start: int
     count_max: int
 
 
 class Purge(Struct, frozen=True, gc=False):
+    """End all messages that nobody holds, ready or delayed. Answered by Purged."""
+
     request: int
 
 
@@ -127,7 +134,7 @@ class Recalled(Struct, frozen=True, gc=False):
 
 
 class Inquire(Struct, frozen=True, gc=False):
-    """Ask for Counts."""
+    """Ask how many messages and consumers there are. Answered by Counts."""
 
     request: int
 
@@ -168,6 +175,8 @@ class Detached(Struct, frozen=True, gc=False):
 
 
 class ProducerOpened(Struct, frozen=True, gc=False):
+    """Answer to the opening of a producer: the id under which it publishes."""
+
     producer: int
 
 
@@ -239,6 +248,8 @@ class Purged(Struct, frozen=True, gc=False):
 
 
 class Counts(Struct, frozen=True, gc=False):
+    """Answer to Inquire: the queue as its master counts it."""
+
     request: int
     ready: int
     unacknowledged: int
@@ -290,7 +301,7 @@ class ConsumerRefused(Struct, frozen=True, gc=False):
 
 
 class Pong(Struct, frozen=True, gc=False):
-    pass
+    """Answer to Ping: the master serves this attachment still."""
 
 
 Reply = (

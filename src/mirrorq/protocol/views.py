@@ -317,6 +317,8 @@ def _row(
 
 
 class Member(Struct, frozen=True, gc=False):
+    """One member of a view: a life of a node, and whether it was in sync when the view was made."""
+
     id: MemberId
     in_sync: bool
 

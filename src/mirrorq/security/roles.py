@@ -30,6 +30,9 @@ _KEY_TEXT = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 
 class Role(StrEnum):
+    """What the owner of a key is: a node of the cluster, a client with the rights of its entry, or
+    one that may do everything."""
+
     PEER = "peer"
     CLIENT = "client"
     ADMIN = "admin"

@@ -125,7 +125,7 @@ def _refuse_occupied(path: Path) -> None:
 
 
 class Space(NamedTuple):
-    """What messages may take."""
+    """What messages may take in the next commit for sure."""
 
     bytes_left: int
     """In all; below 0 when more than that is held."""
@@ -142,7 +142,7 @@ Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 
 @frozen(eq=False)
 class Tables:
-    """The named databases."""
+    """The named databases of one environment: what docs/disk-format.md calls the tables."""
 
     meta: lmdb._Database
     queues: lmdb._Database

@@ -27,7 +27,8 @@ _guard = threading.RLock()
 
 
 class PathLock:
-    """Held from construction to `release`."""
+    """The lock on a store's directory, against other processes and others of this one. Held from
+    construction to `release`."""
 
     def __init__(self, path: Path) -> None:
         """Take the lock.

@@ -39,7 +39,7 @@ def _decode_snapshot(data: bytes) -> RaftSnapshot:
 
 
 class RaftLog:
-    """The `raft` table within one transaction."""
+    """The `raft` table within one transaction, which its maker begins and ends."""
 
     def __init__(self, txn: lmdb.Transaction[memoryview], table: lmdb._Database) -> None:
         self._txn = txn

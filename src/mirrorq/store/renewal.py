@@ -31,7 +31,7 @@ of the catalog."""
 
 @frozen
 class Inventory:
-    """What a store says of itself."""
+    """What a store holds and whose it is, read from a store that nobody has open."""
 
     node: str
     store: int

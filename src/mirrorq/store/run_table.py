@@ -41,7 +41,7 @@ class Segment(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True, gc=False):
-    """Where a run of messages lies."""
+    """Where a run of messages lies in the table, and which sequences it has."""
 
     key: bytes
     first: int

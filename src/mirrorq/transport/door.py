@@ -61,7 +61,8 @@ _TCP_INFO = getattr(socket, "TCP_INFO", 11)
 
 @define(eq=False)
 class _Visitor:
-    """One connection."""
+    """One connection of the listening socket, a node's or a client's: what it has sent, and what it
+    has under way."""
 
     ends: tuple[object, object]
     """Addresses of both ends: by them it is known again, a descriptor may be another's by now."""

@@ -22,6 +22,9 @@ Parts = list[bytes]
 
 
 class PeerMessage(Struct, frozen=True, gc=False):
+    """A message from another node, on one of its two connections. `incarnation` says from which of
+    its lives."""
+
     peer: str
     incarnation: int
     channel: int

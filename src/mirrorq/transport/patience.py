@@ -22,7 +22,8 @@ CALM_MS = 10_000
 
 
 class Patience:
-    """Of one node, in percent."""
+    """How much longer than agreed one node waits for its clients, in percent: more when there are
+    many, or when those that live were late. The node thread's."""
 
     def __init__(self) -> None:
         self._learned = 100

@@ -93,6 +93,8 @@ _ROUTING_ID = struct.Struct(">cBQ8s")
 
 @define
 class _Peer:
+    """Another node to which connections are kept, standing or not."""
+
     endpoint: Endpoint
     links: tuple[Link, ...]
     """Two, or none while no key of the peer is known."""

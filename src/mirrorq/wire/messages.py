@@ -341,11 +341,15 @@ _MESSAGE = _union_form(tuple(_classes(WireMessage)))
 
 
 class _Envelope(msgspec.Struct, array_like=True, gc=False):
+    """What every message travels in."""
+
     version: int
     body: _MESSAGE.wire  # type: ignore[name-defined]
 
 
 class _Version(msgspec.Struct, array_like=True):
+    """As much of an envelope as any version can read."""
+
     version: int
 
 

@@ -41,7 +41,8 @@ class Request:
 
 @frozen
 class RequestOutcome:
-    """What came of a request."""
+    """What came of one request, kept so that a repetition of it changes nothing and is answered
+    alike."""
 
     number: int
     value: int = 0
@@ -63,6 +64,9 @@ class AskerRecord:
 
 @define
 class _Asker:
+    """One store that has sent requests: which life of it, and the outcomes that it may still ask
+    for."""
+
     incarnation: int
     floor: int = 0
     outcomes: dict[int, RequestOutcome] = field(factory=dict)

@@ -15,7 +15,8 @@ __all__ = ["Exchanges", "no_exchange"]
 
 
 class Exchanges:
-    """All of one catalog, by name."""
+    """All exchanges of one catalog, by name. The catalog's own: changed only by commands of the
+    log, the same on every node."""
 
     def __init__(self, records: Iterable[ExchangeRecord] = ()) -> None:
         self._records = {exchange.name: exchange for exchange in records}

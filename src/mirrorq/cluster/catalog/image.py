@@ -21,7 +21,8 @@ SNAPSHOT_VERSION = 1
 
 @frozen
 class Image:
-    """The snapshot's content, after its version."""
+    """A snapshot's content, after its version: everything that the catalog holds at one index of
+    the log."""
 
     index: int
     next_queue_id: int

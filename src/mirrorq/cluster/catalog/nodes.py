@@ -14,7 +14,8 @@ __all__ = ["Nodes"]
 
 
 class Nodes:
-    """All of one catalog."""
+    """All nodes of one catalog, by name, and the stores of those that were forgotten. The catalog's
+    own: changed only by commands of the log, the same on every node."""
 
     def __init__(self, records: Iterable[NodeRecord] = (), past: Iterable[StoreId] = ()) -> None:
         self._records = {node.name: node for node in records}

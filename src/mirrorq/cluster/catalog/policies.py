@@ -13,7 +13,8 @@ __all__ = ["Policies"]
 
 
 class Policies:
-    """All of one catalog, by name."""
+    """All policies of one catalog, by name. The catalog's own: changed only by commands of the log,
+    the same on every node."""
 
     def __init__(self, texts: Iterable[tuple[str, str]] = ()) -> None:
         """Read policies back.

@@ -11,7 +11,8 @@ __all__ = ["Queues"]
 
 
 class Queues:
-    """All of one catalog."""
+    """All queues of one catalog, by id. The catalog's own: changed only by commands of the log, the
+    same on every node."""
 
     def __init__(self, records: Iterable[QueueRecord] = (), next_id: int = 1) -> None:
         self.records: dict[int, QueueRecord] = {}

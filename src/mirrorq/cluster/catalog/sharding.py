@@ -38,7 +38,8 @@ class ShardedRecord:
 
 
 class Sharding:
-    """The sharded queues of a catalog."""
+    """The sharded queues of one catalog, and which ring is a shard of which. The catalog's own:
+    changed only by commands of the log, the same on every node."""
 
     def __init__(self, records: Iterable[ShardedRecord] = ()) -> None:
         self._records = {record.id: record for record in records}

@@ -62,7 +62,8 @@ __all__ = ["Admission"]
 
 
 class Admission:
-    """The leader's judgement of requests."""
+    """The leader's judgement of requests: which become commands of the log, with what the leader
+    adds to them, and which are refused. It holds nothing of its own."""
 
     def __init__(self, node_states: NodeStates, moves: Transfers) -> None:
         self._nodes = node_states

@@ -53,6 +53,8 @@ FORGET_FACTOR = 300
 
 
 class Status(Enum):
+    """What is made of one process of a node; the module's text says what each means."""
+
     ALIVE = "alive"
     UNKNOWN = "unknown"
     SILENT = "silent"

@@ -35,7 +35,8 @@ MOVES_AT_ONCE = 16
 
 @define
 class Rebalancing:
-    """One rebalance under way."""
+    """One rebalance that somebody waits for: the masters that are still to move. The leader's, lost
+    with its term."""
 
     asker: tuple[MemberId, int]
     """(node, number of its request)."""
@@ -51,6 +52,8 @@ class Rebalancing:
 
 @define
 class _Wish:
+    """Where the leader wants a queue's master to be, until when."""
+
     node: str
     until_ms: int
 

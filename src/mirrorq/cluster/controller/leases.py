@@ -145,6 +145,8 @@ class LeaseHolder:
 
 
 class _Pending(Struct, frozen=True, gc=False):
+    """A request for a lease that waits until its round of Raft is confirmed."""
+
     number: int
     received_ms: int
 

@@ -77,6 +77,9 @@ UNCOMMITTED_COUNT_MAX = 10_000
 
 
 class Role(Enum):
+    """What a replica is in its term. A pre-candidate asks whether it would be elected, and has
+    entered no new term."""
+
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
     CANDIDATE = "candidate"

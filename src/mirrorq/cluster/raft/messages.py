@@ -68,6 +68,8 @@ class Late(Struct, frozen=True, gc=False):
 
 
 class Received(Struct, frozen=True, gc=False):
+    """A message of Raft has come from another replica."""
+
     sender: StoreId
     message: RaftMessage
 

@@ -12,6 +12,8 @@ IN_FLIGHT_COUNT_MAX = 16
 
 
 class ProgressMode(Enum):
+    """How the leader sends to one replica."""
+
     PROBE = "probe"
     """Where the logs agree is not known: one request at a time."""
     STREAM = "stream"
@@ -21,7 +23,8 @@ class ProgressMode(Enum):
 
 
 class Progress:
-    """One replica, seen by the leader."""
+    """How far one replica's log agrees with the leader's, and what is on its way to it. The
+    leader's, made anew in each term."""
 
     def __init__(self, next_index: int) -> None:
         self.mode = ProgressMode.PROBE
