@@ -75,6 +75,8 @@ class Consensus:
         )
         self.led_ms = now_ms
         """When this node last knew of a leader: of a majority that it is in contact with."""
+        self.steps = 0
+        """How often Raft was stepped: what it and the catalog say changes only then."""
         self.has_news = True
         """Raft or the founding has been stepped: there may be something to tend."""
         self._life = life
@@ -158,6 +160,7 @@ class Consensus:
         raft, out = self.raft, self._life.out
         was_founded, was_leader = raft.is_founded, raft.is_leader
         effects: RaftEffects = raft.step(now_ms, event)
+        self.steps += 1
         self.has_news = True
         self._raft_wake = _or_forever(effects.wake_at_ms)
         if effects.persist is not None:
@@ -203,9 +206,10 @@ class Consensus:
         if self._raft_wake <= now_ms:
             self.step(now_ms, RaftTick())
             self._seek(now_ms)
-        if raft.leader is not None:
-            if now_ms >= self._led_until_ms or raft.leader is not self._led_by:
-                self._led_by = raft.leader
+        leader = raft.leader
+        if leader is not None:
+            if now_ms >= self._led_until_ms or leader is not self._led_by:
+                self._led_by = leader
                 config = self._life.config
                 self._led_until_ms = raft.heard_ms + config.election_ms + config.election_spread_ms
             if now_ms < self._led_until_ms:

@@ -276,13 +276,17 @@ class Engine:
             leader_requests.send(now_ms)
         self._lease_keeping.hold(now_ms)
         if hosting.is_due(now_ms):
+            was_wanted = now_ms < hosting.handing_until_ms
             hosting.run(now_ms, steady_us)
+            is_look_due = not was_wanted and now_ms < hosting.handing_until_ms
             if hosting.has_asked:
-                hosting.has_asked = False
+                hosting.has_asked, is_look_due = False, True
                 leader_requests.send(now_ms)
             if hosting.promises:
+                is_look_due = True
                 leader_requests.send_promises(now_ms)
-            self._lease_keeping.hold(now_ms)
+            if is_look_due:
+                self._lease_keeping.hold(now_ms)
         if hosting.news:
             hosting.tell_masters()
         self._admission.end()
@@ -358,21 +362,25 @@ class Engine:
         member, store = peer.member, peer.store
         assert member is not None
         assert store is not None
-        if isinstance(message, RAFT_MESSAGES):
+        if type(message) in _OF_QUEUES:
+            if not self._consensus.is_peer_foreign(peer, store):
+                self._on_queue(member, message)
+        elif isinstance(message, RAFT_MESSAGES):
             self._consensus.step(now_ms, Received(store, message))
         elif isinstance(message, FOUNDING_MESSAGES):
             self._on_founding(now_ms, member, message)
-        elif self._consensus.is_peer_foreign(peer, store):
-            return
-        elif type(message) in _OF_RINGS:
-            queue_id: int = message.queue_id  # type: ignore[attr-defined]
-            self.hosting.post(queue_id, RingReceived(member, message))  # type: ignore[arg-type]
-        elif isinstance(message, SessionRequest):
+        elif not self._consensus.is_peer_foreign(peer, store):
+            self._on_control(now_ms, member, message)
+
+    def _on_queue(self, member: MemberId, message: object) -> None:
+        """Something for one queue: of its ring, or between a handle and its master."""
+        if isinstance(message, SessionRequest):
             self.hosting.take_request(message)
         elif isinstance(message, SessionReply):
             self.hosting.take_reply(message)
         else:
-            self._on_control(now_ms, member, message)
+            queue_id: int = message.queue_id  # type: ignore[attr-defined]
+            self.hosting.post(queue_id, RingReceived(member, message))  # type: ignore[arg-type]
 
     def _on_founding(self, now_ms: int, member: MemberId, message: FoundingMessage) -> None:
         if not isinstance(message, AdmissionRequest) or self._greetings.may_ask(member, message):
@@ -448,8 +456,10 @@ class Engine:
         lease_ms = self._lease_keeping.wake_at_ms(now_ms)
         if lease_ms is not None and lease_ms < wake:
             wake = lease_ms
-        asks_ms = self.requests.wake_at_ms(self._consensus.raft.leader is not None)
-        return wake if asks_ms is None else min(wake, asks_ms)
+        if self.requests or self.requests.has_endings:
+            requests_ms = self.requests.wake_at_ms(self._consensus.raft.leader is not None)
+            wake = wake if requests_ms is None else min(wake, requests_ms)
+        return wake
 
 
-_OF_RINGS = frozenset(get_args(RingMessage))
+_OF_QUEUES = frozenset((*get_args(RingMessage), SessionRequest, SessionReply))

@@ -164,6 +164,15 @@ class Hosting:
         """A master here is no more: `handing_until_ms` may be its wish."""
         self._yielding: dict[int, None] = {}
         """Queues that a master here has given up in their epoch."""
+        self._kinds = (
+            self._holding,
+            self._joining,
+            self.mending,
+            self._yielding,
+            self._neighbours,
+        )
+        self._standing: dict[int, tuple[bool, ...]] = {}
+        """Queue -> which of these kinds it is of."""
         self._told_epochs: dict[int, int] = {}
         """Views of copies here of which listeners have been told."""
         self._out = EngineEffects()
@@ -279,15 +288,24 @@ class Hosting:
             for command in (*wishes, *effects.commands):
                 self._requests.wish(command)
             self.has_asked = True
-        ring = replica.ring
-        _keep(self._holding, queue_id, bool(ring.append_cost))
-        _keep(self._joining, queue_id, ring.is_member and not ring.in_sync)
-        _keep(self.mending, queue_id, ring.in_sync and bool(replica.transfer.missing))
-        _keep(self._yielding, queue_id, replica.yielded_epoch is not None)
-        master = replica.master
-        _keep(self._neighbours, queue_id, master is not None and master.has_neighbours)
+        self._note_standing(replica)
         self.reports.note_step(queue_id)
         self._due.set(queue_id, effects.wake_at_ms)
+
+    def _note_standing(self, replica: Replica) -> None:
+        """Among which queues it is now: as a rule among those that it was among before."""
+        ring, master, queue_id = replica.ring, replica.master, replica.queue_id
+        standing = (
+            ring.append_cost > 0,
+            ring.is_member and not ring.in_sync,
+            ring.in_sync and bool(replica.transfer.missing),
+            master is not None and master.has_yielded,
+            master is not None and master.has_neighbours,
+        )
+        if standing != self._standing.get(queue_id):
+            self._standing[queue_id] = standing
+            for queues, is_one in zip(self._kinds, standing, strict=True):
+                _keep(queues, queue_id, is_one)
 
     def _carry_out_loads(self, queue_id: int, effects: ReplicaEffects) -> None:
         """What names queues: batches for others, and what listeners are told."""
@@ -416,8 +434,8 @@ class Hosting:
             if replica.master is not None:
                 for request in replica.master.departures.couriers.end():
                     self.route(request)
-        kinds = (self._holding, self._joining, self._yielding, self._neighbours, self.mending)
-        for queues in kinds:
+        self._standing.pop(queue_id, None)
+        for queues in self._kinds:
             queues.pop(queue_id, None)
         self.rounds.forget(queue_id)
         self._out.writes.append(QueueWrite(queue_id, reset=True))

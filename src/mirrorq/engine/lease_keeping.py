@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.cluster.controller.leases import LeaseHolder
+from mirrorq.cluster.controller.leases import LONG_AGO_MS, LeaseHolder
 from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.follower import Follower
 from mirrorq.engine.leader_requests import LeaderRequests
@@ -35,6 +35,11 @@ class LeaseKeeping:
         self._follower = follower
         self._leader_requests = leader_requests
         self._is_released = False
+        self._look_ms = LONG_AGO_MS
+        """Before this nothing changes by time alone. What is over already is looked at again at
+        each step: contact with a majority may come back."""
+        self._seen_steps = self._seen_changes = -1
+        """What Raft and the lease had come to when they were looked at."""
 
     def on_answer(self, answer: LeaseAnswer) -> None:
         """The leader has granted it, or not."""
@@ -47,24 +52,38 @@ class LeaseKeeping:
 
     def hold(self, now_ms: int) -> None:
         """Ask for the lease when that is due, and tell the masters what has changed."""
-        holder, life = self._holder, self._life
-        hosting, raft = life.hosting, self._consensus.raft
-        if now_ms < hosting.handing_until_ms and not self._is_released and now_ms >= holder.due_ms:
+        holder, consensus = self._holder, self._consensus
+        is_wanted = holder.due_ms <= now_ms < self._life.hosting.handing_until_ms
+        if is_wanted and not self._is_released:
             request = holder.poll(now_ms, True)
             if request is not None:
                 self._leader_requests.to_leader(now_ms, request)
-        lease, follower = hosting.lease, self._follower
+        elif (
+            now_ms < self._look_ms
+            and consensus.steps == self._seen_steps
+            and holder.changes == self._seen_changes
+        ):
+            return
+        self._seen_steps, self._seen_changes = consensus.steps, holder.changes
+        self._look(now_ms)
+
+    def _look(self, now_ms: int) -> None:
+        """Work out what holds now, and until when it does if nothing comes."""
+        life, follower, raft = self._life, self._follower, self._consensus.raft
+        lease = life.hosting.lease
         was_held, was_paused = now_ms < lease.until_ms, lease.paused
         applied = min(raft.applied_index, follower.applied_max)
-        lease.until_ms = until_ms = holder.valid_until_ms(applied)
-        is_cut_off = now_ms - self._consensus.led_ms > life.config.heartbeat_ms
+        lease.until_ms = until_ms = self._holder.valid_until_ms(applied)
+        cut_off_ms = self._consensus.led_ms + life.config.heartbeat_ms + 1
+        is_cut_off = now_ms >= cut_off_ms
         lease.paused = is_paused = is_cut_off or follower.outdated != ""
+        self._look_ms = min(cut_off_ms, until_ms) if now_ms < until_ms else cut_off_ms
         if was_paused is is_paused and was_held is (now_ms < until_ms):
             return
         if was_paused != is_paused:
             kind, has = ("paused", "no") if is_paused else ("resumed", "has")
             life.notice(kind, f"{kind}: {has} contact with a majority")
-        hosting.post_masters(LeaseChanged())
+        life.hosting.post_masters(LeaseChanged())
 
     def wake_at_ms(self, now_ms: int) -> int | None:
         """When the lease is to be asked for again, None: it is not wanted."""
