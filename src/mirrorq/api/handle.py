@@ -135,12 +135,8 @@ class Handle(RingChannel):
             if self._close_reason:
                 events.append(Closed(self._close_reason))
         self.step_count += 1
-        is_deleted = any(isinstance(event, Closed) and event.deleted for event in events)
-        self.is_deleted |= is_deleted
-        is_cancelled = is_deleted or any(
-            isinstance(event, Closed) and event.cancels for event in events
-        )
-        self.is_refused |= any(isinstance(event, Closed) and event.refused for event in events)
+        ends = [event for event in events if isinstance(event, Closed)]
+        is_cancelled = bool(ends) and self._note_ends(ends)
         open_before = session.unconfirmed_count, session.unconfirmed_bytes
         outputs = session.step(now_ms, events)
         ended_count = open_before[0] - session.unconfirmed_count
@@ -167,6 +163,13 @@ class Handle(RingChannel):
         if idle_ms is not None and (wake_ms is None or idle_ms < wake_ms):
             wake_ms = idle_ms
         return requests, wake_ms
+
+    def _note_ends(self, ends: Sequence[Closed]) -> bool:
+        """The host says that this handle ends; whether its consumers are told to be cancelled."""
+        is_deleted = any(event.deleted for event in ends)
+        self.is_deleted |= is_deleted
+        self.is_refused |= any(event.refused for event in ends)
+        return is_deleted or any(event.cancels for event in ends)
 
     def _drain(self, session: Session) -> None:
         """Turn what users have called since the last step into calls of the session."""

@@ -100,10 +100,12 @@ class Ports(Generic[AnyPort]):
         """When the next one wants to be stepped."""
         return self._deadlines.next_ms
 
+    def have_work(self, now_ms: int) -> bool:
+        """Whether some have something to do by this time."""
+        return bool(self._woken or self._due) or self._deadlines.next_ms <= now_ms
+
     def take_due(self, now_ms: int) -> Iterator[AnyPort]:
         """Yield each that has something to do, if it is still there by then."""
-        if not (self._woken or self._due or self._deadlines.next_ms <= now_ms):
-            return
         due, self._due = self._due, {}
         while self._woken:
             due[self._woken.popleft()] = None
@@ -189,6 +191,8 @@ class HostThread(ABC, Generic[AnyPort]):
 
     def _step_ports(self, now_ms: int) -> None:
         """Let handles that have something to do turn it into requests."""
+        if not self._ports.have_work(now_ms):
+            return
         for port in self._ports.take_due(now_ms):
             self._carry(port, self._ports.step(port, now_ms))
 

@@ -360,16 +360,17 @@ class Receiver(Receiving):
 
     def fetch(self, session: Session, now_ms: int) -> None:
         """Ask for as many messages as calls want, and what they will want next."""
-        if (self._demand or self._hint) and not self._is_subscribed and not self._refused:
+        demand = self._demand
+        if not self._is_subscribed:
+            if self._refused or not (demand or self._hint):
+                return
             self._is_subscribed = True
             session.subscribe(0, self._prefetch, False, False)
-        if not self._is_subscribed:
-            return
         ahead = CALLS_AHEAD * min(self.asked, CALL_COUNT_MAX)
         self._window.bound(max(WINDOW_MAX_FACTOR * self._prefetch, ahead))
         self._watch_idleness(session, now_ms)
         room = max(self.ahead_bytes // max(self._message_bytes, 1), 1)
-        wanted = min(self._demand + max(self._window.size, self._hint), room)
+        wanted = min(demand + max(self._window.size, self._hint), room)
         self._low = self._window.size // 2
         session.want(0, self._buffer.count(), wanted)
 

@@ -289,14 +289,16 @@ class Driver(HostThread[_Port]):
     def _round(self) -> None:
         self._poll()
         self._do_calls()
+        now_ms = clock.now_ms()
         if self.gateway is not None:
-            self.gateway.step(clock.now_ms())
-        self._step_ports(clock.now_ms())
+            self.gateway.step(now_ms)
+        self._step_ports(now_ms)
         events, self._events = self._events, []
         self._set_room()
         effects = self.engine.step(clock.now_ms(), self._steady.us(), events)
         self._wake_at_ms = effects.wake_at_ms
-        self.timings.note_steps(self.engine.replicas, self.engine.hosting.stepped)
+        if self.engine.hosting.stepped:
+            self.timings.note_steps(self.engine.replicas, self.engine.hosting.stepped)
         self.waits.look(self.engine.catalog.applied_index)
         if self._transport is not None and effects.contacts is not None:
             self._connect(self._transport, effects.contacts)
@@ -308,9 +310,13 @@ class Driver(HostThread[_Port]):
         if effects.round:
             # Messages reach their users while the disk works.
             self._step_ports(clock.now_ms())
-        self._wait_for_disk(effects)
-        self._commit_all()
-        self._read_next()
+        if effects.round or self._commits:
+            self._wait_for_disk(effects)
+            self._commit_all()
+        else:
+            self._carry_out(effects)
+        if self._reads:
+            self._read_next()
         self._step_ports(clock.now_ms())
         if self._transport is not None:
             self._transport.flush()
@@ -463,8 +469,9 @@ class Driver(HostThread[_Port]):
         if self._transport is not None:
             self._transport.flush()
         try:
-            with self.timings.commit():
-                self._store.commit(effects.writes, effects.raft)
+            began = clock.monotonic()
+            self._store.commit(effects.writes, effects.raft)
+            self.timings.note_commit(began)
         except StoreFull as error:
             if not self.blocked_by:
                 log.error("commits wait: %s", error)
@@ -487,6 +494,8 @@ class Driver(HostThread[_Port]):
 
     def _carry_out(self, effects: EngineEffects) -> None:
         self._send(effects.send)
+        if not effects.has_rest:
+            return
         self._reads.extend(effects.reads)
         for load in effects.loads:
             self.post(self._packed(load))
@@ -552,6 +561,9 @@ class Driver(HostThread[_Port]):
         port = self._port_of(reply.session) if is_here else None
         if is_here and port is None:
             return
+        if not isinstance(reply.reply, Deliver | Browsed):
+            self._pass_on(reply, port)
+            return
         is_own = self._is_own_hand_out(reply)
         if isinstance(reply.reply, Browsed) and not reply.reply.frames:
             reply, damaged = shown(self._frames, reply)
@@ -571,6 +583,10 @@ class Driver(HostThread[_Port]):
             self.post(NotSent(rest))
         if is_own and isinstance(reply.reply, Deliver):
             self.engine.replicas[reply.queue_id].tally.note_sent(reply.reply)
+        self._pass_on(reply, port)
+
+    def _pass_on(self, reply: SessionReply, port: _Port | None) -> None:
+        """To its handle, here (at this port) or on another node."""
         if port is not None:
             self._ports.tell(port, ReplyArrived(reply))
         else:

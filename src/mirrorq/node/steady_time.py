@@ -56,12 +56,15 @@ class SteadyTime:
 
     def read(self, now_us: int, wall_us: int) -> int:
         """Steady time now, in microseconds since 1970-01-01 UTC."""
-        parts = max(now_us - self._slewed_us, 0) // SLEW
-        self._slewed_us += parts * SLEW
-        ahead_us = now_us + self._base_us - wall_us
-        self._base_us -= max(min(ahead_us, parts), -parts)
-        self._ahead_us = now_us + self._base_us - wall_us
-        return now_us + self._base_us
+        parts = (now_us - self._slewed_us) // SLEW
+        steady_us = now_us + self._base_us
+        if parts > 0:
+            self._slewed_us += parts * SLEW
+            slewed_us = max(min(steady_us - wall_us, parts), -parts)
+            self._base_us -= slewed_us
+            steady_us -= slewed_us
+        self._ahead_us = steady_us - wall_us
+        return steady_us
 
     @property
     def is_due(self) -> bool:

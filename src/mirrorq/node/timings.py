@@ -6,8 +6,7 @@ Of the node thread alone; it costs a reading of the clock a commit and a step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 
 from mirrorq import clock
 from mirrorq.containers.histogram import Histogram
@@ -30,11 +29,8 @@ class Timings:
         self._open: dict[int, deque[tuple[int, float]]] = {}
         """Queue -> (last lsn of a step, when it left)."""
 
-    @contextmanager
-    def commit(self) -> Iterator[None]:
-        """Time a commit; one that fails is none."""
-        began = clock.monotonic()
-        yield
+    def note_commit(self, began: float) -> None:
+        """A commit that began then (`clock.monotonic`) is done; one that fails is none."""
         took = clock.monotonic() - began
         self.commits.observe(took)
         self.longest_commit_s = max(self.longest_commit_s, took)

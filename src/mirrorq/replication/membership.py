@@ -75,14 +75,12 @@ class Membership:
     def move_slow_out(self, now_ms: int, out: ReplicaEffects) -> None:
         """R9: who has not on disk what the master had lag_ms_max ago goes to the tail."""
         ring = self._ring
-        if not self._samples or ring.view is None or out.propose is not None:
+        if not self._samples:
             return
         sampled_ms, old = self._samples[0]
-        if (
-            now_ms - sampled_ms < self._config.lag_ms_max
-            or ring.stable >= old
-            or ring.assured < old
-        ):
+        if ring.stable >= old or now_ms - sampled_ms < self._config.lag_ms_max:
+            return
+        if ring.assured < old or ring.view is None or out.propose is not None:
             return
         behind = [m.id for m in ring.view.members if ring.reported.get(m.id, old) < old]
         epoch, asked_ms = self._proposed

@@ -87,7 +87,7 @@ class QueueTime:
         if is_first and self._steady_us:
             self._raise(self._stamp_us)
             self._faded_us = self._steady_us
-        if self._is_leading:
+        if self._is_leading and self._steady_us - self._faded_us >= FADE:
             self._fade()
 
     def install(self, *, is_master: bool) -> None:

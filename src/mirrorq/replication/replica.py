@@ -231,6 +231,12 @@ class Replica:
                     named = _messages_text(first, last)
                     text = f"fetched, and whole again on this disk: {named}"
                     self.ring.out.notices.append((MENDED, text))
+            case Tick():
+                if now_ms >= self._next_tick_ms:
+                    self._next_tick_ms = self._tick_after(now_ms)
+                    self.ring.on_tick()
+                    self._donor.on_tick(now_ms)
+                    self._membership.sample(now_ms)
             case FrameDamaged():
                 self._on_damage(now_ms, event)
             case ViewInstalled():
@@ -281,12 +287,6 @@ class Replica:
                     master.yielded_epoch = event.epoch
             case WriteAll():
                 self._writes.end_behind()
-            case Tick():
-                if now_ms >= self._next_tick_ms:
-                    self._next_tick_ms = self._tick_after(now_ms)
-                    self.ring.on_tick()
-                    self._donor.on_tick(now_ms)
-                    self._membership.sample(now_ms)
 
     def _on_ring(self, now_ms: int, sender: MemberId, message: RingMessage) -> None:
         ring = self.ring
@@ -592,7 +592,7 @@ class Replica:
             self._tick.clear()
         if ring.refused_bytes:
             self._room_look.set(now_ms + ROOM_LOOK_MS)
-        else:
+        elif self._room_look.at_ms != FOREVER_MS:
             self._room_look.clear()
 
     def _next_ms(self, wake_ms: int | None) -> int | None:

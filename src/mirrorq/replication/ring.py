@@ -725,7 +725,8 @@ class Ring:
         if right is None or mark == self._marked:
             # Also to one that has not said that it is repaired: after a break its word may have
             # come before the news of the break, and only a mark makes it ask again.
-            self.mark.clear()
+            if self.mark.at_ms != FOREVER_MS:
+                self.mark.clear()
             return
         if not self.has_state or self._awaits_right:
             return

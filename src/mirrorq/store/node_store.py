@@ -393,7 +393,9 @@ class Store:
         """What messages may take in the next commit: see `Environment.room`."""
         space = self._environment.room(wanted)
         waits = self._pending.size
-        return space._replace(bytes_left=space.bytes_left - waits) if waits else space
+        if not waits:
+            return space
+        return Space(space.bytes_left - waits, space.largest, space.advice)
 
     def make_room(self) -> None:
         """Make usable what earlier commits have freed or left to be deleted, where there is

@@ -275,6 +275,9 @@ class Gateway:
         """End clients that are silent, or have lost their keys."""
         if self._authority is not None and self._authority.version != self._keys_version:
             self._follow_keys(self._authority)
+        if not self._clients:
+            self.wake_ms = None
+            return
         if self._transport.takes_turns(len(self._clients)):
             for identity, silence_ms in self._idle_timeouts.overdue(now_ms):
                 self._end(self._clients[identity], f"silent for {silence_ms} ms")

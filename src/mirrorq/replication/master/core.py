@@ -489,7 +489,8 @@ class Master:
         if is_used:
             disuse.use(now_ms)
         if not vacancy.auto_delete and disuse.expires_ms is None:
-            self._unused.clear()
+            if self._unused.at_ms != FOREVER_MS:
+                self._unused.clear()
             return
         for command in (vacancy.judge(now_ms, consumers), disuse.judge(now_ms, is_used)):
             if command is not None:
