@@ -115,6 +115,22 @@ build/kombu: $(STAMP)
 kombu-suite: build/kombu  ## kombu's own integration suite over mirrorq; its sdist is downloaded
 	cd tests/contrib && KOMBU_SUITE=$(CURDIR)/build/kombu $(CURDIR)/$(PYTEST) --noconftest kombu_suite.py
 
+build/dramatiq: $(STAMP)
+	rm -rf $@ && mkdir -p $@
+	version=$$($(BIN)/python -c 'import dramatiq; print(dramatiq.__version__)') && \
+		$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary dramatiq \
+			--dest build "dramatiq==$$version" && \
+		tar -x --strip-components=1 -C $@ -f build/dramatiq-$$version.tar.gz
+	touch $@/tests/__init__.py
+
+DRAMATIQ_TESTS = actors callbacks composition generic_actors messages worker stub_broker
+
+.PHONY: dramatiq-suite
+dramatiq-suite: build/dramatiq  ## dramatiq's own tests with this broker for the stub's; its sdist is downloaded
+	cp tests/contrib/dramatiq_suite.py build/dramatiq/tests/conftest.py
+	cp tests/contrib/dramatiq_common.py build/dramatiq/tests/common.py
+	cd build/dramatiq && $(CURDIR)/$(PYTEST) -c /dev/null --rootdir . $(patsubst %,tests/test_%.py,$(DRAMATIQ_TESTS))
+
 test-browser: $(STAMP)  ## the dashboard, and the search of the docs, in a real browser: apt-get install chromium chromium-driver
 	@{ command -v chromium && command -v chromedriver; } >/dev/null || { echo 'apt-get install chromium chromium-driver'; exit 1; }
 	$(PYTEST) $(BROWSER)

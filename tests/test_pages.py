@@ -41,6 +41,9 @@ SCRIPTS = {"two-processes.md", "three-hosts.md", "deployment.md", "asyncio.md", 
 """Run here too, as processes."""
 RUN_ELSEWHERE = {
     "celery.md": "contrib/test_celery_page.py",
+    "dramatiq.md": "contrib/test_framework_pages.py",
+    "opentelemetry.md": "contrib/test_framework_pages.py",
+    "taskiq.md": "contrib/test_framework_pages.py",
     "shards.md": "sharded/test_page.py",
     "monitoring.md": "metrics/test_monitoring_page.py",
     "spark.md": "spark/test_page.py",

@@ -1,7 +1,11 @@
 """mirrorq.contrib: ways in for frameworks.
 
 Each is a user of mirrorq like any other: it uses public names only (and `waiting`, so that none of
-its threads waits with a lock held), and is imported by nobody who does not want it.
+its threads waits with a lock held; `opentelemetry` replaces methods of handles), and is imported by
+nobody who does not want it.
 
-    kombu   the transport that Celery runs over: extra `mirrorq[celery]`
+    kombu           the transport that Celery runs over: extra `mirrorq[celery]`
+    dramatiq        a broker of dramatiq: `mirrorq[dramatiq]`
+    taskiq          a broker and a result backend of taskiq: `mirrorq[taskiq]`
+    opentelemetry   spans for what goes through queues: `mirrorq[opentelemetry]`
 """

@@ -1,0 +1,259 @@
+"""A broker of dramatiq, so that its actors run over mirrorq, without a server.
+
+    import dramatiq
+    from mirrorq.contrib.dramatiq import MirrorQBroker
+
+    dramatiq.set_broker(MirrorQBroker("mirrorq://host-a:7400,host-b:7400,host-c:7400"))
+
+- `send()` returns when the message is on disk on every mirror in sync.
+- A message is acked when its actor is done; what a killed worker was at comes again.
+- A delayed message waits in its queue, not in a worker.
+- What an actor has failed for good goes to the queue `NAME.XQ`, with the ack, both or neither, and
+  stays there for a week.
+
+`docs/dramatiq.md` says what holds when something is killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import dramatiq
+from dramatiq.common import xq_name
+from dramatiq.errors import ConnectionClosed, ConnectionFailed, QueueJoinTimeout, QueueNotFound
+
+import mirrorq
+from mirrorq.waiting import Waiters
+
+__all__ = ["MirrorQBroker"]
+
+DEAD_MESSAGE_TTL_S = 7 * 86_400.0
+"""What was given up stays in its queue `.XQ` for so long: dramatiq's habit."""
+JOIN_LOOK_S = 0.05
+JOIN_LOOKS = 5
+"""`join` has seen the queue empty so often in a row: what a node knows of another's queue comes a
+moment later."""
+
+
+class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
+    """Actors over queues of mirrorq.
+
+    Args:
+        url: where to connect to, as of `mirrorq.connect`; None: `MIRRORQ_URL`. It is connected to
+            when it is first used, in each process that uses it.
+        middleware: as of `dramatiq.Broker`.
+        confirm_timeout: seconds that `send` waits until the message is on disk.
+        dead_message_ttl: seconds that failed messages are kept; None: for ever.
+        options: arguments of `mirrorq.connect`.
+    """
+
+    def __init__(
+        self,
+        url: str | Mapping[str, Any] | None = None,
+        *,
+        middleware: list[Any] | None = None,
+        confirm_timeout: float = 30.0,
+        dead_message_ttl: float | None = DEAD_MESSAGE_TTL_S,
+        **options: Any,
+    ) -> None:
+        super().__init__(middleware)
+        self.queues: set[str] = set()
+        self.actor_options.add("broker_priority")
+        self._url = url
+        self._options = options
+        self._confirm_timeout = confirm_timeout
+        self.dead_message_ttl = dead_message_ttl
+        self._client: mirrorq.Client | None = None
+        self._handles: dict[str, mirrorq.MirroredQueue] = {}
+        """To publish with."""
+
+    @property
+    def client(self) -> mirrorq.Client:
+        """The connection. Raises ConnectionFailed when there is no node."""
+        if self._client is None:
+            try:
+                self._client = mirrorq.connect(self._url, **self._options)
+            except (mirrorq.NoQuorum, mirrorq.AuthenticationError) as error:
+                raise ConnectionFailed(str(error)) from error
+        return self._client
+
+    def close(self) -> None:
+        """Disconnect: what is not acked comes again elsewhere."""
+        client, self._client = self._client, None
+        self._handles.clear()
+        if client is not None:
+            client.close()
+
+    def get_declared_queues(self) -> set[str]:
+        """Names of those that actors have."""
+        return self.queues.copy()
+
+    def declare_queue(self, queue_name: str) -> None:
+        """Know a queue; it is made when it is first used. May be repeated."""
+        if queue_name not in self.queues:
+            self.emit_before("declare_queue", queue_name)
+            self.queues.add(queue_name)
+            self.emit_after("declare_queue", queue_name)
+
+    def opened(self, queue_name: str) -> mirrorq.MirroredQueue:
+        """A new handle on a queue, which is made if it is not there."""
+        try:
+            return self.client.queue(queue_name, timeout=self._confirm_timeout)
+        except (mirrorq.NoQuorum, mirrorq.ShutDown) as error:
+            raise ConnectionClosed(str(error)) from error
+
+    def _handle(self, queue_name: str) -> mirrorq.MirroredQueue:
+        handle = self._handles.get(queue_name)
+        if handle is None:
+            handle = self._handles.setdefault(queue_name, self.opened(queue_name))
+        return handle
+
+    def enqueue(self, message: Any, *, delay: int | None = None) -> Any:
+        """Put a message, and wait until it is on disk.
+
+        Args:
+            delay: milliseconds until it is due.
+
+        Raises:
+            QueueNotFound: no actor has this queue.
+            ConnectionClosed: nobody has confirmed it in time. It may be there all the same.
+        """
+        queue_name = message.queue_name
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        self.emit_before("enqueue", message, delay)
+        self._put(queue_name, message, None if delay is None else delay / 1000)
+        self.emit_after("enqueue", message, delay)
+        return message
+
+    def _put(self, queue_name: str, message: Any, delay: float | None) -> None:
+        priority = message.options.get("broker_priority") or 0
+        for is_last in (False, True):
+            queue = self._handle(queue_name)
+            try:
+                queue.put(
+                    message.encode(), priority=priority, delay=delay, timeout=self._confirm_timeout
+                ).result(self._confirm_timeout)
+                return
+            except mirrorq.ShutDown as error:
+                # The queue was deleted: there is a new one of its name, or will be.
+                self._handles.pop(queue_name, None)
+                if is_last or self.client.closed():
+                    raise ConnectionClosed(str(error)) from error
+            except (mirrorq.MirrorQError, TimeoutError) as error:
+                raise ConnectionClosed(f"{message} is not confirmed: {error}") from error
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30_000) -> Consumer:
+        """Take messages of a queue that an actor has.
+
+        Args:
+            prefetch: so many are held at most before they are acked.
+            timeout: milliseconds after which the iterator gives None when there is none.
+        """
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        if self.dead_message_ttl != 0:
+            self._handle(xq_name(queue_name))
+        return Consumer(self, self.opened(queue_name), prefetch, timeout / 1000)
+
+    def flush(self, queue_name: str) -> None:
+        """Drop what waits in a queue, and what has failed there."""
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        for name in (queue_name, xq_name(queue_name)):
+            self._handle(name).purge()
+
+    def flush_all(self) -> None:
+        """The same of all queues."""
+        for name in self.get_declared_queues():
+            self.flush(name)
+
+    def join(self, queue_name: str, *, timeout: int | None = None) -> None:
+        """Wait until everything in a queue is done, delayed messages too.
+
+        Raises:
+            QueueJoinTimeout: that was not within `timeout` milliseconds.
+        """
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        end = None if timeout is None else time.monotonic() + timeout / 1000
+        looks = 0
+        while looks < JOIN_LOOKS:
+            looks = looks + 1 if self._handle(queue_name).status().messages == 0 else 0
+            if end is not None and time.monotonic() >= end:
+                raise QueueJoinTimeout(queue_name)
+            time.sleep(JOIN_LOOK_S)
+
+
+class Delivery(dramatiq.MessageProxy):  # type: ignore[misc]
+    """A message as a worker holds it."""
+
+    def __init__(self, taken: mirrorq.Message) -> None:
+        super().__init__(dramatiq.Message.decode(taken.body))
+        self.taken = taken
+
+
+class Consumer(dramatiq.Consumer):  # type: ignore[misc]
+    """What one worker takes of one queue. Made by `MirrorQBroker.consume`."""
+
+    def __init__(
+        self, broker: MirrorQBroker, queue: mirrorq.MirroredQueue, prefetch: int, timeout: float
+    ) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._prefetch = max(prefetch, 1)
+        self._timeout = timeout
+        self._held: set[mirrorq.Message] = set()
+        self._freed = Waiters()
+
+    def __next__(self) -> Delivery | None:
+        """The next message; None when there is none in time, or enough are held."""
+        if not self._freed.wait_for(lambda: len(self._held) < self._prefetch, self._timeout):
+            return None
+        try:
+            taken = self._queue.get(timeout=self._timeout)
+        except (mirrorq.Empty, mirrorq.NoQuorum, mirrorq.QueueDown):
+            return None
+        except mirrorq.ShutDown as error:
+            raise ConnectionClosed(str(error)) from error
+        try:
+            delivery = Delivery(taken)
+        except dramatiq.DecodeError:
+            self._broker.logger.exception("A message of %r cannot be read.", taken.queue)
+            self._give_up(taken)
+            return None
+        self._held.add(taken)
+        return delivery
+
+    def ack(self, message: Delivery) -> None:
+        """It is done."""
+        message.taken.ack()
+        self._let_go(message)
+
+    def nack(self, message: Delivery) -> None:
+        """It has failed for good: it goes to the queue `.XQ`, with its ack."""
+        self._give_up(message.taken)
+        self._let_go(message)
+
+    def _give_up(self, taken: mirrorq.Message) -> None:
+        ttl = self._broker.dead_message_ttl
+        if ttl == 0:
+            taken.ack()
+            return
+        taken.ack_and_put(xq_name(self._queue.name), taken.body, ttl=ttl)
+
+    def requeue(self, messages: Iterable[Delivery]) -> None:
+        """Give back what was not begun."""
+        for message in messages:
+            message.taken.nack()
+            self._let_go(message)
+
+    def _let_go(self, message: Delivery) -> None:
+        self._held.discard(message.taken)
+        self._freed.notify()
+
+    def close(self) -> None:
+        """Acks on their way are waited for; what is held goes back."""
+        self._queue.close()

@@ -1,0 +1,189 @@
+"""Spans of OpenTelemetry for what goes through queues, by its conventions for messaging.
+
+    from mirrorq.contrib.opentelemetry import MirrorQInstrumentor
+
+    MirrorQInstrumentor().instrument()
+
+- A put is a span `send NAME` (kind producer), and the message carries its context in the header
+  `traceparent`; `put_many` is one span for all.
+- A message that comes to a consumer's callback is a span `process NAME` (kind consumer), a child of
+  the one that sent it.
+- A message that `get` returns is a span `receive NAME` (kind client) that links to the sender's;
+  `context_of(message)` is the sender's context, for a span of one's own.
+
+Transports above (Celery, dramatiq, taskiq) have instrumentors of their own, and need none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any
+
+from opentelemetry import context, propagate, trace
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+from opentelemetry.trace import Link, SpanKind
+
+import mirrorq
+from mirrorq import aio
+
+__all__ = ["MirrorQInstrumentor", "context_of"]
+
+SYSTEM = "mirrorq"
+Wrapped = Callable[..., Any]
+Queue = mirrorq.MirroredQueue | aio.MirroredQueue
+Headers = Mapping[str, Any] | None
+
+
+def context_of(message: mirrorq.Message) -> context.Context:
+    """The context in which a message was put; an empty one where nobody has said it."""
+    texts = {name: value for name, value in message.headers.items() if isinstance(value, str)}
+    return propagate.extract(texts, context=context.Context())
+
+
+def _attributes(operation: str, kind: str, queue: str) -> dict[str, Any]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": queue,
+    }
+
+
+def _of_message(message: mirrorq.Message) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "messaging.message.body.size": len(message.body),
+        "mirrorq.message.sequence": message.sequence,
+        "mirrorq.message.redelivered": message.redelivered,
+    }
+    if message.message_id:
+        told["messaging.message.id"] = message.message_id
+    return told
+
+
+def _links(messages: Iterable[mirrorq.Message]) -> list[Link]:
+    """To the spans that have sent them."""
+    contexts = [trace.get_current_span(context_of(one)).get_span_context() for one in messages]
+    return [Link(each) for each in contexts if each.is_valid]
+
+
+class MirrorQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+    """Makes the spans, from `instrument()` to `uninstrument()`. Arguments of `instrument`:
+    `tracer_provider`, else the global one."""
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """What it is for."""
+        return ("mirrorq",)
+
+    def _instrument(self, **given: Any) -> None:
+        provider = given.get("tracer_provider")
+        spans = Spans(trace.get_tracer("mirrorq.contrib.opentelemetry", tracer_provider=provider))
+        self._originals: list[tuple[type, str, Wrapped]] = []
+        # A consumer of asyncio is one of the other kind, whose callback's context its task has.
+        self._replace(mirrorq.MirroredQueue, "consume", spans.consuming)
+        for kind, sending, receiving in (
+            (mirrorq.MirroredQueue, spans.sending, spans.receiving),
+            (aio.MirroredQueue, spans.sending_aio, spans.receiving_aio),
+        ):
+            for name in ("put", "put_many"):
+                self._replace(kind, name, sending)
+            for name in ("get", "get_many"):
+                self._replace(kind, name, receiving)
+
+    def _replace(self, kind: type, name: str, wrapping: Callable[[Wrapped], Wrapped]) -> None:
+        original = getattr(kind, name)
+        self._originals.append((kind, name, original))
+        setattr(kind, name, wraps(original)(wrapping(original)))
+
+    def _uninstrument(self, **_: Any) -> None:
+        for kind, name, original in self._originals:
+            setattr(kind, name, original)
+
+
+class Spans:
+    """What is told of calls, and the calls that tell it."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    @contextmanager
+    def _sent(self, call: str, queue: Queue, body: Any, headers: Headers) -> Iterator[Headers]:
+        """A span, and the headers that carry it on."""
+        attributes = _attributes(call, "send", queue.name)
+        if call == "put_many":
+            attributes["messaging.batch.message_count"] = len(body)
+        with self._tracer.start_as_current_span(
+            f"send {queue.name}", kind=SpanKind.PRODUCER, attributes=attributes
+        ):
+            carried = dict(headers or {})
+            propagate.inject(carried)
+            yield carried
+
+    def _received(self, call: str, queue: Queue, got: Any) -> None:
+        """A span when something has come, not for the wait."""
+        messages = got if isinstance(got, list) else [got]
+        if not messages:
+            return
+        attributes = _attributes(call, "receive", queue.name)
+        if isinstance(got, list):
+            attributes["messaging.batch.message_count"] = len(messages)
+        else:
+            attributes |= _of_message(got)
+        name, links = f"receive {queue.name}", _links(messages)
+        self._tracer.start_span(
+            name, kind=SpanKind.CLIENT, attributes=attributes, links=links
+        ).end()
+
+    def _processing(self, message: mirrorq.Message) -> AbstractContextManager[Any]:
+        """A span in the context of who has sent."""
+        attributes = _attributes("process", "process", message.queue) | _of_message(message)
+        span: AbstractContextManager[Any] = self._tracer.start_as_current_span(
+            f"process {message.queue}",
+            context=context_of(message),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+        )
+        return span
+
+    def sending(self, original: Wrapped) -> Wrapped:
+        def send(queue: Queue, body: Any, *more: Any, headers: Headers = None, **named: Any) -> Any:
+            with self._sent(original.__name__, queue, body, headers) as carried:
+                return original(queue, body, *more, headers=carried, **named)
+
+        return send
+
+    def sending_aio(self, original: Wrapped) -> Wrapped:
+        async def send(
+            queue: Queue, body: Any, *more: Any, headers: Headers = None, **named: Any
+        ) -> Any:
+            with self._sent(original.__name__, queue, body, headers) as carried:
+                return await original(queue, body, *more, headers=carried, **named)
+
+        return send
+
+    def receiving(self, original: Wrapped) -> Wrapped:
+        def receive(queue: Queue, *given: Any, **named: Any) -> Any:
+            got = original(queue, *given, **named)
+            self._received(original.__name__, queue, got)
+            return got
+
+        return receive
+
+    def receiving_aio(self, original: Wrapped) -> Wrapped:
+        async def receive(queue: Queue, *given: Any, **named: Any) -> Any:
+            got = await original(queue, *given, **named)
+            self._received(original.__name__, queue, got)
+            return got
+
+        return receive
+
+    def consuming(self, original: Wrapped) -> Wrapped:
+        def consume(queue: Queue, callback: Wrapped, *given: Any, **named: Any) -> Any:
+            def process(message: mirrorq.Message) -> Any:
+                with self._processing(message):
+                    return callback(message)
+
+            return original(queue, process, *given, **named)
+
+        return consume

@@ -1,0 +1,228 @@
+"""A broker and a result backend of taskiq, so that its tasks run over mirrorq, without a server.
+
+    from mirrorq.contrib.taskiq import MirrorQBroker, MirrorQResultBackend
+
+    results = MirrorQResultBackend("mirrorq://host-a:7400,host-b:7400")
+    broker = MirrorQBroker("mirrorq://host-a:7400,host-b:7400").with_result_backend(results)
+
+- `kiq()` returns when the task is on disk on every mirror in sync.
+- A task is acked by taskiq's `ack_type`; what a killed worker was at comes again.
+- Labels `delay` (seconds) and `priority` (0 to 31) are the queue's own.
+- Results go to the process that asked for them, as Celery's `rpc://`, and to no other.
+
+`docs/taskiq.md` says what holds when something is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Mapping
+from functools import partial
+from typing import Any
+
+from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessage, TaskiqResult
+from taskiq.abc.serializer import TaskiqSerializer
+from taskiq.exceptions import ResultGetError
+from taskiq.serializers import JSONSerializer
+
+import mirrorq
+from mirrorq import aio
+
+__all__ = ["MirrorQBroker", "MirrorQResultBackend"]
+
+log = logging.getLogger("mirrorq")
+
+Where = str | Mapping[str, Any] | None
+PREFIX = "taskiq.results."
+RESULTS_MAX = 100_000
+"""A process keeps so many results that it has not asked for; the oldest ends first."""
+RESULT_TTL_S = 86_400.0
+TARGETS_MAX = 1000
+"""Handles of a worker on queues of results; the least used is closed first."""
+
+
+class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
+    """Tasks over one queue of mirrorq.
+
+    Args:
+        url: where to connect to, as of `mirrorq.connect`; None: `MIRRORQ_URL`.
+        queue_name: of its tasks.
+        confirm_timeout: seconds that `kiq` waits until the task is on disk.
+        options: arguments of `mirrorq.connect`.
+    """
+
+    def __init__(
+        self,
+        url: Where = None,
+        *,
+        queue_name: str = "taskiq",
+        confirm_timeout: float = 30.0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._url = url
+        self._options = options
+        self._queue_name = queue_name
+        self._confirm_timeout = confirm_timeout
+        self._client: aio.Client | None = None
+        self._queue: aio.MirroredQueue | None = None
+
+    async def startup(self) -> None:
+        """Connect. A result backend of this module gives the tasks their ids."""
+        await super().startup()
+        self._client = await aio.connect(self._url, **self._options)
+        self._queue = await self._client.queue(self._queue_name)
+        if isinstance(self.result_backend, MirrorQResultBackend):
+            self.id_generator = self.result_backend.new_id
+
+    async def shutdown(self) -> None:
+        """Disconnect: what is not acked comes again elsewhere."""
+        client, self._client, self._queue = self._client, None, None
+        if client is not None:
+            await client.close()
+        await super().shutdown()
+
+    def _opened(self) -> aio.MirroredQueue:
+        if self._queue is None:
+            raise mirrorq.ShutDown("the broker is not started: await broker.startup()")
+        return self._queue
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Put a task, and wait until it is on disk.
+
+        Raises:
+            NotConfirmed: it is certainly not stored.
+            TimeoutError, NoQuorum, …: nobody has said so in time; it may be stored.
+        """
+        delay = message.labels.get("delay")
+        confirmation = await self._opened().put(
+            message.message,
+            headers={"task_name": message.task_name, "task_id": message.task_id},
+            delay=None if delay is None else float(delay),
+            priority=int(message.labels.get("priority", 0)),
+            timeout=self._confirm_timeout,
+        )
+        await confirmation_of(confirmation, self._confirm_timeout)
+
+    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
+        """Tasks as they come, to be acked."""
+        async for message in self._opened():
+            yield AckableMessage(data=message.body, ack=partial(acked, message))
+
+
+async def confirmation_of(confirmation: Any, timeout: float) -> Any:
+    """Its outcome, waited for so long."""
+    async with asyncio.timeout(timeout):
+        return await confirmation
+
+
+async def acked(message: mirrorq.Message) -> None:
+    """Ack a task. One that had gone back comes again, and is said to."""
+    try:
+        await message.ack()
+    except mirrorq.AckRefused as error:
+        log.warning("a task is done, and comes again: %s", error)
+
+
+class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
+    """Results, sent to the process that has asked for the task.
+
+    Each process that asks for tasks has a queue of its own, whose name is part of the ids of its
+    tasks. It is deleted when the process has gone.
+
+    Args:
+        url, confirm_timeout, options: as of `MirrorQBroker`.
+        result_ttl: seconds after which a result ends that has not come to its process.
+        serializer: JSON, if no other is given.
+    """
+
+    def __init__(
+        self,
+        url: Where = None,
+        *,
+        result_ttl: float = RESULT_TTL_S,
+        serializer: TaskiqSerializer | None = None,
+        confirm_timeout: float = 30.0,
+        **options: Any,
+    ) -> None:
+        self._url = url
+        self._options = options
+        self._ttl = result_ttl
+        self._serializer = serializer or JSONSerializer()
+        self._confirm_timeout = confirm_timeout
+        self._client: aio.Client | None = None
+        self._name = PREFIX + uuid.uuid4().hex
+        self._results: OrderedDict[str, bytes] = OrderedDict()
+        """What has come and was not asked for yet. Changed by the consumer's thread."""
+        self._targets: OrderedDict[str, aio.MirroredQueue] = OrderedDict()
+
+    async def startup(self) -> None:
+        """Connect, and listen for results."""
+        self._client = await aio.connect(self._url, **self._options)
+        own = await self._client.queue(self._name, auto_delete=True)
+        await asyncio.to_thread(own.handle.consume, self._on_result, auto_ack=True)
+
+    async def shutdown(self) -> None:
+        """Disconnect: the queue of its results ends with it."""
+        client, self._client = self._client, None
+        self._targets.clear()
+        if client is not None:
+            await client.close()
+
+    def new_id(self) -> str:
+        """The id of a task whose result comes here."""
+        return f"{self._name}:{uuid.uuid4().hex}"
+
+    def _on_result(self, message: mirrorq.Message) -> None:
+        self._results[str(message.headers["task_id"])] = message.body
+        while len(self._results) > RESULTS_MAX:
+            self._results.popitem(last=False)
+
+    async def set_result(self, task_id: str, result: TaskiqResult[Any]) -> None:
+        """Send a result; returns when it is on disk. Who has gone gets none.
+
+        Raises:
+            ValueError: the id is not one that this result backend gives, so nobody waits for it.
+        """
+        name, _, _ = task_id.partition(":")
+        if not name.startswith(PREFIX):
+            raise ValueError(f"task {task_id} has an id of its own: its result would go nowhere")
+        body = self._serializer.dumpb(result.model_dump())
+        try:
+            target = await self._target(name)
+            confirmation = await target.put(body, headers={"task_id": task_id}, ttl=self._ttl)
+            await confirmation_of(confirmation, self._confirm_timeout)
+        except (mirrorq.QueueNotFound, mirrorq.ShutDown):
+            self._targets.pop(name, None)
+            log.info("the result of task %s has nobody to go to: who asked has gone", task_id)
+
+    async def _target(self, name: str) -> aio.MirroredQueue:
+        target = self._targets.get(name)
+        if target is None:
+            if self._client is None:
+                raise mirrorq.ShutDown("the result backend is not started")
+            target = await self._client.queue(name, passive=True)
+            self._targets[name] = target
+            while len(self._targets) > TARGETS_MAX:
+                _, old = self._targets.popitem(last=False)
+                await old.close()
+        self._targets.move_to_end(name)
+        return target
+
+    async def is_result_ready(self, task_id: str) -> bool:
+        """Whether it has come. Asks nobody."""
+        return task_id in self._results
+
+    async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[Any]:
+        """A result that has come; it stays.
+
+        Raises:
+            ResultGetError: it has not.
+        """
+        body = self._results.get(task_id)
+        if body is None:
+            raise ResultGetError
+        return TaskiqResult[Any].model_validate(self._serializer.loadb(body))

@@ -1,0 +1,136 @@
+"""The broker of dramatiq: its calls here, its workers as processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+dramatiq = pytest.importorskip("dramatiq")
+
+from dramatiq.errors import (  # noqa: E402
+    ConnectionClosed,
+    ConnectionFailed,
+    QueueJoinTimeout,
+    QueueNotFound,
+)
+from shop import DEADLINE_S, DRAMATIQ, Shop, until  # noqa: E402
+
+import mirrorq  # noqa: E402
+from mirrorq.contrib.dramatiq import MirrorQBroker  # noqa: E402
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[MirrorQBroker]:
+    made = MirrorQBroker(url, middleware=[])
+    made.declare_queue("default")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def shop(url: str, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(url, tmp_path)
+    yield made
+    made.end()
+
+
+def message(number: int, **options: Any) -> Any:
+    return dramatiq.Message(
+        queue_name="default", actor_name="add", args=(number,), kwargs={}, options=options
+    )
+
+
+def taken(consumer: Any) -> Any:
+    """The next one, which comes."""
+    return next(one for one in consumer if one is not None)
+
+
+def test_what_is_put_is_taken_and_acked(broker: MirrorQBroker) -> None:
+    """No more than the prefetch; what is given back or not acked comes again."""
+    for number in range(3):
+        broker.enqueue(message(number))
+    consumer = broker.consume("default", prefetch=2, timeout=50)
+    first, second = taken(consumer), taken(consumer)
+    assert [one.args[0] for one in (first, second)] == [0, 1]
+    assert next(consumer) is None  # two are held
+    consumer.ack(first)
+    third = taken(consumer)
+    assert third.args[0] == 2
+    consumer.requeue([second])
+    assert taken(consumer).args[0] == 1
+    consumer.close()  # it and the third go back
+    again = broker.consume("default", prefetch=5, timeout=50)
+    rest = [taken(again), taken(again)]
+    assert sorted(one.args[0] for one in rest) == [1, 2]
+    for one in rest:
+        again.ack(one)
+    broker.join("default", timeout=int(DEADLINE_S * 1000))
+    again.close()
+
+
+def test_delays_are_the_queues_own(broker: MirrorQBroker, node: mirrorq.Node) -> None:
+    """And priorities. A delayed message is on no worker, and none of its prefetch."""
+    broker.enqueue(message(1), delay=3_600_000)
+    broker.enqueue(message(2))
+    broker.enqueue(message(3, broker_priority=5))
+    consumer = broker.consume("default", prefetch=2, timeout=50)
+    assert [taken(consumer).args[0] for _ in range(2)] == [3, 2]
+    consumer.close()
+    assert node.queue("default").status().messages == 3
+    with pytest.raises(QueueJoinTimeout):
+        broker.join("default", timeout=1)
+    broker.flush("default")
+    broker.join("default", timeout=int(DEADLINE_S * 1000))
+
+
+def test_what_has_failed_is_kept(broker: MirrorQBroker, node: mirrorq.Node) -> None:
+    """In the queue of dead messages, with what nobody can read."""
+    broker.enqueue(message(1))
+    node.queue("default").put(b"no message of dramatiq").result(DEADLINE_S)
+    consumer = broker.consume("default", timeout=50)
+    consumer.nack(taken(consumer))
+    assert [one for one in (next(consumer) for _ in range(3)) if one is not None] == []
+    dead = node.queue("default.XQ")
+    bodies = [dead.get(timeout=DEADLINE_S).body for _ in range(2)]
+    assert dramatiq.Message.decode(bodies[0]).args == (1,)
+    assert bodies[1] == b"no message of dramatiq"
+    consumer.close()
+
+
+def test_queues_and_nodes_that_are_not_there(broker: MirrorQBroker, node: mirrorq.Node) -> None:
+    """By dramatiq's own names; a queue that was deleted is made again."""
+    other = dramatiq.Message(
+        queue_name="other", actor_name="add", args=(), kwargs={}, options={}
+    )
+    for call in (lambda: broker.enqueue(other), lambda: broker.consume("other")):
+        with pytest.raises(QueueNotFound):
+            call()
+    broker.enqueue(message(1))
+    node.queue("default").delete()
+    broker.enqueue(message(2))
+    consumer = broker.consume("default", prefetch=2, timeout=50)
+    assert taken(consumer).args[0] == 2
+    node.queue("default").delete()
+    with pytest.raises(ConnectionClosed):
+        until(lambda: next(consumer))
+    nobody = MirrorQBroker("mirrorq://127.0.0.1:1?fail_fast=1")
+    nobody.declare_queue("default")
+    with pytest.raises(ConnectionFailed, match="no node listens"):
+        nobody.enqueue(message(1))
+
+
+def test_a_killed_worker(broker: MirrorQBroker, shop: Shop) -> None:
+    """What it was at comes again, to the next one."""
+    path = str(shop.path / "once")
+    task = dramatiq.Message(
+        queue_name="default", actor_name="hang", args=(path,), kwargs={}, options={}
+    )
+    broker.enqueue(task)
+    assert shop.start(DRAMATIQ).wait(DEADLINE_S) == -9
+    assert shop.done() == []
+    shop.start(DRAMATIQ)
+    until(lambda: shop.done() == [-1])
+    broker.join("default", timeout=int(DEADLINE_S * 1000))

@@ -1,0 +1,88 @@
+"""docs/dramatiq.md, docs/taskiq.md and docs/opentelemetry.md: their programs are those of
+examples/, and run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shop import DEADLINE_S, until
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r'^```python title="(.*?)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With a node that starts when somebody wants it, and ends when nobody does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MIRRORQ_URL", f"mirrorq://{tmp_path / 'node'}?linger=0&timeout=60")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return tmp_path
+
+
+def program_of(page: str) -> str:
+    """Write the page's program down; it is the example of its name."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    ((name, code),) = BLOCK.findall(text)
+    assert (ROOT / "examples" / name).read_text("utf-8") == code
+    Path(name).write_text(code, "utf-8")
+    return str(name)
+
+
+def run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def said(folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Workers, ended with the test."""
+    workers: list[subprocess.Popen[bytes]] = []
+    yield workers
+    for worker in workers:
+        worker.terminate()
+        assert worker.wait(DEADLINE_S) is not None
+
+
+def work(workers: list[subprocess.Popen[bytes]], *command: str) -> Path:
+    """Start one; what it says is in the file."""
+    out = Path("worker.log").absolute()
+    with out.open("wb") as log:
+        workers.append(
+            subprocess.Popen([sys.executable, "-m", *command], stdout=log, stderr=log)
+        )
+    return out
+
+
+def test_dramatiq(said: list[subprocess.Popen[bytes]]) -> None:
+    pytest.importorskip("dramatiq")
+    name = program_of("dramatiq.md")
+    log = work(said, "dramatiq", name.removesuffix(".py"), "--processes", "1", "--threads", "1")
+    assert run(name) == "sent\n"
+    until(lambda: "roasted Yirgacheffe\n" in log.read_text())
+    until(lambda: "roasted Sidamo\n" in log.read_text())
+
+
+def test_taskiq(said: list[subprocess.Popen[bytes]]) -> None:
+    pytest.importorskip("taskiq")
+    name = program_of("taskiq.md")
+    work(said, "taskiq", "worker", f"{name.removesuffix('.py')}:broker", "--workers", "1")
+    assert run(name) == "5\n"
+
+
+def test_opentelemetry() -> None:
+    """One trace for all that belongs to one order."""
+    pytest.importorskip("opentelemetry.sdk")
+    pytest.importorskip("opentelemetry.instrumentation")
+    lines = [line.split() for line in run(program_of("opentelemetry.md")).splitlines()]
+    assert {" ".join(words[:-1]) for words in lines} == {"order", "send orders", "process orders"}
+    assert len({words[-1] for words in lines}) == 1

@@ -1,0 +1,125 @@
+"""Spans of what goes through queues: one trace from who puts to who works."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opentelemetry.instrumentation")
+pytest.importorskip("opentelemetry.sdk")
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
+    InMemorySpanExporter,
+)
+
+import mirrorq
+from mirrorq import aio
+from mirrorq.contrib.opentelemetry import MirrorQInstrumentor, context_of
+
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """What was told, of a tracer that all of mirrorq uses meanwhile."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor = MirrorQInstrumentor()
+    instrumentor.instrument(tracer_provider=provider)
+    yield exporter
+    instrumentor.uninstrument()
+
+
+def by_name(spans: InMemorySpanExporter) -> dict[str, Any]:
+    return {span.name: span for span in spans.get_finished_spans()}
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_a_trace_goes_through_a_queue(
+    spans: InMemorySpanExporter, node: mirrorq.Node, shards: int | None
+) -> None:
+    """Put by a client, worked on at a node: one trace, parent and child; the callback's own spans
+    are below it; and an exception is told."""
+    told = threading.Event()
+    seen: list[Any] = []
+
+    def work(message: mirrorq.Message) -> None:
+        seen.append(trace.get_current_span().get_span_context())
+        told.set()
+        if len(seen) == 1:
+            raise ValueError("no tea")
+
+    with mirrorq.connect(node.listening, timeout=DEADLINE_S) as client:
+        queue = client.queue("orders", shards=shards)
+        queue.put(b"tea", headers={"table": 7}, message_id="m1").result(DEADLINE_S)
+        consumer = node.queue("orders").consume(work)
+        assert told.wait(DEADLINE_S)
+        while len(seen) < 2:  # It comes again.
+            assert consumer is not None
+            told.wait(0.01)
+        consumer.cancel()
+    sent = by_name(spans)["send orders"]
+    first, again = [one for one in spans.get_finished_spans() if one.name == "process orders"]
+    assert sent.kind is trace.SpanKind.PRODUCER
+    assert first.kind is trace.SpanKind.CONSUMER
+    assert first.context == seen[0]
+    assert {first.parent.span_id, again.parent.span_id} == {sent.context.span_id}
+    assert first.context.trace_id == again.context.trace_id == sent.context.trace_id
+    assert first.status.status_code is trace.StatusCode.ERROR
+    assert dict(sent.attributes) == {
+        "messaging.system": "mirrorq",
+        "messaging.operation.name": "put",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "orders",
+    }
+    assert again.attributes["messaging.message.id"] == "m1"
+    assert again.attributes["mirrorq.message.redelivered"] is True
+
+
+def test_a_get_links_to_who_sent(spans: InMemorySpanExporter, node: mirrorq.Node) -> None:
+    """Also of several at once, and from asyncio; a span of one's own can be the child."""
+    queue = node.queue("orders")
+
+    async def put() -> None:
+        async with aio.connect(node.listening) as client, client.queue("orders") as there:
+            await (await there.put(b"tea"))
+
+    asyncio.run(put())
+    queue.put_many([b"milk", b"sugar"]).result(DEADLINE_S)
+    message = queue.get(timeout=DEADLINE_S)
+    rest = [queue.get(timeout=DEADLINE_S), *queue.get_many(5, DEADLINE_S)]
+    sends = [one for one in spans.get_finished_spans() if one.name == "send orders"]
+    gets = [one for one in spans.get_finished_spans() if one.name == "receive orders"]
+    assert [one.links[0].context.span_id for one in gets] == [
+        sends[0].context.span_id,
+        sends[1].context.span_id,
+        sends[1].context.span_id,
+    ]
+    assert sends[1].attributes["messaging.batch.message_count"] == 2
+    assert gets[2].attributes["messaging.batch.message_count"] == len(rest) - 1 == 1
+    context = trace.get_current_span(context_of(message)).get_span_context()
+    assert context.span_id == sends[0].context.span_id
+
+
+def test_what_was_not_sent_is_no_span(spans: InMemorySpanExporter, node: mirrorq.Node) -> None:
+    """A put that is refused is told as an error; what a message without a trace has is nothing;
+    and after uninstrument nothing is told."""
+    queue = node.queue("orders")
+    with pytest.raises(TypeError):
+        queue.put(7)  # type: ignore[arg-type]
+    (failed,) = spans.get_finished_spans()
+    assert failed.status.status_code is trace.StatusCode.ERROR
+    MirrorQInstrumentor().uninstrument()
+    spans.clear()
+    queue.put(b"plain").result(DEADLINE_S)
+    message = queue.get(timeout=DEADLINE_S)
+    assert not trace.get_current_span(context_of(message)).get_span_context().is_valid
+    assert spans.get_finished_spans() == ()
