@@ -26,6 +26,7 @@ def test_every_example_is_run_here() -> None:
     """An example that nobody runs breaks unseen."""
     tested = {"embedded.py", "three_peers.py", "worker_pool.py", "flights_pipeline.py"}
     tested.add("order_service.py")
+    tested |= {"dramatiq_shop.py", "taskiq_shop.py", "traces.py"}  # contrib/test_framework_pages.py
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
