@@ -99,7 +99,6 @@ DEFAULTS: dict[str, Any] = {
     "persistent": True,
     "durable": True,
     "exclusive": False,
-    "fail_fast": False,
     "auto_delete": False,
     "passive": False,
     "witness": False,
