@@ -1,8 +1,21 @@
-"""Builds the C part: one abi3 extension for CPython 3.11 and later."""
+"""Builds the C part: one abi3 extension for CPython 3.11 and later; and the page for an index."""
+
+import re
+from pathlib import Path
 
 from setuptools import setup
+
+
+def page() -> str:
+    """README.md without pictures, and without links to files beside it, which an index has not."""
+    text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"^!\[.*\]\((?!https?:).*\)\n\n?", "", text, flags=re.MULTILINE)
+    return re.sub(r"(?<!!)\[([^]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
+
 
 setup(
     cffi_modules=["src/mirrorq/_native/build.py:ffibuilder"],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    long_description=page(),
+    long_description_content_type="text/markdown",
 )

@@ -91,6 +91,7 @@ def test_the_package_has_its_types_and_its_extension() -> None:
 def test_the_version_has_its_lines_in_the_changelog() -> None:
     """Who installs a version finds what it brings."""
     version = importlib.metadata.version("mirrorq")
+    assert mirrorq.__version__ == version
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## {re.escape(version)}\b", changelog, re.MULTILINE)
 
@@ -109,3 +110,15 @@ def test_an_old_pickle_says_what_it_is() -> None:
         pickle.loads(b"cmirrorq.shared_client\nreopen\n.")
     assert pickle.loads(b"cmirrorq.client\nconnect\n.") is mirrorq.connect
     assert pickle.loads(b"cmirrorq.security\nSecurity\n.") is mirrorq.Security
+
+
+def test_the_page_for_an_index_links_to_no_neighbour() -> None:
+    """What a package index shows has no pictures and links that lead nowhere there."""
+    code = (ROOT / "setup.py").read_text("utf-8").replace("setup(", "dict(")
+    names = {"__file__": str(ROOT / "setup.py")}
+    exec(compile(code, "setup.py", "exec"), names)
+    text = names["page"]()  # type: ignore[operator]
+    assert "# mirrorq" in text
+    assert "docs/start.md: five minutes" in text
+    targets = re.findall(r"\]\(([^)]*)\)", text)
+    assert [target for target in targets if not target.startswith(("http://", "https://"))] == []

@@ -204,6 +204,10 @@ open_local_with(_local)
 
 def __getattr__(name: str) -> object:
     """Load a public name when it is first used (PEP 562)."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("mirrorq")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'mirrorq' has no attribute {name!r}")
