@@ -41,7 +41,7 @@ from mirrorq.replication.master.level import Level
 from mirrorq.replication.master.limits import InLog
 from mirrorq.replication.master.log_tail import LogTail
 from mirrorq.replication.master.producers import Producers
-from mirrorq.replication.master.purging import OpenPurge, Purges, Purging
+from mirrorq.replication.master.purging import OpenPurge, Purges, Purging, Stretch
 from mirrorq.replication.master.reign import Lease, Reign
 from mirrorq.replication.master.settling import Duties, PendingSettle, Settling
 from mirrorq.replication.master.stages import Stages
@@ -123,6 +123,7 @@ DEFINED = (
     QueueFiles,
     Room,
     Run,
+    Stretch,
     Told,
     Vacancy,
     Work,
