@@ -192,7 +192,7 @@ def read_endpoint(chance: Random) -> None:
     expecting(ConfigError, lambda: parse_endpoint(spoiled))
 
 
-_NAMED: Any = SimpleNamespace(name="orders", _queue_name="orders")
+_NAMED: Any = SimpleNamespace(name="orders", queue_name="orders")
 """A handle, as far as an error looks at it."""
 
 

@@ -57,7 +57,7 @@ def test_a_catalog_snapshot_with_a_queue_of_nobody_is_refused() -> None:
 
 def test_properties_that_cannot_be_read_are_named() -> None:
     """`headers` raised an error of a library that users need not know."""
-    handle: Any = SimpleNamespace(name="orders", _queue_name="orders")
+    handle: Any = SimpleNamespace(name="orders", queue_name="orders")
     for column in (b"\x05", NO_TEXT, DEEP):
         frame = pack_publish([b""], [column])
         message = Message(Chunk(handle, 0, HandOut(1, 1, 7, 7, 1), 7, 1, 0, frame), 0)
