@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import fields
 
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.node.verification import verify
@@ -32,6 +33,7 @@ from mirrorq.store.write_ahead import (
     LogDamaged,
     Mark,
     Tail,
+    is_append,
     pieces_of,
     size_of,
     surviving,
@@ -243,6 +245,18 @@ def test_what_does_not_follow_goes_to_lmdb(store: Store, writer: Writer) -> None
     other = Writer(QUEUE + 1)
     store.commit([QueueWrite(QUEUE + 1, append=(other.publish([b"x"]),))])
     assert not store._pending
+
+
+def test_only_appends_go_into_the_log(writer: Writer) -> None:
+    """Each other thing that a write may ask for keeps it out, those to come with them."""
+    append = (writer.publish([b"x"]),)
+    assert is_append([QueueWrite(QUEUE, append=append, stable=1, state_lsn=1)])
+    other = {"reset": True, "truncate_to": 0, "state": b"", "time_ahead_us": 0, "lacking": ()}
+    names = {one.name for one in fields(QueueWrite)} - {"queue_id", "append", "stable", "state_lsn"}
+    assert len(names) >= 8
+    for name in names:
+        write = QueueWrite(QUEUE, append=append, **{name: other.get(name, (1,))})
+        assert not is_append([write]), name
 
 
 def test_a_full_log_is_taken_in_and_begins_anew(

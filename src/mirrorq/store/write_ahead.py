@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attrs import define, frozen
+from msgspec.structs import fields
 
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.effects import QueueWrite
@@ -159,21 +160,21 @@ def whole_prefix(data: bytes) -> bytes:
 # --- Groups -----------------------------------------------------------------------------------
 
 
+_ELSE = tuple(
+    (one.name, one.default)
+    for one in fields(QueueWrite)
+    if one.name not in ("queue_id", "append", "stable", "state_lsn")
+)
+"""What a record has no place for, with what says that there is none of it: also fields to come."""
+
+
 def is_append(writes: Sequence[QueueWrite]) -> bool:
     """Whether a commit of these only appends, and little."""
     size = 0
     for write in writes:
-        if (
-            write.reset
-            or write.truncate_to is not None
-            or write.fetched
-            or write.pages
-            or write.state is not None
-            or write.release
-            or write.lacking is not None
-            or write.time_ahead_us is not None
-        ):
-            return False
+        for name, usual in _ELSE:
+            if getattr(write, name) != usual:
+                return False
         for entry in write.append:
             size += len(entry.frame)
     return 0 < size <= GROUP_BYTES_MAX
