@@ -72,7 +72,7 @@ def trace(seeds: Sequence[int]) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.harness", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m harness", description=__doc__)
     parser.add_argument("--seeds", type=seeds_of, default="100", help="200 | 17,23 | 100-199")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--results", type=Path, help="file to append to, and to go on from")
