@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from attrs import frozen
 
+from harness.tiny_pages import tiny_pages
 from mirrorq.api.message import Chunk, Message
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
 from mirrorq.cluster.catalog.core import Catalog
@@ -25,10 +26,11 @@ from mirrorq.errors import ConfigError, PolicyError, ProtocolError
 from mirrorq.monitoring.status import NodeStatus, QueueStatus
 from mirrorq.protocol import policy
 from mirrorq.protocol.commands import CatalogCommand, DeclareQueue, SetPolicy
-from mirrorq.protocol.effects import RaftSnapshot, RaftState
+from mirrorq.protocol.effects import Page, QueueImage, RaftSnapshot, RaftState
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.protocol.ops import OpKind
 from mirrorq.protocol.sessions import HandOut
+from mirrorq.replication.state.pages import Snapshot
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.store import queue_log, raft_log, records, runs
 from mirrorq.store.records import Damaged
@@ -277,6 +279,28 @@ def read_state(chance: Random) -> None:
     found.encode()
 
 
+def read_pages(chance: Random) -> None:
+    """A state in pages, one of which, or whose head, is not as it was."""
+    state = QueueState()
+    for lsn in range(1, chance.randint(2, 14)):
+        _apply(chance, state, lsn)
+    with tiny_pages():
+        snapshot = Snapshot(state, state.applied, state.all_pages(), {})
+        taken = [page for page in iter(snapshot.take, None) if page.data]
+    parts = [state.encode_head(), *(page.data for page in taken if page.data)]
+    wrong = chance.randrange(len(parts))
+    parts[wrong] = spoiled_packed(chance, parts[wrong])
+    pages = tuple(map(_with_data, taken, parts[1:]))
+    image = QueueImage(1, parts[0], 1, pages=pages)
+    found = expecting(ValueError, lambda: QueueState.of_image(image))
+    if found is not None:
+        found.encode()
+
+
+def _with_data(page: Page, data: bytes) -> Page:
+    return Page(page.kind, page.first, page.lsn, data)
+
+
 def _apply(chance: Random, state: QueueState, lsn: int) -> None:
     codec = ops.FrameCodec()
     if chance.random() < 0.6:
@@ -374,6 +398,7 @@ READERS = (
     Target("command", read_command, 2),
     Target("catalog", read_catalog, 2),
     Target("state", read_state, 2),
+    Target("pages", read_pages, 2),
     Target("ranges", read_ranges),
     Target("record", read_record, 2),
     Target("policy", read_policy, 3),

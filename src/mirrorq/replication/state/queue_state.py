@@ -850,7 +850,8 @@ class QueueState:
 
         Raises ValueError when it is no such thing.
         """
-        assert page.data
+        if not page.data or not self.is_paged:
+            raise ValueError(f"a page from {page.first} that no state has")
         try:
             if page.kind == PRODUCERS:
                 self._add_producers(msgspec.msgpack.decode(page.data, type=_ProducersPage))
