@@ -166,13 +166,13 @@ def test_it_does_not_end_while_somebody_uses_it(tmp_path: Path) -> None:
     place.write_linger(5)
     now_ms = clock.now_ms()
     left = iter([(1, 0), (2, 0), (0, now_ms), (1, 0), (0, now_ms - 6000), (0, now_ms)])
-    entry = SimpleNamespace(client_count=1, left_ms=0)
+    gateway = SimpleNamespace(client_count=1, left_ms=0)
 
     def look(_timeout: float) -> bool:
-        entry.client_count, entry.left_ms = next(left)
+        gateway.client_count, gateway.left_ms = next(left)
         return False
 
-    node = SimpleNamespace(closed=lambda: False, _driver=SimpleNamespace(entry=entry))
+    node = SimpleNamespace(closed=lambda: False, _driver=SimpleNamespace(gateway=gateway))
     told = SimpleNamespace(wait=look)
     assert local_process._wait(node, place, told) == "idle"  # type: ignore[arg-type]
     assert list(left) == [(0, now_ms)]
