@@ -174,6 +174,8 @@ class SimulatedCluster:
         self._order = 0
         self._tokens = 0
         self._session_number = 0
+        self._lives: dict[str, int] = {}
+        """Of nodes that were thrown away: who comes under such a name is not taken for it."""
         for name in names:
             disk = SimulatedDisk(self.random.getrandbits(62))
             self.nodes[name] = SimulatedNode(name, disk, name in witnesses)
@@ -268,12 +270,13 @@ class SimulatedCluster:
     def add(self, name: str, *joins: str, witness: bool = False) -> None:
         """A node with an empty disk that is to join the cluster through these; not started."""
         disk = SimulatedDisk(self.random.getrandbits(62))
-        self.nodes[name] = SimulatedNode(name, disk, witness, joins)
+        node = self.nodes[name] = SimulatedNode(name, disk, witness, joins)
+        node.life = self._lives.get(name, 0)
 
     def remove(self, name: str) -> None:
         """The stopped node is thrown away, with its disk."""
         assert self.nodes[name].engine is None
-        del self.nodes[name]
+        self._lives[name] = self.nodes.pop(name).life
 
     def _connect(self, node: SimulatedNode, other: SimulatedNode) -> None:
         """Both processes run and hear each other: connections that they want come up."""
