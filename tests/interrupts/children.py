@@ -41,8 +41,9 @@ def alarms(path: str) -> None:
         queue, watcher = node.queue("used"), node.queue("watched")
         while count < ALARMS:
             try:
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00005, 0.003))
+                # In this order: an alarm that came between would be the last one.
                 is_armed = True
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00005, 0.003))
                 while True:
                     queue.put(b"x" * 50)
                     queue.put_many([b"y"] * 3)
