@@ -22,9 +22,11 @@ from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 if TYPE_CHECKING:
     from mirrorq.api.publish_options import Terms
 
-__all__ = ["Batch", "SpoolConfirmation"]
+__all__ = ["NONE", "Batch", "SpoolConfirmation"]
 
 Callback = Callable[[Any], object]
+NONE: list[bytes] = []
+"""The bodies of what is no put_many, or is written. Nobody adds to it."""
 
 
 class Batch:
@@ -52,7 +54,7 @@ class Batch:
             confirmation._tell()
 
 
-class SpoolConfirmation(Struct, eq=False, weakref=True):
+class SpoolConfirmation(Struct, eq=False, gc=False):
     """The outcome of a put into a spool, in two steps: accepted here, confirmed by the queue.
 
     It stays open over partitions and failovers and ends once. It does not outlive its process: what
@@ -61,19 +63,32 @@ class SpoolConfirmation(Struct, eq=False, weakref=True):
     *Threads*: any may call any method.
     """
 
-    # A Struct, because it is made in C: every put makes one.
+    # A Struct that the collector does not look at, because every put makes one. It is in a circle
+    # with a batch only as long as callbacks of it are due.
     _outcomes: Outcomes
     _watched: set[Batch]
     _why_open: Callable[[], str]
+    _body: bytes
+    """Of a single put, until it is written."""
     _bodies: list[bytes]
+    """Of a put_many, until it is written."""
     _properties: bytes
     _terms: Terms
     _size: int
     _is_many: bool
-    _parts: tuple[tuple[Batch, int, int], ...] = ()
-    """(batch, index in it, count), once it is written."""
+    _batch: Batch | None = None
+    """Of a single put, once it is written."""
+    _index: int = 0
+    """Its place in it."""
+    _many: tuple[tuple[Batch, int, int], ...] = ()
+    """(batch, index in it, count) of a put_many, once it is written."""
     _callbacks: deque[Callback] | None = None
     _accept_callbacks: deque[Callback] | None = None
+
+    @property
+    def _parts(self) -> tuple[tuple[Batch, int, int], ...]:
+        batch = self._batch
+        return self._many if batch is None else ((batch, self._index, 1),)
 
     # --- Users ----------------------------------------------------------------------------
 
@@ -183,8 +198,8 @@ class SpoolConfirmation(Struct, eq=False, weakref=True):
 
     def _take_place(self, parts: tuple[tuple[Batch, int, int], ...]) -> None:
         """It is written as these; what it was is not needed here any more."""
-        self._parts = parts
-        self._bodies = []
+        self._many = parts
+        self._body, self._bodies = b"", NONE
         if self._callbacks or self._accept_callbacks:
             self._watch()
 
@@ -199,6 +214,7 @@ class SpoolConfirmation(Struct, eq=False, weakref=True):
         self._tell()
         for batch, _, _ in parts:
             if batch.is_over:
+                batch.watched.clear()
                 self._watched.discard(batch)
 
     def _tell(self) -> None:

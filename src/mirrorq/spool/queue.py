@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mirrorq.api.arguments import check_callable, checked_body
 from mirrorq.api.publish_options import PLAIN, terms_of
 from mirrorq.errors import Full, MirrorQError, NoQuorum
-from mirrorq.spool.confirmation import SpoolConfirmation
+from mirrorq.spool.confirmation import NONE, SpoolConfirmation
 from mirrorq.spool.spool import SetAside, Spool, SpoolStatus
 from mirrorq.wire.properties import HeaderValue, pack_properties
 
@@ -122,7 +122,7 @@ class SpooledQueue:
             properties = pack_properties(headers, message_id, key)
         size = len(data) + len(properties)
         confirmation = SpoolConfirmation(
-            spool.outcomes, spool.watched, self._why, [data], properties, terms, size, False
+            spool.outcomes, spool.watched, self._why, data, NONE, properties, terms, size, False
         )
         if on_accept is not None or on_confirm is not None:
             self._listen(confirmation, on_accept, on_confirm)
@@ -155,7 +155,7 @@ class SpooledQueue:
         size = sum(map(len, data)) + len(properties) * len(data)
         spool = self._spool
         confirmation = SpoolConfirmation(
-            spool.outcomes, spool.watched, self._why, data, properties, terms, size, True
+            spool.outcomes, spool.watched, self._why, b"", data, properties, terms, size, True
         )
         self._listen(confirmation, on_accept, on_confirm)
         if data:

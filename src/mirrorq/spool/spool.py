@@ -255,6 +255,8 @@ class Spool:
         self.watched: set[Batch] = set()
         """Batches whose callbacks are due: nobody else may keep them."""
         self.put_size = self.taken_size = 0
+        self._plenty = min(config.unconfirmed_bytes_max, config.spool_bytes_max)
+        """With less than this in memory and on the disk nothing else is to be asked."""
         self._file = SpoolFile(path, config.spool_bytes_max)
         try:
             heads = self._file.heads()
@@ -306,8 +308,11 @@ class Spool:
         size = item._size
         if self._is_closing or self._failure is not None or os.getpid() != self._pid:
             self.check_open()
-        if not self._has_room(route, size):
-            self._wait_for_room(route, size, block, timeout)
+        in_memory = self.put_size - self.taken_size + size
+        # As a rule there is plenty: that is what this is quick at.
+        if in_memory > self._plenty or route.head.size + in_memory > self._plenty:
+            if not self._has_room(route, size):
+                self._wait_for_room(route, size, block, timeout)
         self.put_size += size
         route.put_size += size
         entry = (route, item)
@@ -671,6 +676,7 @@ class Spool:
             if batch.watched:
                 batch.tell()
                 if batch.is_over:
+                    batch.watched.clear()
                     self.watched.discard(batch)
 
     # --- What goes ----------------------------------------------------------------------------
@@ -980,11 +986,15 @@ def _parcels(
         ):
             parcel = open_[route] = _Parcel(route, item._terms, False)
             made.append(parcel)
-        index = len(parcel.bodies)
-        parcel.bodies += item._bodies
+        bodies = parcel.bodies
+        item._index = len(bodies)
+        item._batch = parcel.batch
+        bodies.append(item._body)
+        item._body = b""
         parcel.properties.append(item._properties)
         parcel.size += item._size
-        item._take_place(((parcel.batch, index, 1),))
+        if item._callbacks or item._accept_callbacks:
+            item._watch()
     return made
 
 
