@@ -241,7 +241,7 @@ def _singles(run: PutRun) -> Put:
 
 
 def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:
-    parts = list(_parts(item, frame_bytes_max))
+    parts = list(parts_of(item.bodies, item.properties, item.size, frame_bytes_max))
     item.parts_open = len(parts)
     for start, stop in parts:
         bodies = item.bodies[start:stop]
@@ -255,19 +255,27 @@ def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:
         yield Put(token, stop - start, size, pack, True, body_bytes)
 
 
-def _parts(item: ManyPut, frame_bytes_max: int) -> Iterator[tuple[int, int]]:
-    each = len(item.properties) + MESSAGE_OVERHEAD
-    if item.size + each * len(item.bodies) + FRAME_OVERHEAD <= frame_bytes_max:
-        yield 0, len(item.bodies)
+def parts_of(
+    bodies: Sequence[bytes], properties: bytes, size: int, frame_bytes_max: int
+) -> Iterator[tuple[int, int]]:
+    """Which bodies of a put_many go into a frame of their own: (start, stop) of each, in order.
+
+    Args:
+        properties: of each message.
+        size: bytes of bodies and properties.
+    """
+    each = len(properties) + MESSAGE_OVERHEAD
+    if size + each * len(bodies) + FRAME_OVERHEAD <= frame_bytes_max:
+        yield 0, len(bodies)
         return
     start = 0
     size = FRAME_OVERHEAD
-    for index, body in enumerate(item.bodies):
+    for index, body in enumerate(bodies):
         if index > start and size + len(body) + each > frame_bytes_max:
             yield start, index
             start, size = index, FRAME_OVERHEAD
         size += len(body) + each
-    yield start, len(item.bodies)
+    yield start, len(bodies)
 
 
 def finish(outcome: Stored | Failed) -> list[Confirmation]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mirrorq.api.arguments import check_callable, checked_body
+from mirrorq.api.arguments import check_callable, checked_bodies, checked_body
 from mirrorq.api.publish_options import PLAIN, terms_of
 from mirrorq.errors import Full, MirrorQError, NoQuorum
 from mirrorq.spool.confirmation import NONE, SpoolConfirmation
@@ -146,10 +146,7 @@ class SpooledQueue:
         on_confirm: Callback | None = None,
     ) -> SpoolConfirmation:
         """Put messages together: up to `frame_bytes_max` all or none. Its result is a range."""
-        if isinstance(bodies, bytes | bytearray | memoryview | str):
-            raise TypeError(f"put_many takes a list of bodies, not one {type(bodies).__name__}")
-        most = self._spool.config.message_bytes_max
-        data = [checked_body(body, most) for body in bodies]
+        data = checked_bodies(bodies, self._spool.config.message_bytes_max)
         terms = terms_of(persistent, priority, delay, ttl)
         properties = pack_properties(headers, message_id, key)
         size = sum(map(len, data)) + len(properties) * len(data)

@@ -22,13 +22,13 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary, ref
+from weakref import WeakSet, WeakValueDictionary
 
 import msgspec
 from attrs import frozen
 
 from mirrorq.api import exit_flush
-from mirrorq.api.batching import PACK_BYTES, PACK_COUNT, OwnBatch, packer
+from mirrorq.api.batching import PACK_BYTES, PACK_COUNT, OwnBatch, packer, parts_of
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.handle import Handle
 from mirrorq.api.publish_options import Terms
@@ -210,7 +210,6 @@ class Route:
         self.damaged: list[tuple[int, int, int]] = []
         self.over: list[tuple[Batch, MirrorQError | None]] = []
         """To be told after it."""
-        self.base_due = head.base
         self.broken: str | None = None
         """Why what is on its way has to be sent anew, over another handle."""
 
@@ -264,7 +263,7 @@ class Spool:
             self._file.close()
             raise
         self._routes = {head.name: Route(self, number, head) for number, head in heads.items()}
-        _open.append(ref(self))
+        _open.add(self)
         begin_thread(threading.Thread(target=self._run, name="mirrorq-spool", daemon=True))
 
     # --- Users' threads ---------------------------------------------------------------------
@@ -355,10 +354,6 @@ class Spool:
             return (self.taken_size >= self.put_size and not self._inbox) or self._is_closed
 
         return self.outcomes.wait_for(is_written, timeout)
-
-    def why_open(self, route: Route) -> str:
-        """Why what is spooled is not confirmed."""
-        return route.why
 
     def status(self, route: Route) -> SpoolStatus:
         """What a line holds now. Never waits."""
@@ -644,7 +639,7 @@ class Spool:
             writes.aside.append((number, ordinal, count, reason, data))
         head.aside_count += sum(one[1] for one in route.aside)
         head.aside_count += sum(one[1] for one in route.damaged)
-        head.base = route.base_due
+        head.base = route.line.base
         head.sent_to = route.sent_due
         writes.heads[number] = head
 
@@ -702,7 +697,6 @@ class Spool:
 
     def _on_ended(self, route: Route, flight: Flight) -> None:
         """All of a record has an outcome: it leaves the file with the next commit."""
-        route.base_due = route.line.base
         route.gone.append((flight.ordinal, flight.count, route.sizes.pop(flight.ordinal)))
         batch = route.batches.pop(flight.ordinal, None)
         if batch is not None:
@@ -841,7 +835,6 @@ class Spool:
             if route.line.flights or route.ready or route.gone:
                 return
             route.line.skip(record.messages)
-            route.base_due = route.line.base
         route.damaged.append((record.ordinal, record.messages, record.size))
         log.error(
             "%d message(s) for queue %s in spool %s cannot be read (the bytes on the disk have "
@@ -1000,22 +993,14 @@ def _parcels(
 
 def _parts(route: Route, item: SpoolConfirmation, frame_bytes_max: int) -> list[_Parcel]:
     """A put_many: one record, or as many as frames are needed."""
-    bodies, each = item._bodies, len(item._properties) + 8
+    bodies, properties = item._bodies, item._properties
     made: list[_Parcel] = []
-    start = 0
-    while start < len(bodies):
+    for start, stop in parts_of(bodies, properties, item._size, frame_bytes_max):
         parcel = _Parcel(route, item._terms, True)
-        stop, size = start, 256
-        while stop < len(bodies):
-            size += len(bodies[stop]) + each
-            if size > frame_bytes_max and stop > start:
-                break
-            stop += 1
         parcel.bodies = bodies[start:stop]
-        parcel.properties = [item._properties] * (stop - start)
-        parcel.size = size
+        parcel.properties = [properties] * (stop - start)
+        parcel.size = sum(map(len, parcel.bodies)) + len(properties) * (stop - start)
         made.append(parcel)
-        start = stop
     item._take_place(tuple((parcel.batch, 0, len(parcel.bodies)) for parcel in made))
     return made
 
@@ -1034,14 +1019,13 @@ def _new_producer() -> int:
     return spool_producer(secrets.randbits(61))
 
 
-_open: list[ref[Spool]] = []
+_open: WeakSet[Spool] = WeakSet()
 
 
 def _flush_all() -> None:
     """The process ends: what was put and is not yet on the disk is waited for."""
-    for one in _open:
-        spool = one()
-        if spool is None or spool._is_closed or spool._pid != os.getpid():
+    for spool in list(_open):
+        if spool._is_closed or spool._pid != os.getpid():
             continue
         if not spool.flush(spool.config.exit_flush_ms / 1000):
             log.warning("the process ends before all that was put is in spool %s", spool.path)
