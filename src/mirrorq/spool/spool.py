@@ -254,8 +254,6 @@ class Spool:
         self.watched: set[Batch] = set()
         """Batches whose callbacks are due: nobody else may keep them."""
         self.put_size = self.taken_size = 0
-        self._plenty = min(config.unconfirmed_bytes_max, config.spool_bytes_max)
-        """With less than this in memory and on the disk nothing else is to be asked."""
         self._file = SpoolFile(path, config.spool_bytes_max)
         try:
             heads = self._file.heads()
@@ -307,11 +305,8 @@ class Spool:
         size = item._size
         if self._is_closing or self._failure is not None or os.getpid() != self._pid:
             self.check_open()
-        in_memory = self.put_size - self.taken_size + size
-        # As a rule there is plenty: that is what this is quick at.
-        if in_memory > self._plenty or route.head.size + in_memory > self._plenty:
-            if not self._has_room(route, size):
-                self._wait_for_room(route, size, block, timeout)
+        if not self._has_room(route, size):
+            self._wait_for_room(route, size, block, timeout)
         self.put_size += size
         route.put_size += size
         entry = (route, item)
