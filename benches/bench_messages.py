@@ -14,7 +14,7 @@ from mirrorq.protocol.sessions import (
     Confirmed,
     Credit,
     Deliver,
-    HandOut,
+    Delivery,
     Publish,
     Reply,
     Request,
@@ -29,7 +29,7 @@ from mirrorq.wire.ops import make_entry
 COUNT = 20_000
 SESSION = SessionId("node-a", 3, 17)
 FRAME = pack_publish([b"x" * 100] * 10, producer=1, first_number=1)
-HANDOUT = HandOut(4, 77, 1001, 1100, 1)
+HANDOUT = Delivery(4, 77, 1001, 1100, 1)
 
 
 def _request(request: Request) -> SessionRequest:

@@ -26,7 +26,7 @@ What it promises:
         them can come back.
     P2  Messages are delivered in one total order per queue; what is returned goes back to
         its place.
-    P3  At least once. Of all hand-outs of a message at most one says `redelivered=False`,
+    P3  At least once. Of all deliveries of a message at most one says `redelivered=False`,
         and it is the first. An ack whose settlement has resolved is never undone.
     P4  A producer that resends after a failover creates no duplicate.
     P5  Two masters never confirm different histories.

@@ -125,15 +125,15 @@ def test_stores_that_never_registered_are_forgotten_by_their_votes() -> None:
 
 
 def test_a_forgotten_store_is_in_no_view_and_never_comes_back() -> None:
-    """The next in sync stands first, in a new epoch and reign; kept over snapshots."""
+    """The next in sync stands first, in a new epoch and term; kept over snapshots."""
     catalog, _ = applied(
         register(A), register(B), declare(members=(A, B, C)), declare("two", members=(B, A))
     )
     result = catalog.apply(5, RemoveNode("a", A.store))
     assert (result.nodes, result.queues) == (("a",), (1, 2))
     first, second = catalog.queues()
-    assert first.view == make_view(2, (B, C), how="clean", reign=2)
-    assert second.view == make_view(2, (B,), reign=1)
+    assert first.view == make_view(2, (B, C), how="clean", master_epoch=2)
+    assert second.view == make_view(2, (B,), master_epoch=1)
     catalog = Catalog.restore(catalog.snapshot())
     assert catalog.is_past(StoreId("a", A.store))
     refused = catalog.apply(6, register(MemberId("a", A.store, 9)))
@@ -170,7 +170,7 @@ def test_a_new_queue_starts_in_epoch_1_with_all_in_sync() -> None:
     queue = catalog.queue(1)
     assert queue is not None
     assert queue == catalog.queue_named("orders")
-    assert queue.view == make_view(1, (A, B, C), reign=1)
+    assert queue.view == make_view(1, (A, B, C), master_epoch=1)
 
 
 def test_declaring_again_gives_the_same_queue() -> None:
@@ -226,12 +226,12 @@ def test_an_exclusive_queue_needs_an_owner_that_lives() -> None:
     assert catalog.queues() == ()
 
 
-def test_a_deletion_that_names_a_reign_fails_in_another() -> None:
+def test_a_deletion_that_names_a_term_fails_in_another() -> None:
     """An auto-delete queue lives on when another master took over before its deletion."""
     catalog, _ = applied(declare(auto_delete=True), change(1, B, A, how="clean"))
-    refused = catalog.apply(3, DeleteQueue(1, reign=1))
+    refused = catalog.apply(3, DeleteQueue(1, master_epoch=1))
     assert (refused.error, refused.queues) == ("PreconditionFailed", ())
-    assert catalog.apply(4, DeleteQueue(1, reign=2)).queues == (1,)
+    assert catalog.apply(4, DeleteQueue(1, master_epoch=2)).queues == (1,)
 
 
 def test_that_a_queue_was_consumed_is_kept() -> None:
@@ -282,7 +282,7 @@ def test_a_view_changes_by_compare_and_set() -> None:
     assert "epoch 2" in late.text
     queue = catalog.queue(1)
     assert queue is not None
-    assert queue.view == make_view(2, (A, B), reign=1)
+    assert queue.view == make_view(2, (A, B), master_epoch=1)
 
 
 def test_only_who_was_in_sync_becomes_master() -> None:
@@ -301,18 +301,18 @@ def test_only_who_was_in_sync_becomes_master() -> None:
         assert catalog.apply(3, change(2, head, how=how)).error == error, (head, how)
 
 
-def test_a_reign_lasts_while_the_master_lives() -> None:
+def test_a_term_lasts_while_the_master_lives() -> None:
     """It is named after the epoch of the change of master; a restarted master begins anew."""
     again = MemberId("a", A.store, 2)
     catalog, _ = applied(declare(), change(1, A, B))
-    reigns = []
+    master_epochs = []
     steps = [(2, (B,), "clean"), (3, (B,), ""), (4, (B, A), ""), (5, (again,), "cold")]
     for replaces, members, how in steps:
         assert catalog.apply(9, change(replaces, *members, how=how)).error == ""
         queue = catalog.queue(1)
         assert queue is not None
-        reigns.append(queue.view.reign)
-    assert reigns == [3, 3, 3, 6]
+        master_epochs.append(queue.view.master_epoch)
+    assert master_epochs == [3, 3, 3, 6]
 
 
 def _always(on_shutdown: str = "always", on_failure: str = "always") -> SetPolicy:

@@ -6,7 +6,7 @@ import pytest
 
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.proposals import pack
-from mirrorq.cluster.force_boot import EPOCH_STEP, Estate, estate_of
+from mirrorq.cluster.force_boot import EPOCH_STEP, RecoveredState, estate_of
 from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_VOTERS, encode_voters
 from mirrorq.protocol.commands import (
     Bind,
@@ -51,7 +51,7 @@ def image_of(*, compacted: int = 0) -> RaftImage:
     return RaftImage(RaftState(5), snapshot, tuple(entries[compacted:]))
 
 
-def estate(image: RaftImage) -> Estate:
+def estate(image: RaftImage) -> RecoveredState:
     found = estate_of("a", A.store, image)
     assert found is not None
     return found
@@ -85,7 +85,7 @@ def test_the_survivor_is_alone_in_another_cluster() -> None:
     assert [queue.name for queue in catalog.queues()] == ["all"]
     (queue,) = catalog.queues()
     assert [(member.id, member.in_sync) for member in queue.view.members] == [(me, True)]
-    assert queue.view.epoch == queue.view.reign == before.view.epoch + EPOCH_STEP
+    assert queue.view.epoch == queue.view.master_epoch == before.view.epoch + EPOCH_STEP
     assert queue.view.generation == before.view.generation + 1
     assert all(catalog.is_past(voter) for voter in VOTERS)
     assert not catalog.is_past(StoreId("a", 4711))

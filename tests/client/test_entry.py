@@ -424,7 +424,7 @@ def _handed(heard: object) -> int:
     """Messages in a Deliver."""
     if not isinstance(heard, SessionReply) or not isinstance(heard.reply, Deliver):
         return 0
-    return sum(piece.last - piece.first + 1 for piece in heard.reply.handouts)
+    return sum(piece.last - piece.first + 1 for piece in heard.reply.deliveries)
 
 
 def _is_answer(heard: object) -> bool:

@@ -15,7 +15,7 @@ from mirrorq.client.client import Client
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, Empty, NoQuorum, PreconditionFailed
 from mirrorq.node.node import Node
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 
 
 @pytest.fixture(params=["node", "client"])
@@ -235,7 +235,7 @@ def test_an_ack_that_crosses_the_taking_again_is_taken(
     processes.kill(master)
     until(lambda: any(epoch > older[0].epoch for epoch, _ in list(taker.pieces)))
 
-    def settle_the_older(taker: LeaseHolder, refused: Sequence[HandOut] | None = None) -> object:
+    def settle_the_older(taker: LeaseHolder, refused: Sequence[Delivery] | None = None) -> object:
         return older if refused is None else settle(taker, refused)
 
     monkeypatch.setattr(LeaseHolder, "settle", settle_the_older)

@@ -17,11 +17,14 @@ A, B, C, D = (MemberId(name, 1, 1) for name in "abcd")
 CODEC = ModelCodec()
 
 
-def view(epoch: int, in_sync: str, joining: str = "", reign: int = 1) -> View:
+def view(epoch: int, in_sync: str, joining: str = "", master_epoch: int = 1) -> View:
     """A view by the members' names: view(1, "ab", "c")."""
     members = {"a": A, "b": B, "c": C, "d": D}
     return make_view(
-        epoch, [members[n] for n in in_sync], [members[n] for n in joining], reign=reign
+        epoch,
+        [members[n] for n in in_sync],
+        [members[n] for n in joining],
+        master_epoch=master_epoch,
     )
 
 

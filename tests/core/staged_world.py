@@ -9,7 +9,16 @@ from msgspec.structs import replace
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP, AckOp, Entry, PromotedOp
-from mirrorq.protocol.staged import DONE, AbortOp, AskOp, CommitOp, Errand, SealOp, Stage, Winner
+from mirrorq.protocol.staged import (
+    DONE,
+    AbortOp,
+    AskOp,
+    CommitOp,
+    CrossQueueTask,
+    SealOp,
+    Stage,
+    Winner,
+)
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.state.staging import Staging
 from mirrorq.wire import frames
@@ -122,7 +131,7 @@ class TwoQueues:
 
     def __init__(self) -> None:
         self.queues = {1: Staging(), 2: Staging()}
-        self.channels: dict[int, list[Errand]] = {1: [], 2: []}
+        self.channels: dict[int, list[CrossQueueTask]] = {1: [], 2: []}
         """What is on its way to each queue, in order."""
         self.done = [0] * len(self.STEPS)
         self.shown: dict[int, str] = {1: "", 2: ""}

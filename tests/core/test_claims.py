@@ -17,7 +17,7 @@ def test_an_id_is_its_openers() -> None:
     assert claims.admits(7, "thief")
 
 
-def test_an_id_of_a_former_reign_is_whose_name_comes_first() -> None:
+def test_an_id_of_a_former_term_is_whose_name_comes_first() -> None:
     """The others are refused, so nobody's numbers are used up by somebody else unseen."""
     claims = Claims()
     assert claims.admits(7, "first")

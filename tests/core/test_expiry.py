@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mirrorq.protocol.sessions import (
     Credit,
     Deliver,
-    HandOut,
+    Delivery,
     Publish,
     Settle,
     Settled,
@@ -237,7 +237,7 @@ def test_the_index_against_a_list_of_deadlines(
 # --- Returned too often, rejected ---------------------------------------------------------------
 
 
-def _return(queue: Bounded, pieces: list[HandOut], kind: str = "nack") -> None:
+def _return(queue: Bounded, pieces: list[Delivery], kind: str = "nack") -> None:
     queue.ask(TWO, Settle(1, kind, tuple(pieces)))
     queue.settle_all()
 
@@ -280,7 +280,7 @@ def test_a_rejected_message_ends_without_an_ack() -> None:
     queue.put(1, 1, 1)
     queue.settle_all()
     pieces = queue.take(3)
-    queue.ask(TWO, Settle(1, "reject", (HandOut(1, pieces[0].number, 2, 2, 1),)))
+    queue.ask(TWO, Settle(1, "reject", (Delivery(1, pieces[0].number, 2, 2, 1),)))
     assert not queue.heard(TWO)
     queue.settle_all()
     assert [r for r in queue.heard(TWO) if isinstance(r, Settled)] == [Settled(1, ())]

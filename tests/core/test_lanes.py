@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, HorizonOp, HorizonsOp, LaneOp, PromotedOp, ReturnOp
-from mirrorq.protocol.sessions import Credit, HandOut, Purge, Purged, Recalled, Settle, Subscribe
+from mirrorq.protocol.sessions import Credit, Delivery, Purge, Purged, Recalled, Settle, Subscribe
 from mirrorq.replication.events import Tick
-from mirrorq.replication.master.delivery import ConsumerSeat, Delivery
+from mirrorq.replication.master.dispatch import Dispatch, Subscription
 from mirrorq.replication.state.priorities import Horizons, Lane, ReadyLanes
 from mirrorq.replication.state.queue_state import QueueState, Run
 
@@ -34,11 +34,11 @@ def _state(*priorities: int) -> QueueState:
     return state
 
 
-def _handed(state: QueueState, epoch: int = 1, credit: int = 100) -> list[HandOut]:
-    delivery = Delivery(state, epoch)
-    delivery.subscribe(ConsumerSeat((SESSION, 0), 10))
-    delivery.credit((SESSION, 0), credit)
-    return [piece for _, deliver in delivery.hand_out() for piece in deliver.handouts]
+def _handed(state: QueueState, epoch: int = 1, credit: int = 100) -> list[Delivery]:
+    dispatch = Dispatch(state, epoch)
+    dispatch.subscribe(Subscription((SESSION, 0), 10))
+    dispatch.credit((SESSION, 0), credit)
+    return [piece for _, deliver in dispatch.deliver() for piece in deliver.deliveries]
 
 
 # --- The applied state ------------------------------------------------------------------
@@ -137,10 +137,10 @@ def test_an_ack_across_a_promotion_finds_its_lane() -> None:
     """What users hold of several lanes at a failover is acked where it is ready again."""
     state = _state(0, 6, 0, 6)
     state.apply(op(6, PromotedOp("clean"), epoch=2))
-    after = Delivery(state, 2)
-    assert after.take(SESSION, HandOut(1, 1, 1, 3, 1)) == [(1, 1), (2, 2), (3, 3)]
+    after = Dispatch(state, 2)
+    assert after.take(SESSION, Delivery(1, 1, 1, 3, 1)) == [(1, 1), (2, 2), (3, 3)]
     assert list(after.ready) == [(4, 4)]
-    assert after.take(SESSION, HandOut(1, 2, 4, 4, 1)) == [(4, 4)]
+    assert after.take(SESSION, Delivery(1, 2, 4, 4, 1)) == [(4, 4)]
     assert not after.ready
 
 
@@ -149,7 +149,7 @@ def test_what_was_delayed_at_an_unclean_promotion_may_have_been_handed_out() -> 
     published since is not."""
     state = QueueState()
     state.apply(publish(1, 1, delay_ms=5))
-    state.apply(op(2, PromotedOp("unclean", generation=1, reign=2), epoch=2))
+    state.apply(op(2, PromotedOp("unclean", generation=1, master_epoch=2), epoch=2))
     state.apply(publish(3, state.next_sequence, epoch=2, delay_ms=5))
     later = state.next_sequence - 1
     entering = ((1, 1), (later, later))
@@ -162,7 +162,7 @@ def test_what_was_delayed_at_an_unclean_promotion_may_have_been_handed_out() -> 
 
 
 def test_ready_messages_are_counted_over_all_lanes() -> None:
-    """qsize counts every priority, and they are listed in the order of hand-out."""
+    """qsize counts every priority, and they are listed in the order of delivery."""
     ready = ReadyLanes(RangeSet(((1, 2),)))
     assert (ready.count, ready.top()[0], bool(ready)) == (2, 0, True)
     ready.add(5, 7, 9)
@@ -260,7 +260,7 @@ class Told:
     """While it is delayed."""
     is_new: bool = True
     """Its delay is that of its publish: it has no place yet."""
-    held: HandOut | None = None
+    held: Delivery | None = None
     may_be_raised: bool = False
     """A failover may have counted it though it was never handed out: it had a place."""
 
@@ -310,14 +310,14 @@ class Oracle:
             for sequence in range(piece.first, piece.last + 1):
                 self._handed(self.messages[sequence], sequence, piece)
 
-    def _handed(self, message: Told, sequence: int, piece: HandOut) -> None:
+    def _handed(self, message: Told, sequence: int, piece: Delivery) -> None:
         if message.may_be_raised:
             assert piece.count > message.count
         else:
             assert piece.count == message.count + 1
         message.may_be_raised = False
         message.count = piece.count
-        message.held = HandOut(piece.epoch, piece.number, sequence, sequence, piece.count)
+        message.held = Delivery(piece.epoch, piece.number, sequence, sequence, piece.count)
 
     def _settle(self, kind: str, index: int, delay_ms: int = 0) -> None:
         held = [n for n, message in self.messages.items() if message.held is not None]
@@ -375,7 +375,7 @@ class Oracle:
         self.messages = kept
 
     def failover(self) -> None:
-        """A new reign on what is on disk; everything held is ready again, counted."""
+        """A new term on what is on disk; everything held is ready again, counted."""
         self.queue.sync()
         self.queue = Queue(self.queue.files, self.queue.epoch + 1, wall_us=self.now_ms * 1000)
         self.queue.attach(ONE, producer=self.producer)
@@ -392,8 +392,8 @@ class Oracle:
         assert replica.master is not None
         ready = len(self._ready())
         held = sum(message.held is not None for message in self.messages.values())
-        assert replica.master.delivery.ready.count == ready
-        assert replica.master.delivery.unacknowledged == held
+        assert replica.master.dispatch.ready.count == ready
+        assert replica.master.dispatch.unacknowledged == held
         assert replica.master.delays.count == len(self.messages) - ready - held
         assert replica.state.live.count == len(self.messages)
         assert QueueState.decode(replica.state.encode()).encode() == replica.state.encode()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrorq.protocol.policy import Definition
-from mirrorq.protocol.sessions import Confirmed, Flow, HandOut, Publish, Refused, Settle
+from mirrorq.protocol.sessions import Confirmed, Delivery, Flow, Publish, Refused, Settle
 from mirrorq.replication.events import Defined
 from mirrorq.replication.master.limits import NO_LIMIT, Depth, InLog, Limit, judge, limit_of
 from mirrorq.testing.disk import QueueFiles
@@ -71,10 +71,10 @@ class Bounded(Queue):
     def ready(self) -> list[int]:
         """Sequences that are ready."""
         assert self.replica.master is not None
-        found = self.replica.master.delivery.ready
+        found = self.replica.master.dispatch.ready
         return [s for first, last in found for s in range(first, last + 1)]
 
-    def take(self, count: int) -> list[HandOut]:
+    def take(self, count: int) -> list[Delivery]:
         """Have another handle hold so many messages."""
         if TWO not in self._numbers:
             self.attach(TWO)
@@ -463,10 +463,10 @@ def test_against_a_bounded_list(
     count: int | None, size: int | None, overflow: Any, steps: list[tuple[Any, ...]]
 ) -> None:
     """Any course of puts, takes, returns and acks ends as with a list; a restart of the whole
-    queue in a new reign changes nothing that was stable."""
+    queue in a new term changes nothing that was stable."""
     queue = Bounded(max_length=count, max_length_bytes=size, overflow=overflow)
     oracle = Oracle(count, size, overflow)
-    held: dict[int, HandOut] = {}
+    held: dict[int, Delivery] = {}
     request = 0
     for what, *values in steps:
         if what == "put":
@@ -492,16 +492,16 @@ def test_against_a_bounded_list(
         assert len(queue.confirmed) == oracle.stored
         assert len(queue.refused) == oracle.refused
         assert queue.replica.master is not None
-        assert queue.replica.master.delivery.ready_size == sum(oracle.ready.values())
+        assert queue.replica.master.dispatch.ready_size == sum(oracle.ready.values())
         if what == "failover" and not oracle.waiting:
             queue, held = _fail_over(queue, oracle), {}
 
 
-def _note(pieces: list[HandOut], oracle: Oracle, held: dict[int, HandOut]) -> None:
-    """Hand-outs that have come."""
+def _note(pieces: list[Delivery], oracle: Oracle, held: dict[int, Delivery]) -> None:
+    """Deliveries that have come."""
     for piece in pieces:
         for sequence in range(piece.first, piece.last + 1):
-            held[sequence] = HandOut(piece.epoch, piece.number, sequence, sequence, piece.count)
+            held[sequence] = Delivery(piece.epoch, piece.number, sequence, sequence, piece.count)
             oracle.held[sequence] = oracle.ready.pop(sequence)
 
 

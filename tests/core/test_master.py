@@ -1,4 +1,4 @@
-"""A reign over one queue: producers, settling and hand-out, on a ring of one member."""
+"""A term over one queue: producers, settling and delivery, on a ring of one member."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mirrorq.protocol.sessions import (
     ConsumerRefused,
     Credit,
     Deliver,
+    Delivery,
     Detached,
-    HandOut,
     Inquire,
     OpenProducer,
     Ping,
@@ -43,7 +43,7 @@ from mirrorq.protocol.sessions import (
 )
 from mirrorq.replication.events import LeaseChanged, Requested, SessionGone, Tick, ViewInstalled
 from mirrorq.replication.master.courier import Targets
-from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 from mirrorq.testing.disk import QueueFiles
 
@@ -82,7 +82,7 @@ class Queue:
         self.replies: list[tuple[SessionId, Reply]] = []
         self._writes: list[tuple[int, Any]] = []
         self._numbers: dict[SessionId, tuple[int, int]] = {}
-        self.step(*first, ViewInstalled(view(epoch, "a", reign=epoch)))
+        self.step(*first, ViewInstalled(view(epoch, "a", master_epoch=epoch)))
 
     def step(self, *events: Any) -> None:
         effects = self.replica.step(self.now_ms, self.wall_us, *events)
@@ -107,7 +107,7 @@ class Queue:
     def attach(
         self,
         session: SessionId,
-        held: tuple[HandOut, ...] = (),
+        held: tuple[Delivery, ...] = (),
         producer: int = 0,
         *,
         owner: str = "",
@@ -149,12 +149,12 @@ class Queue:
         self.ask(session, Credit(0, credit))
         self.sync()
 
-    def pieces(self, session: SessionId = ONE) -> list[HandOut]:
+    def pieces(self, session: SessionId = ONE) -> list[Delivery]:
         return [
             piece
             for reply in self.heard(session)
             if isinstance(reply, Deliver)
-            for piece in reply.handouts
+            for piece in reply.deliveries
         ]
 
 
@@ -181,11 +181,11 @@ def test_nothing_is_answered_before_the_promotion_is_applied() -> None:
     assert queue.heard() == [Attached(), Pong()]
 
 
-def test_a_reign_learned_from_a_later_view_begins_all_the_same() -> None:
-    """A node that learns of its reign from a snapshot installs a view of a later epoch."""
+def test_a_term_learned_from_a_later_view_begins_all_the_same() -> None:
+    """A node that learns of its term from a snapshot installs a view of a later epoch."""
     queue = Queue()
     queue.replica = Replica(A, QUEUE, Config(), CODEC, QueueImage(QUEUE), Lease())
-    queue.step(ViewInstalled(view(5, "a", reign=4)))
+    queue.step(ViewInstalled(view(5, "a", master_epoch=4)))
     queue.sync()
     assert queue.replica.is_serving
 
@@ -196,7 +196,7 @@ def test_a_gap_in_requests_ends_the_attachment(queue: Queue) -> None:
     assert queue.heard() == [Detached()]
 
 
-def test_a_request_of_another_reign_is_dropped(queue: Queue) -> None:
+def test_a_request_of_another_term_is_dropped(queue: Queue) -> None:
     """What was meant for another master is not answered."""
     queue.epoch = 7
     queue.ask(ONE, Ping())
@@ -212,7 +212,7 @@ LATER = SessionId("b", 1, 1)
 """Its session at the entry node after that of ONE."""
 
 
-def queue_of_a_client(count: int, credit: int) -> tuple[Queue, list[HandOut]]:
+def queue_of_a_client(count: int, credit: int) -> tuple[Queue, list[Delivery]]:
     """A queue with messages, so many of them handed to a client's first session."""
     queue = Queue()
     queue.attach(ONE, line=LINE, turn=1)
@@ -230,7 +230,7 @@ def test_what_the_entry_node_before_had_comes_first() -> None:
     seen by nobody, so it is handed out as for the first time."""
     queue, (first,) = queue_of_a_client(10, 5)
     assert (first.first, first.last) == (1, 5)
-    seen = HandOut(first.epoch, first.number, 1, 1, 1)
+    seen = Delivery(first.epoch, first.number, 1, 1, 1)
     queue.attach(LATER, held=(seen,), line=LINE, turn=2)
     queue.consume(LATER, 4)
     assert [(p.first, p.last, p.count) for p in queue.pieces(LATER)] == [(2, 5, 1)]
@@ -421,7 +421,7 @@ def test_a_refusal_is_told_from_a_stable_op_and_stays(queue: Queue) -> None:
     assert queue.heard() == [Refused(producer, 1, 2, "full")]
 
 
-# --- Hand-out and settling ------------------------------------------------------------
+# --- Delivery and settling ------------------------------------------------------------
 
 
 def _filled(queue: Queue, count: int) -> None:
@@ -431,14 +431,14 @@ def _filled(queue: Queue, count: int) -> None:
     queue.heard()
 
 
-def test_the_first_hand_out_waits_for_a_stable_horizon(queue: Queue) -> None:
+def test_the_first_delivery_waits_for_a_stable_horizon(queue: Queue) -> None:
     """4.5: the op that moves the horizon is stable before anything is handed out."""
     _filled(queue, 2)
     queue.ask(ONE, Subscribe(0, 1))
     queue.ask(ONE, Credit(0, 5))
     assert queue.pieces() == []
     queue.sync()
-    assert queue.pieces() == [HandOut(1, 1, 1, 2, 1)]
+    assert queue.pieces() == [Delivery(1, 1, 1, 2, 1)]
     assert queue.replica.state.horizon > 2
 
 
@@ -471,7 +471,7 @@ def test_a_return_comes_back_counted_when_it_is_applied(queue: Queue) -> None:
     _filled(queue, 2)
     queue.consume(credit=2)
     (piece,) = queue.pieces()
-    queue.ask(ONE, Settle(1, "nack", (HandOut(1, piece.number, 1, 1, 1),)))
+    queue.ask(ONE, Settle(1, "nack", (Delivery(1, piece.number, 1, 1, 1),)))
     queue.ask(ONE, Credit(0, 9))
     assert queue.pieces() == []
     queue.sync()
@@ -508,14 +508,14 @@ def test_an_ack_of_what_another_holds_is_refused(queue: Queue) -> None:
 
 
 def test_what_a_session_no_longer_holds_goes_back_uncounted(queue: Queue) -> None:
-    """An attachment names what users hold; the rest of its hand-outs was seen by nobody."""
+    """An attachment names what users hold; the rest of its deliveries was seen by nobody."""
     _filled(queue, 3)
     queue.consume()
     (piece,) = queue.pieces()
-    queue.attach(ONE, held=(HandOut(1, piece.number, 2, 2, 1),))
+    queue.attach(ONE, held=(Delivery(1, piece.number, 2, 2, 1),))
     queue.consume()
     assert [(p.first, p.last, p.count) for p in queue.pieces()] == [(1, 1, 1), (3, 3, 1)]
-    queue.ask(ONE, Settle(1, "ack", (HandOut(1, piece.number, 2, 2, 1),)))
+    queue.ask(ONE, Settle(1, "ack", (Delivery(1, piece.number, 2, 2, 1),)))
     queue.sync()
     assert queue.heard() == [Settled(1, ())]
 
@@ -546,7 +546,7 @@ def test_counts_are_those_of_now(queue: Queue) -> None:
 
 
 def test_what_is_held_too_long_goes_back_and_its_consumer_ends() -> None:
-    """The message comes again, counted; another session's ack of the old hand-out is refused."""
+    """The message comes again, counted; another session's ack of the old delivery is refused."""
     queue = Queue(config=Config(consumer_timeout_ms=5000))
     queue.sync()
     for session in (ONE, TWO):
@@ -602,8 +602,8 @@ def test_a_purge_calls_back_what_no_call_has_seen() -> None:
     queue.sync()
     queue.consume(ONE, 2)
     queue.consume(TWO, 2)
-    (mine,) = [r.handouts for r in queue.heard(ONE) if isinstance(r, Deliver)]
-    (other,) = [r.handouts for r in queue.heard(TWO) if isinstance(r, Deliver)]
+    (mine,) = [r.deliveries for r in queue.heard(ONE) if isinstance(r, Deliver)]
+    (other,) = [r.deliveries for r in queue.heard(TWO) if isinstance(r, Deliver)]
     queue.ask(ONE, Purge(7))
     assert queue.heard(TWO) == [Recall(0, 1)]
     assert [r for r in queue.heard(ONE) if isinstance(r, Recall)] == [Recall(0, 1)]
@@ -620,7 +620,7 @@ def test_a_purge_calls_back_what_no_call_has_seen() -> None:
     assert [r for r in queue.heard(ONE) if isinstance(r, Purged)] == [Purged(7, 5)]
     master = queue.replica.master
     assert master is not None
-    assert (master.delivery.ready.count, master.delivery.unacknowledged) == (0, 1)
+    assert (master.dispatch.ready.count, master.dispatch.unacknowledged) == (0, 1)
     assert list(queue.replica.state.live) == [(seen.first, seen.last)]
 
 

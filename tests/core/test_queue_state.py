@@ -155,7 +155,7 @@ def test_a_return_after_a_promotion_was_the_last_raise() -> None:
 
 
 def test_count_runs_end_where_counts_change() -> None:
-    """One hand-out holds messages of one delivery count only."""
+    """One delivery holds messages of one delivery count only."""
     state = _applied(
         publish(1, 1, count=6), op(2, HorizonOp(5)), op(3, PromotedOp("clean"), epoch=2)
     )

@@ -10,8 +10,8 @@ from mirrorq.protocol.sessions import (
     Browse,
     Credit,
     Deliver,
+    Delivery,
     Detached,
-    HandOut,
     Request,
     Settle,
     Settled,
@@ -28,7 +28,7 @@ THREE = SessionId("b", 1, 3)
 
 @pytest.fixture
 def queue() -> Queue:
-    """A master with three messages; the first handle holds them as one hand-out."""
+    """A master with three messages; the first handle holds them as one delivery."""
     made = Queue()
     made.sync()
     made.attach(ONE, line=7, turn=1)
@@ -51,7 +51,7 @@ def test_what_took_effect_is_not_refused_when_it_comes_again(
     queue: Queue, kind: str, is_stable: bool, is_gone: bool
 ) -> None:
     """The entry node of a client dies with the answer to an ack. It comes again under another
-    session, in the same reign, before or after the op is stable and whether or not the master has
+    session, in the same term, before or after the op is stable and whether or not the master has
     heard of the death: it is told done, when it is stable."""
     (piece,) = queue.pieces()
     queue.ask(ONE, Settle(1, kind, (piece,)))
@@ -68,7 +68,7 @@ def test_what_took_effect_is_not_refused_when_it_comes_again(
 
 
 def test_an_ack_of_an_older_client_that_comes_again_is_not_refused(queue: Queue) -> None:
-    """It names no line of its handle: what was settled is known by the hand-out's name."""
+    """It names no line of its handle: what was settled is known by the delivery's name."""
     (piece,) = queue.pieces()
     queue.ask(ONE, Settle(1, "ack", (piece,)))
     queue.attach(TWO, held=(piece,))
@@ -80,7 +80,7 @@ def test_an_ack_of_an_older_client_that_comes_again_is_not_refused(queue: Queue)
 def test_parts_of_an_ack_that_comes_again_are_judged_each(queue: Queue) -> None:
     """One message was acked, one had gone back, one is acked only now."""
     (piece,) = queue.pieces()
-    parts = [HandOut(1, piece.number, n, n, 1) for n in (1, 2, 3)]
+    parts = [Delivery(1, piece.number, n, n, 1) for n in (1, 2, 3)]
     queue.ask(ONE, Credit(0, 0))
     queue.ask(ONE, Settle(1, "ack", parts[:1]))
     queue.ask(ONE, Settle(2, "nack", parts[1:2]))
@@ -112,7 +112,7 @@ def test_an_ack_of_what_went_back_is_refused_though_it_is_gone(queue: Queue) -> 
 
 
 def test_acks_are_known_after_however_many_others() -> None:
-    """More hand-outs than were remembered once, each acked; all acks come again in the next
+    """More deliveries than were remembered once, each acked; all acks come again in the next
     attachment of the same session."""
     count = 5000
     queue = Queue()
@@ -158,7 +158,7 @@ def test_a_handle_keeps_what_it_holds(queue: Queue) -> None:
     """Its entry node is gone, the master lives: what users hold stays theirs, uncounted, and what
     no call has returned is handed out anew at once. The former session's end changes nothing."""
     (piece,) = queue.pieces()
-    held = HandOut(1, piece.number, 1, 2, 1)
+    held = Delivery(1, piece.number, 1, 2, 1)
     queue.attach(TWO, held=(held,), line=7, turn=2)
     queue.consume(TWO)
     queue.step(SessionGone(ONE))
@@ -169,7 +169,7 @@ def test_a_handle_keeps_what_it_holds(queue: Queue) -> None:
         (p.first, p.last, p.count)
         for reply in replies
         if isinstance(reply, Deliver)
-        for p in reply.handouts
+        for p in reply.deliveries
     ] == [(3, 3, 1)]
     queue.ask(TWO, Settle(1, "ack", (held,)))
     queue.sync()
@@ -177,7 +177,9 @@ def test_a_handle_keeps_what_it_holds(queue: Queue) -> None:
     assert list(queue.replica.state.live) == [(3, 3)]
 
 
-@pytest.mark.parametrize("request_", [Settle(1, "ack", (HandOut(1, 1, 1, 3, 1),)), Browse(1, 1, 1)])
+@pytest.mark.parametrize(
+    "request_", [Settle(1, "ack", (Delivery(1, 1, 1, 3, 1),)), Browse(1, 1, 1)]
+)
 def test_what_was_sent_the_former_way_is_void(queue: Queue, request_: Request) -> None:
     """A refusal must be final: an ack of the former session that is still on its way when the
     handle has gone on would end a message whose ack was refused."""

@@ -17,7 +17,7 @@ from mirrorq.protocol.staged import (
     AbortOp,
     AskOp,
     CommitOp,
-    Errand,
+    CrossQueueTask,
     SealOp,
     Stage,
     Winner,
@@ -142,22 +142,22 @@ def test_who_is_told_and_asked() -> None:
     is undecided, and tells in any case."""
     state = Staging()
     stage(state, "a", 0, 1, 10)
-    told = Errand("commit", T, 1, "a")
+    told = CrossQueueTask("commit", T, 1, "a")
     done = state.on_commit(commit("a", (0, 0, 1, 2), others=(7, 8)))
     assert done.errands == [(7, told), (8, told)]
     asked = AskOp(T, 1, "a", 7)
-    assert state.on_ask(asked, 1).errands == [(7, Errand("abort", T, 1, "a"))]
+    assert state.on_ask(asked, 1).errands == [(7, CrossQueueTask("abort", T, 1, "a"))]
     stage_other = state.on_stage(Stage(T, 2, "b", 0, 0, 1), 20, ONE, 1, 0)
     assert (stage_other, state.on_ask(AskOp(T, 2, "b", 7), 1).dropped) == ("", [(20, 20)])
     assert state.on_commit(CommitOp(T, 2, "b")).why.startswith(FENCED)
     assert state.on_abort(AbortOp(T, 2, "c", others=(7,))).errands == [
-        (7, Errand("abort", T, 2, "c"))
+        (7, CrossQueueTask("abort", T, 2, "c"))
     ]
     state.on_seal(SealOp(T, 3, "d", (), 9), 5)
     assert list(state.sealed_runs(6)) == [(T, 3, "d", 9)]
     assert list(state.sealed_runs(5)) == []
     mine = AskOp(T, 3, "d", 1)
-    assert state.on_ask(mine, 1).errands == [(9, Errand("ask", T, 3, "d"))]
+    assert state.on_ask(mine, 1).errands == [(9, CrossQueueTask("ask", T, 3, "d"))]
     assert state.on_ask(mine, 1).why
     assert state.on_abort(AbortOp(T, 3, "d", is_decision=True)).why == ""
     assert state.on_ask(mine, 1).why
@@ -175,9 +175,12 @@ def test_errands_have_numbers_of_the_outbox() -> None:
     assert outbox.done(7, 1) == ((3, 3),)
     assert outbox.begin_anew([(4, 4)]) == [(7, 3, 1)]
     assert outbox.done(7, 2) == ((9, 9),)
-    assert (outbox.count, outbox.outlets, outbox.idle) == (0, {}, {7: 3})
+    assert (outbox.count, outbox.target_outboxes, outbox.idle) == (0, {}, {7: 3})
     state = Staging()
-    state.errands = {(7, 3): Errand("ask", T, 1, "r"), (7, 5): Errand("ask", T, 2, "r")}
+    state.errands = {
+        (7, 3): CrossQueueTask("ask", T, 1, "r"),
+        (7, 5): CrossQueueTask("ask", T, 2, "r"),
+    }
     state.renumber([(7, 3, 1), (7, 5, 2)])
     state.forget_errands(7, 1)
     assert list(state.errands) == [(7, 2)]
@@ -267,5 +270,3 @@ def test_an_unclean_promotion_ends_what_it_lost() -> None:
 def test_a_wrong_image_is_refused(image: Any) -> None:
     with pytest.raises(ValueError, match=r"staged|column|chunk"):
         Staging.restore(image, 100)
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirrorq.api.leases import LeaseHolder
 from mirrorq.config import Config
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.machine import Session
 
 
@@ -14,11 +14,11 @@ def test_what_is_taken_again_while_a_lease_still_takes_has_its_new_name_alone() 
     names it would be acked twice (seed 9913)."""
     session = Session(SessionId("a", 1, 1), 1, Config())
     taker = LeaseHolder(1, 10)
-    taker.take(session, (HandOut(1, 33, 5, 6, 2), HandOut(1, 36, 10, 10, 2)))
-    taker.take(session, (HandOut(2, 2, 6, 6, 3),))
+    taker.take(session, (Delivery(1, 33, 5, 6, 2), Delivery(1, 36, 10, 10, 2)))
+    taker.take(session, (Delivery(2, 2, 6, 6, 3),))
     assert taker.settle() == (
-        HandOut(1, 33, 5, 5, 2),
-        HandOut(1, 36, 10, 10, 2),
-        HandOut(2, 2, 6, 6, 3),
+        Delivery(1, 33, 5, 5, 2),
+        Delivery(1, 36, 10, 10, 2),
+        Delivery(2, 2, 6, 6, 3),
     )
     assert list(taker.sequences) == [(5, 6), (10, 10)]

@@ -5,21 +5,21 @@ from __future__ import annotations
 from mirrorq.protocol.commands import DeleteQueue, NoteConsumers
 from mirrorq.protocol.sessions import Credit, Subscribe, Unsubscribe
 from mirrorq.replication.events import Declared, SessionGone
-from mirrorq.replication.master.auto_delete import Vacancy
+from mirrorq.replication.master.auto_delete import AutoDelete
 
 from .entries import QUEUE
 from .test_master import NOW_MS, ONE, TWO, Queue
 
 
-def vacancy(*, was_consumed: bool = False) -> Vacancy:
-    one = Vacancy(QUEUE, 3)
+def auto_delete(*, was_consumed: bool = False) -> AutoDelete:
+    one = AutoDelete(QUEUE, 3)
     one.declare(auto_delete=True, was_consumed=was_consumed)
     return one
 
 
 def test_a_queue_without_consumers_lives_until_it_has_had_one() -> None:
-    """Then it is deleted in its reign, once."""
-    one = vacancy()
+    """Then it is deleted in its term, once."""
+    one = auto_delete()
     assert one.judge(0, 0) is None
     assert one.wake_at_ms() is None
     assert one.judge(1, 2) == NoteConsumers(QUEUE)
@@ -31,14 +31,14 @@ def test_a_queue_without_consumers_lives_until_it_has_had_one() -> None:
 
 def test_another_queue_is_left_alone() -> None:
     """Without auto_delete nothing is ever asked for."""
-    one = Vacancy(QUEUE, 1)
+    one = AutoDelete(QUEUE, 1)
     assert [one.judge(ms, consumers) for ms, consumers in enumerate((0, 1, 0))] == [None] * 3
     assert one.wake_at_ms() is None
 
 
 def test_consumers_of_before_get_time_to_come_back() -> None:
     """A new master knows from the catalog that there were some."""
-    one = vacancy(was_consumed=True)
+    one = auto_delete(was_consumed=True)
     one.expect(100)
     assert one.judge(50, 0) is None
     assert one.wake_at_ms() == 100
@@ -92,7 +92,7 @@ def test_who_comes_after_the_deletion_was_asked_for_is_not_seated() -> None:
     queue.ask(TWO, Credit(1, 10))
     master = queue.replica.master
     assert master is not None
-    assert not master.delivery.consumers
+    assert not master.dispatch.consumers
     assert asked == [DeleteQueue(QUEUE, 1)]
 
 
@@ -105,8 +105,8 @@ def test_a_consumer_that_attaches_again_keeps_the_queue() -> None:
     assert asked == []
     master = queue.replica.master
     assert master is not None
-    assert master.vacancy.wake_at_ms() is None
+    assert master.auto_delete.wake_at_ms() is None
     queue.attach(ONE)
-    wake_ms = master.vacancy.wake_at_ms()
+    wake_ms = master.auto_delete.wake_at_ms()
     assert wake_ms is not None
     assert wake_ms > NOW_MS

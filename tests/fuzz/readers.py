@@ -29,7 +29,7 @@ from mirrorq.protocol.commands import CatalogCommand, DeclareQueue, SetPolicy
 from mirrorq.protocol.effects import Page, QueueImage, RaftSnapshot, RaftState
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.protocol.ops import OpKind
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.replication.state.pages import Snapshot
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.store import queue_log, raft_log, records, runs
@@ -203,7 +203,7 @@ def read_properties(chance: Random) -> None:
     headers = {text(chance): chance.choice((1, 1.5, "x", b"y", True))}
     data = pack_properties(headers, text(chance), chance.choice((None, "k", b"k")))
     data = spoiled_packed(chance, data)
-    piece = HandOut(1, 1, 1, 1, 1)
+    piece = Delivery(1, 1, 1, 1, 1)
     message = Message(Chunk(_NAMED, 0, piece, 1, 1, 0, frames.pack_publish([b""], [data])), 0)
     for name in ("headers", "message_id", "key"):
         expecting(ProtocolError, lambda name=name: getattr(message, name))

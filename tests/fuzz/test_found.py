@@ -21,7 +21,7 @@ from mirrorq.protocol.commands import DeclareQueue, RemoveNode
 from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.protocol.raft import AppendRequest
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.store.records import Damaged, decoded, seal
 from mirrorq.wire.frames import pack_publish
@@ -60,7 +60,7 @@ def test_properties_that_cannot_be_read_are_named() -> None:
     handle: Any = SimpleNamespace(name="orders", queue_name="orders")
     for column in (b"\x05", NO_TEXT, DEEP):
         frame = pack_publish([b""], [column])
-        message = Message(Chunk(handle, 0, HandOut(1, 1, 7, 7, 1), 7, 1, 0, frame), 0)
+        message = Message(Chunk(handle, 0, Delivery(1, 1, 7, 7, 1), 7, 1, 0, frame), 0)
         with pytest.raises(ProtocolError, match="message 7 of queue 'orders'"):
             _ = message.headers
 

@@ -14,8 +14,8 @@ from mirrorq.protocol.sessions import (
     Confirmed,
     Credit,
     Deliver,
+    Delivery,
     Detach,
-    HandOut,
     OpenProducer,
     ProducerOpened,
     Publish,
@@ -115,20 +115,20 @@ class Past:
         self.queue.sync()
 
     def settle(
-        self, session: SessionId, pieces: list[HandOut], kind: str = "ack", target: int = 0
+        self, session: SessionId, pieces: list[Delivery], kind: str = "ack", target: int = 0
     ) -> None:
         """Settle what was handed out."""
         self._settle += 1
         self.queue.ask(session, Settle(self._settle, kind, tuple(pieces), target=target))
         self.queue.sync()
 
-    def taken(self, session: SessionId) -> list[HandOut]:
+    def taken(self, session: SessionId) -> list[Delivery]:
         """What the session was handed since it was last asked."""
         return [
             piece
             for reply in self.queue.heard(session)
             if isinstance(reply, Deliver)
-            for piece in reply.handouts
+            for piece in reply.deliveries
         ]
 
     # --- Other queues ---------------------------------------------------------------------

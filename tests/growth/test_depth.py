@@ -97,7 +97,7 @@ def hold(deep: Deep) -> None:
     deep.queue.ask(ONE, Subscribe(1, 1, bare=True))
     deep.queue.ask(ONE, Credit(1, deep.state.live.count))
     deep.finish()
-    assert deep.queue.replica.master.delivery.unacknowledged == deep.state.live.count
+    assert deep.queue.replica.master.dispatch.unacknowledged == deep.state.live.count
 
 
 def lose_holder(deep: Deep) -> None:
@@ -110,7 +110,7 @@ def expire(deep: Deep) -> None:
 
 
 def count_bytes(deep: Deep) -> None:
-    """A limit by bytes counts what is ready, once in a reign."""
+    """A limit by bytes counts what is ready, once in a term."""
     deep.queue.step(Defined(Definition(max_length_bytes=1 << 40, overflow="drop-head")))
 
 
@@ -175,8 +175,8 @@ def test_portions_come_to_an_end(prepare: Act, act: Act, left: int) -> None:
     deep.finish()
     master = deep.queue.replica.master
     assert deep.state.live.count == left
-    assert master.delivery.ready_count == left
-    assert master.delivery.unacknowledged == 0
+    assert master.dispatch.ready_count == left
+    assert master.dispatch.unacknowledged == 0
     assert deep.state.returned.count == (3000 if act is lose_holder else 0)
     told = [reply for reply in deep.queue.heard() if isinstance(reply, Purged)]
     assert [one.count for one in told] == ([3000] if act in (purge, ack_range) else [])

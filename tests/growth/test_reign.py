@@ -27,7 +27,7 @@ from mirrorq.replication.events import Tick
 from mirrorq.replication.master.courier import IDLE_MS, courier_number
 from mirrorq.replication.state.outbox import producer_of
 
-from .reign import Past, work_after
+from .master_epoch import Past, work_after
 
 FEW, MANY = 50, 2_500
 GROWTH_MAX = 1.5
@@ -41,7 +41,7 @@ def depth(size: int) -> Past:
     return past
 
 
-def open_hand_outs(size: int) -> Past:
+def open_deliveries(size: int) -> Past:
     """Consumers hold so many messages that came one at a time."""
     past = Past()
     takers = [past.session() for _ in range(10)]
@@ -49,7 +49,7 @@ def open_hand_outs(size: int) -> Past:
         past.consume(taker, size // len(takers))
     for _ in range(size):
         past.put()
-    assert past.queue.replica.master.delivery.unacknowledged == size
+    assert past.queue.replica.master.dispatch.unacknowledged == size
     return past
 
 
@@ -60,7 +60,7 @@ def fetched_ahead(size: int) -> Past:
     past.consume(fetcher, size, number=0)
     for _ in range(size):
         past.put()
-    assert past.queue.replica.master.delivery.unacknowledged == size
+    assert past.queue.replica.master.dispatch.unacknowledged == size
     return past
 
 
@@ -132,7 +132,7 @@ def senders_idle(size: int) -> Past:
     "dimension",
     [
         depth,
-        open_hand_outs,
+        open_deliveries,
         fetched_ahead,
         seated_consumers,
         handles_gone,

@@ -2,20 +2,20 @@
 
 What they write into the journal is what others write, message by message; the ops are few, so
 much is confirmed in little time. A put is one frame, or several, and an ack ends parts of frames
-and of hand-outs.
+and of deliveries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.workload import Consumer, Delivery, Producer
-from mirrorq.protocol.sessions import HandOut
+from harness.workload import Consumer, Dispatch, Producer
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.calls import SettleCall, SettleDone
 
 __all__ = ["BulkConsumer", "BulkProducer", "joined"]
 
-Taken = Sequence[tuple[HandOut, Delivery]]
+Taken = Sequence[tuple[Delivery, Dispatch]]
 HOLDS_MS = (0, 0, 5, 50)
 """How long a user keeps what it took."""
 NACK_PART = 0.5
@@ -45,7 +45,7 @@ class BulkConsumer(Consumer):
         for piece, sequence, body in taken:
             name = (piece.epoch, piece.number)
             when_ms = handed_ms[self.queue_id, piece.epoch, piece.number]
-            one = Delivery(sequence, body, piece.count, when_ms, name, self.name)
+            one = Dispatch(sequence, body, piece.count, when_ms, name, self.name)
             deliveries.append((piece, one))
             journal.deliveries.append(one)
         self.cluster.after(self.random.choice(HOLDS_MS), self._settle_all, deliveries)
@@ -86,7 +86,7 @@ class BulkConsumer(Consumer):
         for one in done.token:
             if not self.is_open:
                 one.acked = "lost"
-            elif (*one.handout, one.sequence) in refused:
+            elif (*one.delivery, one.sequence) in refused:
                 one.acked = "refused"
             else:
                 one.acked = "ok"
@@ -94,19 +94,19 @@ class BulkConsumer(Consumer):
                 self.journal.resolved_ms.setdefault(one.sequence, self.cluster.now_ms)
 
 
-def joined(pieces: Sequence[HandOut]) -> tuple[HandOut, ...]:
-    """Hand-outs of a message each as few longer ones."""
-    found: list[HandOut] = []
+def joined(pieces: Sequence[Delivery]) -> tuple[Delivery, ...]:
+    """Deliveries of a message each as few longer ones."""
+    found: list[Delivery] = []
     for piece in pieces:
         last = found[-1] if found else None
         if last is not None and _follows(last, piece):
-            found[-1] = HandOut(last.epoch, last.number, last.first, piece.last, last.count)
+            found[-1] = Delivery(last.epoch, last.number, last.first, piece.last, last.count)
         else:
             found.append(piece)
     return tuple(found)
 
 
-def _follows(piece: HandOut, after: HandOut) -> bool:
-    """Whether they are neighbours in one hand-out."""
+def _follows(piece: Delivery, after: Delivery) -> bool:
+    """Whether they are neighbours in one delivery."""
     is_same = (piece.epoch, piece.number, piece.count) == (after.epoch, after.number, after.count)
     return is_same and after.first == piece.last + 1

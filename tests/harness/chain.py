@@ -15,9 +15,9 @@ from typing import Any
 
 from harness.cluster import SimulatedCluster
 from harness.load import Load
-from harness.workload import Attempt, Consumer, Delivery, Journal
+from harness.workload import Attempt, Consumer, Dispatch, Journal
 from mirrorq.protocol.ops import FLAG_STEP, Step
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.calls import Failed, Output, Put, SettleCall, Stored
 from mirrorq.wire import frames
 from mirrorq.wire.ops import encode_step
@@ -49,20 +49,20 @@ class Mover(Consumer):
         """Of the queue to which results go."""
         super().__init__(cluster, node, queue_id, name, random, journal, nack_share)
 
-    def _settle(self, piece: HandOut, delivery: Delivery) -> None:
+    def _settle(self, piece: Delivery, dispatch: Dispatch) -> None:
         if not self.is_alive or self.cluster.now_ms < self.paused_until_ms:
-            super()._settle(piece, delivery)
+            super()._settle(piece, dispatch)
             return
-        if delivery.body.startswith(DONE):
-            super()._settle(piece, delivery)
+        if dispatch.body.startswith(DONE):
+            super()._settle(piece, dispatch)
             return
         self._unsettled -= 1
         if self.random.random() < self.nack_share:
             self.session.settle(SettleCall(None, "nack", (piece,)))
             self.poke()
             return
-        delivery.acked = "open"
-        body = DONE + delivery.body
+        dispatch.acked = "open"
+        body = DONE + dispatch.body
         # Whether this put took effect is seen at the results; it may be tried more than once.
         self.results.attempts.setdefault(body, Attempt(body, "result", 0, self.cluster.now_ms))
         bodies = [encode_step(Step(((piece.first, piece.last),), self.target)), body]
@@ -76,21 +76,21 @@ class Mover(Consumer):
                 flags=FLAG_STEP,
             )
 
-        self.session.put(Put(delivery, 2, len(body), pack, True, 0, (piece,)))
+        self.session.put(Put(dispatch, 2, len(body), pack, True, 0, (piece,)))
         self.poke()
 
     def take(self, outputs: list[Output]) -> None:
         super().take(outputs)
         for output in outputs:
             if isinstance(output, Stored | Failed):
-                delivery: Any = output.token
+                dispatch: Any = output.token
                 if isinstance(output, Stored):
-                    delivery.acked = "ok"
-                    self.journal.resolved_ms.setdefault(delivery.sequence, self.cluster.now_ms)
+                    dispatch.acked = "ok"
+                    self.journal.resolved_ms.setdefault(dispatch.sequence, self.cluster.now_ms)
                 elif not self.is_open or output.unknown:
-                    delivery.acked = "lost"
+                    dispatch.acked = "lost"
                 else:
-                    delivery.acked = "refused"
+                    dispatch.acked = "refused"
 
 
 class Drain(Load):
@@ -133,11 +133,11 @@ def unpaired(source: Journal, results: Journal) -> list[str]:
     handed out no more when its result was there."""
     places: dict[bytes, set[int]] = {}
     since_ms: dict[bytes, int] = {}
-    for delivery in results.deliveries:
-        if delivery.body.startswith(DONE):
-            body = delivery.body.removeprefix(DONE)
-            places.setdefault(body, set()).add(delivery.sequence)
-            since_ms[body] = min(since_ms.get(body, delivery.time_ms), delivery.time_ms)
+    for dispatch in results.deliveries:
+        if dispatch.body.startswith(DONE):
+            body = dispatch.body.removeprefix(DONE)
+            places.setdefault(body, set()).add(dispatch.sequence)
+            since_ms[body] = min(since_ms.get(body, dispatch.time_ms), dispatch.time_ms)
     deliveries = [one for one in source.deliveries if not one.body.startswith(DONE)]
     wanted = dict.fromkeys(one.body for one in deliveries)
     wanted.update(

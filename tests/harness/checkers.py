@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from attrs import define, field, fields
 
 from harness.cluster import SimulatedCluster
-from harness.workload import NEVER_MS, Attempt, Delivery, Journal
+from harness.workload import NEVER_MS, Attempt, Dispatch, Journal
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.replication.master.limits import Limit, limit_of
 from mirrorq.replication.queue_time import KEPT_US
@@ -69,7 +69,7 @@ class Tally:
 
 def tally(journal: Journal) -> Tally:
     """Count what a journal holds, after a drain."""
-    seen = {delivery.body for delivery in journal.deliveries}
+    seen = {dispatch.body for dispatch in journal.deliveries}
     states = Counter(attempt.state for attempt in journal.attempts.values())
     acknowledged = [a for a in journal.attempts.values() if a.state == "acknowledged"]
     missing = len(lost(journal))
@@ -101,7 +101,7 @@ def lost(journal: Journal) -> list[str]:
     """
     if journal.is_deleted:
         return []
-    seen = {delivery.body for delivery in journal.deliveries}
+    seen = {dispatch.body for dispatch in journal.deliveries}
     return [
         f"lost: {attempt.body!r}, acknowledged as sequence {attempt.sequence}"
         for attempt in journal.attempts.values()
@@ -134,7 +134,7 @@ def uncounted(journal: Journal, counted: int) -> list[str]:
     """
     if journal.is_deleted:
         return []
-    seen = {delivery.body for delivery in journal.deliveries}
+    seen = {dispatch.body for dispatch in journal.deliveries}
     ended = journal.ended or {}
     heard_ms = journal.reported_ms or journal.unclean_ms
     unreported = [
@@ -161,11 +161,11 @@ def uncounted(journal: Journal, counted: int) -> list[str]:
 def revived(journal: Journal) -> list[str]:
     """Nothing is handed out after an op that ended it was applied."""
     wrong = []
-    for delivery in journal.deliveries:
-        word, ended_ms = (journal.ended or {}).get(delivery.sequence, ("", NEVER_MS))
-        if delivery.time_ms > ended_ms and not journal.is_past(ended_ms, delivery.time_ms):
+    for dispatch in journal.deliveries:
+        word, ended_ms = (journal.ended or {}).get(dispatch.sequence, ("", NEVER_MS))
+        if dispatch.time_ms > ended_ms and not journal.is_past(ended_ms, dispatch.time_ms):
             wrong.append(
-                f"revived: sequence {delivery.sequence} handed out at {delivery.time_ms} ms, "
+                f"revived: sequence {dispatch.sequence} handed out at {dispatch.time_ms} ms, "
                 f"{word} at {ended_ms} ms"
             )
     return wrong
@@ -174,17 +174,17 @@ def revived(journal: Journal) -> list[str]:
 def unexpected(journal: Journal) -> list[str]:
     """Nothing is delivered that was never tried, was refused, or has another sequence."""
     wrong = []
-    for delivery in journal.deliveries:
-        attempt = journal.attempts.get(delivery.body)
+    for dispatch in journal.deliveries:
+        attempt = journal.attempts.get(dispatch.body)
         if attempt is None or attempt.state == "refused":
-            wrong.append(f"unexpected: {delivery.body!r} at sequence {delivery.sequence}")
+            wrong.append(f"unexpected: {dispatch.body!r} at sequence {dispatch.sequence}")
         elif (
             attempt.state == "acknowledged"
-            and attempt.sequence != delivery.sequence
+            and attempt.sequence != dispatch.sequence
             and not journal.is_past(attempt.put_ms)
         ):
             wrong.append(
-                f"unexpected: {delivery.body!r} at sequence {delivery.sequence}, acknowledged "
+                f"unexpected: {dispatch.body!r} at sequence {dispatch.sequence}, acknowledged "
                 f"as {attempt.sequence}"
             )
     return wrong
@@ -193,26 +193,26 @@ def unexpected(journal: Journal) -> list[str]:
 def duplicated(journal: Journal) -> list[str]:
     """P4: one message stands at one sequence; P3: at most one first delivery of each."""
     wrong = []
-    places: dict[bytes, Delivery] = {}
-    for delivery in journal.deliveries:
-        first = places.setdefault(delivery.body, delivery)
-        times = sorted((first.time_ms, delivery.time_ms))
-        if first.sequence != delivery.sequence and not journal.is_past(*times):
+    places: dict[bytes, Dispatch] = {}
+    for dispatch in journal.deliveries:
+        first = places.setdefault(dispatch.body, dispatch)
+        times = sorted((first.time_ms, dispatch.time_ms))
+        if first.sequence != dispatch.sequence and not journal.is_past(*times):
             wrong.append(
-                f"duplicated: {delivery.body!r} at sequences {first.sequence} and "
-                f"{delivery.sequence}"
+                f"duplicated: {dispatch.body!r} at sequences {first.sequence} and "
+                f"{dispatch.sequence}"
             )
-    stood: dict[int, Delivery] = {}
-    for delivery in journal.deliveries:
-        first = stood.setdefault(delivery.sequence, delivery)
-        if first.body == delivery.body:
+    stood: dict[int, Dispatch] = {}
+    for dispatch in journal.deliveries:
+        first = stood.setdefault(dispatch.sequence, dispatch)
+        if first.body == dispatch.body:
             continue
-        if journal.is_past(first.time_ms, delivery.time_ms):
+        if journal.is_past(first.time_ms, dispatch.time_ms):
             # The new master had another message there, which had never become stable.
-            stood[delivery.sequence] = delivery
+            stood[dispatch.sequence] = dispatch
             continue
         wrong.append(
-            f"two bodies at sequence {delivery.sequence}: {first.body!r}, {delivery.body!r}"
+            f"two bodies at sequence {dispatch.sequence}: {first.body!r}, {dispatch.body!r}"
         )
     firsts = Counter(d.sequence for d in journal.deliveries if d.count == 1)
     wrong += [
@@ -230,29 +230,29 @@ def undercounted(journal: Journal) -> list[str]:
     """
     counts: dict[int, tuple[int, int]] = {}
     wrong = []
-    for delivery in sorted(journal.deliveries, key=lambda d: d.handout):
-        before, then_ms = counts.get(delivery.sequence, (0, 0))
-        if journal.is_past(then_ms, delivery.time_ms):
+    for dispatch in sorted(journal.deliveries, key=lambda d: d.delivery):
+        before, then_ms = counts.get(dispatch.sequence, (0, 0))
+        if journal.is_past(then_ms, dispatch.time_ms):
             before = min(before, 1)  # how often it came is lost, that it may have come is not
-        if delivery.count <= before:
+        if dispatch.count <= before:
             wrong.append(
-                f"undercounted: sequence {delivery.sequence} delivered with count "
-                f"{delivery.count} after one with {before}"
+                f"undercounted: sequence {dispatch.sequence} delivered with count "
+                f"{dispatch.count} after one with {before}"
             )
-        counts[delivery.sequence] = (max(before, delivery.count), delivery.time_ms)
+        counts[dispatch.sequence] = (max(before, dispatch.count), dispatch.time_ms)
     return wrong
 
 
 def undone_acks(journal: Journal) -> list[str]:
     """P3: a message whose ack has resolved is never handed out again."""
     wrong = []
-    for delivery in journal.deliveries:
-        resolved_ms = journal.resolved_ms.get(delivery.sequence)
-        if resolved_ms is None or journal.is_past(resolved_ms, delivery.time_ms):
+    for dispatch in journal.deliveries:
+        resolved_ms = journal.resolved_ms.get(dispatch.sequence)
+        if resolved_ms is None or journal.is_past(resolved_ms, dispatch.time_ms):
             continue
-        if delivery.time_ms > resolved_ms:
+        if dispatch.time_ms > resolved_ms:
             wrong.append(
-                f"sequence {delivery.sequence} handed out at {delivery.time_ms} ms, acked at "
+                f"sequence {dispatch.sequence} handed out at {dispatch.time_ms} ms, acked at "
                 f"{resolved_ms} ms"
             )
     return wrong
@@ -265,45 +265,45 @@ def misrefused(journal: Journal) -> list[str]:
     if journal.is_deleted:
         return []
     newest: dict[int, tuple[int, int]] = {}
-    for delivery in journal.deliveries:
-        before = newest.get(delivery.sequence, (0, 0))
-        newest[delivery.sequence] = max(before, delivery.handout)
+    for dispatch in journal.deliveries:
+        before = newest.get(dispatch.sequence, (0, 0))
+        newest[dispatch.sequence] = max(before, dispatch.delivery)
     return [
-        f"misrefused: {delivery.consumer}'s ack of sequence {delivery.sequence}, hand-out "
-        f"{delivery.handout}, was refused, and it never came again"
-        for delivery in journal.deliveries
-        if delivery.acked == "refused"
-        and newest[delivery.sequence] == delivery.handout
-        and not _is_ended_otherwise(journal, delivery)
+        f"misrefused: {dispatch.consumer}'s ack of sequence {dispatch.sequence}, delivery "
+        f"{dispatch.delivery}, was refused, and it never came again"
+        for dispatch in journal.deliveries
+        if dispatch.acked == "refused"
+        and newest[dispatch.sequence] == dispatch.delivery
+        and not _is_ended_otherwise(journal, dispatch)
     ]
 
 
-def _is_ended_otherwise(journal: Journal, delivery: Delivery) -> bool:
+def _is_ended_otherwise(journal: Journal, dispatch: Dispatch) -> bool:
     """Whether something else than an ack of a consumer may have ended this message."""
-    attempt = journal.attempts.get(delivery.body)
+    attempt = journal.attempts.get(dispatch.body)
     if attempt is not None and not attempt.persistent and attempt.put_ms <= journal.cold_ms:
         return True
-    if journal.is_past(delivery.time_ms) or delivery.sequence in journal.claimed:
+    if journal.is_past(dispatch.time_ms) or dispatch.sequence in journal.claimed:
         return True
     if journal.ended is None:
         return bool(journal.purges)
-    return journal.ended.get(delivery.sequence, ("acked", 0))[0] != "acked"
+    return journal.ended.get(dispatch.sequence, ("acked", 0))[0] != "acked"
 
 
 def early(journal: Journal, clock_gain: int) -> list[str]:
     """Nothing is handed out before its delay is over. Clocks run apart, by so many thousandths at
     most; what wall clocks say, and how they are set, does not matter."""
     wrong = []
-    for delivery in journal.deliveries:
-        attempt = journal.attempts.get(delivery.body)
+    for dispatch in journal.deliveries:
+        attempt = journal.attempts.get(dispatch.body)
         delay_ms = attempt.delay_ms if attempt is not None else 0
         if attempt is None or not delay_ms:
             continue
         slack_ms = delay_ms * (clock_gain + 1) // 1000 + KEPT_US // 1000 + 1
-        if delivery.time_ms + slack_ms < attempt.put_ms + delay_ms:
+        if dispatch.time_ms + slack_ms < attempt.put_ms + delay_ms:
             wrong.append(
-                f"early: {delivery.body!r} put at {attempt.put_ms} ms with a delay of {delay_ms} "
-                f"ms, handed out at {delivery.time_ms} ms"
+                f"early: {dispatch.body!r} put at {attempt.put_ms} ms with a delay of {delay_ms} "
+                f"ms, handed out at {dispatch.time_ms} ms"
             )
     return wrong
 
@@ -459,7 +459,7 @@ def _excess(cluster: SimulatedCluster, queue_id: int, name: str) -> str:
         return ""
     replica, limit = found
     assert replica.master is not None
-    fresh = RangeSet(replica.master.delivery.ready)
+    fresh = RangeSet(replica.master.dispatch.ready)
     for first, last in cluster.onlooker.given_out.get(queue_id, RangeSet()):
         fresh.remove(first, last)
     size = sum(replica.state.sizes.total(first, last) for first, last in fresh)
@@ -473,7 +473,7 @@ def _excess(cluster: SimulatedCluster, queue_id: int, name: str) -> str:
 
 @define
 class LimitWatch:
-    """28, while limits change: a queue that has once kept a limit in a reign goes on keeping it.
+    """28, while limits change: a queue that has once kept a limit in a term goes on keeping it.
 
     From when all that was in the master's log as the limit came is applied: that was judged by
     the limit before.
@@ -482,7 +482,7 @@ class LimitWatch:
     cluster: SimulatedCluster
     wrong: list[str] = field(factory=list)
     _kept: dict[tuple[int, str, int], tuple[Limit, int, bool]] = field(factory=dict)
-    """(queue, node, reign) -> the limit, the master's last lsn as it came, whether it was kept."""
+    """(queue, node, term) -> the limit, the master's last lsn as it came, whether it was kept."""
 
     def look(self, queue_ids: Sequence[int]) -> None:
         """Judge this moment."""
@@ -499,7 +499,7 @@ class LimitWatch:
             return
         replica, limit = found
         assert replica.master is not None
-        key = (queue_id, name, replica.master.reign)
+        key = (queue_id, name, replica.master.master_epoch)
         known, lsn, is_kept = self._kept.get(key, (None, 0, False))
         if known != limit:
             lsn, is_kept = replica.ring.received, False

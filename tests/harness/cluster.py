@@ -162,7 +162,7 @@ class SimulatedCluster:
         self.trace: list[str] = []
         """What happened, a line each; equal for equal seeds."""
         self.handed_ms: dict[tuple[int, int, int], int] = {}
-        """(queue, epoch, hand-out number) -> when the master's node sent it."""
+        """(queue, epoch, delivery number) -> when the master's node sent it."""
         self.onlooker = Onlooker()
         """Compares what the nodes do with the rules: its `wrong` says which were broken."""
         self.entries_sent: dict[str, int] = {}
@@ -767,7 +767,7 @@ class SimulatedCluster:
             reply = self._filled(node, reply)
         replica = engine.replicas.get(reply.queue_id)
         master = replica.master if replica is not None else None
-        if replica is not None and master is not None and master.reign == reply.epoch:
+        if replica is not None and master is not None and master.master_epoch == reply.epoch:
             around = (self._disk_of, self._copy_of, self.now_ms)
             self.onlooker.on_reply(node.name, reply, replica, *around)
         if reply.session.node != node.name:
@@ -792,7 +792,7 @@ class SimulatedCluster:
         deliver = reply.reply
         assert isinstance(deliver, Deliver)
         found: list[bytes] = []
-        for piece in deliver.handouts:
+        for piece in deliver.deliveries:
             first = piece.first
             while first <= piece.last:
                 got = _frames(node, reply.queue_id, first, piece.last)
@@ -803,7 +803,7 @@ class SimulatedCluster:
                     stop = min(piece.last + 1 - header.first_sequence, header.count)
                     found.append(self._codec.cut(entry.frame, start, stop))
                     first = header.first_sequence + stop
-        for piece in deliver.handouts:
+        for piece in deliver.deliveries:
             self.handed_ms[reply.queue_id, piece.epoch, piece.number] = self.now_ms
         return replace(reply, reply=replace(deliver, frames=tuple(found)))
 

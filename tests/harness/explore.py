@@ -1,4 +1,4 @@
-"""Exhaustive exploration of the ring, its views, the lease and hand-out over the real modules.
+"""Exhaustive exploration of the ring, its views, the lease and delivery over the real modules.
 
     python -m harness.explore            every scope in its quick form
     python -m harness.explore --long     every scope in its long form
@@ -98,9 +98,7 @@ SCOPES: dict[str, Plan] = {
         Bounds(publishes=1, acks=1, ends=1, unseen=1, repeats=1, views=1, counts=0, ticks=0), USED
     ),
     # An unclean promotion: at each moment of the joining member's transfer, too.
-    "loss": Plan(
-        Bounds(publishes=1, views=2, ticks=0, is_lossy=True), PLAIN, ("a",), 2, 1, 2
-    ),
+    "loss": Plan(Bounds(publishes=1, views=2, ticks=0, is_lossy=True), PLAIN, ("a",), 2, 1, 2),
     "loss, crash": Plan(
         Bounds(publishes=1, views=2, crashes=1, restarts=1, ticks=0, is_lossy=True),
         in_sync=("a",),

@@ -1,7 +1,7 @@
 """What must hold in every state of an exploration, each checker under a name of its own.
 
 `Witness` is what an onlooker outside all nodes has written down: every op that any master
-ever called stable, every confirm, hand-out and settled ack. The checkers hold the nodes and
+ever called stable, every confirm, delivery and settled ack. The checkers hold the nodes and
 their disks against it:
 
     stable      an lsn is called stable with one content only, and without a gap (P5)
@@ -13,7 +13,7 @@ their disks against it:
     durable     a member's `durable` is on its disk and agrees with its log (R2)
     confirm     a confirm names a stable op and its sequence (R3)
     duplicate   no number of a producer is twice in the queue, none before a lesser one (P4)
-    handout     of all hand-outs of a message only the first may have delivery count 1 (P3)
+    delivery     of all deliveries of a message only the first may have delivery count 1 (P3)
     acked       nothing whose ack was settled is handed out again, or lives on (P3)
     invariant   what the modules say of themselves
 
@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from harness.explore_process import QUEUE, Done, Process, Processes
 from mirrorq.protocol.ops import Entry, OpKind
-from mirrorq.protocol.sessions import Confirmed, Deliver, HandOut, Refused, ResendNumber, Settled
+from mirrorq.protocol.sessions import Confirmed, Deliver, Delivery, Refused, ResendNumber, Settled
 from mirrorq.protocol.views import View, in_sync_ids
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -50,14 +50,14 @@ class Witness(NamedTuple):
     confirmed: tuple[tuple[int, int], ...] = ()
     """(producer's number, sequence), sorted."""
     sent: tuple[tuple[int, int], ...] = ()
-    """(reign, highest number that the producer has sent in it)."""
+    """(term, highest number that the producer has sent in it)."""
     handed: tuple[int, ...] = ()
     """Sequences that the consumer has been given, sorted."""
-    held: tuple[HandOut, ...] = ()
+    held: tuple[Delivery, ...] = ()
     """What it has and has not settled."""
-    settling: tuple[tuple[int, int, HandOut], ...] = ()
-    """Acks that are not answered: (reign in which it was sent, request, what)."""
-    gone: tuple[tuple[str, HandOut], ...] = ()
+    settling: tuple[tuple[int, int, Delivery], ...] = ()
+    """Acks that are not answered: (term in which it was sent, request, what)."""
+    gone: tuple[tuple[str, Delivery], ...] = ()
     """What went back, and how a settlement of it may come late: "again" or "ack late"."""
     settled: tuple[int, ...] = ()
     """Sequences whose ack has been told to be done, sorted."""
@@ -66,9 +66,9 @@ class Witness(NamedTuple):
     is_open: bool = False
     """Nobody has said yet what its past is."""
 
-    def sent_in(self, reign: int) -> int:
-        """The highest number sent in this reign; what is confirmed is not sent again."""
-        known = dict(self.sent).get(reign)
+    def sent_in(self, master_epoch: int) -> int:
+        """The highest number sent in this term; what is confirmed is not sent again."""
+        known = dict(self.sent).get(master_epoch)
         return self.prefix if known is None else known
 
     @property
@@ -189,27 +189,27 @@ class Checkers:
 
     def _on_delivered(self, witness: Witness, reply: Deliver) -> Witness:
         handed = set(witness.handed)
-        for piece in reply.handouts:
+        for piece in reply.deliveries:
             for sequence in range(piece.first, piece.last + 1):
                 if sequence in witness.settled:
                     raise Violation("acked", f"{sequence} is handed out after its ack was done")
                 if piece.count == 1 and sequence in handed:
-                    raise Violation("handout", f"{sequence} is handed out again with count 1")
+                    raise Violation("delivery", f"{sequence} is handed out again with count 1")
                 handed.add(sequence)
-        held = witness.held + reply.handouts
+        held = witness.held + reply.deliveries
         return witness._replace(handed=tuple(sorted(handed)), held=held)
 
-    def _on_settled(self, witness: Witness, reign: int, reply: Settled) -> Witness:
+    def _on_settled(self, witness: Witness, master_epoch: int, reply: Settled) -> Witness:
         asked = [(there, request) for there, request, _ in witness.settling]
-        if (reign, reply.request) not in asked:
+        if (master_epoch, reply.request) not in asked:
             return witness
-        place = asked.index((reign, reply.request))
+        place = asked.index((master_epoch, reply.request))
         piece = witness.settling[place][2]
         rest = witness.settling[:place] + witness.settling[place + 1 :]
         witness = witness._replace(settling=rest)
         if reply.refused:
             return witness
-        if ("ack late", piece) in witness.gone and reign == piece.epoch:
+        if ("ack late", piece) in witness.gone and master_epoch == piece.epoch:
             raise Violation("acked", f"{piece} went back, and a late ack of it is taken")
         settled = sorted({*witness.settled, *range(piece.first, piece.last + 1)})
         for sequence in range(piece.first, piece.last + 1):

@@ -26,30 +26,30 @@ from mirrorq.replication.checkpoints import Checkpoints, Open
 from mirrorq.replication.disk_budget import Room
 from mirrorq.replication.donor import Donor, Given, Incoming
 from mirrorq.replication.master.attachments import Attachment, Attachments, Claims, Told
-from mirrorq.replication.master.auto_delete import Disuse, Vacancy
+from mirrorq.replication.master.auto_delete import AutoDelete, IdleExpiry
 from mirrorq.replication.master.confirms import Confirms
 from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.courier import Couriers
 from mirrorq.replication.master.delays import Delays
-from mirrorq.replication.master.delivery import ConsumerSeat, Delivery, OpenHandOut
+from mirrorq.replication.master.deliveries import Deliveries
 from mirrorq.replication.master.departures import Departures
+from mirrorq.replication.master.dispatch import Dispatch, OpenDelivery, Subscription
 from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.expiry import Expiry
-from mirrorq.replication.master.hand_outs import HandOuts
 from mirrorq.replication.master.intake import Intake
-from mirrorq.replication.master.level import Level
+from mirrorq.replication.master.length_limit import Level
 from mirrorq.replication.master.limits import InLog
 from mirrorq.replication.master.log_tail import LogTail
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.purging import OpenPurge, Purges, Purging, Stretch
-from mirrorq.replication.master.reign import Lease, Reign
 from mirrorq.replication.master.settling import Duties, PendingSettle, Settling
 from mirrorq.replication.master.stages import Stages
+from mirrorq.replication.master.term import Lease, Term
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.queue_time import QueueTime
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
-from mirrorq.replication.state.outbox import Outbox, Outlet
+from mirrorq.replication.state.outbox import Outbox, TargetOutbox
 from mirrorq.replication.state.pages import Snapshot, Table
 from mirrorq.replication.state.priorities import Horizons, Lane, ReadyLanes
 from mirrorq.replication.state.queue_state import Producer, QueueState
@@ -66,13 +66,13 @@ PLAIN = (
     Couriers,
     Deadlines,
     Delays,
-    Delivery,
+    Dispatch,
     Departures,
     Donor,
     Endings,
     Expiry,
     Given,
-    HandOuts,
+    Deliveries,
     Horizons,
     InLog,
     Incoming,
@@ -89,7 +89,7 @@ PLAIN = (
     QueueState,
     QueueTime,
     ReadyLanes,
-    Reign,
+    Term,
     Replica,
     Ring,
     Settling,
@@ -109,15 +109,15 @@ PLAIN = (
 DEFINED = (
     Attachment,
     Attempt,
-    ConsumerSeat,
-    Disuse,
+    Subscription,
+    IdleExpiry,
     Duties,
     Lane,
     Lease,
     Open,
-    OpenHandOut,
+    OpenDelivery,
     OpenPurge,
-    Outlet,
+    TargetOutbox,
     PendingSettle,
     Producer,
     QueueFiles,
@@ -125,7 +125,7 @@ DEFINED = (
     Run,
     Stretch,
     Told,
-    Vacancy,
+    AutoDelete,
     Work,
 )
 """Mutable classes of attrs."""

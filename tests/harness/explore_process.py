@@ -24,7 +24,7 @@ from mirrorq.protocol.ring import FetchFrames, FrameChunk, RingMessage
 from mirrorq.protocol.sessions import (
     Attach,
     Credit,
-    HandOut,
+    Delivery,
     OpenProducer,
     Publish,
     Reply,
@@ -46,7 +46,7 @@ from mirrorq.replication.events import (
     ViewInstalled,
     YieldAsked,
 )
-from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 from mirrorq.testing.disk import QueueFiles
 
@@ -117,7 +117,7 @@ class Publishes:
 class Settles:
     request: int
     kind: str
-    piece: HandOut
+    piece: Delivery
 
 
 @frozen
@@ -129,7 +129,7 @@ class ConsumerEnds:
 class Reattaches:
     """The consumer's link broke: what it has not taken is seen by nobody."""
 
-    held: tuple[HandOut, ...]
+    held: tuple[Delivery, ...]
     attachment: int
 
 
@@ -414,8 +414,10 @@ class _Work:
         self._raw(session, attachment.number, attachment.requests + 1, body)
 
     def _raw(self, session: SessionId, attachment: int, number: int, body: Request) -> None:
-        reign = self._process.master.reign
-        self._events(Requested(SessionRequest(QUEUE, reign, session, attachment, number, body)))
+        master_epoch = self._process.master.master_epoch
+        self._events(
+            Requested(SessionRequest(QUEUE, master_epoch, session, attachment, number, body))
+        )
 
     def _seat_consumer(self) -> None:
         """A consumer finds each new master at once."""
@@ -428,7 +430,7 @@ class _Work:
         if CONSUMER_SESSION not in replica.master.attachments:
             self._attach(1, ())
 
-    def _attach(self, attachment: int, held: tuple[HandOut, ...]) -> None:
+    def _attach(self, attachment: int, held: tuple[Delivery, ...]) -> None:
         self._raw(CONSUMER_SESSION, attachment, 1, Attach(held, 0))
         self._request(CONSUMER_SESSION, Subscribe(0, 1))
         self._request(CONSUMER_SESSION, Credit(0, self._all.scope.credit))

@@ -177,7 +177,7 @@ class World:
         """All nodes up, in sync unless named otherwise, with a producer's id given out."""
         names = NAMES[: self.count]
         members = [MemberId(name, 1, 1) for name in in_sync or names]
-        view = make_view(1, members, reign=1)
+        view = make_view(1, members, master_epoch=1)
         nodes = tuple(self.processes.add(Process(name)) for name in names)
         bounds = self.bounds
         left = Left(
@@ -248,7 +248,7 @@ class World:
                 yield ("crash", place)
             master = process.master
             if master is not None and master.active:
-                yield from self._user_actions(state, place, master.reign)
+                yield from self._user_actions(state, place, master.master_epoch)
         for proposal in range(len(state.proposals)):
             yield ("commit", proposal)
         if left.yields and self._master_place(state) is not None:
@@ -308,25 +308,25 @@ class World:
                 return ("write", place)
         return None
 
-    def _user_actions(self, state: State, place: int, reign: int) -> Iterator[Action]:
+    def _user_actions(self, state: State, place: int, master_epoch: int) -> Iterator[Action]:
         left, witness = state.left, state.witness
-        if witness.sent_in(reign) < self.bounds.publishes:
+        if witness.sent_in(master_epoch) < self.bounds.publishes:
             yield ("publish", place)
         for index, piece in enumerate(witness.held):
             if left.acks:
                 yield ("ack", place, index)
-            if left.returns and piece.epoch == reign:
+            if left.returns and piece.epoch == master_epoch:
                 yield ("return", place, index)
-            if left.unseen and piece.epoch == reign:
+            if left.unseen and piece.epoch == master_epoch:
                 yield ("unseen", place, index)
         if left.ends and witness.held:
             yield ("end", place)
-        if left.misses and witness.sent_in(reign) < self.bounds.publishes:
+        if left.misses and witness.sent_in(master_epoch) < self.bounds.publishes:
             yield ("miss", place)
         if left.expiries:
             yield ("expire", place)
         for index, (kind, piece) in enumerate(witness.gone):
-            if left.repeats and piece.epoch == reign:
+            if left.repeats and piece.epoch == master_epoch:
                 yield (kind, place, index)
 
     def _supervisor_actions(self, state: State) -> Iterator[Action]:
@@ -439,11 +439,11 @@ class World:
     def _use(self, state: State, action: Action) -> State:
         left, witness = state.left, state.witness
         place: int = action[1]
-        reign = self.processes[state.nodes[place]].master.reign
+        master_epoch = self.processes[state.nodes[place]].master.master_epoch
         match action:
             case ("publish", place):
-                number = witness.sent_in(reign) + 1
-                sent = dict(witness.sent) | {reign: number}
+                number = witness.sent_in(master_epoch) + 1
+                sent = dict(witness.sent) | {master_epoch: number}
                 witness = witness._replace(sent=tuple(sorted(sent.items())))
                 state = state._replace(witness=witness)
                 return self._step(state, place, Publishes(number, witness.prefix))
@@ -451,7 +451,7 @@ class World:
                 piece = witness.held[index]
                 state = self._let_go(state, index)
                 request = left.acks
-                settling = (*state.witness.settling, (reign, request, piece))
+                settling = (*state.witness.settling, (master_epoch, request, piece))
                 witness = state.witness._replace(settling=settling)
                 left = left._replace(acks=left.acks - 1)
                 state = state._replace(witness=witness, left=left)
@@ -469,7 +469,7 @@ class World:
                 )
                 return self._step(state, place, ConsumerEnds())
             case ("miss", place):
-                sent = dict(witness.sent) | {reign: witness.sent_in(reign) + 1}
+                sent = dict(witness.sent) | {master_epoch: witness.sent_in(master_epoch) + 1}
                 witness = witness._replace(sent=tuple(sorted(sent.items())))
                 left = left._replace(misses=left.misses - 1)
                 return state._replace(witness=witness, left=left)
@@ -493,7 +493,7 @@ class World:
             case ("ack late", place, index):
                 piece = witness.gone[index][1]
                 request = LATE_REQUESTS + left.repeats
-                settling = (*witness.settling, (reign, request, piece))
+                settling = (*witness.settling, (master_epoch, request, piece))
                 state = state._replace(
                     left=left._replace(repeats=left.repeats - 1),
                     witness=witness._replace(settling=settling),

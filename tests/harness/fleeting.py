@@ -246,7 +246,7 @@ class Fleeting:
         replica = self.cluster.engine(master).replicas[life.queue_id]
         sessions = [visitor._session_id for visitor in one.visitors]
         is_seated = replica.master is not None and any(
-            key[0] in sessions for key in replica.master.delivery.consumers
+            key[0] in sessions for key in replica.master.dispatch.consumers
         )
         has_open = any(a.state == "open" for a in life.journal.attempts.values()) or any(
             d.acked == "open" for d in life.journal.deliveries

@@ -18,10 +18,10 @@ from attrs import frozen
 from harness.cluster import SimulatedCluster
 from harness.load import Load
 from harness.onlooker import Passed
-from harness.workload import Consumer, Delivery, Getter, Journal, SimulatedHandle
+from harness.workload import Consumer, Dispatch, Getter, Journal, SimulatedHandle
 from mirrorq.api.leases import LeaseHolder
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.sessions import Browsed, HandOut, Purged
+from mirrorq.protocol.sessions import Browsed, Delivery, Purged
 from mirrorq.session.calls import (
     ConsumerFailed,
     Delivered,
@@ -75,8 +75,8 @@ class Leaser(SimulatedHandle):
     ) -> None:
         self.taker = LeaseHolder(NUMBER, count)
         self._journal = journal
-        self._taken: dict[tuple[int, int, int], Delivery] = {}
-        """(epoch, hand-out number, sequence) -> what came."""
+        self._taken: dict[tuple[int, int, int], Dispatch] = {}
+        """(epoch, delivery number, sequence) -> what came."""
         self._is_settling = False
         super().__init__(cluster, node, queue_id, name, random)
         self.session.subscribe(NUMBER, 1, False, False, True, name)
@@ -101,7 +101,7 @@ class Leaser(SimulatedHandle):
             self._leave()
         self.poke()
 
-    def _send(self, kind: str, refused: tuple[HandOut, ...] | None) -> bool:
+    def _send(self, kind: str, refused: tuple[Delivery, ...] | None) -> bool:
         """Settle all, or what was refused and has newer names; False: there is nothing."""
         pieces = self.taker.settle(refused)
         if not pieces:
@@ -110,8 +110,8 @@ class Leaser(SimulatedHandle):
         if refused is not None:
             # What is taken again now is a delivery if it is used, else nobody has had it.
             self._journal.deliveries += named
-        for delivery in named if kind == "ack" else ():
-            delivery.acked = "open"
+        for dispatch in named if kind == "ack" else ():
+            dispatch.acked = "open"
         self.session.settle(SettleCall(kind, kind, pieces))
         return True
 
@@ -119,7 +119,7 @@ class Leaser(SimulatedHandle):
         self.taker.end(self.session)
         self.close()
 
-    def _named(self, pieces: Iterable[HandOut]) -> list[Delivery]:
+    def _named(self, pieces: Iterable[Delivery]) -> list[Dispatch]:
         names = ((p.epoch, p.number, s) for p in pieces for s in range(p.first, p.last + 1))
         return [self._taken[name] for name in names if name in self._taken]
 
@@ -137,9 +137,9 @@ class Leaser(SimulatedHandle):
         deliver = output.deliver
         bodies = iter([body for frame in deliver.frames for body in frames.split(frame)])
         known = dict.fromkeys(self.taker.pieces)
-        self.taker.take(self.session, deliver.handouts)
+        self.taker.take(self.session, deliver.deliveries)
         now_ms = self.cluster.handed_ms
-        for piece in deliver.handouts:
+        for piece in deliver.deliveries:
             name = (piece.epoch, piece.number)
             _, left = self.taker.pieces.get(name, (piece, ()))
             for sequence in range(piece.first, piece.last + 1):
@@ -147,28 +147,28 @@ class Leaser(SimulatedHandle):
                 if name in known or sequence not in left:
                     continue
                 handed_ms = now_ms[self.queue_id, *name]
-                one = Delivery(sequence, body, piece.count, handed_ms, name, self.name)
+                one = Dispatch(sequence, body, piece.count, handed_ms, name, self.name)
                 self._taken[(*name, sequence)] = one
                 if not self._is_settling:
                     self._journal.deliveries.append(one)
 
     def _on_settled(self, done: SettleDone) -> None:
         refused = dict.fromkeys(map(id, self._named(done.refused)))
-        for delivery in self._taken.values():
-            if delivery.acked != "open":
+        for dispatch in self._taken.values():
+            if dispatch.acked != "open":
                 continue
             if not self.is_open:
-                delivery.acked = "lost"
-            elif id(delivery) in refused:
-                delivery.acked = "refused"
+                dispatch.acked = "lost"
+            elif id(dispatch) in refused:
+                dispatch.acked = "refused"
             else:
-                delivery.acked, delivery.answered = "ok", self.session.epoch
+                dispatch.acked, dispatch.answered = "ok", self.session.epoch
                 resolved_ms = self._journal.resolved_ms
-                resolved_ms.setdefault(delivery.sequence, self.cluster.now_ms)
+                resolved_ms.setdefault(dispatch.sequence, self.cluster.now_ms)
         if self.is_open:
             self.cluster.after(0, self._go_on, str(done.token), done.refused)
 
-    def _go_on(self, kind: str, refused: tuple[HandOut, ...]) -> None:
+    def _go_on(self, kind: str, refused: tuple[Delivery, ...]) -> None:
         """With the outcome of a settle."""
         if not self.is_alive:
             self.close()
@@ -303,7 +303,7 @@ class Holders(Load):
         self._claim_until_ms = -1
         """Until then nobody else comes."""
         self._dead: dict[tuple[int, int, SessionId], int] = {}
-        """(reign, life of its node, dead handle with a place at the master) -> since when."""
+        """(term, life of its node, dead handle with a place at the master) -> since when."""
         self.cluster.onlooker.passed[self.life.queue_id] = []
 
     def start(self) -> None:
@@ -395,9 +395,11 @@ class Holders(Load):
         master = cluster.engine(name).replicas[self.life.queue_id].master
         if master is None:
             return
-        keys = [*master.delivery.consumers, *(one.key for one in master.delivery.open.values())]
+        keys = [*master.dispatch.consumers, *(one.key for one in master.dispatch.open.values())]
         dead = {
-            (master.reign, node.life, key[0]): None for key in keys if self._is_dead(key[0], name)
+            (master.master_epoch, node.life, key[0]): None
+            for key in keys
+            if self._is_dead(key[0], name)
         }
         self._dead = {key: one for key, one in self._dead.items() if key in dead}
         bound_ms = DEAD_FACTOR * cluster.config.failure_ms
@@ -406,7 +408,7 @@ class Holders(Load):
                 self._dead[key] = cluster.now_ms
                 self.wrong.append(
                     f"held by the dead: {key[2]} is gone for {bound_ms} ms and has its place at "
-                    f"{name} in reign {key[0]}"
+                    f"{name} in term {key[0]}"
                 )
 
     def _is_dead(self, session: SessionId, master: str) -> bool:
@@ -430,11 +432,11 @@ class Holders(Load):
 
 
 def misheld(journal: Journal, acted: Iterable[Acted], passed: Iterable[Passed]) -> list[str]:
-    """No message is with two at once: an ack that was taken is of the newest hand-out of its
+    """No message is with two at once: an ack that was taken is of the newest delivery of its
     message, and while a claim lasts nobody else is handed anything.
 
     Args:
-        passed: every hand-out of the queue that a master has sent.
+        passed: every delivery of the queue that a master has sent.
     """
     passed = list(passed)
     return [
@@ -444,27 +446,27 @@ def misheld(journal: Journal, acted: Iterable[Acted], passed: Iterable[Passed]) 
 
 
 def _acked_after_another(journal: Journal, passed: list[Passed]) -> Iterator[str]:
-    """In one reign a message that is handed out was held by nobody. In a later one somebody may
-    have it who was not heard of; his ack ends it for those of earlier reigns, too. Nor does a
-    later master know who has ended what lives no more: it takes an ack of an earlier reign."""
+    """In one term a message that is handed out was held by nobody. In a later one somebody may
+    have it who was not heard of; his ack ends it for those of earlier terms, too. Nor does a
+    later master know who has ended what lives no more: it takes an ack of an earlier term."""
     newest: dict[tuple[int, int], int] = {}
     for piece in passed:
         for sequence in range(piece.first, piece.last + 1):
             place = (piece.epoch, sequence)
             newest[place] = max(newest.get(place, 0), piece.number)
-    last: dict[int, Delivery] = {}
-    for one in sorted(journal.deliveries, key=lambda one: one.handout):
+    last: dict[int, Dispatch] = {}
+    for one in sorted(journal.deliveries, key=lambda one: one.delivery):
         last[one.sequence] = one
     for one in journal.deliveries:
-        epoch, number = one.handout
+        epoch, number = one.delivery
         later = last[one.sequence]
         is_handed_on = newest.get((epoch, one.sequence), 0) > number
         is_handed_on &= one.answered in (0, epoch)
-        is_theirs = later.handout[0] > epoch and not later.acked
+        is_theirs = later.delivery[0] > epoch and not later.acked
         if one.acked == "ok" and (is_handed_on or is_theirs):
             yield (
-                f"held twice: {one.consumer} has acked sequence {one.sequence} of hand-out "
-                f"{one.handout}, which was handed out anew, to {later.consumer} at last"
+                f"held twice: {one.consumer} has acked sequence {one.sequence} of delivery "
+                f"{one.delivery}, which was handed out anew, to {later.consumer} at last"
             )
 
 

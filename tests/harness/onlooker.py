@@ -88,7 +88,7 @@ class _Copy:
 
 @frozen
 class Passed:
-    """One hand-out, as its master has sent it."""
+    """One delivery, as its master has sent it."""
 
     epoch: int
     number: int
@@ -103,14 +103,14 @@ class _Moment:
     """When an op was made, and what its stamp says."""
 
     generation: int
-    reign: int
+    master_epoch: int
     lsn: int
     stamp_us: int
     true_ms: int
 
     @property
     def place(self) -> tuple[int, int, int]:
-        return self.generation, self.reign, self.lsn
+        return self.generation, self.master_epoch, self.lsn
 
 
 @define
@@ -136,7 +136,7 @@ class Onlooker:
     views: dict[int, View] = field(factory=dict)
     """queue -> the newest view that any copy has installed, also of a queue that is no more."""
     passed: dict[int, list[Passed]] = field(factory=dict)
-    """queue -> all its hand-outs, of those queues that have a list here."""
+    """queue -> all its deliveries, of those queues that have a list here."""
     _moments: dict[int, _Moment] = field(factory=dict)
     """queue -> the last op that its newest master has made."""
     _copies: dict[tuple[str, int], _Copy] = field(factory=dict)
@@ -147,7 +147,7 @@ class Onlooker:
     _deleted: set[int] = field(factory=set)
     """Queues that some node has dropped: its disk holds no more what others still confirm."""
     _handed: dict[tuple[int, int, int], list[tuple[int, int, int]]] = field(factory=dict)
-    """(queue, reign, priority) -> what was handed out: (number, first place, last place)."""
+    """(queue, term, priority) -> what was handed out: (number, first place, last place)."""
 
     set_aside: dict[int, RangeSet] = field(factory=dict)
     """Queue -> what a master had to set aside."""
@@ -214,10 +214,10 @@ class Onlooker:
     def _note_time(self, replica: Replica, now_ms: int) -> None:
         """The queue's time goes as true time does, whatever the wall clocks of masters say."""
         master, log = replica.master, replica.ring.log
-        if master is None or not log or log[-1].epoch < master.reign:
+        if master is None or not log or log[-1].epoch < master.master_epoch:
             return
         generation, header = replica.state.generation, log[-1].header
-        new = _Moment(generation, master.reign, header.lsn, header.timestamp_us, now_ms)
+        new = _Moment(generation, master.master_epoch, header.lsn, header.timestamp_us, now_ms)
         known = self._moments.get(replica.queue_id)
         if known is not None and new.place <= known.place:
             return
@@ -228,13 +228,13 @@ class Onlooker:
         gap_ms = now_ms - known.true_ms
         # Both stamps and both looks are whole milliseconds.
         most_ms = least_ms = gap_ms * DRIFT / 1000 + 2
-        if known.reign < new.reign:
+        if known.master_epoch < new.master_epoch:
             # What the last one said may have been on its way, or before a node that stood still.
             most_ms, least_ms = most_ms + KEPT_MS, gap_ms + LATE_MS
         if not -least_ms <= passed_ms - gap_ms <= most_ms:
             self.wrong.append(
                 f"time: {passed_ms:.0f} ms of queue {replica.queue_id} passed in {gap_ms} ms, "
-                f"before op {header.lsn} of reign {new.reign}"
+                f"before op {header.lsn} of term {new.master_epoch}"
             )
 
     def _copy(self, node: str, queue_id: int) -> _Copy:
@@ -297,9 +297,9 @@ class Onlooker:
             self._check_disks(reply.queue_id, view, sequence, last, disk_of)
 
     def misordered(self) -> list[str]:
-        """P2: what is handed out for the first time in a reign comes after all such before."""
+        """P2: what is handed out for the first time in a term comes after all such before."""
         wrong = []
-        for (_, reign, priority), pieces in self._handed.items():
+        for (_, master_epoch, priority), pieces in self._handed.items():
             handed = RangeSet()
             for number, first, last in sorted(pieces):
                 new = RangeSet(((first, last),))
@@ -308,14 +308,14 @@ class Onlooker:
                 if new and handed and new.first < handed.last:
                     wrong.append(
                         f"order: {new.first} to {last} of priority {priority} after {handed.last}, "
-                        f"hand-out {number} of reign {reign}"
+                        f"delivery {number} of term {master_epoch}"
                     )
                 handed.add(first, last)
         return wrong
 
-    def _note_order(self, reign: int, deliver: Deliver, replica: Replica) -> None:
+    def _note_order(self, master_epoch: int, deliver: Deliver, replica: Replica) -> None:
         given_out = self.given_out.setdefault(replica.queue_id, RangeSet())
-        for piece in deliver.handouts:
+        for piece in deliver.deliveries:
             given_out.add(piece.first, piece.last)
             aside = self.set_aside.get(replica.queue_id)
             if aside is not None and aside.within(piece.first, piece.last):
@@ -323,7 +323,7 @@ class Onlooker:
             if piece.first in replica.state.returned:
                 continue  # it may have been given back with a delay: it comes late to its place
             for run in replica.state.runs(piece.first, piece.last):
-                key = (replica.queue_id, reign, run.priority)
+                key = (replica.queue_id, master_epoch, run.priority)
                 places = (piece.number, run.first + run.shift, run.last + run.shift)
                 self._handed.setdefault(key, []).append(places)
 
@@ -333,15 +333,15 @@ class Onlooker:
         """Who has a queue for itself, or is the one that is served, is the only one served."""
         passed = self.passed.get(replica.queue_id)
         if passed is not None:
-            for one in deliver.handouts:
+            for one in deliver.deliveries:
                 piece = (one.epoch, one.number, one.first, one.last)
                 passed.append(Passed(*piece, session, now_ms))
         master = replica.master
         if master is None:
             return
-        seats = master.delivery.consumers
+        seats = master.dispatch.consumers
         alone = next((key for key, seat in seats.items() if seat.bare and seat.exclusive), None)
-        if alone is None and master.delivery.is_single:
+        if alone is None and master.dispatch.is_single:
             alone = next((key for key in seats if key[1] != 0), None)
         if alone is not None and alone != (session, deliver.consumer):
             self.wrong.append(

@@ -418,8 +418,8 @@ def wrongly_staged(records: list[RunRecord], journal: Journal) -> list[str]:
     """Each committed version shows the winners of one run, wholly and in order; nothing else that
     was staged shows. After a drain to the last message."""
     shown: dict[bytes, int] = {}
-    for delivery in journal.deliveries:
-        shown[delivery.body] = delivery.sequence
+    for dispatch in journal.deliveries:
+        shown[dispatch.body] = dispatch.sequence
     wrong: list[str] = []
     by_version: dict[tuple[str, int], list[RunRecord]] = {}
     for run in records:

@@ -69,27 +69,27 @@ def _of_disk(writes: Writes, replica: Replica, now_ms: int) -> Iterator[Wish]:
 
 
 def _of_master(master: Master, replica: Replica, now_ms: int) -> Iterator[Wish]:
-    config, delivery, reign = replica._config, master.delivery, master._reign
+    config, dispatch, master_epoch = replica._config, master.dispatch, master._term
     for _, attachment in master.attachments.all():
         if attachment.lost_ms is not None:
             yield "a lost handle", attachment.lost_ms + 2 * config.failure_ms
-    oldest_ms = delivery.oldest_ms
+    oldest_ms = dispatch.oldest_ms
     if oldest_ms is not None:
         yield "held for long", oldest_ms + config.consumer_timeout_ms + 1
     for purge in master.purging.open._open:
         yield "a purge", purge.until_ms
-    yield "auto-delete", master.vacancy.wake_at_ms()
-    yield "expires", master.disuse.wake_at_ms()
+    yield "auto-delete", master.auto_delete.wake_at_ms()
+    yield "expires", master.idle_expiry.wake_at_ms()
     intake = master.intake
     if intake.held:
         yield "held puts", None if intake.held_by else now_ms + HELD_MS
         if intake._pace is not None:
             yield "rate limit", intake._pace.opens_at_ms(now_ms)
-    time_us = reign.log.time_us
+    time_us = master_epoch.log.time_us
     if master.endings.expiry.next_ms is not None:
         left_ms = master.endings.expiry.next_ms - time_us // 1000
         yield "ttl", now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS)
-    due_us = reign.delays._timetable.next_us()
+    due_us = master_epoch.delays._timetable.next_us()
     if due_us is not None:
         yield "delay", now_ms + min(max(-((time_us - due_us) // 1000), 1), LOOK_MS)
     deadlines = master.departures.couriers._deadlines

@@ -18,7 +18,7 @@ from mirrorq.api.publish_options import Terms
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.engine.events import MasterChange, MasterLinkLost
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.sessions import Attach, Detach, HandOut, Purged, SessionReply, SessionRequest
+from mirrorq.protocol.sessions import Attach, Delivery, Detach, Purged, SessionReply, SessionRequest
 from mirrorq.session.calls import (
     Closed,
     Delivered,
@@ -84,7 +84,7 @@ class PurgeCall:
 
 
 @define
-class Delivery:
+class Dispatch:
     """One message as a user received it."""
 
     sequence: int
@@ -92,13 +92,13 @@ class Delivery:
     count: int
     time_ms: int
     """When the master handed it out (P3); the user may have taken it later."""
-    handout: tuple[int, int]
+    delivery: tuple[int, int]
     """(epoch, number)."""
     consumer: str
     acked: str = ""
     """"" not tried; open, ok, refused, lost (its handle ended first)."""
     answered: int = 0
-    """The reign in which the ack was taken; 0: it was that of the hand-out."""
+    """The term in which the ack was taken; 0: it was that of the delivery."""
 
 
 @define
@@ -106,8 +106,8 @@ class Journal:
     """All that producers and consumers of one queue saw."""
 
     attempts: dict[bytes, Attempt] = field(factory=dict)
-    deliveries: list[Delivery] = field(factory=list)
-    ack_order: list[Delivery] = field(factory=list)
+    deliveries: list[Dispatch] = field(factory=list)
+    ack_order: list[Dispatch] = field(factory=list)
     """Deliveries in the order in which their acks resolved ok."""
     resolved_ms: dict[int, int] = field(factory=dict)
     """sequence -> when an ack of it first resolved ok."""
@@ -280,8 +280,8 @@ class SimulatedHandle:
             case SessionReply():
                 self._events.append(ReplyArrived(event))
             case MasterChange():
-                if event.reign:
-                    self._events.append(MasterChanged(event.reign, event.available))
+                if event.master_epoch:
+                    self._events.append(MasterChanged(event.master_epoch, event.available))
                 else:
                     self._events.append(Closed("the queue was deleted"))
             case MasterLinkLost():
@@ -439,7 +439,7 @@ class Consumer(SimulatedHandle):
     ) -> None:
         self.journal = journal
         self.nack_share = nack_share
-        self._buffer: list[tuple[HandOut, int, bytes]] = []
+        self._buffer: list[tuple[Delivery, int, bytes]] = []
         self._unsettled = 0
         super().__init__(cluster, node, queue_id, name, random)
         self.session.subscribe(self.number, self.prefetch, False, False)
@@ -458,7 +458,7 @@ class Consumer(SimulatedHandle):
                 case SettleDone():
                     self._on_settled(output)
 
-    def _empty_buffer(self, kept: int = 0) -> tuple[HandOut, ...]:
+    def _empty_buffer(self, kept: int = 0) -> tuple[Delivery, ...]:
         """What no call has taken is here no more, but for the first ones that are kept."""
         pieces = tuple(piece for piece, _, _ in self._buffer[kept:])
         self._unsettled -= len(pieces)
@@ -475,9 +475,9 @@ class Consumer(SimulatedHandle):
         for frame in deliver.frames:
             bodies += frames.split(frame)
         index = 0
-        for piece in deliver.handouts:
+        for piece in deliver.deliveries:
             for sequence in range(piece.first, piece.last + 1):
-                one = HandOut(piece.epoch, piece.number, sequence, sequence, piece.count)
+                one = Delivery(piece.epoch, piece.number, sequence, sequence, piece.count)
                 self._buffer.append((one, sequence, bodies[index]))
                 index += 1
         self._unsettled += index
@@ -491,40 +491,40 @@ class Consumer(SimulatedHandle):
         for piece, sequence, body in taken:
             handed_ms = self.cluster.handed_ms[self.queue_id, piece.epoch, piece.number]
             name = (piece.epoch, piece.number)
-            delivery = Delivery(sequence, body, piece.count, handed_ms, name, self.name)
-            self.journal.deliveries.append(delivery)
+            dispatch = Dispatch(sequence, body, piece.count, handed_ms, name, self.name)
+            self.journal.deliveries.append(dispatch)
             hold_ms = self.random.choice((0, 0, 1, 5, 50))
-            self.cluster.after(hold_ms, self._settle, piece, delivery)
+            self.cluster.after(hold_ms, self._settle, piece, dispatch)
         if self._buffer:
             self.poke(self.random.randint(1, 5))
 
-    def _settle(self, piece: HandOut, delivery: Delivery) -> None:
+    def _settle(self, piece: Delivery, dispatch: Dispatch) -> None:
         if not self.is_alive:
             return
         if self.cluster.now_ms < self.paused_until_ms:
-            self.cluster.at(self.paused_until_ms, self._settle, piece, delivery)
+            self.cluster.at(self.paused_until_ms, self._settle, piece, dispatch)
             return
         self._unsettled -= 1
         nack = self.random.random() < self.nack_share
         if not nack:
-            delivery.acked = "open"
+            dispatch.acked = "open"
         delay_ms = _one_of(self.random, self.nack_delays_ms) if nack else 0
         kind = "nack" if nack else "ack"
-        self.session.settle(SettleCall(None if nack else delivery, kind, (piece,), delay_ms))
+        self.session.settle(SettleCall(None if nack else dispatch, kind, (piece,), delay_ms))
         self.poke()
 
     def _on_settled(self, done: SettleDone) -> None:
-        delivery = done.token
-        if not isinstance(delivery, Delivery):
+        dispatch = done.token
+        if not isinstance(dispatch, Dispatch):
             return
         if not self.is_open:
-            delivery.acked = "lost"
+            dispatch.acked = "lost"
         elif done.refused:
-            delivery.acked = "refused"
+            dispatch.acked = "refused"
         else:
-            delivery.acked, delivery.answered = "ok", self.session.epoch
-            self.journal.ack_order.append(delivery)
-            self.journal.resolved_ms.setdefault(delivery.sequence, self.cluster.now_ms)
+            dispatch.acked, dispatch.answered = "ok", self.session.epoch
+            self.journal.ack_order.append(dispatch)
+            self.journal.resolved_ms.setdefault(dispatch.sequence, self.cluster.now_ms)
 
     def ask(self) -> None:
         self.session.want(self.number, self._unsettled, self.prefetch)

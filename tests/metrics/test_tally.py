@@ -25,7 +25,7 @@ from mirrorq.protocol.ops import (
     ReturnOp,
     Step,
 )
-from mirrorq.protocol.sessions import Confirmed, Deliver, HandOut, Pong, SessionReply, Settled
+from mirrorq.protocol.sessions import Confirmed, Deliver, Delivery, Pong, SessionReply, Settled
 from mirrorq.protocol.staged import CommitOp, Stage
 from mirrorq.replication.counters import Tally
 
@@ -91,15 +91,15 @@ def test_a_commit_that_is_refused_publishes_nothing() -> None:
     assert counted(entry(commit), verdict="fenced") == {}
 
 
-def test_replies_and_hand_outs() -> None:
-    """Confirms as told; hand-outs as sent, those of returned messages apart."""
+def test_replies_and_deliveries() -> None:
+    """Confirms as told; deliveries as sent, those of returned messages apart."""
     tally = Tally()
     session = SessionId("a", 1, 1)
     told = SessionReply(1, 1, session, 1, 1, Confirmed(9, ((1, 3, 1), (4, 2, 9))))
-    refused = Settled(1, (HandOut(1, 1, 1, 3, 1), HandOut(1, 2, 9, 9, 1)), "went back")
+    refused = Settled(1, (Delivery(1, 1, 1, 3, 1), Delivery(1, 2, 9, 9, 1)), "went back")
     tally.note_replies([told, replace(told, reply=Pong()), replace(told, reply=refused)])
     assert tally.acks_refused == 4
-    tally.note_sent(Deliver(0, (HandOut(1, 1, 1, 3, 1), HandOut(1, 2, 4, 5, 2))))
+    tally.note_sent(Deliver(0, (Delivery(1, 1, 1, 3, 1), Delivery(1, 2, 4, 5, 2))))
     assert (tally.confirmed, tally.delivered, tally.redelivered) == (5, 5, 2)
 
 

@@ -38,7 +38,7 @@ SIZES = ("ab", "abc", "abcde")
 def leases(seed: int) -> str:
     """Supervisors, leases and catalogs of 2, 3 or 5 nodes."""
     names = SIZES[seed % len(SIZES)]
-    run = test_supervisor_world.test_no_two_masters_hand_out_and_all_is_well_after_healing
+    run = test_supervisor_world.test_no_two_masters_delivery_and_all_is_well_after_healing
     return complaint(lambda: run(names, seed // len(SIZES)))
 
 
@@ -117,9 +117,7 @@ def delays(seed: int) -> str:
 
 def clocks(seed: int) -> str:
     """Whole clusters whose wall clocks are wrong and are set."""
-    one = Swarm(
-        seed, clocks=True, delays_ms=(0, 1500, 4000), chain=False, fan=False, is_short=True
-    )
+    one = Swarm(seed, clocks=True, delays_ms=(0, 1500, 4000), chain=False, fan=False, is_short=True)
     return _of_swarm(one)
 
 

@@ -305,9 +305,9 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
             ("view", "promote", "c"),
         ),
     ),
-    "hand-out without lease": (
+    "delivery without lease": (
         "consume",
-        "handout",
+        "delivery",
         (
             ("slow", ("link", 2, 0)),
             ("slow", ("catalog", 0, 0)),
@@ -317,9 +317,9 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
             ("hear", 2, 0),
         ),
     ),
-    "hand-out before the promotion is applied": (
+    "delivery before the promotion is applied": (
         "consume",
-        "handout",
+        "delivery",
         (
             ("slow", ("link", 2, 0)),
             ("publish", 0),
@@ -329,7 +329,7 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
     ),
     "moved without its promise": (
         "move",
-        "handout",
+        "delivery",
         (
             ("slow", ("link", 2, 0)),
             ("slow", ("catalog", 0, 0)),
@@ -341,7 +341,7 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
     ),
     "promise not honoured": (
         "move",
-        "handout",
+        "delivery",
         (
             ("slow", ("link", 2, 0)),
             ("slow", ("catalog", 0, 0)),
@@ -352,9 +352,9 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
             ("hear", 2, 0),
         ),
     ),
-    "hand-out above the horizon": (
+    "delivery above the horizon": (
         "late",
-        "handout",
+        "delivery",
         (
             ("slow", ("link", 0, 1)),
             ("publish", 0),
@@ -364,10 +364,10 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
             ("view", "promote", "b"),
         ),
     ),
-    "return not counted": ("consume", "handout", (("publish", 0), ("return", 0, 0))),
+    "return not counted": ("consume", "delivery", (("publish", 0), ("return", 0, 0))),
     "promotion not counted": (
         "consume",
-        "handout",
+        "delivery",
         (("publish", 0), ("view", "promote", "b")),
     ),
     "ack told before it is stable": ("consume", "acked", (("publish", 0), ("ack", 0, 0))),
@@ -391,9 +391,9 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
         "acked",
         (("publish", 0), ("unseen", 0, 0), ("end", 0), ("ack late", 0, 1)),
     ),
-    "give-back without hand-out number": (
+    "give-back without delivery number": (
         "late acks",
-        "handout",
+        "delivery",
         (("publish", 0), ("unseen", 0, 0), ("again", 0, 0)),
     ),
 }

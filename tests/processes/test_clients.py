@@ -68,7 +68,7 @@ def ignore(_: Message) -> None:
 
 
 class Tally:
-    """What consumers were handed, by body: no first hand-out twice."""
+    """What consumers were handed, by body: no first delivery twice."""
 
     def __init__(self) -> None:
         self.first: Counter[bytes] = Counter()

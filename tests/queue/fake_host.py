@@ -35,7 +35,7 @@ from mirrorq.replication.events import (
     ViewInstalled,
 )
 from mirrorq.replication.events import LinkLost as ReplicaLinkLost
-from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 from mirrorq.session.calls import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.testing.disk import QueueFiles
@@ -206,7 +206,7 @@ class FakeHost:
         self.run(kill)
 
     def up(self) -> None:
-        """A master in a new reign, on what was written."""
+        """A master in a new term, on what was written."""
         self.run(self._serve)
 
     def fail_over(self) -> None:
@@ -363,7 +363,7 @@ class FakeHost:
     def _filled(self, reply: SessionReply) -> SessionReply:
         body = reply.reply
         if isinstance(body, Deliver):
-            spans = [(piece.first, piece.last) for piece in body.handouts]
+            spans = [(piece.first, piece.last) for piece in body.deliveries]
         elif isinstance(body, Browsed):
             spans = [(first, last) for first, last, _ in body.ranges]
         else:

@@ -9,18 +9,18 @@ import pytest
 
 from mirrorq.api.message import Chunk, Message, names_of, runs_of
 from mirrorq.api.prefetch_buffer import Backlog
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.wire.frames import pack_publish
 
 Name = tuple[int, int]
 """Sequence and delivery count."""
 
 
-def chunk_of(first: int, count: int, delivery: int = 1) -> Chunk:
+def chunk_of(first: int, count: int, dispatch: int = 1) -> Chunk:
     handle: Any = None
     frame = pack_publish([b"%d" % (first + index) for index in range(count)])
-    handout = HandOut(1, first, first, first + count - 1, delivery)
-    return Chunk(handle, 0, handout, first, count, 0, frame)
+    delivery = Delivery(1, first, first, first + count - 1, dispatch)
+    return Chunk(handle, 0, delivery, first, count, 0, frame)
 
 
 def name_of(message: Message) -> Name:
@@ -42,7 +42,9 @@ def test_it_is_a_queue_of_messages(seed: int) -> None:
                     following += chunks[-1].count
                 backlog.add(chunks)
                 for chunk in chunks:
-                    expected += [(chunk.first + i, chunk.handout.count) for i in range(chunk.count)]
+                    expected += [
+                        (chunk.first + i, chunk.delivery.count) for i in range(chunk.count)
+                    ]
             case 1:
                 count = chance.randint(1, 12)
                 taken: list[Message] = []
@@ -71,11 +73,11 @@ def test_it_is_a_queue_of_messages(seed: int) -> None:
 
 
 def test_names_of_messages_in_any_order() -> None:
-    """Neighbours of one hand-out are one piece, across its frames; the order is the caller's."""
+    """Neighbours of one delivery are one piece, across its frames; the order is the caller's."""
     one, other = chunk_of(1, 4), chunk_of(5, 4)
-    other.handout = one.handout = HandOut(1, 7, 1, 8, 1)
+    other.delivery = one.delivery = Delivery(1, 7, 1, 8, 1)
     a, b = one.messages(0, 4), other.messages(0, 4)
-    assert names_of(runs_of([*a, *b])) == [HandOut(1, 7, 1, 8, 1)]
+    assert names_of(runs_of([*a, *b])) == [Delivery(1, 7, 1, 8, 1)]
     spans = [(piece.first, piece.last) for piece in names_of(runs_of([a[2], a[3], a[0], b[1]]))]
     assert spans == [(3, 4), (1, 1), (6, 6)]
     spans = [(piece.first, piece.last) for piece in names_of(runs_of([a[1], a[1], b[3]]))]

@@ -12,7 +12,7 @@ import mirrorq
 from mirrorq import Config
 from mirrorq.api import consumer as consumer_module
 from mirrorq.errors import ConfigError, PreconditionFailed
-from mirrorq.protocol.sessions import Deliver, HandOut
+from mirrorq.protocol.sessions import Deliver, Delivery
 
 
 def fill(queue: mirrorq.MirroredQueue, count: int) -> None:
@@ -279,9 +279,9 @@ def test_what_comes_for_a_consumer_that_is_cancelled_in_the_same_step_goes_back(
         given_back: list[object] = []
 
         class Returning:
-            def give_back(self, handouts: object) -> None:
-                given_back.append(handouts)
+            def give_back(self, deliveries: object) -> None:
+                given_back.append(deliveries)
 
-        pieces = (HandOut(1, 1, 1, 3, 1),)
+        pieces = (Delivery(1, 1, 1, 3, 1),)
         queue._handle._on_deliver(Returning(), Deliver(99, pieces))  # type: ignore[arg-type]
         assert given_back == [pieces]

@@ -313,7 +313,7 @@ def test_what_was_fetched_ahead_is_void_after_a_failover() -> None:
         host.fail_over()
         rest = [queue.get(timeout=10) for _ in range(100)]
         assert [m.sequence for m in rest] == [*range(101, 201)]
-        assert {m._chunk.handout.epoch for m in rest} == {host.epoch}
+        assert {m._chunk.delivery.epoch for m in rest} == {host.epoch}
 
 
 def test_two_waiting_handles_do_not_take_a_message_from_each_other() -> None:

@@ -41,8 +41,8 @@ from mirrorq.protocol.sessions import (
     Attach,
     Browse,
     Credit,
+    Delivery,
     Detach,
-    HandOut,
     Inquire,
     OpenProducer,
     Ping,
@@ -64,7 +64,7 @@ PUBLIC = new_key_pair()[0]
 OWN, OTHER, UNKNOWN = 1, 2, 3
 NAMES = {OWN: "own", OTHER: "other"}
 READ, WRITE, CONFIGURE = Right.READ, Right.WRITE, Right.CONFIGURE
-PIECE = (HandOut(1, 1, 1, 1, 1),)
+PIECE = (Delivery(1, 1, 1, 1, 1),)
 
 
 @define

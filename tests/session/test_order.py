@@ -18,12 +18,12 @@ from world import CONFIG, FOREVER_MS, QUEUE_ID, put_of
 from harness.explore_copy import copy, key, still
 from mirrorq.protocol.effects import Persisted
 from mirrorq.protocol.identities import MemberId, SessionId
-from mirrorq.protocol.sessions import HandOut, Recall, SessionReply, SessionRequest
+from mirrorq.protocol.sessions import Delivery, Recall, SessionReply, SessionRequest
 from mirrorq.protocol.views import Member, View
 from mirrorq.replication.events import LinkLost as ReplicaLinkLost
 from mirrorq.replication.events import ReplicaEvent, Requested, Tick, ViewInstalled
-from mirrorq.replication.master.delivery import ConsumerKey, Delivery
-from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.master.dispatch import ConsumerKey, Dispatch
+from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 from mirrorq.session.calls import (
     Delivered,
@@ -70,10 +70,10 @@ class Reader:
     session: Session
     number: int = 0
     """Of the consumer that reads."""
-    buffer: list[HandOut] = field(factory=list)
+    buffer: list[Delivery] = field(factory=list)
     """One message each."""
     demand: int = 0
-    taken: list[HandOut] = field(factory=list)
+    taken: list[Delivery] = field(factory=list)
 
     def twin(self) -> Reader:
         return Reader(
@@ -85,7 +85,7 @@ class Reader:
         for output in session.step(0, events):
             match output:
                 case Delivered():
-                    for piece in output.deliver.handouts:
+                    for piece in output.deliver.deliveries:
                         for one in range(piece.first, piece.last + 1):
                             self.buffer.append(replace(piece, first=one, last=one))
                 case DropBuffered():
@@ -99,7 +99,7 @@ class Reader:
     def give_back(self) -> None:
         self.session.withdraw(self.number, self.empty(self.demand))
 
-    def empty(self, keep: int) -> tuple[HandOut, ...]:
+    def empty(self, keep: int) -> tuple[Delivery, ...]:
         unseen = tuple(self.buffer[keep:])
         del self.buffer[keep:]
         return unseen
@@ -142,7 +142,7 @@ class State:
         self.publish(scope.messages)
         while self.up or self.down:
             self.carry_up() if self.up else self.carry_down()
-        # Its horizon is far ahead: an exploration of hand-outs is not one of ops.
+        # Its horizon is far ahead: an exploration of deliveries is not one of ops.
         self.reader.demand = 1
         self.say()
         while self.up:
@@ -373,14 +373,14 @@ def test_what_goes_back_comes_again_in_order(name: str) -> None:
 def leave_out(mistake: str, patch: pytest.MonkeyPatch) -> None:
     """Make one of the mistakes."""
     if mistake.startswith("nothing"):
-        patch.setattr(Session, "withdraw", lambda self, _, handouts: self.give_back(handouts))
+        patch.setattr(Session, "withdraw", lambda self, _, deliveries: self.give_back(deliveries))
     elif mistake.startswith("the master"):
-        credit = Delivery.credit
+        credit = Dispatch.credit
 
-        def keep(self: Delivery, key: ConsumerKey, total: int, size: int = 0) -> None:
+        def keep(self: Dispatch, key: ConsumerKey, total: int, size: int = 0) -> None:
             credit(self, key, total or self.consumers[key].total, size)
 
-        patch.setattr(Delivery, "credit", keep)
+        patch.setattr(Dispatch, "credit", keep)
     else:
         unsubscribe = Session.unsubscribe
 

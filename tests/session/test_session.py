@@ -12,8 +12,8 @@ from mirrorq.protocol.sessions import (
     ConsumerRefused,
     Counts,
     Credit,
+    Delivery,
     Detached,
-    HandOut,
     OpenProducer,
     Ping,
     ProducerOpened,
@@ -337,7 +337,7 @@ def test_unsettled_deliveries_stay_held_until_their_settlement_has_an_outcome() 
     master would hand the message to somebody else as if nobody had seen it."""
     script = Scripted()
     script.attach()
-    piece = HandOut(1, 1, 10, 12, 1)
+    piece = Delivery(1, 1, 10, 12, 1)
     from mirrorq.protocol.sessions import Deliver
 
     script.reply(Deliver(0, (piece,)))
@@ -351,7 +351,7 @@ def test_unsettled_deliveries_stay_held_until_their_settlement_has_an_outcome() 
         [(10, 10), (11, 11), (12, 12)],
         [(10, 12)],
     )
-    assert [s.handouts for s in script.sent if isinstance(s, Settle)] == [(ack,)]
+    assert [s.deliveries for s in script.sent if isinstance(s, Settle)] == [(ack,)]
 
 
 def test_credit_is_renewed_in_halves_and_starts_again_with_the_attachment() -> None:
@@ -365,11 +365,11 @@ def test_credit_is_renewed_in_halves_and_starts_again_with_the_attachment() -> N
     assert Credit(1, 100) in script.sent
     from mirrorq.protocol.sessions import Deliver
 
-    script.reply(Deliver(1, (HandOut(1, 1, 1, 30, 1),)))
+    script.reply(Deliver(1, (Delivery(1, 1, 1, 30, 1),)))
     session.want(1, 0, 100)
     script.step()
     assert script.sent == []
-    script.reply(Deliver(1, (HandOut(1, 2, 31, 60, 1),)))
+    script.reply(Deliver(1, (Delivery(1, 2, 31, 60, 1),)))
     session.want(1, 0, 100)
     script.step()
     assert script.sent == [Credit(1, 160)]
@@ -411,7 +411,7 @@ def test_closing_ends_everything_open_as_unknown() -> None:
     session.put(put_of("sent", [b"1"]))
     script.step()
     script.reply(ProducerOpened(9))
-    session.settle(SettleCall("ack", "ack", (HandOut(1, 1, 1, 1, 1),)))
+    session.settle(SettleCall("ack", "ack", (Delivery(1, 1, 1, 1, 1),)))
     session.query(Query("q", inquire_request))
     script.step()
     script.step(MasterChanged(1, False))
@@ -517,7 +517,7 @@ def test_an_ack_across_a_failover_is_taken() -> None:
 
 
 def test_what_was_buffered_goes_back_uncounted_after_a_broken_link() -> None:
-    """Seen by nobody: the next hand-out is again the first."""
+    """Seen by nobody: the next delivery is again the first."""
     world, user = started()
     user.put(2)
     user.demand = 2

@@ -1,7 +1,7 @@
 """One session and one real master in virtual time, with a network that loses and a disk.
 
 The master is `replica.Replica` alone in its view. A failover starts another one from what was
-on disk, in a new reign: what the first had not written is lost, as with a killed process.
+on disk, in a new term: what the first had not written is lost, as with a killed process.
 
 Numbers in test bodies are the order of puts, so that a body names the put that made it.
 """
@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from mirrorq.config import Config
 from mirrorq.protocol.effects import Persisted, QueueWrite, ReplicaEffects
 from mirrorq.protocol.identities import MemberId, SessionId
-from mirrorq.protocol.sessions import Deliver, HandOut, SessionReply, SessionRequest
+from mirrorq.protocol.sessions import Deliver, Delivery, SessionReply, SessionRequest
 from mirrorq.protocol.views import Member, View
 from mirrorq.replication.events import LinkLost as ReplicaLinkLost
 from mirrorq.replication.events import ReplicaEvent, Requested, ViewInstalled
-from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 from mirrorq.session.calls import (
     Closed,
@@ -68,7 +68,7 @@ class Taken:
     """One message that a call of the user has returned."""
 
     sequence: int
-    piece: HandOut
+    piece: Delivery
     body: bytes
     settled: str = ""
     """"", open, ok or refused."""
@@ -119,7 +119,7 @@ class User:
         return found
 
     def settle(self, kind: str, messages: list[Taken]) -> None:
-        """Ack or nack messages, each hand-out piece by itself."""
+        """Ack or nack messages, each delivery piece by itself."""
         for message in messages:
             message.settled, message.kind = "open", kind
         pieces = tuple(
@@ -181,12 +181,12 @@ class User:
 
     def _messages(self, deliver: Deliver) -> list[Taken]:
         found = []
-        for piece in deliver.handouts:
+        for piece in deliver.deliveries:
             for sequence in range(piece.first, piece.last + 1):
                 found.append(Taken(sequence, piece, self.world.body(sequence)))
         return found
 
-    def _unbuffer(self, keep: int = 0) -> tuple[HandOut, ...]:
+    def _unbuffer(self, keep: int = 0) -> tuple[Delivery, ...]:
         gone = [self.buffer.pop() for _ in range(len(self.buffer) - keep)]
         return tuple(replace(m.piece, first=m.sequence, last=m.sequence) for m in gone)
 
@@ -214,7 +214,7 @@ class World:
     # --- The master -----------------------------------------------------------------------
 
     def serve(self, how: str = "clean", tell: bool = True) -> None:
-        """Start a reign on what is on disk, and tell the handles."""
+        """Start a term on what is on disk, and tell the handles."""
         self.epoch += 1
         me = MemberId("m", 1, self.epoch)
         self.unwritten.clear()
@@ -229,7 +229,7 @@ class World:
             self.tell()
 
     def tell(self) -> None:
-        """Handles learn of the present reign."""
+        """Handles learn of the present term."""
         for user in self.users:
             user.step(MasterChanged(self.epoch, True))
 

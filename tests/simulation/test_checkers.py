@@ -10,13 +10,13 @@ from attrs import evolve
 from harness import chain, checkers, fan
 from harness.bulk import joined
 from harness.onlooker import absent
-from harness.workload import Attempt, Delivery, Journal, PurgeCall
+from harness.workload import Attempt, Dispatch, Journal, PurgeCall
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 from mirrorq.protocol.commands import ClearPolicy, SetPolicy
 from mirrorq.protocol.policy import parse, to_text
-from mirrorq.protocol.sessions import Confirmed, Deliver, HandOut, SessionReply
+from mirrorq.protocol.sessions import Confirmed, Deliver, Delivery, SessionReply
 
 from .world import World
 
@@ -27,7 +27,7 @@ def journal() -> Journal:
     for number in (1, 2, 3):
         body = b"p/%d" % number
         made.attempts[body] = Attempt(body, "acknowledged", number, put_ms=number)
-        made.deliveries.append(Delivery(number, body, 1, 10 + number, (1, number), "c", "ok"))
+        made.deliveries.append(Dispatch(number, body, 1, 10 + number, (1, number), "c", "ok"))
         made.resolved_ms[number] = 100
     return made
 
@@ -35,7 +35,7 @@ def journal() -> Journal:
 def again(made: Journal, **changes: object) -> None:
     """The second message is delivered once more, as a redelivery unless it is said otherwise."""
     first = made.deliveries[1]
-    made.deliveries.append(evolve(first, count=2, handout=(1, 9), **changes))  # type: ignore[arg-type]
+    made.deliveries.append(evolve(first, count=2, delivery=(1, 9), **changes))  # type: ignore[arg-type]
 
 
 def drop(made: Journal) -> None:
@@ -47,7 +47,7 @@ def refuse(made: Journal) -> None:
 
 
 def forge(made: Journal) -> None:
-    made.deliveries.append(Delivery(4, b"nobody's", 1, 20, (1, 4), "c"))
+    made.deliveries.append(Dispatch(4, b"nobody's", 1, 20, (1, 4), "c"))
 
 
 def misplace(made: Journal) -> None:
@@ -131,10 +131,10 @@ def test_a_refused_ack_is_right_where_its_message_comes_again_or_ended_otherwise
     """Handed out before does not count: the one that was refused is to be followed by another."""
     made = journal()
     refuse_ack(made)
-    made.deliveries[1].handout = (2, 1)
+    made.deliveries[1].delivery = (2, 1)
     again(made, time_ms=5, acked="ok")
     assert len(checkers.misrefused(made)) == 1
-    made.deliveries[-1].handout = (2, 2)
+    made.deliveries[-1].delivery = (2, 2)
     assert checkers.misrefused(made) == []
     made.deliveries.pop()
     assert len(checkers.misrefused(made)) == 1
@@ -259,10 +259,10 @@ def test_dead_letters_that_were_taken_have_arrived() -> None:
     made.attempts[b"p/1"] = Attempt(b"p/1", "acknowledged", 1)
     taken = Journal()
     assert len(checkers.unsent([made], world.cluster, world.queue_id, taken)) == 1
-    taken.deliveries.append(Delivery(7, b"p/1", 1, 20, (1, 1), "c"))
-    taken.deliveries.append(Delivery(7, b"p/1", 2, 30, (1, 2), "c"))
+    taken.deliveries.append(Dispatch(7, b"p/1", 1, 20, (1, 1), "c"))
+    taken.deliveries.append(Dispatch(7, b"p/1", 2, 30, (1, 2), "c"))
     assert checkers.unsent([made], world.cluster, world.queue_id, taken) == []
-    taken.deliveries.append(Delivery(8, b"p/1", 1, 40, (1, 3), "c"))
+    taken.deliveries.append(Dispatch(8, b"p/1", 1, 40, (1, 3), "c"))
     assert len(checkers.unsent([made], world.cluster, world.queue_id, taken)) == 1
 
 
@@ -271,7 +271,7 @@ def results() -> Journal:
     made = Journal()
     for number in (1, 2, 3):
         body = chain.DONE + b"p/%d" % number
-        made.deliveries.append(Delivery(number, body, 1, 20 + number, (1, number), "c", "ok"))
+        made.deliveries.append(Dispatch(number, body, 1, 20 + number, (1, number), "c", "ok"))
     return made
 
 
@@ -352,7 +352,7 @@ def test_a_queue_that_leaves_its_limit_is_seen() -> None:
     watch.look([world.queue_id])
     master = world.cluster.engine("a").replicas[world.queue_id].master
     assert master is not None
-    master.delivery.ready.add(0, 100, 120)
+    master.dispatch.ready.add(0, 100, 120)
     watch.look([world.queue_id])
     assert watch.wrong[0].startswith("overfull: 26 messages")
 
@@ -442,17 +442,17 @@ def test_two_orders_are_seen() -> None:
     assert onlooker.wrong[0].startswith("two orders")
 
 
-def test_a_wrong_order_of_hand_outs_is_seen() -> None:
-    """What is behind is handed out first, for the first time in this reign."""
+def test_a_wrong_order_of_deliveries_is_seen() -> None:
+    """What is behind is handed out first, for the first time in this term."""
     world = World()
     world.put("b", 5)
     onlooker = world.cluster.onlooker
     replica = world.cluster.engine("a").replicas[world.queue_id]
     assert replica.master is not None
-    reign, session = replica.master.reign, world.cluster.new_session("b")
+    master_epoch, session = replica.master.master_epoch, world.cluster.new_session("b")
     for number, place in ((1, 4), (2, 2)):
-        pieces = (HandOut(reign, number, place, place, 1),)
-        reply = SessionReply(world.queue_id, reign, session, 1, number, Deliver(1, pieces))
+        pieces = (Delivery(master_epoch, number, place, place, 1),)
+        reply = SessionReply(world.queue_id, master_epoch, session, 1, number, Deliver(1, pieces))
         assert onlooker.misordered() == []
         onlooker.on_reply("a", reply, replica, world.cluster._disk_of, world.cluster._copy_of)
     assert len(onlooker.misordered()) == 1
@@ -487,8 +487,8 @@ def test_a_hole_in_the_frames_of_a_batch_is_seen() -> None:
     assert absent(files, 1, 30) == list(range(first, last + 1))
 
 
-def test_hand_outs_of_neighbours_are_one_name() -> None:
+def test_deliveries_of_neighbours_are_one_name() -> None:
     """Of one number and count, without a gap."""
     pieces = [(1, 7, 3, 1), (1, 7, 4, 1), (1, 7, 6, 1), (1, 8, 7, 2), (2, 8, 8, 2)]
-    names = [HandOut(epoch, number, s, s, count) for epoch, number, s, count in pieces]
+    names = [Delivery(epoch, number, s, s, count) for epoch, number, s, count in pieces]
     assert [(one.first, one.last) for one in joined(names)] == [(3, 4), (6, 6), (7, 7), (8, 8)]

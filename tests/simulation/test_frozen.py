@@ -51,7 +51,7 @@ def test_a_frozen_master_that_hears_nobody_hands_out_for_the_rest_of_its_lease()
     lease has ended, by a clock that has stood still, it hands messages to handles that know no
     better, as new ones, though another master has handed them out and their acks are done.
 
-    What needs no clock holds: of all hand-outs of a message one is unflagged at most (the other
+    What needs no clock holds: of all deliveries of a message one is unflagged at most (the other
     master's are flagged, as the horizon was stable), no ack of its own takes effect before the new
     master has judged it, none that was done is undone, and nothing is lost."""
     world = Frozen()
@@ -106,8 +106,8 @@ def test_a_frozen_master_that_hears_what_was_sent_meanwhile_hands_out_nothing() 
     world.check_copies()
 
 
-def test_handles_that_know_the_new_reign_take_nothing_of_a_frozen_master() -> None:
-    """It hears nobody, and all hear it: what it hands to handles elsewhere is of an old reign, and
+def test_handles_that_know_the_new_term_take_nothing_of_a_frozen_master() -> None:
+    """It hears nobody, and all hear it: what it hands to handles elsewhere is of an old term, and
     dropped there."""
     world = Frozen()
     cluster = world.cluster
@@ -123,6 +123,8 @@ def test_handles_that_know_the_new_reign_take_nothing_of_a_frozen_master() -> No
     world.until(lambda: world.master == "b")
     cluster.run(thaw_ms + cluster.config.lease_ms - cluster.now_ms)
     late = [key for key, sent_ms in cluster.handed_ms.items() if sent_ms >= thaw_ms]
-    assert [(queue, reign) for queue, reign, _ in late] == [(world.queue_id, 1)], "it did hand out"
+    assert [(queue, master_epoch) for queue, master_epoch, _ in late] == [(world.queue_id, 1)], (
+        "it did hand out"
+    )
     assert [redelivered for _, redelivered in elsewhere.seen[1:]] == [True]
     world.check_copies()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from harness.holders import Acted, misheld
 from harness.onlooker import Passed
 from harness.swarm import Swarm
-from harness.workload import Delivery, Journal
+from harness.workload import Dispatch, Journal
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.sessions import Deliver, HandOut, SessionReply
+from mirrorq.protocol.sessions import Deliver, Delivery, SessionReply
 
 from .world import World
 
@@ -25,8 +25,8 @@ def test_what_is_leased_or_claimed_is_with_nobody_else() -> None:
     assert any(one.acked == "ok" for one in leased)
 
 
-def delivery(epoch: int, number: int, acked: str, consumer: str = "one") -> Delivery:
-    return Delivery(5, b"x", number, 0, (epoch, number), consumer, acked)
+def dispatch(epoch: int, number: int, acked: str, consumer: str = "one") -> Dispatch:
+    return Dispatch(5, b"x", number, 0, (epoch, number), consumer, acked)
 
 
 def passed(epoch: int, number: int, session: SessionId, time_ms: int = 0) -> Passed:
@@ -34,22 +34,22 @@ def passed(epoch: int, number: int, session: SessionId, time_ms: int = 0) -> Pas
 
 
 def test_an_ack_of_what_was_handed_on_is_seen() -> None:
-    """In the same reign that somebody was handed it is enough; in a later one he has to have it,
+    """In the same term that somebody was handed it is enough; in a later one he has to have it,
     and not to have acked it himself."""
-    journal = Journal(deliveries=[delivery(1, 1, "ok")])
+    journal = Journal(deliveries=[dispatch(1, 1, "ok")])
     assert misheld(journal, [], [passed(1, 1, ONE)]) == []
     assert "held twice" in misheld(journal, [], [passed(1, 1, ONE), passed(1, 2, OTHER)])[0]
     later = [passed(1, 1, ONE), passed(2, 1, OTHER)]
     assert misheld(journal, [], later) == []
-    theirs = delivery(2, 1, "", "other")
+    theirs = dispatch(2, 1, "", "other")
     journal.deliveries.append(theirs)
     assert "to other" in misheld(journal, [], later)[0]
     theirs.acked = "ok"
     assert misheld(journal, [], later) == []
 
 
-def test_a_hand_out_beside_a_claim_is_seen() -> None:
-    """Between its beginning and its ack in the same reign, to somebody else."""
+def test_a_delivery_beside_a_claim_is_seen() -> None:
+    """Between its beginning and its ack in the same term, to somebody else."""
     claim = [Acted(ONE, 2, since_ms=100, asked_ms=200)]
     for epoch, session, time_ms in (
         (2, ONE, 150),
@@ -70,11 +70,11 @@ def test_who_is_served_beside_the_only_one_is_seen() -> None:
     onlooker = world.cluster.onlooker
     replica = world.cluster.engine("a").replicas[world.queue_id]
     assert replica.master is not None
-    replica.master.delivery.is_single = True
+    replica.master.dispatch.is_single = True
     for taker, is_wrong in zip(takers, (False, True), strict=True):
-        pieces = (HandOut(1, 99, 1, 1, 1),)
+        pieces = (Delivery(1, 99, 1, 1, 1),)
         ((session, number),) = [
-            key for key in replica.master.delivery.consumers if key[0] == taker._session_id
+            key for key in replica.master.dispatch.consumers if key[0] == taker._session_id
         ]
         reply = SessionReply(world.queue_id, 1, session, 1, 9, Deliver(number, pieces))
         onlooker.on_reply("a", reply, replica, world.cluster._disk_of, world.cluster._copy_of)

@@ -301,7 +301,7 @@ def test_an_unused_queue_expires() -> None:
 
 
 def test_a_queue_in_use_does_not_expire_and_a_new_master_counts_anew() -> None:
-    """Nor while a consumer only waits; the time begins when it goes, and with each reign."""
+    """Nor while a consumer only waits; the time begins when it goes, and with each term."""
     world = Limited(expires=5000)
     taker = world.taker("b")
     world.cluster.run(20_000)

@@ -47,7 +47,7 @@ def consuming(cluster: SimulatedCluster, node: str, queue_id: int) -> Taker:
         return (
             replica is not None
             and replica.master is not None
-            and any(key[0] == taker._session_id for key in replica.master.delivery.consumers)
+            and any(key[0] == taker._session_id for key in replica.master.dispatch.consumers)
         )
 
     taker.poke()
@@ -266,7 +266,7 @@ def test_24_a_full_stop_ends_what_is_not_durable() -> None:
     assert checkers.unequal(cluster, kept.id) == []
 
 
-def test_a_reign_that_was_learned_from_a_snapshot_begins_as_it_was_meant(
+def test_a_term_that_was_learned_from_a_snapshot_begins_as_it_was_meant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a full stop A is promoted, cold, by a leader that it cannot hear at that moment. It
@@ -293,11 +293,11 @@ def test_a_reign_that_was_learned_from_a_snapshot_begins_as_it_was_meant(
         assert record is not None
         return record.view
 
-    assert cluster.run_until(lambda: newest().epoch > newest().reign > 1, 20_000)
+    assert cluster.run_until(lambda: newest().epoch > newest().master_epoch > 1, 20_000)
     assert newest().members[0].id.node == "a"
     record = cluster.engine("a").catalog.queue(queue_id)
     assert record is not None
-    assert record.view.reign == 1
+    assert record.view.master_epoch == 1
     cluster.heal_all()
     assert cluster.run_until(lambda: set(cluster.in_sync(queue_id)) == set("ab"))
     cluster.run(1000)

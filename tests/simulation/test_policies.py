@@ -360,7 +360,7 @@ def test_a_master_is_transferred_under_load(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_two_masters_never_hand_out_side_by_side(seed: int) -> None:
+def test_two_masters_never_delivery_side_by_side(seed: int) -> None:
     """The old master learns of all late and has a lease: the new one hands nothing out before
     the old one's last."""
     worlds = (Placed(seed=number) for number in range(10 * seed, 10 * seed + 10))
@@ -374,8 +374,8 @@ def test_two_masters_never_hand_out_side_by_side(seed: int) -> None:
     assert not world.cluster.ask("c", TransferMaster("orders", "b")).error
     world.until(lambda: producer.is_done)
     times: dict[int, list[int]] = {}
-    for (_, reign, _), time_ms in world.cluster.handed_ms.items():
-        times.setdefault(reign, []).append(time_ms)
+    for (_, master_epoch, _), time_ms in world.cluster.handed_ms.items():
+        times.setdefault(master_epoch, []).append(time_ms)
     first, second = sorted(times)
     assert max(times[first]) <= min(times[second])
     world.check()

@@ -9,7 +9,7 @@ import pytest
 
 from harness.swarm import Swarm
 from mirrorq.containers import ranges
-from mirrorq.replication.master import delivery, endings, expiry, purging, settling
+from mirrorq.replication.master import dispatch, endings, expiry, purging, settling
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def _tiny() -> Iterator[None]:
         for module in (endings, purging, settling):
             patch.setattr(module, "PORTION", 1)
         patch.setattr(expiry, "PIECES", 1)
-        patch.setattr(delivery, "PIECES_MAX", 2)
+        patch.setattr(dispatch, "PIECES_MAX", 2)
         patch.setattr(ranges, "CHUNK_COUNT", 4)
         yield
 

@@ -15,8 +15,8 @@ from mirrorq.protocol.sessions import (
     Attached,
     Credit,
     Deliver,
+    Delivery,
     Detach,
-    HandOut,
     SessionReply,
 )
 from mirrorq.session.calls import MasterChanged, ReplyArrived, SettleCall
@@ -29,7 +29,7 @@ SESSION = SessionId("a", 1, 1)
 
 
 def attached_session() -> Session:
-    """A session attached to reign 3 with one consumer."""
+    """A session attached to term 3 with one consumer."""
     session = Session(SESSION, 1, Config())
     session.subscribe(1, 10, False, False)
     session.step(0, [MasterChanged(3, True)])
@@ -43,7 +43,7 @@ def test_a_message_whose_nack_is_open_is_still_held() -> None:
     """An attachment made while a nack was open gave its message back uncounted, as never seen:
     it must be in what the session says it holds until the nack is answered."""
     session = attached_session()
-    piece = HandOut(3, 1, 5, 5, 1)
+    piece = Delivery(3, 1, 5, 5, 1)
     reply = SessionReply(1, 3, SESSION, 1, 2, Deliver(1, (piece,), (b"",)))
     session.step(1, [ReplyArrived(reply)])
     session.settle(SettleCall(None, "nack", (piece,)))
@@ -54,8 +54,8 @@ def test_a_message_whose_nack_is_open_is_still_held() -> None:
     assert attach.held == (piece,)
 
 
-def test_a_hand_out_of_a_lost_reign_is_not_sent() -> None:
-    """A master that lost its reign between the decision and the sending keeps the message back."""
+def test_a_delivery_of_a_lost_term_is_not_sent() -> None:
+    """A master that lost its term between the decision and the sending keeps the message back."""
     world = World()
     taker = world.taker("a")
     world.put("a", 1)
@@ -82,7 +82,7 @@ def test_nothing_is_asked_for_after_a_detach() -> None:
 
 def test_a_handle_says_goodbye_to_a_master_that_seems_gone() -> None:
     """A handle closed while its node took the master for gone sent no Detach; the master, whose
-    reign went on, kept the handle's messages for ever."""
+    term went on, kept the handle's messages for ever."""
     session = attached_session()
     session.step(1, [MasterChanged(3, False)])
     session.detach()

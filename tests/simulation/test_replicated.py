@@ -237,7 +237,7 @@ def check_loss(world: World, wrong: list[str], killed_ms: int, before: set[bytes
             sequence = int(line.split()[1])
             assert journal.resolved_ms[sequence] > late_ms, line
             again = [d for d in journal.deliveries if d.sequence == sequence]
-            assert all(d.count > 1 for d in sorted(again, key=lambda d: d.handout)[1:])
+            assert all(d.count > 1 for d in sorted(again, key=lambda d: d.delivery)[1:])
 
 
 def test_the_loss_is_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:

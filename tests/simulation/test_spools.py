@@ -72,12 +72,12 @@ def wrong(world: World, spools: list[SimulatedSpool], taker: Consumer) -> list[s
     assert consumer.is_alive
     for body in [body for spool in spools for body in spool.dropped]:
         del world.journal.attempts[body]
-    for delivery in world.journal.deliveries:
-        if taken.setdefault(delivery.sequence, delivery.body) != delivery.body:
-            found.append(f"two bodies at {delivery.sequence}")
+    for dispatch in world.journal.deliveries:
+        if taken.setdefault(dispatch.sequence, dispatch.body) != dispatch.body:
+            found.append(f"two bodies at {dispatch.sequence}")
     sequences: dict[bytes, set[int]] = {}
-    for delivery in world.journal.deliveries:
-        sequences.setdefault(delivery.body, set()).add(delivery.sequence)
+    for dispatch in world.journal.deliveries:
+        sequences.setdefault(dispatch.body, set()).add(dispatch.sequence)
     found += [f"{body!r} stored at {sorted(at)}" for body, at in sequences.items() if len(at) > 1]
     return found + checkers.all_of(world.journal, cluster, world.queue_id)
 

@@ -12,7 +12,7 @@ from harness.mutations.registry import mutation
 from harness.staged_load import Decider, RunRecord, Task, TaskRecord, wrongly_staged
 from harness.staged_pair import PairRun, torn
 from harness.staged_swarm import StagedSwarm
-from harness.workload import Consumer, Delivery, Journal
+from harness.workload import Consumer, Dispatch, Journal
 from mirrorq.protocol.staged import SealOp
 from mirrorq.replication.replica import Replica
 from mirrorq.session.calls import Failed, Stored
@@ -89,7 +89,7 @@ class Scene:
         consumer.close()
         assert wrongly_staged(self.records, self.journal) == []
         assert self.cluster.onlooker.wrong == []
-        return [delivery.body for delivery in self.journal.deliveries]
+        return [dispatch.body for dispatch in self.journal.deliveries]
 
     def live(self) -> int:
         master = self.world.master
@@ -319,13 +319,13 @@ def scenario() -> tuple[list[RunRecord], Journal]:
 def test_the_checker_notices(shown: str, complaint: str) -> None:
     records, journal = scenario()
     for sequence, body in enumerate(shown, 1):
-        journal.deliveries.append(Delivery(sequence, body.encode(), 1, 0, (1, 1), "c"))
+        journal.deliveries.append(Dispatch(sequence, body.encode(), 1, 0, (1, 1), "c"))
     assert any(complaint in text for text in wrongly_staged(records, journal))
 
 
 def test_the_checker_is_content() -> None:
     records, journal = scenario()
     for sequence, body in enumerate("ab", 7):
-        journal.deliveries.append(Delivery(sequence, body.encode(), 1, 0, (1, 1), "c"))
+        journal.deliveries.append(Dispatch(sequence, body.encode(), 1, 0, (1, 1), "c"))
     assert wrongly_staged(records, journal) == []
     assert wrongly_staged([RunRecord("t", 1, "r", [], [], True, "done")], journal) != []

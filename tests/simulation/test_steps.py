@@ -49,7 +49,7 @@ def test_a_result_is_put_elsewhere_exactly_if_the_ack_was_taken(seed: int) -> No
     confirmed = world.run_through(seed, world.dead_id)
     found = Counter(body for body, _ in checkers.standing(world.cluster, world.dead_id))
     assert max(found.values()) == 1
-    seen = {delivery.body for delivery in world.journal.deliveries}
+    seen = {dispatch.body for dispatch in world.journal.deliveries}
     assert {DONE + body for body in confirmed | seen} == set(found)
     for queue_id in (world.queue_id, world.dead_id):
         assert checkers.unequal(world.cluster, queue_id) == []
@@ -65,9 +65,9 @@ def test_a_transaction_is_all_or_nothing(seed: int) -> None:
     confirmed = world.run_through(seed, 0)
     seen = {d.body for d in world.journal.deliveries if not d.body.startswith(DONE)}
     results: dict[bytes, set[int]] = {}
-    for delivery in world.journal.deliveries:
-        if delivery.body.startswith(DONE):
-            results.setdefault(delivery.body, set()).add(delivery.sequence)
+    for dispatch in world.journal.deliveries:
+        if dispatch.body.startswith(DONE):
+            results.setdefault(dispatch.body, set()).add(dispatch.sequence)
     assert {DONE + body for body in confirmed | seen} == set(results)
     assert all(len(places) == 1 for places in results.values())
     assert checkers.duplicated(world.journal) == []

@@ -9,7 +9,7 @@ from harness import checkers
 from harness.cluster import SimulatedCluster
 from harness.workload import Consumer, Journal, Producer, SimulatedHandle
 from mirrorq.engine.events import Release
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.calls import Delivered, Output, SettleCall, SettleDone
 from mirrorq.wire import frames
 
@@ -21,7 +21,7 @@ class Taker(SimulatedHandle):
         self, cluster: SimulatedCluster, node: str, queue_id: int, *, prefetch: int = 10
     ) -> None:
         self.prefetch = prefetch
-        self.held: list[tuple[HandOut, bytes]] = []
+        self.held: list[tuple[Delivery, bytes]] = []
         self.seen: list[tuple[bytes, bool]] = []
         """(body, redelivered) in the order of delivery."""
         self.outcomes: dict[bytes, bool] = {}
@@ -33,9 +33,9 @@ class Taker(SimulatedHandle):
         for output in outputs:
             if isinstance(output, Delivered):
                 bodies = [b for frame in output.deliver.frames for b in frames.split(frame)]
-                for piece in output.deliver.handouts:
+                for piece in output.deliver.deliveries:
                     for sequence in range(piece.first, piece.last + 1):
-                        one = HandOut(piece.epoch, piece.number, sequence, sequence, piece.count)
+                        one = Delivery(piece.epoch, piece.number, sequence, sequence, piece.count)
                         body = bodies.pop(0)
                         self.held.append((one, body))
                         self.seen.append((body, piece.count > 1))
@@ -43,9 +43,7 @@ class Taker(SimulatedHandle):
                 assert isinstance(output.token, bytes)
                 self.outcomes[output.token] = not output.refused
 
-    def settle(
-        self, body: bytes, kind: str = "ack", *, delay_ms: int = 0, target: int = 0
-    ) -> None:
+    def settle(self, body: bytes, kind: str = "ack", *, delay_ms: int = 0, target: int = 0) -> None:
         """Ack, give back or move the newest delivery of this body that is held."""
         index = max(i for i, (_, held) in enumerate(self.held) if held == body)
         piece, _ = self.held.pop(index)

@@ -184,4 +184,4 @@ def test_any_broken_links_lead_to_one_view_and_no_flapping(broken: set[str]) -> 
     assert not [pair for pair in links(queue.view) if "".join(pair) in broken]
     assert queue.view.members[0].id == living[0]
     if not broken:
-        assert queue.view == make_view(1, living, reign=1)
+        assert queue.view == make_view(1, living, master_epoch=1)

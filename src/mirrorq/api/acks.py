@@ -12,7 +12,7 @@ from mirrorq.api.confirmation import Settlement
 from mirrorq.api.message import Message, Run, messages_in, names_of, runs_of
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import AckRefused, ConfirmUnknown, MirrorQError
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.calls import SettleCall, SettleDone
 from mirrorq.session.machine import Session
 
@@ -156,9 +156,9 @@ class PieceSettle:
 
     def __init__(self, settlement: Settlement) -> None:
         self.settlement = settlement
-        self.pieces: tuple[HandOut, ...] = ()
+        self.pieces: tuple[Delivery, ...] = ()
         """What was sent; set once."""
-        self.refused: tuple[HandOut, ...] = ()
+        self.refused: tuple[Delivery, ...] = ()
         self.why = ""
 
     def end(self, done: SettleDone) -> None:
@@ -232,7 +232,7 @@ def error_of(item: Settle, done: SettleDone) -> MirrorQError | None:
 
 def _among(run: Run, done: SettleDone) -> list[int]:
     """Sequences of a run that are among what was refused."""
-    mine, found = run.handout, RangeSet()
+    mine, found = run.delivery, RangeSet()
     for piece in done.refused:
         first, last = max(piece.first, mine.first), min(piece.last, mine.last)
         if (piece.epoch, piece.number) == (mine.epoch, mine.number) and first <= last:

@@ -14,7 +14,7 @@ from mirrorq.api.arguments import COUNT_MAX
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
 from mirrorq.api.message import Chunk, Message, Run, names_of, runs_of
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.waiting import Doorbell, Latch, ProcessEnded, begin_thread
 
 __all__ = ["Consumer", "Subscription"]
@@ -137,7 +137,7 @@ class Subscription:
             self.unsettled -= held.count(1, run.start, run.stop)
             held[run.start : run.stop] = bytes(run.stop - run.start)
 
-    def drop(self) -> list[HandOut]:
+    def drop(self) -> list[Delivery]:
         """Forget what the callback has not been given; return its names."""
         unseen: list[Message] = []
         with contextlib.suppress(IndexError):

@@ -39,7 +39,7 @@ from mirrorq.api.receiver import Receiver, chunks_of
 from mirrorq.api.transactions import StepPut, step_put
 from mirrorq.api.waits import Waits, in_thread
 from mirrorq.errors import AuthenticationError, ConfirmUnknown, ProtocolError, QueueNotFound
-from mirrorq.protocol.sessions import Browsed, Deliver, HandOut, SessionRequest
+from mirrorq.protocol.sessions import Browsed, Deliver, Delivery, SessionRequest
 from mirrorq.protocol.shard_names import shard_of
 from mirrorq.session.calls import (
     Closed,
@@ -248,7 +248,7 @@ class Handle(RingChannel):
     def _offer_settles(self, session: Session, settled: list[Settle | Acks]) -> None:
         for item in settled:
             self._release_runs(item.runs)
-            if any(run.chunk.handout.epoch != session.epoch for run in item.runs):
+            if any(run.chunk.delivery.epoch != session.epoch for run in item.runs):
                 item.runs = runs_of([self._newest(session, one) for one in messages_in(item.runs)])
                 self._release_runs(item.runs)
         settles.offer(session, settled)
@@ -267,7 +267,7 @@ class Handle(RingChannel):
         this same handle again, before the ack came. As long as no call has returned that one,
         the ack is meant for it too.
         """
-        if message._chunk.handout.epoch == session.epoch:
+        if message._chunk.delivery.epoch == session.epoch:
             return message
         again = self.receiver.reclaim(message)
         for place in self.subscriptions.values():
@@ -307,19 +307,19 @@ class Handle(RingChannel):
         if deliver.bare:
             holder = self.holders.get(deliver.consumer)
             if holder is not None:
-                holder.take(session, deliver.handouts)
+                holder.take(session, deliver.deliveries)
             else:
-                session.give_back(deliver.handouts)
+                session.give_back(deliver.deliveries)
             return
         if deliver.consumer and deliver.consumer not in self.subscriptions:
             # It was cancelled in this very step: the session had it still.
-            session.give_back(deliver.handouts)
+            session.give_back(deliver.deliveries)
             return
         try:
-            chunks = chunks_of(self, deliver.consumer, deliver.handouts, deliver.frames)
+            chunks = chunks_of(self, deliver.consumer, deliver.deliveries, deliver.frames)
         except ProtocolError as error:
             log.error("queue %s: a delivery was damaged on its way: %s", self.name, error)
-            session.drop(deliver.handouts)
+            session.drop(deliver.deliveries)
             # What is not held goes back to the queue, and comes again, when we attach again.
             self._events_due.append(LinkLost())
             self.wake()
@@ -615,7 +615,7 @@ class Handle(RingChannel):
 
     def _browsed(self, reply: Browsed) -> tuple[list[Message], int | None]:
         """The messages of one page, and where the next one begins if there is one."""
-        pieces = [HandOut(0, 0, first, last, count) for first, last, count in reply.ranges]
+        pieces = [Delivery(0, 0, first, last, count) for first, last, count in reply.ranges]
         messages: list[Message] = []
         for chunk in chunks_of(self, 0, pieces, reply.frames):
             chunk.settled = bytearray(b"\1" * chunk.count)  # nobody holds it: an ack is refused

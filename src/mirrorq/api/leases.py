@@ -33,7 +33,7 @@ from mirrorq.api.channel import RingChannel
 from mirrorq.api.confirmation import Settlement
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.errors import AckRefused, MirrorQError, PreconditionFailed, QueueDown
-from mirrorq.protocol.sessions import HandOut, Purged
+from mirrorq.protocol.sessions import Delivery, Purged
 from mirrorq.session.calls import SettleCall, ack_range_request
 from mirrorq.session.machine import Session
 from mirrorq.waiting import Latch
@@ -62,8 +62,8 @@ class LeaseHolder:
         """What was taken at first; set once."""
         self.is_over = False
         """It wants nothing more: what still comes goes back."""
-        self.pieces: dict[tuple[int, int], tuple[HandOut, RangeSet]] = {}
-        """(epoch, hand-out number) -> what of it is held."""
+        self.pieces: dict[tuple[int, int], tuple[Delivery, RangeSet]] = {}
+        """(epoch, delivery number) -> what of it is held."""
         self._settled: set[tuple[int, int]] = set()
         """Keys of pieces that were sent to be settled."""
         self._surplus: dict[int, int] = {}
@@ -72,13 +72,13 @@ class LeaseHolder:
         """All that will be taken has been: later it is only taken again."""
 
     def held_in(self, epoch: int) -> int:
-        """What stands against the credit in this reign."""
+        """What stands against the credit in this term."""
         held = sum(left.count for piece, left in self.pieces.values() if piece.epoch == epoch)
         return held + self._surplus.get(epoch, 0)
 
-    def take(self, session: Session, handouts: Sequence[HandOut]) -> None:
+    def take(self, session: Session, deliveries: Sequence[Delivery]) -> None:
         """Messages were handed out to it."""
-        for piece in handouts:
+        for piece in deliveries:
             span = RangeSet(((piece.first, piece.last),))
             if self.is_over:
                 session.give_back((piece,))
@@ -91,12 +91,12 @@ class LeaseHolder:
                 self.sequences.add(piece.first, piece.last)
 
     def _name_anew(self, epoch: int, first: int, last: int) -> None:
-        """Names of earlier reigns name these no more."""
+        """Names of earlier terms name these no more."""
         for older, left in self.pieces.values():
             if older.epoch < epoch:
                 left.remove(first, last)
 
-    def _take_again(self, session: Session, piece: HandOut, span: RangeSet) -> None:
+    def _take_again(self, session: Session, piece: Delivery, span: RangeSet) -> None:
         """After a failover: what it held is taken by its new name; the rest goes back."""
         known = RangeSet(self.sequences.within(piece.first, piece.last))
         for first, last in known:
@@ -108,7 +108,7 @@ class LeaseHolder:
             self._surplus[piece.epoch] = self._surplus.get(piece.epoch, 0) + last - first + 1
             session.give_back((replace(piece, first=first, last=last),))
 
-    def settle(self, refused: Sequence[HandOut] | None = None) -> tuple[HandOut, ...]:
+    def settle(self, refused: Sequence[Delivery] | None = None) -> tuple[Delivery, ...]:
         """Return by name what is to be settled: all that is held.
 
         Args:
@@ -119,14 +119,14 @@ class LeaseHolder:
         self._settled.update((piece.epoch, piece.number) for piece in named)
         return named
 
-    def _named(self) -> tuple[HandOut, ...]:
+    def _named(self) -> tuple[Delivery, ...]:
         return tuple(
             replace(piece, first=first, last=last)
             for piece, left in self.pieces.values()
             for first, last in left
         )
 
-    def _renamed(self, refused: Sequence[HandOut]) -> Iterator[HandOut]:
+    def _renamed(self, refused: Sequence[Delivery]) -> Iterator[Delivery]:
         for piece, left in self.pieces.values():
             for old in refused:
                 if old.epoch < piece.epoch:
@@ -275,7 +275,7 @@ class RangeLease(_Holding):
         if self._is_over:
             raise ValueError(f"the lease on queue {handle.name!r} is over already")
         lost, why = RangeSet(), ""
-        refused: tuple[HandOut, ...] | None = None
+        refused: tuple[Delivery, ...] | None = None
         try:
             self._is_over = True
             while refused is None or refused:
@@ -297,7 +297,7 @@ class RangeLease(_Holding):
             handle.on_host(self._end)
         return lost, why
 
-    def _send(self, kind: str, refused: tuple[HandOut, ...] | None) -> PieceSettle:
+    def _send(self, kind: str, refused: tuple[Delivery, ...] | None) -> PieceSettle:
         """Have all settled, or what was refused and has newer names by now."""
         handle, holder = self._handle, self._holder
         settle = PieceSettle(Settlement(handle.outcomes))

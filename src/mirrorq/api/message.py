@@ -14,7 +14,7 @@ from mirrorq.api.confirmation import Settlement
 from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
 from mirrorq.api.publish_options import Terms, milliseconds
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.wire import frames
 from mirrorq.wire.properties import _DECODER, HeaderValue, Properties
 
@@ -88,9 +88,9 @@ class Chunk:
         "_properties",
         "consumer",
         "count",
+        "delivery",
         "first",
         "handle",
-        "handout",
         "held",
         "settled",
         "taken",
@@ -101,7 +101,7 @@ class Chunk:
         self,
         handle: Holder,
         consumer: int,
-        handout: HandOut,
+        delivery: Delivery,
         first: int,
         count: int,
         timestamp_us: int,
@@ -109,7 +109,7 @@ class Chunk:
     ) -> None:
         self.handle = handle
         self.consumer = consumer
-        self.handout = handout
+        self.delivery = delivery
         self.first = first
         self.count = count
         self.timestamp_us = timestamp_us
@@ -205,12 +205,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
     @property
     def delivery_count(self) -> int:
         """1 at the first delivery."""
-        return self._chunk.handout.count
+        return self._chunk.delivery.count
 
     @property
     def redelivered(self) -> bool:
         """Whether it may have been handed out before."""
-        return self._chunk.handout.count > 1
+        return self._chunk.delivery.count > 1
 
     @property
     def timestamp(self) -> float:
@@ -336,10 +336,10 @@ class Run(msgspec.Struct, eq=False):
     stop: int
 
     @property
-    def handout(self) -> HandOut:
+    def delivery(self) -> Delivery:
         """Their names."""
-        whole, first = self.chunk.handout, self.chunk.first
-        return HandOut(
+        whole, first = self.chunk.delivery, self.chunk.first
+        return Delivery(
             whole.epoch, whole.number, first + self.start, first + self.stop - 1, whole.count
         )
 
@@ -378,25 +378,25 @@ def messages_in(runs: Iterable[Run]) -> list[Message]:
     return found
 
 
-def names_of(runs: Iterable[Run]) -> list[HandOut]:
-    """Names of deliveries, neighbours of one hand-out joined: what travels for ten thousand
+def names_of(runs: Iterable[Run]) -> list[Delivery]:
+    """Names of deliveries, neighbours of one delivery joined: what travels for ten thousand
     acks in order is one range."""
-    pieces: list[HandOut] = []
-    whole: HandOut | None = None
+    pieces: list[Delivery] = []
+    whole: Delivery | None = None
     first = last = 0
     for run in runs:
         chunk = run.chunk
         start = chunk.first + run.start
-        if chunk.handout is not whole or start != last + 1:
+        if chunk.delivery is not whole or start != last + 1:
             if whole is not None:
-                pieces.append(HandOut(whole.epoch, whole.number, first, last, whole.count))
-            whole, first = chunk.handout, start
+                pieces.append(Delivery(whole.epoch, whole.number, first, last, whole.count))
+            whole, first = chunk.delivery, start
         last = chunk.first + run.stop - 1
     if whole is not None:
-        pieces.append(HandOut(whole.epoch, whole.number, first, last, whole.count))
+        pieces.append(Delivery(whole.epoch, whole.number, first, last, whole.count))
     return pieces
 
 
-def pieces_of(messages: Sequence[Message]) -> list[HandOut]:
+def pieces_of(messages: Sequence[Message]) -> list[Delivery]:
     """Names of the deliveries of these messages."""
     return names_of(runs_of(messages))

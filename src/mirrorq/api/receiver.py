@@ -34,7 +34,7 @@ from mirrorq.errors import (
     ShutDown,
 )
 from mirrorq.protocol.ops import OpKind
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.machine import Session
 from mirrorq.session.window import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Window
 from mirrorq.waiting import Present
@@ -402,7 +402,7 @@ class Receiver(Receiving):
 
     def drop_stale(self, session: Session) -> None:
         """What calls have put back is void where another master serves since they took it."""
-        stale = self._buffer.take_all(lambda one: one._chunk.handout.epoch != session.epoch)
+        stale = self._buffer.take_all(lambda one: one._chunk.delivery.epoch != session.epoch)
         self._arrived -= len(stale)
         session.drop(names_of(runs_of(stale)))
 
@@ -415,7 +415,7 @@ class Receiver(Receiving):
         self.idle_at_ms = None
         session.drop(self._empty(0))
 
-    def _empty(self, keep: int) -> list[HandOut]:
+    def _empty(self, keep: int) -> list[Delivery]:
         """Take all but the first `keep` out of the buffer; return their names."""
         unseen = self._buffer.shrink(keep)
         self._arrived -= sum(run.stop - run.start for run in unseen)
@@ -434,15 +434,15 @@ class Receiver(Receiving):
 
 
 def chunks_of(
-    handle: Holder, consumer: int, handouts: Sequence[HandOut], parts: Sequence[bytes]
+    handle: Holder, consumer: int, deliveries: Sequence[Delivery], parts: Sequence[bytes]
 ) -> list[Chunk]:
-    """What is in the frames that hold the bodies of these hand-outs.
+    """What is in the frames that hold the bodies of these deliveries.
 
     Raises:
         ProtocolError: a frame is damaged.
     """
     chunks: list[Chunk] = []
-    pieces = iter(handouts)
+    pieces = iter(deliveries)
     piece = next(pieces, None)
     for frame in parts:
         header = frames.check(frame)

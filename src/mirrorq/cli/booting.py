@@ -13,7 +13,7 @@ from mirrorq.cli.connecting import Failed, failing
 from mirrorq.cli.stores import verified
 
 if TYPE_CHECKING:
-    from mirrorq.cluster.force_boot import Estate
+    from mirrorq.cluster.force_boot import RecoveredState
     from mirrorq.protocol.effects import RaftWrite
     from mirrorq.store.renewal import Inventory
 
@@ -63,7 +63,7 @@ def boot(path: Path, forgotten: str | None, *, is_agreed: bool) -> None:
     click.echo(f"done: start node {estate.node.name}, and the others with empty directories")
 
 
-def _check(path: Path, estate: Estate, forgotten: str | None) -> None:
+def _check(path: Path, estate: RecoveredState, forgotten: str | None) -> None:
     name = estate.node.name
     if not estate.others:
         raise Failed(f"node {name} at {path} is the only one of its cluster already: start it")
@@ -79,16 +79,16 @@ def _check(path: Path, estate: Estate, forgotten: str | None) -> None:
         )
 
 
-def _size(estate: Estate) -> int:
+def _size(estate: RecoveredState) -> int:
     return 1 + len(estate.others)
 
 
-def _majority(estate: Estate) -> int:
+def _majority(estate: RecoveredState) -> int:
     return _size(estate) // 2 + 1
 
 
 def _will_be(
-    estate: Estate, copies: Sequence[int], messages: dict[int, int], lacking: dict[int, int]
+    estate: RecoveredState, copies: Sequence[int], messages: dict[int, int], lacking: dict[int, int]
 ) -> list[str]:
     """What it comes to, line by line."""
     others = ", ".join(estate.others)

@@ -12,7 +12,7 @@ from mirrorq.cli.progress import progress_bar
 from mirrorq.cli.stores import said_of, verified
 
 if TYPE_CHECKING:
-    from mirrorq.cluster.force_boot import Estate
+    from mirrorq.cluster.force_boot import RecoveredState
 
 __all__ = ["backup", "restore"]
 
@@ -92,7 +92,7 @@ def _put_back(source: Path, part: Path, node: str) -> str:
     return f"the only node of its cluster now, nodes beside {node} join with empty stores; {said}"
 
 
-def _make_joiner(source: Path, part: Path, estate: Estate) -> str:
+def _make_joiner(source: Path, part: Path, estate: RecoveredState) -> str:
     from mirrorq.cluster.bootstrap import joining
     from mirrorq.config import Config
     from mirrorq.protocol.effects import RaftState, RaftWrite

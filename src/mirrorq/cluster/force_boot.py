@@ -25,7 +25,7 @@ from mirrorq.protocol.effects import RaftImage, RaftSnapshot, RaftState, RaftWri
 from mirrorq.protocol.identities import MemberId, StoreId, first_incarnation
 from mirrorq.protocol.views import Member, View
 
-__all__ = ["EPOCH_STEP", "Estate", "Loss", "estate_of"]
+__all__ = ["EPOCH_STEP", "Loss", "RecoveredState", "estate_of"]
 
 EPOCH_STEP = 1 << 32
 """More views than the lost past can have had."""
@@ -45,7 +45,7 @@ class Loss:
 
 
 @frozen
-class Estate:
+class RecoveredState:
     """What a store knows of its cluster."""
 
     node: NodeRecord
@@ -96,9 +96,7 @@ class Estate:
             if queue is not None and not queue.exclusive
         }
         index, term = self.index + 1, self.term + 1
-        survivor = NodeRecord(
-            me.node, store, me.incarnation, self.node.endpoint, self.node.witness
-        )
+        survivor = NodeRecord(me.node, store, me.incarnation, self.node.endpoint, self.node.witness)
         self.catalog.outlive(survivor, self.voters, cluster, views)
         self.catalog.applied_index = index
         voters = (StoreId(me.node, store),)
@@ -112,7 +110,7 @@ def _view_of(view: View, me: MemberId) -> View:
     return View(epoch, members, "unclean", epoch, view.generation + 1, view.durability)
 
 
-def estate_of(node: str, store: int, image: RaftImage) -> Estate | None:
+def estate_of(node: str, store: int, image: RaftImage) -> RecoveredState | None:
     """Read what a store knows: all of its log counts, committed or not, for who could tell?
 
     Args:
@@ -144,4 +142,4 @@ def estate_of(node: str, store: int, image: RaftImage) -> Estate | None:
     if record is None or record.store != store:
         endpoint, witness = ("", False) if record is None else (record.endpoint, record.witness)
         record = NodeRecord(node, store, first_incarnation(store), endpoint, witness)
-    return Estate(record, voters, catalog, index, term)
+    return RecoveredState(record, voters, catalog, index, term)

@@ -35,7 +35,7 @@ class Point:
 
 @frozen
 class Change:
-    """A queue has another master, or a later reign of the same."""
+    """A queue has another master, or a later term of the same."""
 
     at_ms: int
     """Wall clock."""

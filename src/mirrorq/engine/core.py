@@ -237,11 +237,11 @@ class Engine:
         )
 
     def may_deliver(self, reply: SessionReply, now_ms: int) -> bool:
-        """Whether a hand-out decided here may still be sent: the reign and the lease go on."""
+        """Whether a delivery decided here may still be sent: the term and the lease go on."""
         replica = self.hosting.replicas.get(reply.queue_id)
         master = replica.master if replica is not None else None
-        is_reign = master is not None and master.reign == reply.epoch
-        if not is_reign or master is None or master.has_yielded:
+        is_term = master is not None and master.master_epoch == reply.epoch
+        if not is_term or master is None or master.has_yielded:
             return False
         return now_ms < self.hosting.lease.until_ms
 

@@ -136,10 +136,10 @@ class Answer(Struct, frozen=True, gc=False):
 
 
 class MasterChange(Struct, frozen=True, gc=False):
-    """For handles on this node: who serves the queue. `reign` 0: the queue is deleted."""
+    """For handles on this node: who serves the queue. `term` 0: the queue is deleted."""
 
     queue_id: int
-    reign: int
+    master_epoch: int
     available: bool
 
 

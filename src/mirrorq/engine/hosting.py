@@ -50,13 +50,13 @@ from mirrorq.replication.events import (
 )
 from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.courier import courier_number, is_courier, source_of
-from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 
 __all__ = ["LEFTOVER_FACTOR", "Hosting"]
 
 EARLY_COUNT_MAX = 1000
-"""Requests of a reign that is not known here yet; a handle whose request is dropped finds out
+"""Requests of a term that is not known here yet; a handle whose request is dropped finds out
 after failure_ms and asks again."""
 LEFTOVER_FACTOR = 5
 """A copy that no view names any more stays for so many failure_ms: who was out for a moment, by a
@@ -90,7 +90,7 @@ class _Targets:
         record = catalog.queue(queue_id)
         if record is None:
             return None if catalog.is_deleted(queue_id) else (0, False)
-        return record.view.reign, self._hosting.is_alive(record.view.members[0].id)
+        return record.view.master_epoch, self._hosting.is_alive(record.view.members[0].id)
 
     def session_number(self, queue_id: int) -> int:
         self._counter += 1
@@ -142,7 +142,7 @@ class Hosting:
         self._orphans = OrphanedCopies(LEFTOVER_FACTOR * config.failure_ms)
         self._targets = _Targets(self)
         self._early: list[SessionRequest] = []
-        """Of a reign that this node is still to learn of."""
+        """Of a term that this node is still to learn of."""
         self._inbox: dict[int, list[ReplicaEvent]] = {}
         self._due = Deadlines()
         self.stepped: Iterable[int] = ()
@@ -489,7 +489,7 @@ class Hosting:
                 self._tell(self.sessions.tell(queue_id, *NO_MORE))
             else:
                 is_available = self.is_alive(record.view.members[0].id)
-                self._tell(self.sessions.tell(queue_id, record.view.reign, is_available))
+                self._tell(self.sessions.tell(queue_id, record.view.master_epoch, is_available))
 
     def _tell_neighbours(self, news: News) -> None:
         """Tell the queues here that send to others, or were sent to, what has become of those."""
@@ -525,7 +525,7 @@ class Hosting:
         if record is None:
             is_early = not self.catalog.is_deleted(request.queue_id)
         else:
-            is_early = record.view.reign < request.epoch
+            is_early = record.view.master_epoch < request.epoch
         if not is_early:
             self.post(request.queue_id, Requested(request))
         elif len(self._early) < EARLY_COUNT_MAX:

@@ -69,9 +69,9 @@ class LocalSessions:
         """Those of these queues of which a handle is open."""
         return [queue_id for queue_id in queues if queue_id in self._counts]
 
-    def tell(self, queue_id: int, reign: int, is_available: bool) -> MasterChange | None:
+    def tell(self, queue_id: int, master_epoch: int, is_available: bool) -> MasterChange | None:
         """What handles of a queue are to hear of its master, when that is news."""
-        known = (reign, is_available)
+        known = (master_epoch, is_available)
         if self._told.get(queue_id) == known:
             return None
         self._told[queue_id] = known

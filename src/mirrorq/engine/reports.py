@@ -36,11 +36,11 @@ class QueueReports:
         return queue_id in self._known
 
     def note(self, now_ms: int, catalog: Catalog, sender: MemberId, report: QueueReport) -> None:
-        """A master's report, or what another node remembers of it: the newest reign counts."""
+        """A master's report, or what another node remembers of it: the newest term counts."""
         known = self._known.get(report.queue_id)
         record = catalog.queue(report.queue_id)
         is_masters = record is not None and record.view.members[0].id == sender
-        if is_masters or known is None or known[0].reign < report.reign:
+        if is_masters or known is None or known[0].master_epoch < report.master_epoch:
             self._known[report.queue_id] = (report, now_ms)
 
     def all(self) -> list[QueueReport]:
@@ -81,13 +81,13 @@ def _report_of(replica: Replica) -> QueueReport | None:
     master = replica.master
     if master is None or not master.active:
         return None
-    delivery, tally = master.delivery, replica.tally
+    dispatch, tally = master.dispatch, replica.tally
     return QueueReport(
         replica.queue_id,
-        master.reign,
-        delivery.ready_count,
-        delivery.unacknowledged,
-        delivery.consumer_count,
+        master.master_epoch,
+        dispatch.ready_count,
+        dispatch.unacknowledged,
+        dispatch.consumer_count,
         master.blocked_by,
         replica.state.lost,
         master.delays.count,

@@ -100,8 +100,6 @@ POLL_MS_MAX = 10_000
 _DATA_TYPES = (SessionRequest, SessionReply)
 
 
-
-
 class ClientSide(ServesClients, CountsClients, Protocol):
     """What serves processes that are no nodes (implemented by `gateway`)."""
 
@@ -564,7 +562,7 @@ class Driver(HostThread[_Port]):
         if not isinstance(reply.reply, Deliver | Browsed):
             self._pass_on(reply, port)
             return
-        is_own = self._is_own_hand_out(reply)
+        is_own = self._is_own_delivery(reply)
         if isinstance(reply.reply, Browsed) and not reply.reply.frames:
             reply, damaged = shown(self._frames, reply)
             for one in damaged:
@@ -597,25 +595,23 @@ class Driver(HostThread[_Port]):
         port = self._ports.get(session.number)
         return port if port is not None and port.session == session else None
 
-    def _is_own_hand_out(self, reply: SessionReply) -> bool:
+    def _is_own_delivery(self, reply: SessionReply) -> bool:
         """Whether this node's master has decided it; else it comes from another one's."""
         body = reply.reply
         if not isinstance(body, Deliver) or body.frames:
             return False
         replica = self.engine.replicas.get(reply.queue_id)
         master = replica.master if replica is not None else None
-        return not body.bare or (master is not None and master.reign == reply.epoch)
+        return not body.bare or (master is not None and master.master_epoch == reply.epoch)
 
     def _tell_ports(self, change: MasterChange | MasterLinkLost) -> None:
         event: SessionEvent = LinkLost()
         if isinstance(change, MasterChange):
-            event = MasterChanged(change.reign, change.available)
-            if not change.reign:
+            event = MasterChanged(change.master_epoch, change.available)
+            if not change.master_epoch:
                 event = Closed("the queue was deleted", deleted=True)
         for port in self._ports.of_queue(change.queue_id):
             self._ports.tell(port, event)
-
-
 
 
 def _channel(message: object) -> int:

@@ -15,7 +15,7 @@ from mirrorq.containers.ranges import Range
 from mirrorq.errors import ProtocolError, StoreCorrupt
 from mirrorq.protocol.ops import Entry, OpKind
 from mirrorq.protocol.ring import FetchFrames, FrameChunk, PackedChunk
-from mirrorq.protocol.sessions import Browsed, Deliver, HandOut, SessionReply
+from mirrorq.protocol.sessions import Browsed, Deliver, Delivery, SessionReply
 from mirrorq.replication.replica import Replica
 from mirrorq.store.node_store import Store
 from mirrorq.wire import frames
@@ -118,7 +118,7 @@ class FrameReader:
 
 
 DELIVER_BYTES = 8 << 20
-"""A Deliver carries about so much; what is left of the hand-out goes back and comes next."""
+"""A Deliver carries about so much; what is left of the delivery goes back and comes next."""
 
 
 def fill(reader: FrameReader, reply: SessionReply) -> tuple[SessionReply, SessionReply | None]:
@@ -132,9 +132,9 @@ def fill(reader: FrameReader, reply: SessionReply) -> tuple[SessionReply, Sessio
     """
     body = reply.reply
     if isinstance(body, Deliver) and not body.frames and not body.bare:
-        ranges = [(piece.first, piece.last) for piece in body.handouts]
+        ranges = [(piece.first, piece.last) for piece in body.deliveries]
         found, whole, end = frames_of(reader, reply.queue_id, ranges)
-        sent, rest = _split_at(body.handouts, whole, end)
+        sent, rest = _split_at(body.deliveries, whole, end)
         filled = replace(reply, reply=Deliver(body.consumer, sent, found))
         return filled, replace(reply, reply=Deliver(body.consumer, rest)) if rest else None
     return reply, None
@@ -201,10 +201,10 @@ def frames_of(
 
 
 def _split_at(
-    handouts: Sequence[HandOut], whole: int, end: int
-) -> tuple[tuple[HandOut, ...], tuple[HandOut, ...]]:
-    """The first `whole` hand-outs and what of the next one is up to `end`, and the rest."""
-    sent, rest = list(handouts[:whole]), list(handouts[whole:])
+    deliveries: Sequence[Delivery], whole: int, end: int
+) -> tuple[tuple[Delivery, ...], tuple[Delivery, ...]]:
+    """The first `whole` deliveries and what of the next one is up to `end`, and the rest."""
+    sent, rest = list(deliveries[:whole]), list(deliveries[whole:])
     if rest and end >= rest[0].first:
         sent.append(replace(rest[0], last=end))
         rest[0] = replace(rest[0], first=end + 1)

@@ -21,7 +21,7 @@ from mirrorq.monitoring.presence import Attendance, HeldConsumer, Roll, join, pa
 from mirrorq.node.bans import consumer_text
 from mirrorq.protocol.control import NodeAnswer, NodeQuestion
 from mirrorq.protocol.identities import SessionId
-from mirrorq.replication.events import SeatExpelled
+from mirrorq.replication.events import SubscriptionExpelled
 
 if TYPE_CHECKING:
     from mirrorq.engine.core import Engine
@@ -186,9 +186,9 @@ def expel_consumer(driver: Asking, tag: str, why: str) -> int:
     engine = driver.engine
     for queue_id, replica in engine.replicas.items():
         master = replica.master
-        if master is not None and master.active and (session, number) in master.delivery.consumers:
+        if master is not None and master.active and (session, number) in master.dispatch.consumers:
             text = consumer_text(engine.me.node, why)
-            engine.hosting.post(queue_id, SeatExpelled(session, number, text))
+            engine.hosting.post(queue_id, SubscriptionExpelled(session, number, text))
             log.info("node %s: consumer %s %s", engine.me.node, tag, text)
             found += 1
     return found
@@ -213,14 +213,14 @@ def _consumers_of(name: str, replica: Replica) -> Iterator[HeldConsumer]:
     master = replica.master
     if master is None or not master.active:
         return
-    delivery = master.delivery
-    held = dict.fromkeys(delivery.consumers, 0)
-    for handout in delivery.open.values():
-        held[handout.key] = held.get(handout.key, 0) + handout.left.count
-    first = delivery.claim() or (delivery.active_seat() if delivery.is_single else None)
+    dispatch = master.dispatch
+    held = dict.fromkeys(dispatch.consumers, 0)
+    for delivery in dispatch.open.values():
+        held[delivery.key] = held.get(delivery.key, 0) + delivery.left.count
+    first = dispatch.claim() or (dispatch.active_subscription() if dispatch.is_single else None)
     for key, unacknowledged in held.items():
         session, number = key
-        consumer = delivery.consumers.get(key)
+        consumer = dispatch.consumers.get(key)
         if number == 0 and not unacknowledged:
             continue
         yield HeldConsumer(

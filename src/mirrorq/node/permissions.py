@@ -154,7 +154,7 @@ class Permits:
 
     def _needs_of_publish(self, queue_id: int, publish: Publish) -> _Needs:
         flags = self.codec.header(publish.frame).flags
-        reads: _Needs = ((Right.READ, queue_id),) if publish.handouts else ()
+        reads: _Needs = ((Right.READ, queue_id),) if publish.deliveries else ()
         if flags & FLAG_STAGED:
             asked = self.codec.staged(publish.frame)
             others: tuple[int, ...] = ()

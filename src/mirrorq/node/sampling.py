@@ -233,7 +233,7 @@ class Sampler:
 
 def _copy(name: str, counts: tuple[int, int], replica: Replica, copy_bytes: int) -> QueueSample:
     master = replica.master if replica.is_serving else None
-    delivery = None if master is None else master.delivery
+    dispatch = None if master is None else master.dispatch
     missing, live = replica.transfer.missing.count, replica.state.live.count
     share = 1 - min(missing, live) / live if live else 1.0
     tally = replica.tally
@@ -243,10 +243,10 @@ def _copy(name: str, counts: tuple[int, int], replica: Replica, copy_bytes: int)
         in_sync=replica.ring.in_sync,
         members=counts[0],
         members_in_sync=counts[1],
-        ready=0 if delivery is None else delivery.ready_count,
-        unacked=0 if delivery is None else delivery.unacknowledged,
+        ready=0 if dispatch is None else dispatch.ready_count,
+        unacked=0 if dispatch is None else dispatch.unacknowledged,
         delayed=0 if master is None else master.delays.count,
-        consumers=0 if delivery is None else delivery.consumer_count,
+        consumers=0 if dispatch is None else dispatch.consumer_count,
         unstable_bytes=replica.ring.unstable_bytes,
         is_blocked=bool(master is not None and master.blocked_by),
         copy_bytes=copy_bytes,

@@ -163,10 +163,10 @@ def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, 
     replica = engine.replicas.get(queue_id)
     master = replica.master if replica is not None else None
     if master is not None and master.active:
-        delivery = master.delivery
-        consumers = delivery.consumer_count
+        dispatch = master.dispatch
+        consumers = dispatch.consumer_count
         delayed = master.delays.count
-        return delivery.ready_count, delivery.unacknowledged, delayed, consumers, 0
+        return dispatch.ready_count, dispatch.unacknowledged, delayed, consumers, 0
     known = engine.reports.get(queue_id)
     if known is not None:
         report, heard_ms = known

@@ -57,8 +57,8 @@ class DeleteQueue(Struct, frozen=True, gc=False):
     """Delete a queue, or a sharded one with all its rings."""
 
     queue_id: int
-    reign: int = 0
-    """Deletes only in this reign: a master judged that its last consumer has gone. 0: always."""
+    master_epoch: int = 0
+    """Deletes only in this term: a master judged that its last consumer has gone. 0: always."""
     is_drained: bool = False
     """Its master says that its outbox is empty, and will stay so. Else a queue that may have one
     is only marked: its master empties the outbox first."""

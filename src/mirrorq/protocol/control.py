@@ -105,7 +105,7 @@ class QueueReport(Struct, frozen=True, gc=False):
     """A master tells all nodes what its queue counts, for `status()` there."""
 
     queue_id: int
-    reign: int
+    master_epoch: int
     ready: int
     unacknowledged: int
     consumers: int

@@ -154,8 +154,8 @@ class PromotedOp(Struct, frozen=True, gc=False):
     how: str
     generation: int = 0
     """Unclean: the view's. Sequences and producer ids of this past begin there."""
-    reign: int = 0
-    """Unclean: deliveries of reigns before this one can no longer be acked."""
+    master_epoch: int = 0
+    """Unclean: deliveries of terms before this one can no longer be acked."""
     lost: tuple[Range, ...] = ()
     """Unclean: messages that live in the new master's state and whose bodies it lacks."""
     lost_count: int = 0

@@ -7,11 +7,11 @@ from msgspec import Struct
 from mirrorq.protocol.identities import SessionId
 
 
-class HandOut(Struct, frozen=True, gc=False):
-    """One contiguous piece of a delivery: all of one count, handed to one consumer.
+class Delivery(Struct, frozen=True, gc=False):
+    """A contiguous range of messages, all of one count, handed to one consumer.
 
-    A delivery is named by (epoch, sequence, delivery count, hand-out number); `number` is
-    given by the master and unique in its epoch.
+    Each message's delivery is named by (epoch, sequence, delivery count, delivery number);
+    `number` is given by the master and unique in its epoch.
     """
 
     epoch: int
@@ -27,7 +27,7 @@ class Attach(Struct, frozen=True, gc=False):
     not settled. What the master had handed to this session and is not in `held` was seen by
     nobody and goes back uncounted. `producer`: 0 = none yet."""
 
-    held: tuple[HandOut, ...]
+    held: tuple[Delivery, ...]
     producer: int
     owner: str = ""
     """The key of the client. Its entry node puts it in."""
@@ -50,7 +50,7 @@ class Publish(Struct, frozen=True, gc=False):
 
     frame: bytes
     whole: bool
-    handouts: tuple[HandOut, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()
     """With FLAG_STEP: the deliveries that it acks. It is stored when all of them are taken."""
 
 
@@ -95,7 +95,7 @@ class Settle(Struct, frozen=True, gc=False):
 
     request: int
     kind: str
-    handouts: tuple[HandOut, ...]
+    deliveries: tuple[Delivery, ...]
     delay_ms: int = 0
     """nack: the messages come again after this, at the earliest."""
     target: int = 0
@@ -213,10 +213,10 @@ class ResendNumber(Struct, frozen=True, gc=False):
 
 class Deliver(Struct, frozen=True, gc=False):
     """Messages for one consumer. `frames`: pieces that hold the bodies, in order of
-    sequence within each hand-out; filled in by the driver of the master's node."""
+    sequence within each delivery; filled in by the driver of the master's node."""
 
     consumer: int
-    handouts: tuple[HandOut, ...]
+    deliveries: tuple[Delivery, ...]
     frames: tuple[bytes, ...] = ()
     bare: bool = False
     """There are no frames, and none are to be filled in."""
@@ -226,7 +226,7 @@ class Settled(Struct, frozen=True, gc=False):
     """`refused`: what was not taken, with the reason in `why`."""
 
     request: int
-    refused: tuple[HandOut, ...]
+    refused: tuple[Delivery, ...]
     why: str = ""
 
 

@@ -92,7 +92,7 @@ class AskOp(Struct, frozen=True, gc=False):
     """Id of the queue that asks."""
 
 
-class Errand(Struct, frozen=True, gc=False):
+class CrossQueueTask(Struct, frozen=True, gc=False):
     """What one queue tells or asks another, through its outbox."""
 
     what: str

@@ -94,12 +94,12 @@ def make_view(
     in_sync: Iterable[MemberId],
     joining: Iterable[MemberId] = (),
     how: str = "",
-    reign: int = 0,
+    master_epoch: int = 0,
 ) -> View:
     """Make a view of members in sync, master first, followed by joining ones."""
     members = tuple(Member(member, True) for member in in_sync)
     members += tuple(Member(member, False) for member in joining)
-    return View(epoch, members, how, reign)
+    return View(epoch, members, how, master_epoch)
 
 
 def index(view: View, member_id: MemberId) -> int | None:
@@ -333,7 +333,7 @@ class View(Struct, frozen=True, gc=False):
     epoch: int
     members: tuple[Member, ...]
     how: str = ""
-    reign: int = 0
+    master_epoch: int = 0
     """The epoch in which the present master became master: what sessions and deliveries
     name as their epoch, so that a change of mirrors disturbs no consumer. The catalog sets
     it: this epoch when members[0] changed (or is new), else that of the view before."""

@@ -1,4 +1,4 @@
-"""One queue on one node: its ring, its applied state, a transfer, and a master's reign.
+"""One queue on one node: its ring, its applied state, a transfer, and a master's term.
 
     effects = replica.step(now_ms, steady_us, *events)
 

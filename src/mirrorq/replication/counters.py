@@ -122,8 +122,8 @@ class Tally:
                 self.acks_refused += _count((one.first, one.last) for one in body.refused)
 
     def note_sent(self, deliver: Deliver) -> None:
-        """A hand-out of the master has left."""
-        for piece in deliver.handouts:
+        """A delivery of the master has left."""
+        for piece in deliver.deliveries:
             count = piece.last - piece.first + 1
             self.delivered += count
             if piece.count > 1:

@@ -27,8 +27,8 @@ __all__ = [
     "ReplicaEvent",
     "Requested",
     "RingReceived",
-    "SeatExpelled",
     "SessionGone",
+    "SubscriptionExpelled",
     "TargetLinkLost",
     "Tick",
     "Undelivered",
@@ -126,7 +126,7 @@ class SessionGone(Struct, frozen=True, gc=False):
     session: SessionId
 
 
-class SeatExpelled(Struct, frozen=True, gc=False):
+class SubscriptionExpelled(Struct, frozen=True, gc=False):
     """Somebody has disconnected one consumer."""
 
     session: SessionId
@@ -169,7 +169,7 @@ ReplicaEvent = (
     | LinkLost
     | NodeGone
     | SessionGone
-    | SeatExpelled
+    | SubscriptionExpelled
     | LeaseChanged
     | Undelivered
     | YieldAsked

@@ -39,7 +39,7 @@ class Membership:
         what the others have there, for R8 asks it of this epoch's whole history too.
 
         Args:
-            is_active: whether the promotion that began the reign is applied.
+            is_active: whether the promotion that began the term is applied.
         """
         ring = self._ring
         if not ring.has_joiners and not ring.is_settling:

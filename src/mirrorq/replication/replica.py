@@ -46,8 +46,8 @@ from mirrorq.replication.events import (
     ReplicaEvent,
     Requested,
     RingReceived,
-    SeatExpelled,
     SessionGone,
+    SubscriptionExpelled,
     TargetLinkLost,
     Tick,
     Undelivered,
@@ -57,7 +57,7 @@ from mirrorq.replication.events import (
 )
 from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.courier import Targets
-from mirrorq.replication.master.reign import Lease
+from mirrorq.replication.master.term import Lease
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
@@ -275,12 +275,12 @@ class Replica:
             case SessionGone():
                 if master is not None:
                     master.on_session_gone(event.session)
-            case SeatExpelled():
+            case SubscriptionExpelled():
                 if master is not None:
                     master.on_expelled(event.session, event.consumer, event.why)
             case Undelivered():
                 if master is not None:
-                    master.hand_outs.on_undelivered(event.session, event.deliver)
+                    master.deliveries.on_undelivered(event.session, event.deliver)
             case YieldAsked():
                 # Of another epoch it means nothing: the leader asks again.
                 if master is not None and event.epoch == self.ring.epoch:
@@ -342,19 +342,19 @@ class Replica:
         before = self.master
         if not ring.is_master:
             self.master = None
-        elif self.master is None or self.master.reign != view.reign:
-            self._reign(now_ms, view)
+        elif self.master is None or self.master.master_epoch != view.master_epoch:
+            self._term(now_ms, view)
         if before is not None and before is not self.master:
             ring.out.requests += before.departures.couriers.end()
         early = ring.take_early()
         if early is not None:
             self._on_ring(now_ms, *early)
 
-    def _reign(self, now_ms: int, view: View) -> None:
+    def _term(self, now_ms: int, view: View) -> None:
         master = Master(
             self.ring,
             self.state,
-            view.reign,
+            view.master_epoch,
             self._config,
             self._codec,
             self._lease,
@@ -373,12 +373,12 @@ class Replica:
             known = self._declared
             self.master.departures.is_ending = known.is_ending
             self.master.departures.is_known = known.has_outbox
-            self.master.vacancy.declare(
+            self.master.auto_delete.declare(
                 auto_delete=known.auto_delete, was_consumed=known.was_consumed
             )
 
     def _promoted(self, view: View) -> PromotedOp:
-        """The reign's first op. Unclean when the view's last unclean promotion is not in this
+        """The term's first op. Unclean when the view's last unclean promotion is not in this
         log: it is this one, or the master that was to begin with it died before it did."""
         begun = self.state.generation
         for entry in self.ring.log:
@@ -392,7 +392,7 @@ class Replica:
         unapplied = (e for e in self.ring.log if e.lsn > self.state.applied and e.payload is None)
         kept = self.state.live.count - lost.count + sum(e.header.count for e in unapplied)
         count = max(lost.count, self.reported - kept)
-        return PromotedOp("unclean", view.generation, view.reign, tuple(lost), count)
+        return PromotedOp("unclean", view.generation, view.master_epoch, tuple(lost), count)
 
     def _on_repaired(self, now_ms: int, received: int) -> None:
         """The log agrees with the master's; before it was cut it went up to `received`."""
@@ -534,7 +534,7 @@ class Replica:
         """Nothing is handed out that cannot be read here."""
         carried, transfer = self.state.carried, self.transfer
         self._is_withholding = bool(transfer.missing)
-        master.delivery.withhold(
+        master.dispatch.withhold(
             [piece for one in transfer.sought for piece in carried(*one)],
             [piece for one in transfer.lost for piece in carried(*one)],
         )
@@ -616,8 +616,8 @@ def _messages_text(first: int, last: int) -> str:
 
 def _loss_text(promoted: PromotedOp) -> str:
     return (
-        f"unclean promotion {promoted.generation} in epoch {promoted.reign}: the new master was "
-        f"not in sync, {promoted.lost_count} messages are known to be lost"
+        f"unclean promotion {promoted.generation} in epoch {promoted.master_epoch}: the new master "
+        f"was not in sync, {promoted.lost_count} messages are known to be lost"
     )
 
 

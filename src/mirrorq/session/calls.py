@@ -10,7 +10,7 @@ from mirrorq.protocol.sessions import (
     AckRange,
     Browse,
     Deliver,
-    HandOut,
+    Delivery,
     Inquire,
     Purge,
     Request,
@@ -21,7 +21,7 @@ from mirrorq.protocol.sessions import (
 
 
 class MasterChanged(Struct, frozen=True, gc=False):
-    """Somebody serves the queue in this reign, or nobody does now."""
+    """Somebody serves the queue in this term, or nobody does now."""
 
     epoch: int
     available: bool
@@ -63,7 +63,7 @@ class Put(Struct, frozen=True, gc=False):
     whole: bool
     body_bytes: int = 0
     """Bytes of the bodies alone: what a queue's limit counts."""
-    handouts: tuple[HandOut, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()
     """Deliveries that it acks in the same op."""
 
 
@@ -72,7 +72,7 @@ class SettleCall(Struct, frozen=True, gc=False):
 
     token: object
     kind: str
-    handouts: tuple[HandOut, ...]
+    deliveries: tuple[Delivery, ...]
     delay_ms: int = 0
     """nack: the messages come again after this, at the earliest."""
     target: int = 0
@@ -114,7 +114,7 @@ class SettleDone(Struct, frozen=True, gc=False):
     """A settlement has its outcome: all was taken but what is `refused`."""
 
     token: object
-    refused: tuple[HandOut, ...]
+    refused: tuple[Delivery, ...]
     why: str
     is_unknown: bool = False
     """What is said to be refused may have been settled: its answer is not waited for any more."""

@@ -19,10 +19,10 @@ from mirrorq.protocol.sessions import (
     Counts,
     Credit,
     Deliver,
+    Delivery,
     Detach,
     Detached,
     Flow,
-    HandOut,
     OpenProducer,
     Ping,
     Pong,
@@ -104,7 +104,7 @@ class _OpenSettle:
 
 def _request_of(settle: _OpenSettle) -> Settle:
     call = settle.call
-    return Settle(settle.request, call.kind, call.handouts, call.delay_ms, call.target)
+    return Settle(settle.request, call.kind, call.deliveries, call.delay_ms, call.target)
 
 
 class Session:
@@ -158,8 +158,8 @@ class Session:
         self._waiting: deque[Put] = deque()
         self._batches: deque[_Batch] = deque()
         self._consumers: dict[int, _ConsumerState] = {}
-        self._held: dict[tuple[int, int], tuple[HandOut, RangeSet]] = {}
-        """(epoch, hand-out number) -> what of it is delivered and not settled."""
+        self._held: dict[tuple[int, int], tuple[Delivery, RangeSet]] = {}
+        """(epoch, delivery number) -> what of it is delivered and not settled."""
         self._settles: dict[int, _OpenSettle] = {}
         self._queries: dict[int, Query] = {}
         self._call_number = 0
@@ -190,23 +190,23 @@ class Session:
         settle.is_sent = True
         self._send(_request_of(settle))
 
-    def give_back(self, handouts: tuple[HandOut, ...]) -> None:
+    def give_back(self, deliveries: tuple[Delivery, ...]) -> None:
         """Return what no call has taken."""
-        for piece in handouts:
+        for piece in deliveries:
             self._unhold(piece)
-        current = tuple(piece for piece in handouts if piece.epoch == self.epoch)
+        current = tuple(piece for piece in deliveries if piece.epoch == self.epoch)
         if current and self._attached:
             self._send(Settle(0, "giveback", current))
 
-    def withdraw(self, number: int, handouts: tuple[HandOut, ...]) -> None:
+    def withdraw(self, number: int, deliveries: tuple[Delivery, ...]) -> None:
         """Return what no call has taken of a consumer's messages, and those after them.
 
         What the master sends it until it hears of this goes back as it comes, and it is asked for
         nothing before: or what comes next would be behind messages that are ready again.
         """
-        self.give_back(handouts)
+        self.give_back(deliveries)
         consumer = self._consumers.get(number)
-        if not handouts or consumer is None or not self._attached or consumer.halted_until:
+        if not deliveries or consumer is None or not self._attached or consumer.halted_until:
             return
         if consumer.total > consumer.received:
             self._send(Credit(number, 0))
@@ -271,7 +271,7 @@ class Session:
     def detach(self) -> None:
         """The last request: everything goes back, nothing more is asked for or taken."""
         if self._attachment and self._attached_epoch == self.epoch:
-            # Also when the master seems gone: its reign may go on, and hold what we held.
+            # Also when the master seems gone: its term may go on, and hold what we held.
             self._send(Detach())
         self._is_detached = True
         self._attached = self.available = False
@@ -389,7 +389,7 @@ class Session:
         self._attaching = False
         self._attached = True
         held = tuple(
-            HandOut(piece.epoch, piece.number, first, last, piece.count)
+            Delivery(piece.epoch, piece.number, first, last, piece.count)
             for piece, left in self._held.values()
             for first, last in left
         )
@@ -403,7 +403,7 @@ class Session:
             self._send(query.request(request))
         self._opening = False
         for batch in self._batches:
-            self._send(Publish(batch.frame, batch.put.whole, batch.put.handouts))
+            self._send(Publish(batch.frame, batch.put.whole, batch.put.deliveries))
 
     def _send(self, request: Request) -> None:
         self._request += 1
@@ -444,7 +444,7 @@ class Session:
             self._batches.append(batch)
             self._count_sent += put.count
             self._size_sent += put.body_bytes
-            self._send(Publish(frame, put.whole, put.handouts))
+            self._send(Publish(frame, put.whole, put.deliveries))
 
     @property
     def _settled(self) -> int:
@@ -483,7 +483,7 @@ class Session:
                 self.unconfirmed_bytes -= put.size
             if sequence:
                 # Only now, as with an ack: until then the master must hear that it was seen.
-                self.drop(put.handouts)
+                self.drop(put.deliveries)
                 self._output.append(Stored(put.token, index, count, sequence + low - first))
             else:
                 self._output.append(Failed(put.token, index, count, reason, unknown, is_lost))
@@ -496,7 +496,7 @@ class Session:
                 batch.frame = batch.put.pack(self._producer, batch.first, self._settled)
         for batch in self._batches:
             if batch.first + batch.put.count > number:
-                self._send(Publish(batch.frame, batch.put.whole, batch.put.handouts))
+                self._send(Publish(batch.frame, batch.put.whole, batch.put.deliveries))
 
     def _lose_producer(self, producer: int) -> None:
         """The id has expired: what is open under it is of unknown outcome."""
@@ -545,7 +545,7 @@ class Session:
                 settle = self._settles.pop(reply.request, None)
                 if settle is not None:
                     # Only now: an attachment in between must still say that it was seen.
-                    self.drop(settle.call.handouts)
+                    self.drop(settle.call.deliveries)
                     done = SettleDone(settle.call.token, reply.refused, reply.why)
                     self._output.append(done)
             case Refused():
@@ -606,27 +606,27 @@ class Session:
     def _on_deliver(self, deliver: Deliver) -> None:
         consumer = self._consumers.get(deliver.consumer)
         count = 0
-        for piece in deliver.handouts:
+        for piece in deliver.deliveries:
             count += piece.last - piece.first + 1
             self._held[piece.epoch, piece.number] = (
                 piece,
                 RangeSet(((piece.first, piece.last),)),
             )
         if consumer is None:
-            self.give_back(deliver.handouts)
+            self.give_back(deliver.deliveries)
             return
         consumer.received += count
         if consumer.halted_until:
-            self.give_back(deliver.handouts)
+            self.give_back(deliver.deliveries)
             return
         self._output.append(Delivered(deliver))
 
-    def drop(self, handouts: Sequence[HandOut]) -> None:
+    def drop(self, deliveries: Sequence[Delivery]) -> None:
         """The handle forgets what no call has returned: it is not held."""
-        for piece in handouts:
+        for piece in deliveries:
             self._unhold(piece)
 
-    def _unhold(self, piece: HandOut) -> None:
+    def _unhold(self, piece: Delivery) -> None:
         known = self._held.get((piece.epoch, piece.number))
         if known is not None:
             known[1].remove(piece.first, piece.last)
@@ -647,7 +647,7 @@ class Session:
             self._output.append(Failed(put.token, 0, put.count, reason, True))
         for settle in self._settles.values():
             call = settle.call
-            self._output.append(SettleDone(call.token, call.handouts, reason, settle.is_sent))
+            self._output.append(SettleDone(call.token, call.deliveries, reason, settle.is_sent))
         self._settles.clear()
         for query in self._queries.values():
             self._output.append(QueryDone(query.token, None))

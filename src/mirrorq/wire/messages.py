@@ -36,7 +36,7 @@ __all__ = ["HEAD_BYTES_MAX", "VERSION", "Part", "WireMessage", "decode", "encode
 VERSION = 1
 """Of everything in this module. On the wire as the first byte after the head's array mark."""
 HEAD_BYTES_MAX = 16 * 1024 * 1024
-"""Some 700,000 hand-outs in one message. Frames are not in the head."""
+"""Some 700,000 deliveries in one message. Frames are not in the head."""
 
 Part = bytes | bytearray | memoryview
 WireMessage = (

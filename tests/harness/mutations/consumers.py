@@ -1,4 +1,4 @@
-"""Rules of hand-out, acks and returns that are left out."""
+"""Rules of delivery, acks and returns that are left out."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from harness.mutations.registry import Patch, named
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.ops import PromotedOp
-from mirrorq.protocol.sessions import HandOut
+from mirrorq.protocol.sessions import Delivery
 from mirrorq.replication.master.core import Master
-from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.purging import Purging
 from mirrorq.replication.master.settling import Settling
 from mirrorq.replication.state.queue_state import QueueState
 
 
-@named("hand-out without lease")
+@named("delivery without lease")
 def _no_lease() -> Sequence[Patch]:
     real = Master.settle
 
     def settle(self: Master, now_ms: int) -> None:
-        lease = self._reign.lease
+        lease = self._term.lease
         kept, lease.until_ms = lease.until_ms, now_ms + 1
         real(self, now_ms)
         lease.until_ms = kept
@@ -29,7 +29,7 @@ def _no_lease() -> Sequence[Patch]:
     return [(Master, "settle", settle)]
 
 
-@named("hand-out before the promotion is applied")
+@named("delivery before the promotion is applied")
 def _serve_early() -> Sequence[Patch]:
     """The new master ignores what it inherited, acks too."""
     real = Master.begin
@@ -46,17 +46,17 @@ def _serve_early() -> Sequence[Patch]:
     return [(Master, "begin", begin), (Master, "on_applied", on_applied)]
 
 
-@named("hand-out above the horizon")
+@named("delivery above the horizon")
 def _no_horizon() -> Sequence[Patch]:
-    def horizon(self: Delivery, priority: int) -> int:
+    def horizon(self: Dispatch, priority: int) -> int:
         return 1 << 62
 
-    return [(Delivery, "_horizon", horizon)]
+    return [(Dispatch, "_horizon", horizon)]
 
 
 @named("ack by epoch and sequence only")
 def _ack_by_sequence() -> Sequence[Patch]:
-    def take(self: Delivery, session: Any, piece: HandOut) -> Any:
+    def take(self: Dispatch, session: Any, piece: Delivery) -> Any:
         found: list[tuple[int, int]] = []
         for number, known in list(self.open.items()):
             for first, last in known.left.within(piece.first, piece.last):
@@ -71,31 +71,31 @@ def _ack_by_sequence() -> Sequence[Patch]:
                 found.append((first, last))
         return found
 
-    return [(Delivery, "take", take)]
+    return [(Dispatch, "take", take)]
 
 
 @named("ack refused when it comes again")
 def _refused_again() -> Sequence[Patch]:
     """What is open no more is refused, though this very ack may have ended it."""
 
-    def unsettled(self: Delivery, piece: HandOut) -> RangeSet:
+    def unsettled(self: Dispatch, piece: Delivery) -> RangeSet:
         return RangeSet(((piece.first, piece.last),))
 
-    return [(Delivery, "unsettled", unsettled)]
+    return [(Dispatch, "unsettled", unsettled)]
 
 
-@named("give-back without hand-out number")
+@named("give-back without delivery number")
 def _giveback_by_sequence() -> Sequence[Patch]:
-    real = Delivery.take
+    real = Dispatch.take
 
-    def take(self: Delivery, session: Any, piece: HandOut) -> Any:
+    def take(self: Dispatch, session: Any, piece: Delivery) -> Any:
         for number, known in list(self.open.items()):
             if known.left.within(piece.first, piece.last):
-                piece = HandOut(piece.epoch, number, piece.first, piece.last, known.count)
+                piece = Delivery(piece.epoch, number, piece.first, piece.last, known.count)
                 return real(self, known.key[0], piece)
         return real(self, session, piece)
 
-    return [(Delivery, "take", take)]
+    return [(Dispatch, "take", take)]
 
 
 @named("return not counted")
@@ -124,7 +124,7 @@ def _ack_early() -> Sequence[Patch]:
 
     def flush(self: Settling) -> None:
         real(self)
-        self.discharge(self._reign.log.last)
+        self.discharge(self._term.log.last)
 
     return [(Settling, "flush", flush)]
 
@@ -135,7 +135,7 @@ def _purged_ready() -> Sequence[Patch]:
 
     def take(self: Purging, first: int, last: int) -> list[Range]:
         taken = real(self, first, last)
-        self._reign.delivery.give_back(taken)
+        self._term.dispatch.give_back(taken)
         return taken
 
     return [(Purging, "_take", take)]

@@ -8,7 +8,7 @@ from harness.mutations.registry import Patch, named
 from mirrorq.cluster.controller.node_states import NodeStates
 from mirrorq.containers.ranges import Range
 from mirrorq.protocol.identities import MemberId
-from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.transfer import Transfer
 from mirrorq.wire import frames
 from mirrorq.wire.frames import Frame
@@ -34,12 +34,12 @@ def _not_fetched() -> Sequence[Patch]:
 
 @named("awaited message overtaken")
 def _overtaken() -> Sequence[Patch]:
-    real = Delivery.withhold
+    real = Dispatch.withhold
 
-    def withhold(self: Delivery, awaited: list[Range], aside: list[Range]) -> None:
+    def withhold(self: Dispatch, awaited: list[Range], aside: list[Range]) -> None:
         real(self, [], [*awaited, *aside])
 
-    return [(Delivery, "withhold", withhold)]
+    return [(Dispatch, "withhold", withhold)]
 
 
 @named("lost message waited for")

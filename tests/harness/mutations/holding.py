@@ -7,14 +7,14 @@ from typing import Any
 
 from harness.mutations.registry import Patch, named
 from mirrorq.replication.master.core import Master
-from mirrorq.replication.master.delivery import ConsumerSeat, Delivery
+from mirrorq.replication.master.dispatch import Dispatch, Subscription
 
 
 @named("others served beside a claim")
 def _claim_ignored() -> Sequence[Patch]:
-    real = Delivery._next_seat
+    real = Dispatch._next_subscription
 
-    def next_seat(self: Delivery, counts: Any) -> ConsumerSeat | None:
+    def next_seat(self: Dispatch, counts: Any) -> Subscription | None:
         seats = [seat for seat in self.consumers.values() if seat.is_claim]
         for seat in seats:
             seat.bare = False
@@ -23,35 +23,35 @@ def _claim_ignored() -> Sequence[Patch]:
             seat.bare = True
         return found
 
-    return [(Delivery, "_next_seat", next_seat)]
+    return [(Dispatch, "_next_subscription", next_seat)]
 
 
 @named("claim got beside others")
 def _claim_beside() -> Sequence[Patch]:
     """It is given though others hold messages, and their places stay."""
-    real = Delivery.subscribe
+    real = Dispatch.subscribe
 
-    def subscribe(self: Delivery, seat: ConsumerSeat) -> str:
+    def subscribe(self: Dispatch, seat: Subscription) -> str:
         if not seat.is_claim or self.claim() is not None:
             return real(self, seat)
         if seat.key not in self.consumers:
-            self.seat(seat)
+            self.admit(seat)
         return ""
 
-    return [(Delivery, "subscribe", subscribe)]
+    return [(Dispatch, "subscribe", subscribe)]
 
 
 @named("several consumers active at once")
 def _several_active() -> Sequence[Patch]:
-    real = Delivery._next_seat
+    real = Dispatch._next_subscription
 
-    def next_seat(self: Delivery, counts: Any) -> ConsumerSeat | None:
+    def next_seat(self: Dispatch, counts: Any) -> Subscription | None:
         kept, self.is_single = self.is_single, False
         found = real(self, counts)
         self.is_single = kept
         return found
 
-    return [(Delivery, "_next_seat", next_seat)]
+    return [(Dispatch, "_next_subscription", next_seat)]
 
 
 @named("place of a dead handle kept")
@@ -65,12 +65,12 @@ def _dead_keep() -> Sequence[Patch]:
 @named("message handed on while it is held")
 def _handed_on() -> Sequence[Patch]:
     """What is handed out stays ready until it is settled."""
-    real = Delivery._take_front
+    real = Dispatch._take_front
 
-    def take_front(self: Delivery, seat: ConsumerSeat, lane: Any, *rest: Any) -> Any:
+    def take_front(self: Dispatch, seat: Subscription, lane: Any, *rest: Any) -> Any:
         piece = real(self, seat, lane, *rest)
         if seat.bare:
             self.give_back([(piece.last, piece.last)])
         return piece
 
-    return [(Delivery, "_take_front", take_front)]
+    return [(Dispatch, "_take_front", take_front)]

@@ -11,7 +11,7 @@ from harness.mutations.registry import Patch, named
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.ops import RefusalOp
 from mirrorq.replication.master.confirms import Confirms
-from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.intake import Intake
 from mirrorq.replication.master.limits import Depth, InLog
@@ -30,9 +30,7 @@ def _limit_applied() -> Sequence[Patch]:
 
 @named("drop-head of the newest")
 def _drop_newest() -> Sequence[Patch]:
-    def drop(
-        self: Delivery, excess: Depth, count_max: int = 0
-    ) -> tuple[list[Range], Depth]:
+    def drop(self: Dispatch, excess: Depth, count_max: int = 0) -> tuple[list[Range], Depth]:
         dropped: list[Range] = []
         lane = self.ready.lane(0)
         while lane and excess.count:
@@ -42,13 +40,13 @@ def _drop_newest() -> Sequence[Patch]:
             excess = replace(excess, count=excess.count - 1)
         return dropped, excess
 
-    return [(Delivery, "drop_oldest", drop)]
+    return [(Dispatch, "drop_oldest", drop)]
 
 
 @named("expired message handed out")
 def _expired_handed() -> Sequence[Patch]:
     def expire(self: Endings) -> None:
-        self._reign.delivery.came_back = []
+        self._term.dispatch.came_back = []
 
     return [(Endings, "expire", expire)]
 
@@ -78,9 +76,9 @@ def _lanes_by_sequence() -> Sequence[Patch]:
 @named("message of a lane handed out of its order")
 def _lane_backwards() -> Sequence[Patch]:
     """The newest of a lane first."""
-    real = Delivery._take_front
+    real = Dispatch._take_front
 
-    def take(self: Delivery, seat: Any, lane: RangeSet, horizon: int, share: int) -> Any:
+    def take(self: Dispatch, seat: Any, lane: RangeSet, horizon: int, share: int) -> Any:
         first, last = lane.front()
         if last > first and last < horizon and not self._state.places:
             lane.remove(first, last)
@@ -92,7 +90,7 @@ def _lane_backwards() -> Sequence[Patch]:
             return piece
         return real(self, seat, lane, horizon, share)
 
-    return [(Delivery, "_take_front", take)]
+    return [(Dispatch, "_take_front", take)]
 
 
 @named("min-in-sync ignored")
@@ -149,7 +147,7 @@ def _stored_anyway() -> Sequence[Patch]:
 
     def take_in(self: Intake, session: Any, attachment: Any, body: Any, limit: Any) -> None:
         real(self, session, attachment, body, limit)
-        entry = self._reign.ring.entry(self._reign.log.last)
+        entry = self._term.ring.entry(self._term.log.last)
         if entry is not None and isinstance(entry.payload, RefusalOp):
             self.store(body.frame)
 

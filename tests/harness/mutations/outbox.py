@@ -21,7 +21,7 @@ def _outbox_unstable() -> Sequence[Patch]:
     real = Departures.run
 
     def run(self: Departures, now_ms: int) -> None:
-        state, ring = self._reign.state, self._reign.ring
+        state, ring = self._term.state, self._term.ring
         applied, shadow = state.outbox, Outbox.restore(state.outbox.image(), NUMBER_MAX)
         for lsn in range(state.applied + 1, ring.received + 1):
             entry = ring.entry(lsn)
@@ -50,6 +50,6 @@ def _outbox_lost() -> Sequence[Patch]:
 @named("outbox's id expires")
 def _outbox_id_expires() -> Sequence[Patch]:
     def may_expire(self: Producers, producer: int) -> bool:
-        return producer in self._reign.log.highest
+        return producer in self._term.log.highest
 
     return [(Producers, "_may_expire", may_expire)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.mutations.registry import Patch, named
 from mirrorq.engine.hosting import Hosting
-from mirrorq.replication.master.auto_delete import Vacancy
+from mirrorq.replication.master.auto_delete import AutoDelete
 
 
 @named("exclusive queue outlives its handle")
@@ -36,19 +36,19 @@ def _any_handle() -> Sequence[Patch]:
 
 @named("auto-delete queue goes with one of its consumers")
 def _one_goes() -> Sequence[Patch]:
-    real = Vacancy.judge
+    real = AutoDelete.judge
     most: dict[int, int] = {}
 
-    def judge(self: Vacancy, now_ms: int, consumers: int) -> Any:
+    def judge(self: AutoDelete, now_ms: int, consumers: int) -> Any:
         most[self.queue_id] = max(most.get(self.queue_id, 0), consumers)
         return real(self, now_ms, consumers if consumers == most[self.queue_id] else 0)
 
-    return [(Vacancy, "judge", judge)]
+    return [(AutoDelete, "judge", judge)]
 
 
 @named("auto-delete queue forgets that it had a consumer")
 def _never_consumed() -> Sequence[Patch]:
-    def judge(self: Vacancy, now_ms: int, consumers: int) -> Any:
+    def judge(self: AutoDelete, now_ms: int, consumers: int) -> Any:
         return None
 
-    return [(Vacancy, "judge", judge)]
+    return [(AutoDelete, "judge", judge)]

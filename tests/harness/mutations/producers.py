@@ -17,8 +17,8 @@ def _dedupe_applied() -> Sequence[Patch]:
     real = Producers.first_new
 
     def first_new(self: Producers, *batch: Any) -> int:
-        for number, producer in self._reign.state.producers.items():
-            self._reign.log.highest[number] = producer.highest
+        for number, producer in self._term.state.producers.items():
+            self._term.log.highest[number] = producer.highest
         return real(self, *batch)
 
     return [(Producers, "first_new", first_new)]
@@ -31,7 +31,7 @@ def _gap_accepted() -> Sequence[Patch]:
     def first_new(
         self: Producers, session: Any, attachment: Any, header: Any, is_whole: bool
     ) -> int:
-        highest = self._reign.log.highest
+        highest = self._term.log.highest
         known = highest.get(header.producer)
         if known is not None and header.first_number > known + 1:
             highest[header.producer] = header.first_number - 1
@@ -47,7 +47,7 @@ def _unknown_producer() -> Sequence[Patch]:
     def first_new(
         self: Producers, session: Any, attachment: Any, header: Any, is_whole: bool
     ) -> int:
-        self._reign.log.highest.setdefault(header.producer, 0)
+        self._term.log.highest.setdefault(header.producer, 0)
         return real(self, session, attachment, header, is_whole)
 
     return [(Producers, "first_new", first_new)]
@@ -67,7 +67,7 @@ def _confirm_unstable() -> Sequence[Patch]:
 
     def store(self: Intake, frame: bytes) -> None:
         real(self, frame)
-        entry = self._reign.ring.entry(self._reign.log.last)
+        entry = self._term.ring.entry(self._term.log.last)
         assert entry is not None
         header = entry.header
         run = (header.first_number, header.count, header.first_sequence)
@@ -81,7 +81,7 @@ def _expired_goes_on() -> Sequence[Patch]:
     real = Producers.expire
 
     def expire(self: Producers, now_ms: int) -> None:
-        highest = self._reign.log.highest
+        highest = self._term.log.highest
         known = tuple(highest)
         real(self, now_ms)
         for number in known:

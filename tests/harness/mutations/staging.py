@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from harness.mutations.registry import Patch, named
 from mirrorq.containers.ranges import Range
-from mirrorq.protocol.staged import FENCED, AbortOp, AskOp, CommitOp, Errand, SealOp, Stage
+from mirrorq.protocol.staged import FENCED, AbortOp, AskOp, CommitOp, CrossQueueTask, SealOp, Stage
 from mirrorq.replication.state.staging import Outcome, Staging
 
 __all__: list[str] = []
@@ -88,7 +88,7 @@ def _question_without_fence() -> Sequence[Patch]:
     def on_ask(self: Staging, op: AskOp, me: int) -> Outcome:
         if op.asker == me:
             return real(self, op, me)
-        told = Errand("abort", op.transaction, op.version, op.run)
+        told = CrossQueueTask("abort", op.transaction, op.version, op.run)
         return Outcome("", errands=[(op.asker, told)])
 
     return [(Staging, "on_ask", on_ask)]

@@ -19,14 +19,14 @@ def _old_past() -> Sequence[Patch]:
     def view_of(view: Any, me: Any) -> Any:
         epoch = view.epoch + 1
         kept = {"how": "clean", "generation": view.generation}
-        return replace(real(view, me), epoch=epoch, reign=epoch, **kept)
+        return replace(real(view, me), epoch=epoch, master_epoch=epoch, **kept)
 
     return [(force_boot, "_view_of", view_of)]
 
 
 @named("survivor keeps the old voters")
 def _old_voters() -> Sequence[Patch]:
-    real = force_boot.Estate.inherited
+    real = force_boot.RecoveredState.inherited
 
     def inherited(self: Any, copies: Any, store: int, cluster: int) -> Any:
         write: Any = real(self, copies, store, cluster)
@@ -34,4 +34,4 @@ def _old_voters() -> Sequence[Patch]:
         voters = tuple(sorted((*write.snapshot.voters, *others)))
         return replace(write, snapshot=replace(write.snapshot, voters=voters))
 
-    return [(force_boot.Estate, "inherited", inherited)]
+    return [(force_boot.RecoveredState, "inherited", inherited)]

@@ -359,10 +359,10 @@ class Catalog:
         known = self.queue(command.queue_id)
         if known is None:
             return no_queue(command.queue_id)
-        if command.reign and command.reign != known.view.reign:
+        if command.master_epoch and command.master_epoch != known.view.master_epoch:
             return refused(
-                f"queue {known.name!r} was to be deleted in reign {command.reign}, and is "
-                f"in reign {known.view.reign}: its consumers may have come back"
+                f"queue {known.name!r} was to be deleted in term {command.master_epoch}, and is "
+                f"in term {known.view.master_epoch}: its consumers may have come back"
             )
         self._end(known, is_drained=command.is_drained)
         return CatalogResult(queues=(known.id,))

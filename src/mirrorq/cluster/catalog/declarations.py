@@ -65,7 +65,7 @@ class Declarations:
             command.auto_delete,
             command.declarer,
             command.owner,
-            View(1, members, reign=1, durability=definition.durability),
+            View(1, members, master_epoch=1, durability=definition.durability),
             owner_life,
             has_outbox=bool(definition.dead_letter_queue),
         )

@@ -22,12 +22,12 @@ def changed(view: View, command: ChangeView, wanted: Literal["fsync", "replicate
     """
     epoch = view.epoch + 1
     stays = command.members[0].id == view.members[0].id
-    # How the reign began stays with it: a master may learn of its reign from a later view,
+    # How the term began stays with it: a master may learn of its term from a later view,
     # in a snapshot, and its first op says how it took over.
-    how, reign = (view.how, view.reign) if stays else (command.how, epoch)
+    how, master_epoch = (view.how, view.master_epoch) if stays else (command.how, epoch)
     generation = view.generation + (command.how == "unclean")
     durability = next_durability(view, wanted, settled=command.settled)
-    return View(epoch, command.members, how, reign, generation, durability)
+    return View(epoch, command.members, how, master_epoch, generation, durability)
 
 
 def without(view: View, store: StoreId, wanted: Literal["fsync", "replicated"]) -> View | None:
@@ -37,9 +37,16 @@ def without(view: View, store: StoreId, wanted: Literal["fsync", "replicated"]) 
         return None
     epoch = view.epoch + 1
     stays = members[0].id == view.members[0].id
-    how, reign = (view.how, view.reign) if stays else ("clean", epoch)
+    how, master_epoch = (view.how, view.master_epoch) if stays else ("clean", epoch)
     durability = next_durability(view, wanted)
-    return replace(view, epoch=epoch, members=members, how=how, reign=reign, durability=durability)
+    return replace(
+        view,
+        epoch=epoch,
+        members=members,
+        how=how,
+        master_epoch=master_epoch,
+        durability=durability,
+    )
 
 
 def promotion_error(view: View, command: ChangeView) -> str:

@@ -1,6 +1,6 @@
 """Masters that move while they live: by a policy, by `transfer_master`, by `rebalance`.
 
-A lease is a node's, for all its queues, and waiting for it to run out would stop the hand-outs
+A lease is a node's, for all its queues, and waiting for it to run out would stop the deliveries
 of them all. So a living master is asked (`Yield`) to give up one queue in one epoch. From its
 answer (`Yielded`) on it hands out nothing of that queue until it has installed a newer view;
 only then does the leader propose the view with the new master, which replaces that very epoch.

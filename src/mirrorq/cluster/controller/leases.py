@@ -121,7 +121,7 @@ class LeaseHolder:
     def valid_until_ms(self, applied_index: int) -> int:
         """Return the end of the lease under a catalog applied up to this index; 0: none.
 
-        A hand-out at `now_ms` is allowed when now_ms < the value returned.
+        A delivery at `now_ms` is allowed when now_ms < the value returned.
         """
         for index, end in reversed(self._grants):
             if index <= applied_index:

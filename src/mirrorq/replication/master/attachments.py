@@ -89,11 +89,11 @@ def _differs(known: int, now: int) -> bool:
 # what the former one sent may arrive last. So a session that is gone takes its own claim along and
 # no other: whoever else publishes under that id still waits.
 #
-# An id is its owner's: of the key that opened it or, in a later reign, that was the first to name
+# An id is its owner's: of the key that opened it or, in a later term, that was the first to name
 # it. Under another's id a client could use up numbers, and whoever they belong to would take its
 # own messages for stored. Handles of nodes, and clients without keys, have one owner together.
 class Claims:
-    """The sessions that publish under each id, in one reign."""
+    """The sessions that publish under each id, in one term."""
 
     def __init__(self) -> None:
         self._sessions: dict[int, tuple[SessionId, ...]] = {}
@@ -151,18 +151,18 @@ class Attachment:
 
 
 class Attachments:
-    """All of one reign.
+    """Whose handles are attached to the queue in one master's term.
 
     Args:
         patience_ms: a session whose link broke has so long to attach again.
         overdue: wakes the master when one has not.
     """
 
-    def __init__(self, queue_id: int, reign: int, patience_ms: int, overdue: Timer) -> None:
+    def __init__(self, queue_id: int, term: int, patience_ms: int, overdue: Timer) -> None:
         self.replies: list[SessionReply] = []
         """What is to be sent."""
         self._queue_id = queue_id
-        self._reign = reign
+        self._term = term
         self._open: dict[SessionId, Attachment] = {}
         self._lines: dict[tuple[str, int], SessionId] = {}
         """(owner, line) -> its newest session: that one is attached."""
@@ -244,7 +244,7 @@ class Attachments:
         attachment.replies += 1
         number = attachment.number
         self.replies.append(
-            SessionReply(self._queue_id, self._reign, session, number, attachment.replies, reply)
+            SessionReply(self._queue_id, self._term, session, number, attachment.replies, reply)
         )
 
     def end(self, session: SessionId) -> Attachment | None:

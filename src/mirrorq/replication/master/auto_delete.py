@@ -6,7 +6,7 @@ catalog, so that a new master knows it; the consumers themselves are not, so the
 come back after a change of master or of connection.
 
 Once the deletion is asked for it may be done at any moment, and is not taken back: a consumer
-that comes after that is not seated. It learns that the queue is gone or, when the reign ended
+that comes after that is not seated. It learns that the queue is gone or, when the term ended
 first (the deletion names it and then fails), asks the next master again.
 """
 
@@ -16,24 +16,25 @@ from attrs import define
 
 from mirrorq.protocol.commands import CatalogCommand, DeleteQueue, NoteConsumers
 
-__all__ = ["Disuse", "Vacancy"]
+__all__ = ["AutoDelete", "IdleExpiry"]
 
 
 # Whether a queue with `expires` has been unused for so long: a master's judgement.
 #
 # A use is what it is in RabbitMQ: a consumer, a get, a declaration (which is a handle that is
 # opened: it attaches to the master). A message that a handle holds is one too. Publishing is
-# none. Nothing of it is replicated: a new master counts from the start of its reign.
+# none. Nothing of it is replicated: a new master counts from the start of its term.
 #
-# The deletion names the reign, so that it fails when another master has taken over. Once it is
+# The deletion names the term, so that it fails when another master has taken over. Once it is
 # asked for it may be done at any moment and is not taken back: a consumer that comes after that
 # is not seated, as with `auto_delete`.
 @define
-class Disuse:
-    """One reign over one queue; of no effect while no policy says `expires`."""
+class IdleExpiry:
+    """When nobody has used the queue for as long as its policy's `expires` says, in one master's
+    term; of no effect without such a policy."""
 
     queue_id: int
-    reign: int
+    term: int
     expires_ms: int | None = None
     is_ending: bool = False
     """The deletion is asked for: nobody is seated any more."""
@@ -57,7 +58,7 @@ class Disuse:
         if is_used or now_ms < self._used_ms + self.expires_ms:
             return None
         self.is_ending = True
-        return DeleteQueue(self.queue_id, self.reign)
+        return DeleteQueue(self.queue_id, self.term)
 
     def wake_at_ms(self) -> int | None:
         """When to judge again though nothing happens."""
@@ -67,11 +68,12 @@ class Disuse:
 
 
 @define
-class Vacancy:
-    """One reign over one queue; of no effect on a queue that is not auto-delete."""
+class AutoDelete:
+    """When the last consumer of an auto-delete queue has gone, in one master's term; of no effect
+    on other queues."""
 
     queue_id: int
-    reign: int
+    term: int
     auto_delete: bool = False
     was_consumed: bool = False
     is_ending: bool = False
@@ -107,7 +109,7 @@ class Vacancy:
         if not self.was_consumed or now_ms < self._back_by_ms:
             return None
         self.is_ending = True
-        return DeleteQueue(self.queue_id, self.reign)
+        return DeleteQueue(self.queue_id, self.term)
 
     def wake_at_ms(self) -> int | None:
         """When to judge again though nothing happens."""

@@ -11,7 +11,7 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import Header
 from mirrorq.protocol.sessions import Confirmed, Refused
 from mirrorq.protocol.views import in_sync_ids
-from mirrorq.replication.master.reign import LEASE_IDLE_MS, Reign
+from mirrorq.replication.master.term import LEASE_IDLE_MS, Term
 from mirrorq.replication.state.queue_state import LOST, REFUSED
 
 __all__ = ["Confirms", "Run"]
@@ -23,8 +23,8 @@ Run = tuple[int, int, int]
 class Confirms:
     """What is to be told at the end of the step, and why it may have to wait."""
 
-    def __init__(self, reign: Reign) -> None:
-        self._reign = reign
+    def __init__(self, term: Term) -> None:
+        self._term = term
         self.runs: dict[tuple[SessionId, int], list[Run]] = {}
         """(session, producer) -> runs to confirm."""
         self.lease_wanted_until_ms = -LEASE_IDLE_MS
@@ -32,24 +32,24 @@ class Confirms:
 
     def note(self, producer: int, run: Run) -> None:
         """The op of these numbers is stable and applied."""
-        for session in self._reign.claims.of(producer):
+        for session in self._term.claims.of(producer):
             self.runs.setdefault((session, producer), []).append(run)
 
     def refuse(self, header: Header, reason: str) -> None:
         """The numbers of this op were refused, and the refusal is stable."""
         refused = Refused(header.producer, header.first_number, header.count, reason)
-        for session in self._reign.claims.of(header.producer):
-            self._reign.reply(session, refused)
+        for session in self._term.claims.of(header.producer):
+            self._term.reply(session, refused)
 
     def answer_known(self, session: SessionId, producer: int, first: int, last: int) -> None:
         """Numbers that the log holds: the applied ones now, the others when they are stable."""
-        known = self._reign.state.producers.get(producer)
+        known = self._term.state.producers.get(producer)
         if known is None:
             return
         for number, count, sequence, reason in known.outcomes_of(first, last):
             if sequence <= REFUSED:
                 refused = Refused(producer, number, count, reason, sequence == LOST)
-                self._reign.reply(session, refused)
+                self._term.reply(session, refused)
             else:
                 runs = self.runs.setdefault((session, producer), [])
                 runs.append((number, count, sequence))
@@ -61,12 +61,12 @@ class Confirms:
 
     def flush(self, now_ms: int) -> None:
         """Tell what is noted, unless something withholds it."""
-        if self._reign.lease.paused:
+        if self._term.lease.paused:
             return
         if self._lacks_members() or self._lacks_disks() or self._lacks_lease(now_ms):
             return
         for (session, producer), runs in self.runs.items():
-            self._reign.reply(session, Confirmed(producer, tuple(runs)))
+            self._term.reply(session, Confirmed(producer, tuple(runs)))
         self.runs.clear()
 
     # --- What withholds them --------------------------------------------------------------
@@ -82,7 +82,7 @@ class Confirms:
         Whatever is stable in a view is on the disk of all its members in sync, whenever it
         became so (R8, Lemma 1): the number of members now decides, for old ops too.
         """
-        least, view = self._reign.definition.min_in_sync, self._reign.ring.view
+        least, view = self._term.definition.min_in_sync, self._term.ring.view
         if least <= 1 or view is None:
             return ""
         in_sync = [one.node for one in in_sync_ids(view)]
@@ -96,23 +96,23 @@ class Confirms:
         Only where the policy allows that, and nobody is in sync beside it: else whoever replaces
         it has all that is stable. The leader replaces a silent master after its lease.
         """
-        reign = self._reign
-        if reign.definition.ha_promote_on_failure != "always":
+        term = self._term
+        if term.definition.ha_promote_on_failure != "always":
             return False
-        view = reign.ring.view
+        view = term.ring.view
         if view is None or len(in_sync_ids(view)) > 1:
             return False
         self.lease_wanted_until_ms = now_ms + LEASE_IDLE_MS
-        return now_ms >= reign.lease.until_ms
+        return now_ms >= term.lease.until_ms
 
     def _lacks_disks(self) -> str:
         """`durability`: why no confirm may be given on the way from replicated to fsync.
 
         From the moment at which this master knows the policy no confirm rests on memory.
         """
-        ring = self._reign.ring
+        ring = self._term.ring
         view = ring.view
-        if self._reign.definition.durability != "fsync":
+        if self._term.definition.durability != "fsync":
             return ""
         if view is None or view.durability == "fsync" or ring.is_settled:
             return ""

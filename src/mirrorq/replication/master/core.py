@@ -1,4 +1,4 @@
-"""A master's reign over one queue: gives requests, applied ops and the end of a step to its parts.
+"""A master's term over one queue: gives requests, applied ops and the end of a step to its parts.
 
 Where a confirm is decided: `Master.on_applied`, for publish entries; `confirms` tells it.
 """
@@ -51,22 +51,22 @@ from mirrorq.protocol.sessions import (
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.disk_budget import Room
 from mirrorq.replication.master.attachments import Attachment
-from mirrorq.replication.master.auto_delete import Disuse, Vacancy
+from mirrorq.replication.master.auto_delete import AutoDelete, IdleExpiry
 from mirrorq.replication.master.confirms import Confirms
 from mirrorq.replication.master.courier import Targets, is_courier
 from mirrorq.replication.master.delays import Delays
-from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.master.deliveries import Deliveries
 from mirrorq.replication.master.departures import Departures
+from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.endings import Endings
-from mirrorq.replication.master.hand_outs import HandOuts
 from mirrorq.replication.master.inquiries import browsed, counts
 from mirrorq.replication.master.intake import Intake
-from mirrorq.replication.master.level import Level
+from mirrorq.replication.master.length_limit import Level
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.purging import Purging
-from mirrorq.replication.master.reign import Lease, Reign
 from mirrorq.replication.master.settling import Settling
 from mirrorq.replication.master.stages import Stages
+from mirrorq.replication.master.term import Lease, Term
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -79,69 +79,70 @@ _STAGED = SealOp | CommitOp | AbortOp | AskOp
 
 
 class Master:
-    """One reign over one queue. Called by `replica`; appends to the ring it is given."""
+    """One queue under its master, from promotion to successor. Made, stepped and dropped by
+    `replica` on the node thread; appends to the ring it is given."""
 
     def __init__(
         self,
         ring: Ring,
         state: QueueState,
-        reign: int,
+        master_epoch: int,
         config: Config,
         codec: OpCodec,
         lease: Lease,
         room: Room | None = None,
         targets: Targets | None = None,
     ) -> None:
-        self.reign = reign
+        self.master_epoch = master_epoch
         self.active = False
         """Whether `promoted` is applied."""
         self.yielded_epoch = 0
         """In this epoch nothing is handed out any more (`handover`)."""
-        self.vacancy = Vacancy(ring.queue_id, reign)
-        self.disuse = Disuse(ring.queue_id, reign)
+        self.auto_delete = AutoDelete(ring.queue_id, master_epoch)
+        self.idle_expiry = IdleExpiry(ring.queue_id, master_epoch)
         self._ring = ring
         self._state = state
         self._config = config
-        self._reign = Reign(ring, state, reign, config, codec, lease, room, targets)
-        self.log = self._reign.log
-        self.attachments = self._reign.attachments
-        self.confirms = Confirms(self._reign)
-        self.producers = Producers(self._reign, self.confirms)
-        self.departures = Departures(self._reign)
-        self.endings = Endings(self._reign, self.departures)
-        self.level = Level(self._reign, self.endings)
-        self.intake = Intake(self._reign, self.producers, self.level, self.endings, self.departures)
-        self.settling = Settling(self._reign, self.endings, self.departures)
-        self.hand_outs = HandOuts(self._reign, self.settling)
-        self.purging = Purging(self._reign, self.settling)
+        self._term = Term(ring, state, master_epoch, config, codec, lease, room, targets)
+        self.log = self._term.log
+        self.attachments = self._term.attachments
+        self.confirms = Confirms(self._term)
+        self.producers = Producers(self._term, self.confirms)
+        self.departures = Departures(self._term)
+        self.endings = Endings(self._term, self.departures)
+        self.level = Level(self._term, self.endings)
+        self.intake = Intake(self._term, self.producers, self.level, self.endings, self.departures)
+        self.settling = Settling(self._term, self.endings, self.departures)
+        self.deliveries = Deliveries(self._term, self.settling)
+        self.purging = Purging(self._term, self.settling)
         self.stages = Stages(
-            self._reign, self.producers, self.confirms, self.intake, self.level, self.departures
+            self._term, self.producers, self.confirms, self.intake, self.level, self.departures
         )
         self.waiting: deque[SessionRequest] = deque()
         """Requests that have come before `promoted` was applied."""
         self._waiting_max = WAITING_COUNT
-        self._unused = self._reign.timers.new()
+        self._unused = self._term.timers.new()
         """Whether the queue has been left by all is to be judged again."""
 
     # --- What others ask ------------------------------------------------------------------
 
     @property
-    def delivery(self) -> Delivery:
-        return self._reign.delivery
+    def dispatch(self) -> Dispatch:
+        return self._term.dispatch
 
     @property
     def delays(self) -> Delays:
-        return self._reign.delays
+        return self._term.delays
 
     @property
     def timers(self) -> Timers:
         """When parts of it want to be woken."""
-        return self._reign.timers
+        return self._term.timers
 
     @property
     def definition(self) -> Definition:
         """What the policy in force says."""
-        return self._reign.definition
+        return self._term.definition
 
     @property
     def blocked_by(self) -> str:
@@ -155,41 +156,41 @@ class Master:
     @property
     def lease_wanted_until_ms(self) -> int:
         """Until then this queue needs its node's lease, as far as is known."""
-        return max(self.hand_outs.lease_wanted_until_ms, self.confirms.lease_wanted_until_ms)
+        return max(self.deliveries.lease_wanted_until_ms, self.confirms.lease_wanted_until_ms)
 
     def take_commands(self) -> list[CatalogCommand]:
         """What to ask the catalog for, once."""
-        commands, self._reign.commands = self._reign.commands, []
+        commands, self._term.commands = self._term.commands, []
         return commands
 
-    # --- The reign ------------------------------------------------------------------------
+    # --- The term ------------------------------------------------------------------------
 
     def begin(self, now_ms: int, promoted: PromotedOp) -> None:
-        """The first op of the reign."""
+        """The first op of the term."""
         # What the promotion returns may exceed a limit, as any return may.
         self.level.is_enforcing = False
         self.log.propose(promoted)
 
     def define(self, definition: Definition) -> None:
         """What the policy in force says, from now on."""
-        reign = self._reign
-        before, reign.definition = reign.definition, definition
+        master_epoch = self._term
+        before, master_epoch.definition = master_epoch.definition, definition
         if definition == before:
             return
         if definition.message_ttl != before.message_ttl:
             self.endings.begin()
         self.intake.define(before)
         self.level.define()
-        reign.delivery.is_single = definition.single_active_consumer
-        self.disuse.expires_ms = definition.expires
+        master_epoch.dispatch.is_single = definition.single_active_consumer
+        self.idle_expiry.expires_ms = definition.expires
 
     def _activate(self, now_ms: int) -> None:
-        self._reign.begin()
+        self._term.begin()
         self.endings.begin()
         self.active = True
-        self.disuse.use(now_ms)
-        if self.vacancy.was_consumed:
-            self.vacancy.expect(now_ms + 2 * self._config.failure_ms)
+        self.idle_expiry.use(now_ms)
+        if self.auto_delete.was_consumed:
+            self.auto_delete.expect(now_ms + 2 * self._config.failure_ms)
         while self.waiting:
             self.on_request(now_ms, self.waiting.popleft())
 
@@ -197,7 +198,7 @@ class Master:
 
     def on_request(self, now_ms: int, request: SessionRequest) -> None:
         """A handle asks for something."""
-        if request.epoch != self.reign:
+        if request.epoch != self.master_epoch:
             return
         if not self.active:
             self._wait(request)
@@ -233,18 +234,18 @@ class Master:
         attachment = self.attachments.begin(request, body)
         if attachment is None:
             return
-        if self._reign.delivery.has_consumer(former or session):
+        if self._term.dispatch.has_consumer(former or session):
             # It subscribes again next.
-            self.vacancy.expect(now_ms + self._config.failure_ms)
+            self.auto_delete.expect(now_ms + self._config.failure_ms)
         if former is not None:
             self._succeed(former, session)
         if not is_courier(session):
-            self.disuse.use(now_ms)
-        self.hand_outs.attach(session, body.held)
+            self.idle_expiry.use(now_ms)
+        self.deliveries.attach(session, body.held)
         if body.producer:
             self.producers.attach(session, attachment, body.producer)
         self.level.tell(session, attachment)
-        self._reign.reply(session, Attached())
+        self._term.reply(session, Attached())
 
     def _succeed(self, former: SessionId, session: SessionId) -> None:
         """A client has gone on to another entry node: what its handle held is the new session's.
@@ -256,7 +257,7 @@ class Master:
         if attachment is not None:
             self.producers.drop(former, attachment)
         self.confirms.forget(former)
-        self.hand_outs.succeed(former, session)
+        self.deliveries.succeed(former, session)
 
     def _serve(
         self, now_ms: int, session: SessionId, attachment: Attachment, body: Request
@@ -267,17 +268,17 @@ class Master:
             case Settle():
                 self.settling.on_settle(session, body)
             case Credit():
-                self.disuse.use(now_ms)
-                self._reign.delivery.credit((session, body.number), body.total, body.size)
+                self.idle_expiry.use(now_ms)
+                self._term.dispatch.credit((session, body.number), body.total, body.size)
             case Subscribe():
-                if not self.vacancy.is_ending and not self.disuse.is_ending:
-                    self.hand_outs.subscribe(session, body)
+                if not self.auto_delete.is_ending and not self.idle_expiry.is_ending:
+                    self.deliveries.subscribe(session, body)
             case Unsubscribe():
-                self._reign.delivery.unsubscribe((session, body.number))
+                self._term.dispatch.unsubscribe((session, body.number))
             case OpenProducer():
                 self.producers.open(session)
             case Browse():
-                self._reign.reply(session, browsed(self._reign, body))
+                self._term.reply(session, browsed(self._term, body))
             case Purge():
                 self.purging.on_purge(now_ms, session, body)
             case Recalled():
@@ -285,16 +286,16 @@ class Master:
             case AckRange():
                 self.purging.on_ack_range(session, body)
             case Inquire():
-                self._reign.reply(session, counts(self._reign, session, body))
+                self._term.reply(session, counts(self._term, session, body))
             case Ping():
-                self._reign.reply(session, Pong())
+                self._term.reply(session, Pong())
             case _:
                 pass
 
     def _publish(
         self, now_ms: int, session: SessionId, attachment: Attachment, body: Publish
     ) -> None:
-        header = self._reign.codec.header(body.frame)
+        header = self._term.codec.header(body.frame)
         if header.flags & FLAG_STAGED:
             self.stages.on_publish(session, attachment.number, body)
         else:
@@ -309,11 +310,11 @@ class Master:
         if attachment is not None:
             self.producers.drop(session, attachment)
         self.confirms.forget(session)
-        self.hand_outs.drop(session)
+        self.deliveries.drop(session)
 
     def on_expelled(self, session: SessionId, consumer: int, why: str) -> None:
         """Somebody has disconnected one consumer: what it held goes back, counted."""
-        self.hand_outs.expel(session, consumer, why)
+        self.deliveries.expel(session, consumer, why)
 
     def on_node_gone(self, node: str, incarnation: int | None) -> None:
         """A node's handles are gone; with an incarnation, only those of older lives."""
@@ -361,10 +362,10 @@ class Master:
             last = 0 if entry.step.target else last
         if header.delay_ms:
             for low, high, due_us in self._state.delayed.within(first, last):
-                self._reign.delays.wait(low, high, due_us)
+                self._term.delays.wait(low, high, due_us)
         elif first <= last:
             priority = header.priority if header.flags & FLAG_PRIORITY else 0
-            self._reign.delivery.add_ready(first, last, priority)
+            self._term.dispatch.add_ready(first, last, priority)
             self.endings.expiry.note(((first, last),))
         run = (header.first_number, header.count, header.first_sequence)
         self.confirms.note(header.producer, run)
@@ -372,22 +373,22 @@ class Master:
     def _on_op(self, now_ms: int, entry: Entry, payload: Payload) -> None:
         match payload:
             case ReturnOp():
-                self._reign.delivery.give_back(list(payload.ranges))
+                self._term.dispatch.give_back(list(payload.ranges))
             case ReturnLaterOp():
                 for first, last in payload.ranges:
-                    self._reign.delays.wait(first, last, payload.due_us)
+                    self._term.delays.wait(first, last, payload.due_us)
             case LaneOp():
-                self._reign.delivery.give_back(self._reign.delays.on_entered(payload))
+                self._term.dispatch.give_back(self._term.delays.on_entered(payload))
             case PromotedOp():
-                # Its epoch is a later one when this node learned of the reign from a snapshot.
-                if entry.header.epoch >= self.reign:
+                # Its epoch is a later one when this node learned of the term from a snapshot.
+                if entry.header.epoch >= self.master_epoch:
                     self._activate(now_ms)
             case ProducerOp():
                 self.producers.on_applied(entry.header.lsn, payload)
             case RefusalOp():
                 self.confirms.refuse(entry.header, payload.reason)
             case HorizonOp() | HorizonsOp():
-                self._reign.horizons.on_applied()
+                self._term.horizons.on_applied()
             case _:
                 pass
 
@@ -396,34 +397,34 @@ class Master:
         if isinstance(op, CommitOp):
             first, last = self.log.coming.on_applied(op.sequence + 1, op.sequence + op.count)
             if not self._state.verdict and first <= last:
-                self._reign.delivery.add_ready(first, last, 0)
+                self._term.dispatch.add_ready(first, last, 0)
                 self.endings.expiry.note(((first, last),))
         self.stages.on_applied(entry)
 
     # --- The end of a step ----------------------------------------------------------------
 
     def settle(self, now_ms: int) -> None:
-        """Turn what this step's requests have made due into ops, replies and hand-outs.
+        """Turn what this step's requests have made due into ops, replies and deliveries.
 
         Parts that have nothing to do are not called: most steps are about marks only.
         """
         if not self.active:
             return
-        settling, delivery = self.settling, self._reign.delivery
-        if now_ms >= self._reign.timers.next_ms:
+        settling, dispatch = self.settling, self._term.dispatch
+        if now_ms >= self._term.timers.next_ms:
             self._end_overdue(now_ms)
         self._end_idle(now_ms)
         self._take_in(now_ms)
-        if settling.has_work or delivery.leaving:
+        if settling.has_work or dispatch.leaving:
             settling.flush()
         if self.purging.is_open:
             self.purging.run(now_ms)
-        if self._reign.delays.is_waiting:
+        if self._term.delays.is_waiting:
             self._end_delays()
         if settling.duties:
             settling.discharge(self._state.applied)
-        if delivery.waiting:
-            self._hand_out(now_ms)
+        if dispatch.waiting:
+            self._deliver(now_ms)
         elif self.intake.held_by:
             self.intake.admit_held(now_ms)
         self.departures.run(now_ms)
@@ -438,9 +439,9 @@ class Master:
         """Whose time is over, and what nobody else would look at."""
         for session in self.attachments.overdue(now_ms):
             self.on_session_gone(session)
-        self.hand_outs.more.clear()
-        if now_ms >= self.hand_outs.overdue.at_ms:
-            self.hand_outs.end_overdue(now_ms)
+        self.deliveries.more.clear()
+        if now_ms >= self.deliveries.overdue.at_ms:
+            self.deliveries.end_overdue(now_ms)
 
     def _end_idle(self, now_ms: int) -> None:
         """Producers and messages that have been there for too long."""
@@ -449,7 +450,7 @@ class Master:
             producers.expire(now_ms)
         if producers.doubtful:
             producers.end_senders()
-        if endings.expiry.next_ms is not None or self._reign.delivery.came_back:
+        if endings.expiry.next_ms is not None or self._term.dispatch.came_back:
             endings.expire()
         if self.level.is_enforcing:
             self.level.enforce()
@@ -466,41 +467,41 @@ class Master:
         if now_ms >= stages.look_ms:
             stages.expire(now_ms)
 
-    def _hand_out(self, now_ms: int) -> None:
+    def _deliver(self, now_ms: int) -> None:
         """Somebody waits for messages."""
         # P2: what is on its way back comes before what is behind it.
         is_free = not (self.settling.is_returning or self.has_yielded or self.purging.is_open)
-        self.hand_outs.run(now_ms, is_free=is_free)
+        self.deliveries.run(now_ms, is_free=is_free)
         if self.intake.held_by:
             # What was handed out has made room, and nothing else may come to look at it.
             self.intake.admit_held(now_ms)
-        self.hand_outs.move_horizon()
+        self.deliveries.move_horizon()
 
     def _end_delays(self) -> None:
-        due = self._reign.delays.due(self.log.time_us, self.log.next_sequence)
+        due = self._term.delays.due(self.log.time_us, self.log.next_sequence)
         if due is not None:
             self.log.propose(due)
 
     def _judge_use(self, now_ms: int) -> None:
         """Whether the queue has been left by all, and goes."""
-        delivery, vacancy, disuse = self._reign.delivery, self.vacancy, self.disuse
-        consumers = delivery.consumer_count
-        is_used = bool(consumers or delivery.unacknowledged or delivery.waiting)
+        dispatch, auto_delete, idle_expiry = self._term.dispatch, self.auto_delete, self.idle_expiry
+        consumers = dispatch.consumer_count
+        is_used = bool(consumers or dispatch.unacknowledged or dispatch.waiting)
         if is_used:
-            disuse.use(now_ms)
-        if not vacancy.auto_delete and disuse.expires_ms is None:
+            idle_expiry.use(now_ms)
+        if not auto_delete.auto_delete and idle_expiry.expires_ms is None:
             if self._unused.at_ms != FOREVER_MS:
                 self._unused.clear()
             return
-        for command in (vacancy.judge(now_ms, consumers), disuse.judge(now_ms, is_used)):
+        for command in (auto_delete.judge(now_ms, consumers), idle_expiry.judge(now_ms, is_used)):
             if command is not None:
-                self._reign.commands.append(command)
-        look_ms = earliest(vacancy.wake_at_ms(), disuse.wake_at_ms())
+                self._term.commands.append(command)
+        look_ms = earliest(auto_delete.wake_at_ms(), idle_expiry.wake_at_ms())
         self._unused.set(FOREVER_MS if look_ms is None else look_ms)
 
     def _set_timers(self, now_ms: int) -> None:
         """Of parts that go by the queue's time, or look again after a while."""
-        endings, delays, intake = self.endings, self._reign.delays, self.intake
+        endings, delays, intake = self.endings, self._term.delays, self.intake
         if endings.expiry.next_ms is not None or endings.look.at_ms != FOREVER_MS:
             endings.set_timer(now_ms)
         if delays.is_waiting or delays.look.at_ms != FOREVER_MS:

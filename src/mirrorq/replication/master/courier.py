@@ -29,8 +29,8 @@ from mirrorq.protocol.effects import OutboxLoad, OutboxLoaded, Parcel
 from mirrorq.protocol.identities import OUTBOX_BIT, MemberId, SessionId
 from mirrorq.protocol.ops import OutboxDoneOp
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
-from mirrorq.protocol.staged import DONE, AbortOp, AskOp, CommitOp, Errand
-from mirrorq.replication.state.outbox import ERRAND, Outlet, producer_of
+from mirrorq.protocol.staged import DONE, AbortOp, AskOp, CommitOp, CrossQueueTask
+from mirrorq.replication.state.outbox import ERRAND, TargetOutbox, producer_of
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.session.calls import (
     Failed,
@@ -58,10 +58,6 @@ _SOURCE_SHIFT = 24
 _COUNTER_MASK = (1 << _SOURCE_SHIFT) - 1
 
 
-
-
-
-
 class Targets(Protocol):
     """What a master asks of the catalog that its node knows."""
 
@@ -70,7 +66,7 @@ class Targets(Protocol):
         ...
 
     def serving(self, queue_id: int) -> tuple[int, bool] | None:
-        """(reign, whether its master runs) of a queue; None when it has been deleted."""
+        """(term, whether its master runs) of a queue; None when it has been deleted."""
         ...
 
     def session_number(self, queue_id: int) -> int:
@@ -114,7 +110,7 @@ class Courier:
     known: tuple[int, bool] = (0, False)
     """What the session was told of the target's master."""
     sent: int = 0
-    """Numbers up to here have been dealt with in this reign."""
+    """Numbers up to here have been dealt with in this term."""
     loading: int = 0
     """First number of the batch that the driver packs; 0: none."""
     until: int = 0
@@ -122,7 +118,7 @@ class Courier:
     open_count: int = 0
     """Its messages that have no outcome."""
     refused: int = 0
-    errand: Errand | None = None
+    errand: CrossQueueTask | None = None
     """The batch, when it is no messages."""
     is_unsure: bool = False
     """An outcome of it is unknown: it is published again, under the same numbers."""
@@ -136,13 +132,14 @@ class Courier:
         return bool(self.loading or self.until)
 
 
-def _is_idle_talk(errand: Errand | None, reason: str) -> bool:
+def _is_idle_talk(errand: CrossQueueTask | None, reason: str) -> bool:
     """Whether nothing is lost though the target refused it: all but a commit that came too late."""
     return errand is not None and (errand.what != "commit" or reason.startswith(DONE))
 
 
 class Couriers:
-    """Those of one reign of one queue."""
+    """Who sends on what this queue's outbox holds, one `Courier` for each target, in one master's
+    term."""
 
     def __init__(
         self,
@@ -174,7 +171,9 @@ class Couriers:
         self._couriers: dict[int, Courier] = {}
         self._given_up: dict[int, int] = {}
         """Deleted target -> number up to which its parcels are being dropped."""
-        self._stirred: dict[int, None] = dict.fromkeys((*state.outbox.outlets, *state.outbox.idle))
+        self._stirred: dict[int, None] = dict.fromkeys(
+            (*state.outbox.target_outboxes, *state.outbox.idle)
+        )
         """Targets to look at though nothing has come for them: at first all."""
         self._deadlines = Deadlines()
         """When to look at each target again."""
@@ -198,7 +197,7 @@ class Couriers:
     def on_targets_changed(self, changed: Iterable[int] | None) -> None:
         """These queues (None: perhaps all) have other masters now, or are no more."""
         outbox = self._state.outbox
-        looked = (*outbox.outlets, *outbox.idle) if changed is None else changed
+        looked = (*outbox.target_outboxes, *outbox.idle) if changed is None else changed
         self._stirred.update((target, None) for target in looked if target in outbox)
 
     @property
@@ -245,18 +244,18 @@ class Couriers:
             serving = self._targets.serving(target)
             if serving is None:
                 self._give_up(target)
-            elif target in outbox.outlets or target in self._couriers:
+            elif target in outbox.target_outboxes or target in self._couriers:
                 self._serve(now_ms, target, serving)
         self._look.set(self._deadlines.next_ms)
 
-    def _waiting(self, courier: Courier, outlet: Outlet | None) -> list[Parcel]:
+    def _waiting(self, courier: Courier, target_outbox: TargetOutbox | None) -> list[Parcel]:
         """The first parcels for a target that are to be published: applied ones, never others."""
-        if outlet is None:
+        if target_outbox is None:
             return []
         sent = courier.sent
         found: list[Parcel] = []
         count = 0
-        for parcel in outlet.parcels:
+        for parcel in target_outbox.parcels:
             if parcel.last_number <= sent:
                 continue
             if parcel.reason == ERRAND:
@@ -284,7 +283,7 @@ class Couriers:
             self.done.append(OutboxDoneOp(target, number, "deleted"))
 
     def _serve(self, now_ms: int, target: int, serving: tuple[int, bool]) -> None:
-        outlet = self._state.outbox.outlets.get(target)
+        target_outbox = self._state.outbox.target_outboxes.get(target)
         courier = self._couriers.get(target)
         if courier is None:
             courier = self._couriers[target] = self._new_courier(target)
@@ -294,10 +293,10 @@ class Couriers:
         self._step(now_ms, target, courier)
         again_ms = None
         if not courier.is_busy:
-            again_ms = self._go_on(now_ms, target, courier, outlet)
+            again_ms = self._go_on(now_ms, target, courier, target_outbox)
         courier.session.complete_attach()
         self.requests.extend(courier.session.flush(now_ms))
-        if outlet is not None or courier.is_busy:
+        if target_outbox is not None or courier.is_busy:
             courier.used_ms = now_ms
         elif now_ms >= courier.used_ms + IDLE_MS:
             self._dismiss(target, courier)
@@ -306,10 +305,10 @@ class Couriers:
         self._deadlines.set(target, earliest(again_ms, idle_ms, courier.session.wake_at_ms()))
 
     def _go_on(
-        self, now_ms: int, target: int, courier: Courier, outlet: Outlet | None
+        self, now_ms: int, target: int, courier: Courier, target_outbox: TargetOutbox | None
     ) -> int | None:
         """Have the next batch packed; return when to try that again."""
-        waiting = self._waiting(courier, outlet)
+        waiting = self._waiting(courier, target_outbox)
         if not waiting or waiting[0].number != courier.sent + 1:
             return None
         if now_ms < courier.again_ms:
@@ -330,7 +329,7 @@ class Couriers:
         name = SessionId(self._me.node, self._me.incarnation, number)
         producer = producer_of(self._queue_id, self._state.generation)
         courier = Courier(Session(name, target, self._config, producer=producer))
-        courier.sent = self._state.outbox.outlets[target].parcels[0].number - 1
+        courier.sent = self._state.outbox.target_outboxes[target].parcels[0].number - 1
         return courier
 
     def _load(self, target: int, courier: Courier, waiting: list[Parcel]) -> None:
@@ -340,9 +339,7 @@ class Couriers:
             return
         courier.loading = waiting[0].number
         producer = producer_of(self._queue_id, self._state.generation)
-        self.loads.append(
-            OutboxLoad(self._queue_id, target, producer, tuple(waiting), LOAD_BYTES)
-        )
+        self.loads.append(OutboxLoad(self._queue_id, target, producer, tuple(waiting), LOAD_BYTES))
 
     def _say(self, courier: Courier, asked: CommitOp | AbortOp | AskOp, number: int) -> None:
         """No body is read: the target is told something of what is staged there."""
@@ -381,7 +378,7 @@ class Couriers:
                 self.done.append(OutboxDoneOp(target, until, outcome))
 
     def end(self) -> list[SessionRequest]:
-        """The reign is over: others go on from what is applied. Returns their last requests."""
+        """The term is over: others go on from what is applied. Returns their last requests."""
         for target, courier in list(self._couriers.items()):
             self._dismiss(target, courier)
         requests, self.requests = self.requests, []

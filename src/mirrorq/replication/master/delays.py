@@ -1,4 +1,4 @@
-"""A master's reign over delayed messages: which are due, and the op that says so.
+"""A master's term over delayed messages: which are due, and the op that says so.
 
 Delays end by the queue's time at its master alone, and by an op: every copy then knows the place
 that a message has got. What is in the timetable is delayed in the applied state; what is in an op
@@ -20,7 +20,7 @@ LOOK_MS = 60_000
 
 
 class Delays:
-    """Made anew with each reign, from the applied state.
+    """Made anew with each term, from the applied state.
 
     Args:
         look: wakes the master when something is due.

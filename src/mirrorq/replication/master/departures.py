@@ -9,30 +9,30 @@ from __future__ import annotations
 
 from mirrorq.protocol.commands import DeleteQueue, NoteOutbox
 from mirrorq.replication.master.courier import Couriers
-from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.master.term import Term
 
 __all__ = ["Departures"]
 
 
 class Departures:
-    """One reign's."""
+    """What leaves the queue for others, and whether the catalog knows. A part of `Master`."""
 
-    def __init__(self, reign: Reign) -> None:
-        ring = reign.ring
+    def __init__(self, term: Term) -> None:
+        ring = term.ring
         self.couriers = Couriers(
             ring.me,
             ring.queue_id,
-            reign.state,
-            reign.config,
-            reign.targets,
-            reign.codec,
-            reign.timers.new(),
+            term.state,
+            term.config,
+            term.targets,
+            term.codec,
+            term.timers.new(),
         )
         self.is_known = False
         """The catalog knows that the queue may send to others."""
         self.is_ending = False
         """The queue is being deleted."""
-        self._reign = reign
+        self._term = term
         self._has_asked = False
         self._is_deleted = False
 
@@ -40,7 +40,7 @@ class Departures:
         """Have the catalog know that the queue is not to be deleted over what it has to send."""
         if not self._has_asked:
             self._has_asked = True
-            self._reign.commands.append(NoteOutbox(self._reign.ring.queue_id))
+            self._term.commands.append(NoteOutbox(self._term.ring.queue_id))
 
     def may_go_to(self, target: int) -> bool:
         """Whether neither that queue nor this one is deleted."""
@@ -48,26 +48,26 @@ class Departures:
 
     def is_there(self, target: int) -> bool:
         """Whether that queue has not been deleted."""
-        return self._reign.targets.serving(target) is not None
+        return self._term.targets.serving(target) is not None
 
     def run(self, now_ms: int) -> None:
         """Send what is to go, note by ops what has arrived; end the queue when nothing is left."""
-        couriers, reign = self.couriers, self._reign
+        couriers, term = self.couriers, self._term
         if couriers.is_due(now_ms):
             couriers.pursue(now_ms)
         if not couriers.done and not self.is_ending:
             return
         done, couriers.done = couriers.done, []
         for op in done:
-            reign.log.propose(op)
-            if op.outcome != "confirmed" and op.target in reign.state.outbox.outlets:
+            term.log.propose(op)
+            if op.outcome != "confirmed" and op.target in term.state.outbox.target_outboxes:
                 text = f"messages for queue {op.target} went nowhere: {op.outcome}"
-                reign.notice("dead letters lost", text)
+                term.notice("dead letters lost", text)
         if self.is_ending and not self._is_deleted and not self._has_any():
             self._is_deleted = True
-            reign.commands.append(DeleteQueue(reign.ring.queue_id, is_drained=True))
+            term.commands.append(DeleteQueue(term.ring.queue_id, is_drained=True))
 
     def _has_any(self) -> bool:
         """Whether something is on its way to another queue, or about to be."""
-        reign = self._reign
-        return bool(reign.state.outbox.count) or reign.log.outbox_lsn > reign.state.applied
+        term = self._term
+        return bool(term.state.outbox.count) or term.log.outbox_lsn > term.state.applied

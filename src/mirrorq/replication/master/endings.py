@@ -13,7 +13,7 @@ from mirrorq.protocol.ops import DiscardOp, DropHeadOp, ExpiryOp, OutboxOp
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.expiry import Expiry
 from mirrorq.replication.master.limits import Depth
-from mirrorq.replication.master.reign import PORTION, Reign
+from mirrorq.replication.master.term import PORTION, Term
 
 __all__ = ["Endings"]
 
@@ -22,27 +22,27 @@ EXPIRY_LOOK_MS = 60_000
 
 
 class Endings:
-    """One reign's."""
+    """Ends messages without an ack, and says where they go from there. A part of `Master`."""
 
-    def __init__(self, reign: Reign, departures: Departures) -> None:
+    def __init__(self, term: Term, departures: Departures) -> None:
         self.counts: dict[str, int] = {}
-        """Messages of this reign that ended without an ack, by reason."""
-        self.expiry = Expiry(reign.state)
+        """Messages of this term that ended without an ack, by reason."""
+        self.expiry = Expiry(term.state)
         """Deadlines of what is ready."""
-        self._reign = reign
+        self._term = term
         self._expiry_lsn = self._drop_lsn = 0
         """The ops of the last portions."""
         self._departures = departures
-        self.look = reign.timers.new()
+        self.look = term.timers.new()
         """The next message may expire."""
         self._missing_target = ""
         """The dead-letter queue that was not there when it was last looked for."""
 
     def begin(self) -> None:
         """What is ready, or for how long it may be, has changed as a whole."""
-        reign = self._reign
+        term = self._term
         # What is not ready among them is looked for in vain when its time is over.
-        self.expiry.begin(reign.definition.message_ttl, ((1, reign.state.next_sequence - 1),))
+        self.expiry.begin(term.definition.message_ttl, ((1, term.state.next_sequence - 1),))
 
     def end(self, ranges: Iterable[Range], reason: str) -> None:
         """End messages that are ready no more, and held by nobody, on every copy: by an op.
@@ -54,7 +54,7 @@ class Endings:
         if not ending:
             return
         self.counts[reason] = self.counts.get(reason, 0) + ending.count
-        named, log = tuple(ending), self._reign.log
+        named, log = tuple(ending), self._term.log
         target = self._dead_letter_target(ending.count)
         match reason:
             case _ if target:
@@ -66,19 +66,19 @@ class Endings:
             case _:
                 log.propose(DiscardOp(named, reason))
         if reason == "delivery_limit":
-            limit = self._reign.definition.delivery_limit
+            limit = self._term.definition.delivery_limit
             text = (
                 f"{ending.count} message(s), the first of them {ending.first}, were returned "
                 f"more than delivery-limit {limit} times and have ended"
             )
-            self._reign.notice("delivery limit", text)
+            self._term.notice("delivery limit", text)
 
     def _dead_letter_target(self, count: int) -> int:
         """The queue to which messages go that end without an ack; 0: nowhere."""
-        name = self._reign.definition.dead_letter_queue
+        name = self._term.definition.dead_letter_queue
         if name is None or self._departures.is_ending:
             return 0
-        target = self._reign.targets.find(name)
+        target = self._term.targets.find(name)
         if not target:
             self.counts["no_dead_letter_queue"] = self.counts.get("no_dead_letter_queue", 0) + count
             if self._missing_target != name:
@@ -86,27 +86,27 @@ class Endings:
                     f"dead-letter-queue {name!r} does not exist: {count} message(s) have ended "
                     "and went nowhere, and so will others. Declare it"
                 )
-                self._reign.notice("dead letters lost", text)
+                self._term.notice("dead letters lost", text)
         self._missing_target = "" if target else name
         return target
 
     def drop_head(self, excess: Depth) -> None:
         """End the oldest messages; those that are still on their way to being ready last."""
-        ranges, excess = self._reign.delivery.drop_oldest(excess)
+        ranges, excess = self._term.dispatch.drop_oldest(excess)
         if excess.count or excess.size:
-            more, _ = self._reign.log.coming.drop_oldest(excess)
+            more, _ = self._term.log.coming.drop_oldest(excess)
             ranges += more
         self.end(ranges, "maxlen")
 
     def drop_portion(self, excess: Depth) -> bool:
         """End as many of the oldest messages as one step may; return whether more are to end."""
-        delivery, state = self._reign.delivery, self._reign.state
+        dispatch, state = self._term.dispatch, self._term.state
         if state.applied < self._drop_lsn:
             return True
-        ranges, left = delivery.drop_oldest(excess, PORTION)
+        ranges, left = dispatch.drop_oldest(excess, PORTION)
         self.end(ranges, "maxlen")
-        self._drop_lsn = self._reign.log.last
-        if (left.count or left.size) and not delivery.ready:
+        self._drop_lsn = self._term.log.last
+        if (left.count or left.size) and not dispatch.ready:
             self.drop_head(left)
             return False
         return bool(left.count or left.size)
@@ -115,16 +115,16 @@ class Endings:
 
     def expire(self) -> None:
         """Messages whose time is over are handed to nobody."""
-        delivery = self._reign.delivery
-        if delivery.came_back:
-            self.expiry.note(delivery.came_back)
-            delivery.came_back = []
-        if self._reign.state.applied < self._expiry_lsn:
+        dispatch = self._term.dispatch
+        if dispatch.came_back:
+            self.expiry.note(dispatch.came_back)
+            dispatch.came_back = []
+        if self._term.state.applied < self._expiry_lsn:
             return
-        over = self.expiry.due(self._reign.log.time_us // 1000)
+        over = self.expiry.due(self._term.log.time_us // 1000)
         if over:
-            self.end(delivery.take_out(over), "expired")
-            self._expiry_lsn = self._reign.log.last
+            self.end(dispatch.take_out(over), "expired")
+            self._expiry_lsn = self._term.log.last
 
     def set_timer(self, now_ms: int) -> None:
         """The step ends: look again when the next message may expire, by the queue's time."""
@@ -133,5 +133,5 @@ class Endings:
             self.look.clear()
             return
         # The time may go a little faster than the clock: look again, however far away it seems.
-        left_ms = expiry_ms - self._reign.log.time_us // 1000
+        left_ms = expiry_ms - self._term.log.time_us // 1000
         self.look.set(now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS))

@@ -1,4 +1,4 @@
-"""When ready messages end by their time to live: the index of one master's reign. Pure.
+"""When ready messages end by their time to live: the index of one master's term. Pure.
 
 A message lives for the lesser of its own `ttl` and the policy's `message-ttl`, counted from the
 time that the master stamped on its publish. The queue's time at its master alone decides when that

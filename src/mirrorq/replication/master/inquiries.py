@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Browse, Browsed, Counts, Inquire
-from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.master.term import Term
 
 __all__ = ["browsed", "counts"]
 
@@ -15,23 +15,23 @@ BROWSE_RANGES_MAX = 1000
 """The same of messages that do not stand side by side."""
 
 
-def browsed(reign: Reign, body: Browse) -> Browsed:
+def browsed(term: Term, body: Browse) -> Browsed:
     """Live messages from a sequence on that are whole here, as runs of one delivery count."""
     wanted = min(body.count_max, BROWSE_COUNT_MAX)
     found: list[tuple[int, int, int]] = []
-    start, end = max(body.start, 1), reign.state.next_sequence
+    start, end = max(body.start, 1), term.state.next_sequence
     while not found and start < end and wanted > 0:
         # Again only when all of it is withheld: who browses goes on behind what is found.
-        upto = reign.state.live.reach(start, end, BROWSE_RANGES_MAX)
-        found = _runs(reign, _shown(reign, start, upto), wanted)
+        upto = term.state.live.reach(start, end, BROWSE_RANGES_MAX)
+        found = _runs(term, _shown(term, start, upto), wanted)
         start = upto + 1
     return Browsed(body.request, tuple(found))
 
 
-def _shown(reign: Reign, first: int, last: int) -> list[Range]:
+def _shown(term: Term, first: int, last: int) -> list[Range]:
     """What lives of these and is whole here."""
-    ranges = reign.state.live.within(first, last)
-    withheld = reign.delivery.withheld
+    ranges = term.state.live.within(first, last)
+    withheld = term.dispatch.withheld
     if not withheld:
         return ranges
     shown = RangeSet(ranges)
@@ -40,13 +40,13 @@ def _shown(reign: Reign, first: int, last: int) -> list[Range]:
     return list(shown)
 
 
-def _runs(reign: Reign, ranges: list[Range], wanted: int) -> list[tuple[int, int, int]]:
+def _runs(term: Term, ranges: list[Range], wanted: int) -> list[tuple[int, int, int]]:
     """The first so many of these messages, as runs of one delivery count."""
     found: list[tuple[int, int, int]] = []
     for low, high in ranges:
         first = low
         while first <= high and wanted > 0:
-            count, last = reign.state.count_run(first, min(high, first + wanted - 1))
+            count, last = term.state.count_run(first, min(high, first + wanted - 1))
             found.append((first, last, count))
             wanted -= last - first + 1
             first = last + 1
@@ -55,17 +55,17 @@ def _runs(reign: Reign, ranges: list[Range], wanted: int) -> list[tuple[int, int
     return found
 
 
-def counts(reign: Reign, session: SessionId, body: Inquire) -> Counts:
+def counts(term: Term, session: SessionId, body: Inquire) -> Counts:
     """How many messages and consumers there are, as a session asks."""
-    delivery, state = reign.delivery, reign.state
+    dispatch, state = term.dispatch, term.state
     return Counts(
         body.request,
-        delivery.ready_count,
-        delivery.unacknowledged,
-        delivery.consumer_count,
+        dispatch.ready_count,
+        dispatch.unacknowledged,
+        dispatch.consumer_count,
         state.next_sequence,
         0,
-        reign.delays.count,
+        term.delays.count,
         state.applied,
-        delivery.is_hungry_beside((session, 0)),
+        dispatch.is_hungry_beside((session, 0)),
     )

@@ -17,11 +17,11 @@ from mirrorq.replication.master.attachments import Attachment
 from mirrorq.replication.master.courier import is_courier
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.endings import Endings
-from mirrorq.replication.master.level import Level
+from mirrorq.replication.master.length_limit import Level
 from mirrorq.replication.master.limits import Depth, Limit, Verdict, judge
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.rate_limit import Pace, has_same_pace, pace_of
-from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.master.term import Term
 
 __all__ = ["Intake"]
 
@@ -36,11 +36,11 @@ Item = tuple[SessionId, int, Publish, Header]
 
 
 class Intake:
-    """One reign's."""
+    """Takes publishes into the log, lets them wait, or says why not. A part of `Master`."""
 
     def __init__(
         self,
-        reign: Reign,
+        term: Term,
         producers: Producers,
         level: Level,
         endings: Endings,
@@ -48,7 +48,7 @@ class Intake:
     ) -> None:
         self.held_by = ""
         """Why the first of the held publishes waits, if a limit is why."""
-        self._reign = reign
+        self._term = term
         self._producers = producers
         self._level = level
         self._endings = endings
@@ -57,13 +57,13 @@ class Intake:
         """They wait for room, the first of them for what `held_by` says."""
         self._held_max = HELD_COUNT
         self._pace: Pace | None = None
-        self.look = reign.timers.new()
+        self.look = term.timers.new()
         """What is held is looked at again, though nothing happens."""
 
     def define(self, before: Definition) -> None:
         """The policy in force is another one."""
-        if not has_same_pace(self._reign.definition, before):
-            self._pace = pace_of(self._reign.definition)
+        if not has_same_pace(self._term.definition, before):
+            self._pace = pace_of(self._term.definition)
 
     # --- Held -----------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class Intake:
 
     def _is_current(self, item: Item) -> bool:
         """Whether its session is attached as it was: else it has said it again, or is gone."""
-        return self._reign.attachments.number_of(item[0]) == item[1]
+        return self._term.attachments.number_of(item[0]) == item[1]
 
     def admit_held(self, now_ms: int) -> None:
         """Publishes that waited for unstable ops to become stable, for room on the disk, or for
@@ -90,7 +90,7 @@ class Intake:
                 self.held_by = self._pace.text
                 return
             session, number, body, _ = item = held[0]
-            attachment = self._reign.attachments.get(session)
+            attachment = self._term.attachments.get(session)
             is_current = attachment is not None and attachment.number == number
             if is_current and not self._takes(session, body):
                 if not self._cut_first():
@@ -102,19 +102,19 @@ class Intake:
 
     def _takes(self, session: SessionId, body: Publish) -> bool:
         """R10, and a store that can still be drained."""
-        reign = self._reign
+        term = self._term
         if self._is_impossible(session, body):
             return True  # It is refused.
-        return not self._is_unstable_full and reign.room.has(len(body.frame))
+        return not self._is_unstable_full and term.room.has(len(body.frame))
 
     @property
     def _is_unstable_full(self) -> bool:
-        reign = self._reign
-        return reign.ring.unstable_bytes >= reign.config.unstable_bytes_max
+        term = self._term
+        return term.ring.unstable_bytes >= term.config.unstable_bytes_max
 
     def _cut_first(self) -> bool:
         """Puts that were packed together need no place together: small pieces may find some."""
-        codec = self._reign.codec
+        codec = self._term.codec
         session, number, body, header = self.held[0]
         size, count = len(body.frame), header.count
         if body.whole or count == 1 or size <= SMALL_BYTES or self._is_unstable_full:
@@ -129,7 +129,7 @@ class Intake:
 
     def _is_impossible(self, session: SessionId, body: Publish) -> bool:
         """Whether it would wait for ever. Nobody would hear of the refusal of a courier's."""
-        return not self._reign.room.is_possible(len(body.frame)) and not is_courier(session)
+        return not self._term.room.is_possible(len(body.frame)) and not is_courier(session)
 
     def _hold(self, item: Item, reason: str) -> None:
         """The first of them was not taken after all."""
@@ -144,12 +144,12 @@ class Intake:
         full = self._level.full_text
         if full or not self.held:
             return full
-        reign = self._reign
-        if not reign.room.has(len(self.held[0][2].frame)):
-            return reign.room.full_text
+        term = self._term
+        if not term.room.has(len(self.held[0][2].frame)):
+            return term.room.full_text
         return (
-            f"{reign.ring.unstable_bytes} bytes are not yet on every member in sync; the bound "
-            f"is unstable_bytes_max {reign.config.unstable_bytes_max}"
+            f"{term.ring.unstable_bytes} bytes are not yet on every member in sync; the bound "
+            f"is unstable_bytes_max {term.config.unstable_bytes_max}"
         )
 
     def set_timer(self, now_ms: int) -> None:
@@ -169,12 +169,12 @@ class Intake:
         if not first:
             return
         if self._is_impossible(session, body):
-            self._producers.refuse(header, self._reign.room.impossible_text(len(body.frame)))
+            self._producers.refuse(header, self._term.room.impossible_text(len(body.frame)))
             return
         if header.flags & FLAG_STEP:
             self._take_step(item)
             return
-        frame = self._reign.codec.cut(body.frame, first - header.first_number, header.count)
+        frame = self._term.codec.cut(body.frame, first - header.first_number, header.count)
         if self._level.limit is None:
             self.store(frame)
         else:
@@ -184,7 +184,7 @@ class Intake:
         self, session: SessionId, attachment: Attachment, body: Publish, limit: Limit
     ) -> None:
         """Store, refuse or hold a producer's new messages, as the queue's limit has it."""
-        codec, level = self._reign.codec, self._level
+        codec, level = self._term.codec, self._level
         frame: bytes = body.frame
         while True:
             header = codec.header(frame)
@@ -222,16 +222,16 @@ class Intake:
 
     def store(self, frame: bytes) -> None:
         """Put a producer's messages into the log."""
-        reign = self._reign
-        reign.room.take(len(frame))
-        entry = reign.log.publish(frame)
+        term = self._term
+        term.room.take(len(frame))
+        entry = term.log.publish(frame)
         if self._pace is not None:
             # The first body of a step says what comes with its messages, and is none.
             first = 1 if entry.header.flags & FLAG_STEP else 0
             sizes = sizes_of(entry.offsets, entry.header.count)[first:]
             self._pace.take(len(sizes), sum(sizes))
         if entry.header.flags & FLAG_PRIORITY:
-            reign.horizons.announce(entry.header.priority)
+            term.horizons.announce(entry.header.priority)
 
     # --- Steps ----------------------------------------------------------------------------
 
@@ -248,13 +248,13 @@ class Intake:
             self._hold(item, "the catalog is to know first that the queue sends to another")
             return
         if step.target or header.count == 1 or self._has_room(item):
-            for piece in body.handouts:
-                self._reign.delivery.take(session, piece)
+            for piece in body.deliveries:
+                self._term.dispatch.take(session, piece)
             self.store(body.frame)
 
     def _step_of(self, body: Publish) -> Step | None:
         try:
-            step = self._reign.codec.step(body.frame)
+            step = self._term.codec.step(body.frame)
         except ProtocolError:
             return None
         return step if isinstance(step, Step) else None
@@ -266,7 +266,7 @@ class Intake:
         if level.limit is None:
             return True
         depth = level.depth()
-        sizes = sizes_of(self._reign.codec.offsets(body.frame), header.count)[1:]
+        sizes = sizes_of(self._term.codec.offsets(body.frame), header.count)[1:]
         verdict = judge(level.limit, depth, sizes, True)
         if verdict.action == "hold":
             self._hold(item, verdict.reason)
@@ -280,13 +280,13 @@ class Intake:
         """Why nothing of a step can be done, "" when all can."""
         if step is None or not body.whole or is_courier(session):
             return "it is no step"
-        acked = RangeSet((piece.first, piece.last) for piece in body.handouts)
+        acked = RangeSet((piece.first, piece.last) for piece in body.deliveries)
         if acked != RangeSet(step.ranges):
             return "the deliveries that it acks are not those of its op"
-        if sum(piece.last - piece.first + 1 for piece in body.handouts) != acked.count:
+        if sum(piece.last - piece.first + 1 for piece in body.deliveries) != acked.count:
             return f"{NOT_TAKEN}: one was to be acked twice"
-        for piece in body.handouts:
-            if not self._reign.delivery.may_take(session, piece):
+        for piece in body.deliveries:
+            if not self._term.dispatch.may_take(session, piece):
                 return (
                     f"{NOT_TAKEN}: message {piece.first} went back to the queue or was settled "
                     "by somebody else"

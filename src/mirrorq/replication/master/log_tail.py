@@ -37,7 +37,8 @@ _NUMBERED = (
 
 
 class LogTail:
-    """One reign's. It begins with what the master inherited and has not applied."""
+    """What one master's term has proposed and not applied. It begins with what the
+    master inherited."""
 
     def __init__(self, ring: Ring, state: QueueState, codec: OpCodec) -> None:
         self.next_sequence = state.next_sequence

@@ -12,7 +12,7 @@ from mirrorq.protocol.sessions import Detached, ProducerOpened, ProducerUnknown,
 from mirrorq.replication.master.attachments import Attachment
 from mirrorq.replication.master.confirms import Confirms
 from mirrorq.replication.master.courier import is_courier
-from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.master.term import Term
 from mirrorq.replication.state.outbox import is_outbox, sender_of
 
 __all__ = ["Producers"]
@@ -24,14 +24,14 @@ LOOK_COUNT = 1000
 
 
 class Producers:
-    """All that publish in one reign."""
+    """Who publishes to the queue: attaches, numbers, forgets producers. A part of `Master`."""
 
-    def __init__(self, reign: Reign, confirms: Confirms) -> None:
+    def __init__(self, term: Term, confirms: Confirms) -> None:
         self.look_at_ms = 0
         """Idle ids are looked for again at this time."""
         self.looked_at: list[int] = []
         """Ids that are still to be looked at, some in each step."""
-        self._reign = reign
+        self._term = term
         self._confirms = confirms
         self._openers: dict[int, SessionId] = {}
         """lsn of an id's op -> who asked for it."""
@@ -39,7 +39,7 @@ class Producers:
         """Another queue -> its ids here, one for each past that it had."""
         self.doubtful: dict[int, None] = {}
         """Other queues that may be deleted; at first all."""
-        for producer in filter(is_outbox, reign.log.highest):
+        for producer in filter(is_outbox, term.log.highest):
             self._note_sender(producer)
         self.look_at_senders(None)
 
@@ -47,21 +47,21 @@ class Producers:
 
     def open(self, session: SessionId) -> None:
         """Give the session an id of its own; it is told when that is stable."""
-        log = self._reign.log
+        log = self._term.log
         log.propose(ProducerOp(f"{session.node}/{session.number}"))
         self._openers[log.last] = session
 
     def on_applied(self, lsn: int, payload: ProducerOp) -> None:
         """An id has been given, or ids have expired."""
-        reign = self._reign
+        term = self._term
         if not payload.expired:
-            reign.log.highest.setdefault(reign.state.producer_id(lsn), 0)
+            term.log.highest.setdefault(term.state.producer_id(lsn), 0)
         opener = self._openers.pop(lsn, None)
         if opener is not None:
-            opened = reign.state.producer_id(lsn)
-            attached = reign.attachments.get(opener)
-            reign.claims.open(opened, "" if attached is None else attached.owner)
-            reign.reply(opener, ProducerOpened(opened))
+            opened = term.state.producer_id(lsn)
+            attached = term.attachments.get(opener)
+            term.claims.open(opened, "" if attached is None else attached.owner)
+            term.reply(opener, ProducerOpened(opened))
 
     def attach(self, session: SessionId, attachment: Attachment, producer: int) -> None:
         """The session goes on under an id that it had before."""
@@ -72,17 +72,17 @@ class Producers:
         """Whether what a session publishes may go under this id."""
         if is_outbox(producer) != is_courier(session):
             return False
-        claims = self._reign.claims
-        is_new = producer not in self._reign.log.highest
+        claims = self._term.claims
+        is_new = producer not in self._term.log.highest
         return is_new or claims.admits(producer, attachment.owner)
 
     def _claim(self, session: SessionId, attachment: Attachment, producer: int) -> None:
         attachment.producer = producer
-        self._reign.claims.take(producer, session)
+        self._term.claims.take(producer, session)
 
     def drop(self, session: SessionId, attachment: Attachment) -> None:
         """The session is gone."""
-        self._reign.claims.drop(attachment.producer, session)
+        self._term.claims.drop(attachment.producer, session)
 
     # --- Numbers --------------------------------------------------------------------------
 
@@ -93,8 +93,8 @@ class Producers:
 
         Whoever is to hear something of the numbers before it is answered.
         """
-        reign = self._reign
-        highest, producer, last = reign.log.highest, header.producer, header.last_number
+        term = self._term
+        highest, producer, last = term.log.highest, header.producer, header.last_number
         if is_outbox(producer) and is_courier(session):
             # It does not expire while that queue lives: who is not known has published nothing.
             self._admit_sender(producer)
@@ -102,7 +102,7 @@ class Producers:
             # It is kept for as long as a spool may come back with what it has sent before.
             highest.setdefault(producer, 0)
         if producer not in highest or not self._owns(session, attachment, producer):
-            reign.reply(session, ProducerUnknown(producer))
+            term.reply(session, ProducerUnknown(producer))
             return 0
         self._claim(session, attachment, producer)
         if last <= header.settled:
@@ -110,20 +110,20 @@ class Producers:
         expected = max(highest[producer], header.settled) + 1
         first = header.first_number
         if first > expected:
-            reign.reply(session, ResendNumber(producer, expected))
+            term.reply(session, ResendNumber(producer, expected))
             return 0
         if first < expected:
             self._confirms.answer_known(session, producer, first, min(last, expected - 1))
         if last < expected:
             return 0
         if is_whole and first < expected:
-            reign.reply(session, Detached())
+            term.reply(session, Detached())
             return 0
         return expected
 
     def refuse(self, header: Header, reason: str) -> None:
         """A refusal is an op: it uses the numbers, and is told when it is stable."""
-        self._reign.log.propose(
+        self._term.log.propose(
             RefusalOp(reason),
             count=header.count,
             producer=header.producer,
@@ -137,9 +137,9 @@ class Producers:
         """Another queue's id needs no op to begin. One that is deleted has nothing to say any
         more: all that it had was confirmed before, and what comes is a repetition."""
         sender = sender_of(producer)
-        if producer in self._reign.log.highest or self._reign.targets.serving(sender) is None:
+        if producer in self._term.log.highest or self._term.targets.serving(sender) is None:
             return
-        self._reign.log.highest[producer] = 0
+        self._term.log.highest[producer] = 0
         self._note_sender(producer)
 
     def _note_sender(self, producer: int) -> None:
@@ -154,33 +154,33 @@ class Producers:
     def end_senders(self) -> None:
         """The ids of queues that are deleted end by an op."""
         doubtful, self.doubtful = self.doubtful, {}
-        gone = [one for one in doubtful if self._reign.targets.serving(one) is None]
+        gone = [one for one in doubtful if self._term.targets.serving(one) is None]
         self._end(tuple(number for one in gone for number in self.senders.pop(one)))
 
     def _end(self, producers: tuple[int, ...]) -> None:
         """These ids are unknown from here on."""
         if producers:
-            self._reign.log.propose(ProducerOp("", producers))
+            self._term.log.propose(ProducerOp("", producers))
         for number in producers:
-            self._reign.log.highest.pop(number, None)
-            self._reign.claims.forget(number)
+            self._term.log.highest.pop(number, None)
+            self._term.claims.forget(number)
 
     # --- Expiry ---------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> None:
         """Ids that were idle for long end by an op; from here on they are unknown."""
-        reign = self._reign
-        expiry_ms = reign.config.producer_expiry_ms
+        term = self._term
+        expiry_ms = term.config.producer_expiry_ms
         if now_ms >= self.look_at_ms and not self.looked_at:
             self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
-            self.looked_at = list(reign.state.producers)
+            self.looked_at = list(term.state.producers)
         if not self.looked_at:
             return
-        least_us = reign.log.time_us - expiry_ms * 1000
-        least_spool_us = reign.log.time_us - reign.config.spool_expiry_ms * 1000
+        least_us = term.log.time_us - expiry_ms * 1000
+        least_spool_us = term.log.time_us - term.config.spool_expiry_ms * 1000
         looked = self.looked_at[-LOOK_COUNT:]
         del self.looked_at[-LOOK_COUNT:]
-        known = ((number, reign.state.producers.get(number)) for number in looked)
+        known = ((number, term.state.producers.get(number)) for number in looked)
         old = tuple(
             number
             for number, producer in known
@@ -192,4 +192,4 @@ class Producers:
 
     def _may_expire(self, producer: int) -> bool:
         """Another queue's id does not: what that queue sends again must be known here."""
-        return producer in self._reign.log.highest and not is_outbox(producer)
+        return producer in self._term.log.highest and not is_outbox(producer)

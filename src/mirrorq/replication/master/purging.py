@@ -14,8 +14,8 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, PurgeOp
 from mirrorq.protocol.sessions import AckRange, Purge, Purged, Recall
 from mirrorq.replication.master.attachments import Attachments
-from mirrorq.replication.master.reign import PORTION, Reign
 from mirrorq.replication.master.settling import Settling
+from mirrorq.replication.master.term import PORTION, Term
 
 __all__ = ["OpenPurge", "Purges", "Purging"]
 
@@ -41,7 +41,7 @@ class OpenPurge:
 
 
 class Purges:
-    """All of one reign, in the order in which they were asked for.
+    """The purges under way in one master's term, in the order in which they were asked for.
 
     Args:
         overdue: wakes the master when one has waited long enough.
@@ -99,17 +99,17 @@ class Stretch:
 
 
 class Purging:
-    """One reign's."""
+    """Makes ops of purges, a portion at a time. A part of `Master`."""
 
-    def __init__(self, reign: Reign, settling: Settling) -> None:
-        self.open = Purges(reign.timers.new())
+    def __init__(self, term: Term, settling: Settling) -> None:
+        self.open = Purges(term.timers.new())
         """They wait for handles."""
         self._stretches: deque[Stretch] = deque()
         self._lsn = 0
         """The op of the last portion."""
-        self._more = reign.timers.new()
+        self._more = term.timers.new()
         """A portion is to be looked at, and nothing comes that would step the queue."""
-        self._reign = reign
+        self._term = term
         self._settling = settling
 
     @property
@@ -119,16 +119,16 @@ class Purging:
 
     def on_purge(self, now_ms: int, session: SessionId, body: Purge) -> None:
         """Ready and delayed messages end, and what handles have fetched that nobody has seen."""
-        reign = self._reign
+        term = self._term
         holders = {
-            session: reign.attachments.number_of(session)
-            for session, _ in reign.delivery.fetchers()
-            if session in reign.attachments
+            session: term.attachments.number_of(session)
+            for session, _ in term.dispatch.fetchers()
+            if session in term.attachments
         }
-        until_ms = now_ms + reign.config.failure_ms
+        until_ms = now_ms + term.config.failure_ms
         number = self.open.begin(session, body.request, until_ms, holders)
         for holder in holders:
-            reign.reply(holder, Recall(0, number))
+            term.reply(holder, Recall(0, number))
 
     def on_recalled(self, session: SessionId, number: int) -> None:
         """A handle has given back what nobody had seen."""
@@ -136,8 +136,8 @@ class Purging:
 
     def run(self, now_ms: int) -> None:
         """Go on with what waits for nobody any more: a portion of it."""
-        last = self._reign.state.next_sequence - 1
-        for purge in self.open.take_due(now_ms, self._reign.attachments):
+        last = self._term.state.next_sequence - 1
+        for purge in self.open.take_due(now_ms, self._term.attachments):
             self._stretches.append(Stretch(purge.session, purge.request, 1, last, True))
         for _ in range(LOOKS):
             if self._is_ready:
@@ -149,18 +149,18 @@ class Purging:
 
     @property
     def _is_ready(self) -> bool:
-        return bool(self._stretches) and self._reign.state.applied >= self._lsn
+        return bool(self._stretches) and self._term.state.applied >= self._lsn
 
     def _go_on(self, stretch: Stretch) -> None:
         """End a portion; when it was the last, answer when that is stable."""
-        reign = self._reign
+        term = self._term
         upto = self._reach(stretch.first, stretch.last)
         ended = RangeSet(self._take(stretch.first, upto))
         stretch.first = upto + 1
         if ended:
             named = tuple(ended)
-            reign.log.propose(PurgeOp(named) if stretch.is_purge else AckOp(named))
-            self._lsn = reign.log.last
+            term.log.propose(PurgeOp(named) if stretch.is_purge else AckOp(named))
+            self._lsn = term.log.last
             stretch.count += ended.count
         if stretch.first > stretch.last:
             self._stretches.popleft()
@@ -168,35 +168,35 @@ class Purging:
 
     def _reach(self, first: int, last: int) -> int:
         """Where a portion from `first` ends."""
-        state, delivery = self._reign.state, self._reign.delivery
+        state, dispatch = self._term.state, self._term.dispatch
         first, end = state.live.run(first, last)
         if first > end:
             return last
         if state.places:
             # They stand in their lanes in another order.
             return min(last, first + PORTION - 1)
-        lanes = delivery.ready.priorities
-        sets = [state.live, delivery.aside, *map(delivery.ready.lane, lanes)]
+        lanes = dispatch.ready.priorities
+        sets = [state.live, dispatch.aside, *map(dispatch.ready.lane, lanes)]
         upto = min(each.reach(first, last, PORTION // len(lanes)) for each in sets)
         return state.delayed.reach(first, upto, PORTION)
 
     def _take(self, first: int, last: int) -> list[Range]:
         """What is ready or delayed of these is neither any more."""
-        delivery = self._reign.delivery
+        dispatch = self._term.dispatch
         return [
-            *delivery.take_out(RangeSet(((first, last),))),
-            *delivery.take_aside(first, last),
-            *self._reign.delays.take(first, last),
+            *dispatch.take_out(RangeSet(((first, last),))),
+            *dispatch.take_aside(first, last),
+            *self._term.delays.take(first, last),
         ]
 
     def on_ack_range(self, session: SessionId, body: AckRange) -> None:
         """Who holds a claim has read these elsewhere. Told when stable, as any ack; asked again,
         it ends what is left."""
-        reign = self._reign
-        claim = reign.delivery.claim()
+        term = self._term
+        claim = term.dispatch.claim()
         if claim is None or claim.key != (session, body.number):
             why = f"{claim.who} holds the queue" if claim else "nobody holds the queue exclusively"
-            reign.reply(session, Purged(body.request, 0, f"the claim has ended: {why}"))
+            term.reply(session, Purged(body.request, 0, f"the claim has ended: {why}"))
             return
-        first, last = max(body.first, 1), min(body.last, reign.state.next_sequence - 1)
+        first, last = max(body.first, 1), min(body.last, term.state.next_sequence - 1)
         self._stretches.append(Stretch(session, body.request, first, last, False))

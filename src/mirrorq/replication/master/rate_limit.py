@@ -63,7 +63,7 @@ class _Bucket:
 
 @define
 class Pace:
-    """Of one queue in one reign."""
+    """How quickly one queue takes messages in one master's term."""
 
     count: _Bucket
     size: _Bucket

@@ -10,10 +10,10 @@ from attrs import define, field
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, OutboxOp, ReturnLaterOp, ReturnOp
-from mirrorq.protocol.sessions import HandOut, Purged, Settle, Settled
+from mirrorq.protocol.sessions import Delivery, Purged, Settle, Settled
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.endings import Endings
-from mirrorq.replication.master.reign import PORTION, Reign
+from mirrorq.replication.master.term import PORTION, Term
 from mirrorq.replication.state.queue_state import NUMBER_MAX
 
 __all__ = ["Duties", "PendingSettle", "Settling"]
@@ -29,9 +29,9 @@ class PendingSettle:
 
     session: SessionId
     request: int
-    refused: tuple[HandOut, ...]
+    refused: tuple[Delivery, ...]
     why: str
-    late: tuple[HandOut, ...] = ()
+    late: tuple[Delivery, ...] = ()
     """Not open any more: whether this is their ack come again is seen when all ops before it are
     applied."""
 
@@ -45,12 +45,12 @@ class Duties:
 
 
 class Settling:
-    """One reign's."""
+    """Takes acks, nacks and releases of deliveries. A part of `Master`."""
 
-    def __init__(self, reign: Reign, endings: Endings, departures: Departures) -> None:
+    def __init__(self, term: Term, endings: Endings, departures: Departures) -> None:
         self.held_moves: list[tuple[SessionId, Settle]] = []
         """They wait for the catalog to know that the queue sends to another."""
-        self._reign = reign
+        self._term = term
         self._endings = endings
         self._departures = departures
         self._acks: list[Range] = []
@@ -80,27 +80,27 @@ class Settling:
         if body.kind == "move" and not (body.target and self._departures.may_go_to(body.target)):
             why = f"queue {body.target}, to which it was to be moved, is deleted"
             pending = PendingSettle(session, body.request, (), why)
-            for piece in body.handouts:
+            for piece in body.deliveries:
                 self._judge(pending, piece, [])
             self._settles.append(pending)
             return
         pending = PendingSettle(session, body.request, (), "")
-        for piece in body.handouts:
+        for piece in body.deliveries:
             self._settle(pending, body, piece)
         if body.kind != "giveback":
             self._settles.append(pending)
 
-    def _settle(self, pending: PendingSettle, body: Settle, piece: HandOut) -> None:
+    def _settle(self, pending: PendingSettle, body: Settle, piece: Delivery) -> None:
         """Settle one piece; note what of it is not the session's to settle, or not any more."""
-        delivery, session = self._reign.delivery, pending.session
+        dispatch, session = self._term.dispatch, pending.session
         goes_back = body.kind in ("giveback", "nack")
-        taken = (delivery.take_back if goes_back else delivery.take)(session, piece)
+        taken = (dispatch.take_back if goes_back else dispatch.take)(session, piece)
         if body.kind == "giveback":
-            delivery.give_back(taken)
+            dispatch.give_back(taken)
             return
         if body.kind == "nack" and body.delay_ms:
-            due_us = min(self._reign.log.time_us + body.delay_ms * 1000, NUMBER_MAX)
-            self._reign.delays.give_back(taken, due_us)
+            due_us = min(self._term.log.time_us + body.delay_ms * 1000, NUMBER_MAX)
+            self._term.delays.give_back(taken, due_us)
         else:
             self._way_of(body).extend(taken)
         self._judge(pending, piece, taken, goes_back=goes_back)
@@ -108,19 +108,19 @@ class Settling:
     def _judge(
         self,
         pending: PendingSettle,
-        piece: HandOut,
+        piece: Delivery,
         taken: list[Range],
         *,
         goes_back: bool = False,
     ) -> None:
         """Note what of a piece is refused, or may have been settled before."""
-        delivery = self._reign.delivery
-        if not delivery.is_known(piece):
+        dispatch = self._term.dispatch
+        if not dispatch.is_known(piece):
             pending.refused += _pieces_without(piece, taken)
             return
-        held = delivery.open_of(piece)
+        held = dispatch.open_of(piece)
         pending.refused += tuple(_part(piece, first, last) for first, last in held)
-        if goes_back and piece.epoch == self._reign.epoch:
+        if goes_back and piece.epoch == self._term.epoch:
             return  # it has gone back: by this nack when it came first, or with its consumer
         pending.late += _pieces_without(piece, (*taken, *held))
 
@@ -137,8 +137,8 @@ class Settling:
                 return self._returns
 
     def drop(self, number: int) -> None:
-        """Who held this hand-out is gone: what is left of it goes back, counted, by and by."""
-        self._reign.delivery.drop(number)
+        """Who held this delivery is gone: what is left of it goes back, counted, by and by."""
+        self._term.dispatch.drop(number)
 
     # --- The end of a step ----------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Settling:
     def flush(self) -> None:
         """All acks and returns of this step are one op each."""
         self.has_work = False
-        log = self._reign.log
+        log = self._term.log
         if self._acks:
             log.propose(AckOp(tuple(RangeSet(self._acks))))
             self._acks = []
@@ -163,16 +163,16 @@ class Settling:
         if self._rejects:
             self._endings.end(self._rejects, "rejected")
             self._rejects = []
-        delivery = self._reign.delivery
-        is_leaving = bool(delivery.leaving) and self._reign.state.applied >= self._leaving_lsn
+        dispatch = self._term.dispatch
+        is_leaving = bool(dispatch.leaving) and self._term.state.applied >= self._leaving_lsn
         if is_leaving:
-            self._returns += delivery.take_leaving(PORTION)
+            self._returns += dispatch.take_leaving(PORTION)
         if self._returns:
             self._return(RangeSet(self._returns))
             self._returns = []
         if is_leaving:
             self._leaving_lsn = log.last
-        for due_us, later in self._reign.delays.returns():
+        for due_us, later in self._term.delays.returns():
             self._return(later, due_us)
         if self._settles:
             # A refusal, too, is told only when everything before it is stable.
@@ -181,29 +181,29 @@ class Settling:
 
     def _return(self, ranges: RangeSet, due_us: int | None = None) -> None:
         """Messages go back to their places, now or later, but for those back too often."""
-        reign = self._reign
-        limit = reign.definition.delivery_limit
+        term = self._term
+        limit = term.definition.delivery_limit
         if limit is not None:
-            spent = reign.state.returned_often(ranges, limit)
+            spent = term.state.returned_often(ranges, limit)
             for first, last in spent:
                 ranges.remove(first, last)
             self._endings.end(spent, "delivery_limit")
         if ranges and due_us is not None:
-            reign.log.propose(ReturnLaterOp(tuple(ranges), due_us))
+            term.log.propose(ReturnLaterOp(tuple(ranges), due_us))
         elif ranges:
-            reign.log.propose(ReturnOp(tuple(ranges)))
-            self._return_lsn = reign.log.last
+            term.log.propose(ReturnOp(tuple(ranges)))
+            self._return_lsn = term.log.last
 
     @property
     def is_returning(self) -> bool:
         """Whether something is on its way back to its place."""
-        reign = self._reign
-        return reign.state.applied < self._return_lsn or bool(reign.delivery.leaving)
+        term = self._term
+        return term.state.applied < self._return_lsn or bool(term.dispatch.leaving)
 
     # --- Answers --------------------------------------------------------------------------
 
     def _duty(self) -> Duties:
-        return self.duties.setdefault(self._reign.log.last, Duties())
+        return self.duties.setdefault(self._term.log.last, Duties())
 
     def answer_purge(self, session: SessionId, request: int, count: int) -> None:
         """So many messages have ended, when all that is in the log by now is stable."""
@@ -211,7 +211,7 @@ class Settling:
 
     def _settled(self, settle: PendingSettle) -> Settled:
         """The answer, now that all before it is applied."""
-        refused, unsettled = settle.refused, self._reign.delivery.unsettled
+        refused, unsettled = settle.refused, self._term.dispatch.unsettled
         for piece in settle.late:
             refused += tuple(_part(piece, first, last) for first, last in unsettled(piece))
         return Settled(settle.request, refused, settle.why or (WENT_BACK if refused else ""))
@@ -221,20 +221,20 @@ class Settling:
         duties = self.duties.pop(lsn, None)
         if duties is None:
             return
-        reply = self._reign.reply
+        reply = self._term.reply
         for settle in duties.settles:
             reply(settle.session, self._settled(settle))
         for session, request, count in duties.purges:
             reply(session, Purged(request, count))
 
 
-def _pieces_without(piece: HandOut, done: Iterable[Range]) -> tuple[HandOut, ...]:
-    """The parts of a hand-out that are not in `done`."""
+def _pieces_without(piece: Delivery, done: Iterable[Range]) -> tuple[Delivery, ...]:
+    """The parts of a delivery that are not in `done`."""
     rest = RangeSet(((piece.first, piece.last),))
     for first, last in done:
         rest.remove(first, last)
     return tuple(_part(piece, low, high) for low, high in rest)
 
 
-def _part(piece: HandOut, first: int, last: int) -> HandOut:
-    return HandOut(piece.epoch, piece.number, first, last, piece.count)
+def _part(piece: Delivery, first: int, last: int) -> Delivery:
+    return Delivery(piece.epoch, piece.number, first, last, piece.count)

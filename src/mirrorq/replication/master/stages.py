@@ -26,10 +26,10 @@ from mirrorq.replication.master.confirms import Confirms
 from mirrorq.replication.master.courier import is_courier, source_of
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.intake import HELD_COUNT, Intake
-from mirrorq.replication.master.level import Level
+from mirrorq.replication.master.length_limit import Level
 from mirrorq.replication.master.limits import judge
 from mirrorq.replication.master.producers import Producers
-from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.master.term import Term
 
 __all__ = ["Stages"]
 
@@ -38,18 +38,18 @@ LOOKS = 16
 
 
 class Stages:
-    """One reign's."""
+    """Takes and ends transactions that are staged at this queue. A part of `Master`."""
 
     def __init__(
         self,
-        reign: Reign,
+        term: Term,
         producers: Producers,
         confirms: Confirms,
         intake: Intake,
         level: Level,
         departures: Departures,
     ) -> None:
-        self._reign = reign
+        self._term = term
         self._producers = producers
         self._confirms = confirms
         self._intake = intake
@@ -60,7 +60,7 @@ class Stages:
         self._held_max = HELD_COUNT
         self.look_ms = 0
         """Idle runs are looked for again at this time."""
-        self._look = reign.timers.new()
+        self._look = term.timers.new()
         """The same, while there are runs."""
         self._is_stalled = False
         """The catalog is to know first that the queue has something to tell others."""
@@ -72,29 +72,29 @@ class Stages:
         self.held.append((session, number, body))
         self.admit()
         if len(self.held) > self._held_max:
-            number_of = self._reign.attachments.number_of
+            number_of = self._term.attachments.number_of
             self.held = deque(one for one in self.held if number_of(one[0]) == one[1])
             self._held_max = 2 * len(self.held) + HELD_COUNT
 
     def admit(self) -> None:
         """R10: they wait for unstable ops to become stable, and for nothing else."""
-        reign = self._reign
-        bytes_max = reign.config.unstable_bytes_max
+        term = self._term
+        bytes_max = term.config.unstable_bytes_max
         self._is_stalled = self._is_stalled and not self._departures.is_known
-        while self.held and not self._is_stalled and reign.ring.unstable_bytes < bytes_max:
+        while self.held and not self._is_stalled and term.ring.unstable_bytes < bytes_max:
             session, number, body = self.held.popleft()
-            attachment = reign.attachments.get(session)
+            attachment = term.attachments.get(session)
             if attachment is not None and attachment.number == number:
                 self._admit(session, attachment, body)
 
     def _admit(self, session: SessionId, attachment: Attachment, body: Publish) -> None:
-        header = self._reign.codec.header(body.frame)
+        header = self._term.codec.header(body.frame)
         if not self._producers.first_new(session, attachment, header, body.whole):
             return
         try:
             if not header.flags & FLAG_STEP:
                 raise ProtocolError("a frame with FLAG_STAGED has FLAG_STEP, too")
-            asked = self._reign.codec.staged(body.frame)
+            asked = self._term.codec.staged(body.frame)
         except ProtocolError as error:
             self._producers.refuse(header, str(error))
             return
@@ -121,7 +121,7 @@ class Stages:
             self.held.appendleft(item)
             self._stall()
         else:
-            self._reign.log.propose(
+            self._term.log.propose(
                 asked,
                 producer=header.producer,
                 first_number=header.first_number,
@@ -134,7 +134,7 @@ class Stages:
         self._departures.ask()
 
     def _verdict(self, asked: Stage | Staging) -> str:
-        staging = self._reign.state.staging
+        staging = self._term.state.staging
         return staging.verdict(asked.transaction, asked.version, asked.run)
 
     def _told(self, session: SessionId, asked: Staging) -> tuple[Staging, str]:
@@ -145,7 +145,7 @@ class Stages:
             return asked, "another queue decides, and does not ask"
         if isinstance(asked, CommitOp):
             self._level.is_enforcing = True
-            return self._numbered(asked, self._reign.state.staging.count(asked)), ""
+            return self._numbered(asked, self._term.state.staging.count(asked)), ""
         return asked, ""
 
     def _asked(self, asked: Staging) -> tuple[Staging, str]:
@@ -162,24 +162,24 @@ class Stages:
             return asked, why
         gone = [other for other in asked.others if not self._is_there(other)]
         if gone or (asked.others and self._departures.is_ending):
-            return asked, f"queue {gone[0] if gone else self._reign.ring.queue_id} is deleted"
+            return asked, f"queue {gone[0] if gone else self._term.ring.queue_id} is deleted"
         return self._sized(asked)
 
     def _is_there(self, queue_id: int) -> bool:
-        return queue_id != self._reign.ring.queue_id and self._departures.is_there(queue_id)
+        return queue_id != self._term.ring.queue_id and self._departures.is_there(queue_id)
 
     def _stage_error(self, header: Header, body: Publish) -> str:
         if header.count < 2 or not body.whole:
             return "a chunk is at least one message, and is staged whole"
         if header.flags & (FLAG_PRIORITY | FLAG_TRANSIENT) or header.delay_ms or header.ttl_ms:
             return "staged messages have no priority, delay or ttl, and are persistent"
-        if not self._reign.room.has(len(body.frame)):
-            return f"{self._reign.room.full_text}, or abort what is staged"
+        if not self._term.room.has(len(body.frame)):
+            return f"{self._term.room.full_text}, or abort what is staged"
         return ""
 
     def _sized(self, op: CommitOp) -> tuple[CommitOp, str]:
         """A commit with the sequences that it needs, if there is room for its messages."""
-        staging, level = self._reign.state.staging, self._level
+        staging, level = self._term.state.staging, self._level
         count = staging.count(op) if not staging.lacking(op) else 0
         if level.limit is not None and count:
             depth = level.depth()
@@ -193,7 +193,7 @@ class Stages:
 
     def _numbered(self, op: CommitOp, count: int) -> CommitOp:
         """A commit with the sequences of the messages that it brings."""
-        return replace(op, sequence=self._reign.log.next_sequence, count=count)
+        return replace(op, sequence=self._term.log.next_sequence, count=count)
 
     # --- The log --------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Stages:
         """Tell who asked."""
         if self.look_ms:
             self.set_timer()
-        header, why, payload = entry.header, self._reign.state.verdict, entry.payload
+        header, why, payload = entry.header, self._term.state.verdict, entry.payload
         if why:
             self._confirms.refuse(header, why)
             return
@@ -214,7 +214,7 @@ class Stages:
     def expire(self, now_ms: int) -> None:
         """Runs whose driver and tasks have been silent for long are given up, by ops; sealed ones
         ask the queue that decides."""
-        config, staging, log = self._reign.config, self._reign.state.staging, self._reign.log
+        config, staging, log = self._term.config, self._term.state.staging, self._term.log
         timeout_ms = config.staged_timeout_ms
         least_ms = min(timeout_ms, config.sealed_timeout_ms)
         self.look_ms = now_ms + max(least_ms // LOOKS, 1)
@@ -228,16 +228,16 @@ class Stages:
 
     def set_timer(self) -> None:
         """Be woken to look again while runs are open."""
-        self._look.set(self.look_ms if self._reign.state.staging.open else FOREVER_MS)
+        self._look.set(self.look_ms if self._term.state.staging.open else FOREVER_MS)
 
     def _ask(self, name: tuple[str, int, str], home: int) -> None:
-        log, run = self._reign.log, self._reign.state.staging.run(*name)
+        log, run = self._term.log, self._term.state.staging.run(*name)
         if not self._is_there(home):
             why = f"queue {home}, which was to decide, is deleted"
             log.propose(AbortOp(*name, why, is_decision=True))
         elif run is not None and not run.has_asked:
             if self._departures.is_known:
-                log.propose(AskOp(*name, self._reign.ring.queue_id))
+                log.propose(AskOp(*name, self._term.ring.queue_id))
             else:
                 self._stall()
 

@@ -33,7 +33,7 @@ __all__ = [
     "ERRAND",
     "PUT",
     "Outbox",
-    "Outlet",
+    "TargetOutbox",
     "is_outbox",
     "needs_no_op",
     "producer_of",
@@ -75,10 +75,8 @@ def sender_of(producer: int) -> int:
     return producer & (1 << GENERATION_SHIFT) - 1
 
 
-
-
 @define
-class Outlet:
+class TargetOutbox:
     """What is on its way to one queue."""
 
     next_number: int = 1
@@ -89,7 +87,7 @@ class Outbox:
     """All parcels of one queue."""
 
     def __init__(self) -> None:
-        self.outlets: dict[int, Outlet] = {}
+        self.target_outboxes: dict[int, TargetOutbox] = {}
         """Of targets to which something is on its way, by their ids."""
         self.idle: dict[int, int] = {}
         """Next number of the other targets: theirs go on."""
@@ -109,51 +107,57 @@ class Outbox:
     @property
     def parcel_count(self) -> int:
         """How many parcels there are: of one or of many messages each."""
-        return sum(len(outlet.parcels) for outlet in self.outlets.values())
+        return sum(len(target_outbox.parcels) for target_outbox in self.target_outboxes.values())
 
     def __contains__(self, target: object) -> bool:
         """Whether the next number for that queue is kept."""
-        return target in self.outlets or target in self.idle
+        return target in self.target_outboxes or target in self.idle
 
     def __bool__(self) -> bool:
-        return bool(self.outlets or self.idle)
+        return bool(self.target_outboxes or self.idle)
 
     def next_number(self, target: int) -> int:
         """Of the next parcel for that queue."""
-        outlet = self.outlets.get(target)
-        return self.idle.get(target, 1) if outlet is None else outlet.next_number
+        target_outbox = self.target_outboxes.get(target)
+        return self.idle.get(target, 1) if target_outbox is None else target_outbox.next_number
 
-    def _outlet(self, target: int) -> Outlet:
+    def _target_outbox(self, target: int) -> TargetOutbox:
         """The target's outlet; it is given a parcel next."""
         self.fresh[target] = None
-        outlet = self.outlets.get(target)
-        if outlet is None:
-            outlet = self.outlets[target] = Outlet(self.idle.pop(target, 1))
-        return outlet
+        target_outbox = self.target_outboxes.get(target)
+        if target_outbox is None:
+            target_outbox = self.target_outboxes[target] = TargetOutbox(self.idle.pop(target, 1))
+        return target_outbox
 
     def add(self, target: int, ranges: Iterable[Range], reason: str, stamp_us: int) -> None:
         """These have ended and are to be published in the target."""
         for first, last in ranges:
-            outlet = self._outlet(target)
-            outlet.parcels.append(Parcel(outlet.next_number, first, last, reason, stamp_us))
-            outlet.next_number += last - first + 1
+            target_outbox = self._target_outbox(target)
+            target_outbox.parcels.append(
+                Parcel(target_outbox.next_number, first, last, reason, stamp_us)
+            )
+            target_outbox.next_number += last - first + 1
             self.kept.add(first, last)
 
     def add_errand(self, target: int, stamp_us: int) -> int:
         """Something is to be said to the target; return its number."""
-        outlet = self._outlet(target)
-        number = outlet.next_number
-        outlet.parcels.append(Parcel(number, 0, 0, ERRAND, stamp_us))
+        target_outbox = self._target_outbox(target)
+        number = target_outbox.next_number
+        target_outbox.parcels.append(Parcel(number, 0, 0, ERRAND, stamp_us))
         self._errands += 1
-        outlet.next_number += 1
+        target_outbox.next_number += 1
         return number
 
     def done(self, target: int, number: int) -> tuple[Range, ...]:
         """Parcels up to this number are no more; return the sequences that nobody needs now."""
-        outlet = self.outlets.get(target)
+        target_outbox = self.target_outboxes.get(target)
         ended: list[Range] = []
-        while outlet is not None and outlet.parcels and outlet.parcels[0].number <= number:
-            parcel = outlet.parcels.popleft()
+        while (
+            target_outbox is not None
+            and target_outbox.parcels
+            and target_outbox.parcels[0].number <= number
+        ):
+            parcel = target_outbox.parcels.popleft()
             last = min(parcel.last, parcel.first + number - parcel.number)
             if parcel.reason == ERRAND:
                 self._errands -= 1
@@ -161,13 +165,13 @@ class Outbox:
                 ended.append((parcel.first, last))
             if last < parcel.last:
                 rest = evolve(parcel, number=number + 1, first=last + 1)
-                outlet.parcels.appendleft(rest)
+                target_outbox.parcels.appendleft(rest)
         for first, last in ended:
             self.kept.remove(first, last)
-        if outlet is not None and not outlet.parcels:
-            del self.outlets[target]
+        if target_outbox is not None and not target_outbox.parcels:
+            del self.target_outboxes[target]
             self.fresh.pop(target, None)
-            self.idle[target] = outlet.next_number
+            self.idle[target] = target_outbox.next_number
         return tuple(ended)
 
     def forget(self, target: int) -> None:
@@ -183,11 +187,11 @@ class Outbox:
         """
         errands = []
         gone = RangeSet(lost)
-        old, self.outlets, self.kept = self.outlets, {}, RangeSet()
+        old, self.target_outboxes, self.kept = self.target_outboxes, {}, RangeSet()
         self.idle, self.fresh = {}, {}
         self._errands = 0
-        for target, outlet in old.items():
-            for parcel in outlet.parcels:
+        for target, target_outbox in old.items():
+            for parcel in target_outbox.parcels:
                 if parcel.reason == ERRAND:
                     number = self.add_errand(target, parcel.stamp_us)
                     errands.append((target, parcel.number, number))
@@ -204,10 +208,10 @@ class Outbox:
         made += [
             (
                 target,
-                outlet.next_number,
-                [(p.number, p.first, p.last, p.reason, p.stamp_us) for p in outlet.parcels],
+                target_outbox.next_number,
+                [(p.number, p.first, p.last, p.reason, p.stamp_us) for p in target_outbox.parcels],
             )
-            for target, outlet in self.outlets.items()
+            for target, target_outbox in self.target_outboxes.items()
         ]
         return sorted(made, key=lambda one: one[0])
 
@@ -216,7 +220,7 @@ class Outbox:
         """Read what `image` gave. Raises ValueError when it breaks an invariant."""
         made = cls()
         for target, next_number, parcels in image:
-            outlet = Outlet(next_number)
+            target_outbox = TargetOutbox(next_number)
             number = parcels[0][0] if parcels else next_number
             for fields in parcels:
                 parcel = Parcel(*fields)
@@ -230,14 +234,14 @@ class Outbox:
                     made._errands += 1
                 else:
                     made.kept.add(parcel.first, parcel.last)
-                outlet.parcels.append(parcel)
+                target_outbox.parcels.append(parcel)
                 number = parcel.last_number + 1
             if number != next_number:
                 raise ValueError(f"an outbox for queue {target} whose next number is {number}")
-            if outlet.parcels:
-                made.outlets[target] = outlet
+            if target_outbox.parcels:
+                made.target_outboxes[target] = target_outbox
             elif next_number > 1:
                 made.idle[target] = next_number
-        made.outlets = dict(sorted(made.outlets.items()))
-        made.fresh = dict.fromkeys(made.outlets)
+        made.target_outboxes = dict(sorted(made.target_outboxes.items()))
+        made.fresh = dict.fromkeys(made.target_outboxes)
         return made

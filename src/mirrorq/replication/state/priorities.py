@@ -5,7 +5,7 @@ is here costs nothing until a message of another priority comes. A lane stays on
 that its horizon is ahead of the next message of it.
 
 - `Lane`: what the applied state knows of one priority above 0.
-- `ReadyLanes`: the ready messages of a master's reign.
+- `ReadyLanes`: the ready messages of a master's term.
 - `Horizons`: how far ahead of demand a master moves each lane's horizon.
 """
 
@@ -19,7 +19,7 @@ from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.ops import HorizonOp, HorizonsOp
 
 HORIZON_STEP = 256
-"""Least step of a delivery horizon: one op for so many hand-outs."""
+"""Least step of a delivery horizon: one op for so many deliveries."""
 
 NOTHING = RangeSet()
 """What is ready in a lane that is not in use. Never changed."""
@@ -59,7 +59,7 @@ class ReadyLanes:
         return bool(self._lanes) and any(self._lanes.values())
 
     def __iter__(self) -> Iterator[Range]:
-        """Ranges of places in the order of hand-out."""
+        """Ranges of places in the order of delivery."""
         for lane in self._lanes.values():
             yield from lane
         yield from self.plain
@@ -93,12 +93,12 @@ class ReadyLanes:
 
 
 class Horizons:
-    """Keeps the horizons of one reign ahead of demand: handing out waits for no round trip."""
+    """Keeps the horizons of one term ahead of demand: handing out waits for no round trip."""
 
     def __init__(self) -> None:
         self._is_pending = False
         self._announced: list[int] = []
-        """Priorities above 0 that publishes of this reign have named."""
+        """Priorities above 0 that publishes of this term have named."""
 
     def announce(self, priority: int) -> None:
         """A publish of this priority is in the log: its horizon is moved at the same time."""

@@ -2,7 +2,7 @@
 
 Every member applies the same stable ops in the same order, so states at the same lsn are
 equal on all copies (Lemma 3). The state knows nothing of consumers: who holds what now is
-the master's own matter (`delivery`) and ends with its reign.
+the master's own matter (`dispatch`) and ends with its term.
 
 A message is *live* from its publish to its ack. Its delivery count is
 
@@ -299,7 +299,7 @@ class QueueState:
         self.generation = 0
         """How many unclean promotions this past has, or knows to have been in others."""
         self.fence = 0
-        """Reign of the last unclean promotion: no delivery of an earlier one can be acked."""
+        """Term of the last unclean promotion: no delivery of an earlier one can be acked."""
         self.lost = 0
         """Messages that unclean promotions have lost, as far as their masters could tell."""
         self.tables = {MESSAGES: Table(), PRODUCERS: Table()}
@@ -753,11 +753,11 @@ class QueueState:
     def _begin_anew(self, payload: PromotedOp) -> tuple[Range, ...]:
         """An unclean promotion: what the new master lacks is lost, and older acks are void."""
         self.generation = max(self.generation, payload.generation)
-        self.fence = max(self.fence, payload.reign)
+        self.fence = max(self.fence, payload.master_epoch)
         self.lost += payload.lost_count
         reason = (
-            f"it was stored, and lost by the unclean promotion of epoch {payload.reign}: whether a "
-            "consumer had it before is not known"
+            f"it was stored, and lost by the unclean promotion of epoch {payload.master_epoch}: "
+            "whether a consumer had it before is not known"
         )
         sequences = RangeSet(payload.lost)
         self._touch(PRODUCERS, 0, NUMBER_MAX)

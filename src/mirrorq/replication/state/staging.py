@@ -41,7 +41,7 @@ from mirrorq.protocol.staged import (
     AbortOp,
     AskOp,
     CommitOp,
-    Errand,
+    CrossQueueTask,
     SealOp,
     Stage,
     Winner,
@@ -80,7 +80,7 @@ class Outcome:
     """Of these, in order."""
     dropped: list[Range] = field(factory=list)
     """Origins of what nobody needs any more."""
-    errands: list[tuple[int, Errand]] = field(factory=list)
+    errands: list[tuple[int, CrossQueueTask]] = field(factory=list)
     """What other queues are to be told: (queue id, what)."""
 
 
@@ -134,7 +134,7 @@ class Staging:
         self.origins = Places()
         """Committed messages that live, or are on their way to another queue: their origins are
         the names of these places, their sequences the places."""
-        self.errands: dict[tuple[int, int], Errand] = {}
+        self.errands: dict[tuple[int, int], CrossQueueTask] = {}
         """What is on its way to other queues: (queue id, number in the outbox) -> what."""
         self.attempts = 0
         """How many are open."""
@@ -246,9 +246,7 @@ class Staging:
 
     # --- Applying -----------------------------------------------------------------------
 
-    def on_stage(
-        self, stage: Stage, first: int, offsets: bytes, count: int, stamp_us: int
-    ) -> str:
+    def on_stage(self, stage: Stage, first: int, offsets: bytes, count: int, stamp_us: int) -> str:
         """A chunk: so many messages from origin `first` on, whose sizes lie between these offsets.
         Returns why it is refused, or ""."""
         why = self.verdict(stage.transaction, stage.version, stage.run)
@@ -327,7 +325,7 @@ class Staging:
                 del run.attempts[partition, attempt]
                 self.attempts -= 1
             run.home = 0
-        told = Errand("commit", op.transaction, op.version, op.run)
+        told = CrossQueueTask("commit", op.transaction, op.version, op.run)
         errands = [(other, told) for other in op.others]
         return Outcome("", pieces, sizes, self._finish(op.transaction, op.version), errands)
 
@@ -341,7 +339,7 @@ class Staging:
         elif op.version <= self.committed.get(op.transaction, -1):
             return Outcome(self.verdict(op.transaction, op.version, op.run))
         dropped = self._fence(op.transaction, op.version, op.run, op.reason)
-        told = Errand("abort", op.transaction, op.version, op.run)
+        told = CrossQueueTask("abort", op.transaction, op.version, op.run)
         return Outcome("", dropped=dropped, errands=[(other, told) for other in op.others])
 
     def on_ask(self, op: AskOp, me: int) -> Outcome:
@@ -352,11 +350,11 @@ class Staging:
             if run is None or not run.home or run.has_asked:
                 return Outcome("nothing is sealed here that is not decided or asked for")
             run.has_asked = True
-            return Outcome("", errands=[(run.home, Errand("ask", *name))])
+            return Outcome("", errands=[(run.home, CrossQueueTask("ask", *name))])
         dropped: list[Range] = []
         if not self.verdict(*name) and (run is None or not run.home):
             dropped = self._fence(*name, "undecided when another queue asked")
-        return Outcome("", dropped=dropped, errands=[(op.asker, Errand("abort", *name))])
+        return Outcome("", dropped=dropped, errands=[(op.asker, CrossQueueTask("abort", *name))])
 
     def forget_errands(self, target: int, number: int) -> None:
         """Those for a queue up to this number have been dealt with."""
@@ -521,7 +519,7 @@ class Staging:
         except MALFORMED as error:
             raise ValueError(f"what is staged: {error}") from error
         made.committed = dict(committed)
-        made.errands = {(one[0], one[1]): Errand(*one[2:]) for one in errands}
+        made.errands = {(one[0], one[1]): CrossQueueTask(*one[2:]) for one in errands}
         made.sizes = Sizes.from_bytes(sizes)
         made.origins = Places.from_bytes(origins, next_sequence)
         for transaction, version, runs, fenced in works:
@@ -535,9 +533,7 @@ class Staging:
         made.size = sum(made.sizes.total(*piece) for piece in made.staged)
         return made
 
-    def _restore(
-        self, run: Run, name: tuple[int, int], chunks: int, ranges: list[Range]
-    ) -> None:
+    def _restore(self, run: Run, name: tuple[int, int], chunks: int, ranges: list[Range]) -> None:
         attempt = run.attempts[name] = Attempt(chunks, 0, ranges)
         self.attempts += 1
         for first, last in ranges:

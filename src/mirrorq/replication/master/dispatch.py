@@ -1,14 +1,14 @@
-"""Who holds what: ready messages, consumers and open hand-outs of one master's reign.
+"""Who holds what: ready messages, consumers and open deliveries of one master's term.
 
 Nothing here is replicated. It is made anew from the applied state when a master's promotion
-is applied, and is gone with its reign. A *hand-out* is one contiguous piece given to one
-consumer; its number is unique in the reign, so (epoch, sequence, delivery count, number)
+is applied, and is gone with its term. A *delivery* is one contiguous piece given to one
+consumer; its number is unique in the term, so (epoch, sequence, delivery count, number)
 names a delivery for ever.
 
-A message is in exactly one place: ready, in one open hand-out, or on its way out (an ack, a
+A message is in exactly one place: ready, in one open delivery, or on its way out (an ack, a
 return or a purge of it is in the log and not yet applied).
 
-A step looks at the consumers that wait and at the hand-outs that it makes or ends, never at all
+A step looks at the consumers that wait and at the deliveries that it makes or ends, never at all
 that are seated or open: consumers with slow callbacks hold tens of thousands.
 """
 
@@ -21,7 +21,7 @@ from attrs import define, field
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.sessions import Deliver, HandOut
+from mirrorq.protocol.sessions import Deliver, Delivery
 from mirrorq.replication.master.limits import Depth, oldest
 from mirrorq.replication.state.priorities import ReadyLanes
 from mirrorq.replication.state.queue_state import QueueState, Run
@@ -29,10 +29,10 @@ from mirrorq.replication.state.queue_state import QueueState, Run
 ConsumerKey = tuple[SessionId, int]
 
 BACK_COUNT = 16_384
-"""Hand-outs of which it is remembered what went back: some 4 MB. Beyond them an ack that comes
+"""Deliveries of which it is remembered what went back: some 4 MB. Beyond them an ack that comes
 late counts as done when its message has ended since, whoever ended it."""
 PIECES_MAX = 512
-"""Hand-outs that one step makes."""
+"""Deliveries that one step makes."""
 DROP_COUNT = 1 << 62
 """No bound."""
 DELIVER_COUNT = 4096
@@ -40,7 +40,7 @@ DELIVER_COUNT = 4096
 
 
 @define
-class ConsumerSeat:
+class Subscription:
     """One consumer at the master."""
 
     key: ConsumerKey
@@ -73,7 +73,7 @@ class ConsumerSeat:
 
 
 @define
-class OpenHandOut:
+class OpenDelivery:
     key: ConsumerKey
     count: int
     left: RangeSet = field(factory=RangeSet)
@@ -81,8 +81,8 @@ class OpenHandOut:
     handed_ms: int = 0
 
 
-class Delivery:
-    """Ready messages, consumers in rotation, and open hand-outs."""
+class Dispatch:
+    """Ready messages, consumers in rotation, and open deliveries."""
 
     def __init__(self, state: QueueState, epoch: int) -> None:
         self._state = state
@@ -94,10 +94,10 @@ class Delivery:
         """The last step has handed out what one step may, and there is more."""
         self.is_single = False
         """single-active-consumer: one consumer at a time is served."""
-        self.consumers: dict[ConsumerKey, ConsumerSeat] = {}
+        self.consumers: dict[ConsumerKey, Subscription] = {}
         self.consumer_count = 0
         """Those beside what get() does."""
-        self.open: dict[int, OpenHandOut] = {}
+        self.open: dict[int, OpenDelivery] = {}
         self.unacknowledged = 0
         self.aside = RangeSet()
         """Live, and given to nobody: no member that could be asked has their bodies whole."""
@@ -110,12 +110,12 @@ class Delivery:
         """Handles whose get() has fetched something since they were last asked to give back what
         no call waits for, and that hold something still."""
         self._held: dict[SessionId, dict[int, None]] = {}
-        """Open hand-outs of each session."""
+        """Open deliveries of each session."""
         self.leaving: deque[int] = deque()
-        """Open hand-outs of those who are gone: they go back by portions, and nobody can settle
+        """Open deliveries of those who are gone: they go back by portions, and nobody can settle
         them meanwhile."""
         self._back: dict[int, RangeSet] = {}
-        """Hand-out number -> what of it went back. All else that was handed out, is open no more
+        """Delivery number -> what of it went back. All else that was handed out, is open no more
         and lives no more was settled under that number: an ack that comes again is told so."""
         self._ready_size: int | None = None
         """None: nobody has asked."""
@@ -132,37 +132,37 @@ class Delivery:
 
     # --- Consumers ----------------------------------------------------------------------
 
-    def subscribe(self, seat: ConsumerSeat) -> str:
+    def subscribe(self, subscription: Subscription) -> str:
         """Seat a consumer or change it; return why not, or ""."""
         for key in self._exclusive:
-            if key != seat.key:
+            if key != subscription.key:
                 return f"{self.consumers[key].who} holds the queue exclusively"
-        if seat.exclusive:
-            others = [other for key, other in self.consumers.items() if key != seat.key]
+        if subscription.exclusive:
+            others = [other for key, other in self.consumers.items() if key != subscription.key]
             if any(other.key[1] != 0 for other in others):
-                named = f": {others[0].who}" if seat.is_claim else ""
+                named = f": {others[0].who}" if subscription.is_claim else ""
                 return f"the queue has {len(others)} other consumers{named}"
-        held = self._held_by_others(seat.key) if seat.is_claim else ""
+        held = self._held_by_others(subscription.key) if subscription.is_claim else ""
         if held:
             return held
-        known = self.consumers.get(seat.key)
+        known = self.consumers.get(subscription.key)
         if known is None:
-            self.seat(seat)
+            self.admit(subscription)
         else:
             self._count_prefetch(known.prefetch, -1)
-            known.prefetch = seat.prefetch
+            known.prefetch = subscription.prefetch
             self._count_prefetch(known.prefetch, 1)
         return ""
 
-    def seat(self, seat: ConsumerSeat) -> None:
+    def admit(self, subscription: Subscription) -> None:
         """It is one of the consumers from now on."""
-        self.consumers[seat.key] = seat
-        self.consumer_count += seat.key[1] != 0
-        self._count_prefetch(seat.prefetch, 1)
-        self._note_wants(seat)
-        self._keys_of.setdefault(seat.key[0], {})[seat.key] = None
-        if seat.exclusive:
-            self._exclusive[seat.key] = None
+        self.consumers[subscription.key] = subscription
+        self.consumer_count += subscription.key[1] != 0
+        self._count_prefetch(subscription.prefetch, 1)
+        self._note_wants(subscription)
+        self._keys_of.setdefault(subscription.key[0], {})[subscription.key] = None
+        if subscription.exclusive:
+            self._exclusive[subscription.key] = None
 
     def has_consumer(self, session: SessionId) -> bool:
         """Whether a session has a consumer beside what get() does."""
@@ -170,24 +170,28 @@ class Delivery:
 
     def _held_by_others(self, key: ConsumerKey) -> str:
         """Who holds messages unacknowledged beside this consumer, "" when nobody does."""
-        for handout in self.open.values():
-            if handout.key != key:
-                seat = self.consumers.get(handout.key)
-                who = seat.who if seat is not None else f"a handle on node {handout.key[0].node}"
-                return f"{who} holds messages unacknowledged, {handout.left.first} the first"
+        for delivery in self.open.values():
+            if delivery.key != key:
+                subscription = self.consumers.get(delivery.key)
+                who = (
+                    subscription.who
+                    if subscription is not None
+                    else f"a handle on node {delivery.key[0].node}"
+                )
+                return f"{who} holds messages unacknowledged, {delivery.left.first} the first"
         return ""
 
-    def claim(self) -> ConsumerSeat | None:
+    def claim(self) -> Subscription | None:
         """The consumer beside which nobody is handed anything."""
         exclusive = map(self.consumers.__getitem__, self._exclusive)
-        return next((seat for seat in exclusive if seat.is_claim), None)
+        return next((subscription for subscription in exclusive if subscription.is_claim), None)
 
     def unsubscribe(self, key: ConsumerKey) -> None:
-        seat = self.consumers.pop(key, None)
-        if seat is None:
+        subscription = self.consumers.pop(key, None)
+        if subscription is None:
             return
         self.consumer_count -= key[1] != 0
-        self._count_prefetch(seat.prefetch, -1)
+        self._count_prefetch(subscription.prefetch, -1)
         self._wanted -= self.waiting.pop(key, 0)
         self._exclusive.pop(key, None)
         keys = self._keys_of[key[0]]
@@ -201,36 +205,36 @@ class Delivery:
 
     def credit(self, key: ConsumerKey, total: int, size: int = 0) -> None:
         """It may be handed so many in all; 0: none until it is told anew."""
-        seat = self.consumers.get(key)
-        if seat is not None:
-            seat.total = max(seat.total, total) if total else 0
-            if size > 0 and not seat.bare:
-                seat.size_left = size
-            self._note_wants(seat)
+        subscription = self.consumers.get(key)
+        if subscription is not None:
+            subscription.total = max(subscription.total, total) if total else 0
+            if size > 0 and not subscription.bare:
+                subscription.size_left = size
+            self._note_wants(subscription)
 
-    def _note_wants(self, seat: ConsumerSeat) -> None:
+    def _note_wants(self, subscription: Subscription) -> None:
         """It wants more or fewer than before: who begins to wait is the last to have its turn."""
-        wants = max(seat.wants, 0)
-        self._wanted += wants - self.waiting.get(seat.key, 0)
+        wants = max(subscription.wants, 0)
+        self._wanted += wants - self.waiting.get(subscription.key, 0)
         if wants:
-            self.waiting[seat.key] = wants
+            self.waiting[subscription.key] = wants
         else:
-            self.waiting.pop(seat.key, None)
+            self.waiting.pop(subscription.key, None)
 
-    def active_seat(self) -> ConsumerSeat | None:
+    def active_subscription(self) -> Subscription | None:
         """single-active-consumer: the one that is served.
 
         The oldest consumer. Where there is none, the handle whose get() has messages that are
         not settled, else the oldest that waits in one: who only might call again keeps nobody
         waiting.
         """
-        seats = self.consumers.values()
+        subscriptions = self.consumers.values()
         for is_next in (
-            lambda seat: seat.key[1] != 0,
-            lambda seat: self._holds(seat.key),
-            lambda seat: seat.wants > 0,
+            lambda subscription: subscription.key[1] != 0,
+            lambda subscription: self._holds(subscription.key),
+            lambda subscription: subscription.wants > 0,
         ):
-            found = next(filter(is_next, seats), None)
+            found = next(filter(is_next, subscriptions), None)
             if found is not None:
                 return found
         return None
@@ -281,9 +285,7 @@ class Delivery:
         if self._ready_size is not None:
             self._ready_size += sign * self._state.sizes.total(first, last)
 
-    def drop_oldest(
-        self, excess: Depth, count_max: int = DROP_COUNT
-    ) -> tuple[list[Range], Depth]:
+    def drop_oldest(self, excess: Depth, count_max: int = DROP_COUNT) -> tuple[list[Range], Depth]:
         """Take the oldest ready messages of the lowest priority out, then those of the next, until
         the excess is gone, or so many ranges are out.
 
@@ -321,7 +323,7 @@ class Delivery:
         return first - shift, last - shift, shift
 
     def ready_sequences(self) -> Iterator[Range]:
-        """Sequences of what is ready, in the order of hand-out."""
+        """Sequences of what is ready, in the order of delivery."""
         places = self._state.places
         for first, end in self.ready:
             while first <= end:
@@ -364,12 +366,12 @@ class Delivery:
 
     # --- Handing out --------------------------------------------------------------------
 
-    def hand_out(self, now_ms: int = 0) -> list[tuple[ConsumerKey, Deliver]]:
+    def deliver(self, now_ms: int = 0) -> list[tuple[ConsumerKey, Deliver]]:
         """Give ready messages below their horizons to consumers, in rotation.
 
         Higher priorities first: nothing is handed out past one that waits for its horizon.
         """
-        pieces: dict[ConsumerKey, list[HandOut]] = {}
+        pieces: dict[ConsumerKey, list[Delivery]] = {}
         counts: dict[ConsumerKey, int] = {}
         ready = self.ready
         self.is_cut = False
@@ -381,19 +383,19 @@ class Delivery:
             horizon = self._horizon(priority)
             if lane.first >= horizon:
                 break
-            seat = self._next_seat(counts)
-            if seat is None:
+            subscription = self._next_subscription(counts)
+            if subscription is None:
                 break
             self.is_cut = count == PIECES_MAX
             if self.is_cut:
                 break
             count += 1
-            share = self._share(seat, counts.get(seat.key, 0))
-            piece = self._take_front(seat, lane, horizon, share)
+            share = self._share(subscription, counts.get(subscription.key, 0))
+            piece = self._take_front(subscription, lane, horizon, share)
             self.open[piece.number].handed_ms = now_ms
-            pieces.setdefault(seat.key, []).append(piece)
+            pieces.setdefault(subscription.key, []).append(piece)
             taken = piece.last - piece.first + 1
-            counts[seat.key] = counts.get(seat.key, 0) + taken
+            counts[subscription.key] = counts.get(subscription.key, 0) + taken
         return [
             (key, Deliver(key[1], tuple(list_), (), self.consumers[key].bare))
             for key, list_ in pieces.items()
@@ -406,10 +408,10 @@ class Delivery:
             return min(horizon, self._barriers.get(priority, horizon))
         return horizon
 
-    def _next_seat(self, counts: dict[ConsumerKey, int]) -> ConsumerSeat | None:
+    def _next_subscription(self, counts: dict[ConsumerKey, int]) -> Subscription | None:
         claim = self.claim()
         if claim is not None or self.is_single:
-            active = claim or self.active_seat()
+            active = claim or self.active_subscription()
             if active is None or active.wants <= 0 or counts.get(active.key, 0) >= DELIVER_COUNT:
                 return None
             return active
@@ -420,60 +422,64 @@ class Delivery:
                 return self.consumers[key]
         return None
 
-    def _share(self, seat: ConsumerSeat, given: int) -> int:
+    def _share(self, subscription: Subscription, given: int) -> int:
         """Few messages are spread one by one; many go in pieces that keep frames whole."""
         waiting = len(self.waiting)
         is_shared = waiting > 1 and not self.is_single
         fair = max(1, self.ready.count // waiting) if is_shared else self.ready.count
-        return min(seat.wants, fair, DELIVER_COUNT - given)
+        return min(subscription.wants, fair, DELIVER_COUNT - given)
 
-    def _take_front(self, seat: ConsumerSeat, lane: RangeSet, horizon: int, share: int) -> HandOut:
+    def _take_front(
+        self, subscription: Subscription, lane: RangeSet, horizon: int, share: int
+    ) -> Delivery:
         first, last = lane.front()
         last = min(last, first + share - 1, horizon - 1)
         shift = 0
         if self._state.places:
             last, shift = self._state.places.at(first, last)
         count, last = self._state.count_run(first - shift, last - shift)
-        if seat.size_left is not None:
-            last, _ = oldest(self._state.sizes, first - shift, last, Depth(0, seat.size_left))
-            seat.size_left -= self._state.sizes.total(first - shift, last)
+        if subscription.size_left is not None:
+            last, _ = oldest(
+                self._state.sizes, first - shift, last, Depth(0, subscription.size_left)
+            )
+            subscription.size_left -= self._state.sizes.total(first - shift, last)
         lane.remove(first, last + shift)
         first -= shift
         self._note_ready(first, last, -1)
         self._number += 1
-        self.open[self._number] = OpenHandOut(seat.key, count, RangeSet(((first, last),)))
-        self._held.setdefault(seat.key[0], {})[self._number] = None
-        if not seat.key[1]:
-            self.fetching[seat.key] = None
+        self.open[self._number] = OpenDelivery(subscription.key, count, RangeSet(((first, last),)))
+        self._held.setdefault(subscription.key[0], {})[self._number] = None
+        if not subscription.key[1]:
+            self.fetching[subscription.key] = None
         taken = last - first + 1
-        seat.handed += taken
-        self._note_wants(seat)
+        subscription.handed += taken
+        self._note_wants(subscription)
         self.unacknowledged += taken
-        return HandOut(self._epoch, self._number, first, last, count)
+        return Delivery(self._epoch, self._number, first, last, count)
 
     # --- Settling -----------------------------------------------------------------------
 
-    def take(self, session: SessionId, piece: HandOut) -> list[Range]:
+    def take(self, session: SessionId, piece: Delivery) -> list[Range]:
         """Close what is open of this piece; return what was, [] when nothing."""
         if piece.epoch != self._epoch:
             return self._take_inherited(piece)
-        handout = self.open.get(piece.number)
-        if handout is None or handout.count != piece.count:
+        delivery = self.open.get(piece.number)
+        if delivery is None or delivery.count != piece.count:
             return []
         if not self.is_held(piece.number, session):
             return []
-        found = handout.left.within(piece.first, piece.last)
+        found = delivery.left.within(piece.first, piece.last)
         for first, last in found:
-            self.unacknowledged -= handout.left.remove(first, last)
-        if not handout.left:
+            self.unacknowledged -= delivery.left.remove(first, last)
+        if not delivery.left:
             self._close(piece.number)
         return found
 
-    def _close(self, number: int) -> OpenHandOut:
-        """Nothing of this hand-out is held any more, or is to be."""
-        handout = self.open.pop(number)
-        self._unhold(number, handout.key[0])
-        return handout
+    def _close(self, number: int) -> OpenDelivery:
+        """Nothing of this delivery is held any more, or is to be."""
+        delivery = self.open.pop(number)
+        self._unhold(number, delivery.key[0])
+        return delivery
 
     def _unhold(self, number: int, session: SessionId) -> None:
         held = self._held[session]
@@ -483,10 +489,10 @@ class Delivery:
             self.fetching.pop((session, 0), None)
 
     def is_held(self, number: int, session: SessionId) -> bool:
-        """Whether this open hand-out is the session's, and does not leave."""
+        """Whether this open delivery is the session's, and does not leave."""
         return number in self._held.get(session, ())
 
-    def take_back(self, session: SessionId, piece: HandOut) -> list[Range]:
+    def take_back(self, session: SessionId, piece: Delivery) -> list[Range]:
         """`take`, of what comes again."""
         found = self.take(session, piece)
         if piece.epoch == self._epoch:
@@ -505,57 +511,57 @@ class Delivery:
         if len(self._back) > BACK_COUNT:
             del self._back[next(iter(self._back))]
 
-    def may_take(self, session: SessionId, piece: HandOut) -> bool:
+    def may_take(self, session: SessionId, piece: Delivery) -> bool:
         """Whether `take` would close all of this piece; nothing changes."""
         if piece.epoch != self._epoch:
             found = len(list(self._inherited(piece)))
         else:
-            handout = self.open.get(piece.number)
-            if handout is None or handout.count != piece.count:
+            delivery = self.open.get(piece.number)
+            if delivery is None or delivery.count != piece.count:
                 return False
             if not self.is_held(piece.number, session):
                 return False
-            found = sum(b - a + 1 for a, b in handout.left.within(piece.first, piece.last))
+            found = sum(b - a + 1 for a, b in delivery.left.within(piece.first, piece.last))
         return found == piece.last - piece.first + 1
 
-    def unhand(self, key: ConsumerKey, piece: HandOut) -> None:
-        """A hand-out that was decided and not sent: as if it had not been."""
-        handout = self.open.get(piece.number)
-        if handout is None or piece.epoch != self._epoch:
+    def unhand(self, key: ConsumerKey, piece: Delivery) -> None:
+        """A delivery that was decided and not sent: as if it had not been."""
+        delivery = self.open.get(piece.number)
+        if delivery is None or piece.epoch != self._epoch:
             return
-        if not self.is_held(piece.number, handout.key[0]):
+        if not self.is_held(piece.number, delivery.key[0]):
             return  # it leaves
-        back = handout.left.within(piece.first, piece.last)
+        back = delivery.left.within(piece.first, piece.last)
         for first, last in back:
-            gone = handout.left.remove(first, last)
+            gone = delivery.left.remove(first, last)
             self.unacknowledged -= gone
             if key in self.consumers:
-                seat = self.consumers[key]
-                seat.handed -= gone
-                if seat.size_left is not None:
-                    seat.size_left += self._state.sizes.total(first, last)
-                self._note_wants(seat)
-        if not handout.left:
+                subscription = self.consumers[key]
+                subscription.handed -= gone
+                if subscription.size_left is not None:
+                    subscription.size_left += self._state.sizes.total(first, last)
+                self._note_wants(subscription)
+        if not delivery.left:
             self._close(piece.number)
         self.give_back(back)
 
-    def is_known(self, piece: HandOut) -> bool:
+    def is_known(self, piece: Delivery) -> bool:
         """Whether it may have been settled before: by a request that comes again now, of whichever
-        session. A hand-out goes to one handle, so its name is proof enough of whose it was."""
+        session. A delivery goes to one handle, so its name is proof enough of whose it was."""
         if piece.epoch != self._epoch:
             return piece.epoch >= self._state.fence
         return piece.number <= self._number
 
-    def open_of(self, piece: HandOut) -> list[Range]:
-        """What of a piece of this reign is open."""
-        handout = self.open.get(piece.number) if piece.epoch == self._epoch else None
-        return [] if handout is None else handout.left.within(piece.first, piece.last)
+    def open_of(self, piece: Delivery) -> list[Range]:
+        """What of a piece of this term is open."""
+        delivery = self.open.get(piece.number) if piece.epoch == self._epoch else None
+        return [] if delivery is None else delivery.left.within(piece.first, piece.last)
 
-    def unsettled(self, piece: HandOut) -> RangeSet:
+    def unsettled(self, piece: Delivery) -> RangeSet:
         """What of a piece that is open no more did not end by its ack, as far as the applied state
         tells: it lives, or has gone back and whoever was handed it next has ended it.
 
-        Of an earlier reign it is not known who has ended what lives no more: its ack may have been
+        Of an earlier term it is not known who has ended what lives no more: its ack may have been
         applied before the failover.
         """
         found = RangeSet(self._state.live.within(piece.first, piece.last))
@@ -567,7 +573,7 @@ class Delivery:
             found.add(first, last)
         return found
 
-    def _take_inherited(self, piece: HandOut) -> list[Range]:
+    def _take_inherited(self, piece: Delivery) -> list[Range]:
         """An ack across a promotion: the count decides whether it is still this message's.
 
         Taken when the message is ready, last raised by a promotion, with the ack's count + 1.
@@ -580,7 +586,7 @@ class Delivery:
             taken.append((sequence, sequence))
         return taken
 
-    def _inherited(self, piece: HandOut) -> Iterator[tuple[Run, int]]:
+    def _inherited(self, piece: Delivery) -> Iterator[tuple[Run, int]]:
         """What `_take_inherited` would take: each sequence, with where it stands."""
         state = self._state
         if piece.epoch < state.fence:
@@ -611,8 +617,8 @@ class Delivery:
             self._note_ready(run.first, run.last, 1)
         self.ready.add(run.priority, first, last)
 
-    def holdings(self, session: SessionId) -> list[tuple[int, OpenHandOut]]:
-        """Open hand-outs of one session, by number."""
+    def holdings(self, session: SessionId) -> list[tuple[int, OpenDelivery]]:
+        """Open deliveries of one session, by number."""
         return [(number, self.open[number]) for number in self._held.get(session, ())]
 
     def rename(self, former: SessionId, session: SessionId) -> None:
@@ -621,36 +627,36 @@ class Delivery:
         if held:
             self._held.setdefault(session, {}).update(held)
         for number in held:
-            handout = self.open[number]
-            handout.key = (session, handout.key[1])
+            delivery = self.open[number]
+            delivery.key = (session, delivery.key[1])
         if (former, 0) in self.fetching:
             del self.fetching[former, 0]
             self.fetching[session, 0] = None
 
     def handed_before(self, at_ms: int) -> list[int]:
-        """Open hand-outs made before this time, the oldest first."""
+        """Open deliveries made before this time, the oldest first."""
         old = []
-        for number, handout in self.open.items():
-            if handout.handed_ms >= at_ms:
+        for number, delivery in self.open.items():
+            if delivery.handed_ms >= at_ms:
                 break
             old.append(number)
         return old
 
     def renew(self, number: int, now_ms: int) -> None:
-        """A hand-out counts as made now."""
-        handout = self.open.pop(number)
-        handout.handed_ms = now_ms
-        self.open[number] = handout
+        """A delivery counts as made now."""
+        delivery = self.open.pop(number)
+        delivery.handed_ms = now_ms
+        self.open[number] = delivery
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest open hand-out was made; None when there is none."""
-        for handout in self.open.values():
-            return handout.handed_ms
+        """When the oldest open delivery was made; None when there is none."""
+        for delivery in self.open.values():
+            return delivery.handed_ms
         return None
 
     def drop(self, number: int) -> None:
-        """Who held this hand-out is gone: what is open of it leaves."""
+        """Who held this delivery is gone: what is open of it leaves."""
         self._unhold(number, self.open[number].key[0])
         self.leaving.append(number)
 
@@ -660,7 +666,7 @@ class Delivery:
         self.fetching.pop((session, 0), None)
 
     def take_leaving(self, count: int) -> list[Range]:
-        """About so many ranges of what leaves, whole hand-outs of it: held by nobody any more."""
+        """About so many ranges of what leaves, whole deliveries of it: held by nobody any more."""
         taken: list[Range] = []
         while self.leaving:
             number = self.leaving[0]

@@ -1,4 +1,4 @@
-"""What the parts of one master's reign share. Each of them is given it, and changes it freely."""
+"""What the parts of one master's term share. Each of them is given it, and changes it freely."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mirrorq.replication.disk_budget import Room
 from mirrorq.replication.master.attachments import Attachments, Claims
 from mirrorq.replication.master.courier import NoTargets, Targets
 from mirrorq.replication.master.delays import Delays
-from mirrorq.replication.master.delivery import Delivery
+from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.log_tail import LogTail
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.priorities import Horizons
 from mirrorq.replication.state.queue_state import QueueState
 
-__all__ = ["LEASE_IDLE_MS", "PORTION", "Lease", "Reign"]
+__all__ = ["LEASE_IDLE_MS", "PORTION", "Lease", "Term"]
 
 PORTION = 512
 """Of many messages that end or come back at once, so many ranges are one op; the next op is made
@@ -42,8 +42,8 @@ class Lease:
     """No contact with a majority: nothing is confirmed."""
 
 
-class Reign:
-    """One reign over one queue."""
+class Term:
+    """One master's term over one queue: made by `Master`, shared by its parts, gone with it."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Reign:
         targets: Targets | None = None,
     ) -> None:
         self.epoch = epoch
-        """In which it began: its name."""
+        """`View.master_epoch`: the epoch in which the term began names it."""
         self.ring = ring
         self.state = state
         self.config = config
@@ -84,8 +84,8 @@ class Reign:
 
     def begin(self) -> None:
         """What is ready and delayed is as the applied state has it; nobody holds anything."""
-        self.delivery = Delivery(self.state, self.epoch)
-        self.delivery.is_single = self.definition.single_active_consumer
+        self.dispatch = Dispatch(self.state, self.epoch)
+        self.dispatch.is_single = self.definition.single_active_consumer
         self.delays = Delays(self.state, self._delay_due)
 
     def reply(self, session: SessionId, reply: Reply) -> None:

@@ -10,38 +10,38 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.replication.master.attachments import Attachment
 from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.limits import Depth, Verdict, full_text, limit_of
-from mirrorq.replication.master.reign import Reign
+from mirrorq.replication.master.term import Term
 
 __all__ = ["Level"]
 
 
 class Level:
-    """One reign's."""
+    """Knows how full the queue is, and what its limit does about it. A part of `Master`."""
 
-    def __init__(self, reign: Reign, endings: Endings) -> None:
-        self.limit = limit_of(reign.definition)
+    def __init__(self, term: Term, endings: Endings) -> None:
+        self.limit = limit_of(term.definition)
         self.is_enforcing = False
         """A limit has changed, or what comes is not known before it is there: what is ready may
         be too much."""
         self.has_told = False
         """Some handle may believe in a bound."""
-        self._reign = reign
+        self._term = term
         self._endings = endings
 
     def define(self) -> None:
         """The policy in force is another one."""
-        limit = limit_of(self._reign.definition)
+        limit = limit_of(self._term.definition)
         self.is_enforcing = self.is_enforcing or limit != self.limit
         self.limit = limit
 
     def depth(self) -> Depth:
         """What is ready or on its way there, judged on the whole log."""
-        delivery = self._reign.delivery
-        coming = self._reign.log.coming.depth()
-        count = delivery.ready.count + coming.count
+        dispatch = self._term.dispatch
+        coming = self._term.log.coming.depth()
+        count = dispatch.ready.count + coming.count
         if self.limit is None or not self.limit.counts_bytes:
             return Depth(count, 0)
-        return Depth(count, delivery.ready_size + coming.size)
+        return Depth(count, dispatch.ready_size + coming.size)
 
     @property
     def full_text(self) -> str:
@@ -82,7 +82,7 @@ class Level:
             return
         self.has_told = is_bounded
         depth = self.depth() if is_bounded else Depth(0, 0)
-        for session, attachment in self._reign.attachments.all():
+        for session, attachment in self._term.attachments.all():
             if is_bounded or attachment.told.flow is not None:
                 self._tell(session, attachment, depth)
 
@@ -91,11 +91,11 @@ class Level:
         self._tell(session, attachment, self.depth())
 
     def _tell(self, session: SessionId, attachment: Attachment, depth: Depth) -> None:
-        reign = self._reign
+        term = self._term
         producer = attachment.producer
-        highest = reign.log.highest.get(producer, 0)
-        count_max = reign.config.unconfirmed_count_max
+        highest = term.log.highest.get(producer, 0)
+        count_max = term.config.unconfirmed_count_max
         flow = attachment.told.news(self.limit, depth, producer, highest, count_max)
         if flow is not None:
             self.has_told = True
-            reign.reply(session, flow)
+            term.reply(session, flow)
