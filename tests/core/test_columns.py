@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorq.containers import run_length
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.run_length import Column, Sizes, equal_size, sizes_of
 
@@ -19,6 +21,18 @@ ACTIONS = st.lists(
     ),
     max_size=40,
 )
+
+
+@pytest.fixture(params=[3, run_length.CHUNK_COUNT], autouse=True, scope="module")
+def _chunks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With every edge of a chunk, and without."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_length, "CHUNK_COUNT", request.param)
+        yield
+
+
+def _totals(sizes: Sizes) -> list[int]:
+    return [total for chunk in sizes._chunks for total in chunk[2]]
 
 
 def _played(actions: list[tuple[str, object]]) -> tuple[Sizes, RangeSet, dict[int, int]]:
@@ -65,6 +79,45 @@ def test_sums_of_live_ranges(actions: list[tuple[str, object]]) -> None:
                 assert sizes.total(low, high) == sum(plain[s] for s in range(low, high + 1))
 
 
+@given(ACTIONS, st.integers(1, 12))
+def test_how_far_so_many_bytes_reach(actions: list[tuple[str, object]], size: int) -> None:
+    """reach() is the first message with which a live range has them."""
+    sizes, live, plain = _played(actions)
+    for first, last in live:
+        sums = accumulate(plain[s] for s in range(first, last + 1))
+        found = next((s for s, so_far in enumerate(sums, first) if so_far >= size), last)
+        assert max(sizes.reach(first, last, size), first) == found
+
+
+@given(ACTIONS)
+def test_chunks_follow_one_another(actions: list[tuple[str, object]]) -> None:
+    """None is empty or too long, and no short one stands beside a short one."""
+    sizes, _, _ = _played(actions)
+    lengths = [len(chunk[0]) for chunk in sizes._chunks]
+    assert all(0 < length <= run_length.CHUNK_COUNT for length in lengths)
+    assert sum(lengths) == len(sizes)
+    assert [chunk[0][-1] for chunk in sizes._chunks] == list(sizes._ends)
+    assert all(len({len(column) for column in chunk}) == 1 for chunk in sizes._chunks)
+    short = run_length.CHUNK_COUNT // 2
+    assert not any(one + two <= short for one, two in pairwise(lengths[:-1]))
+
+
+@given(ACTIONS, st.sets(st.integers(1, 40), max_size=3))
+def test_parts_make_the_whole(actions: list[tuple[str, object]], cuts: set[int]) -> None:
+    """Read part by part it is what it was, and sums are the same."""
+    sizes, live, plain = _played(actions)
+    made, first = Sizes(), 1
+    for end in (*sorted(cuts), 1000):
+        if live.count_within(first, end):
+            low, high = live.extent_within(first, end)
+            made.extend(sizes.part(low, high))
+            assert sizes.count_within(low, high) == len(sizes.part(low, high)) // 16
+        first = end + 1
+    assert made == sizes
+    for first, last in live:
+        assert made.total(first, last) == sum(plain[s] for s in range(first, last + 1))
+
+
 @given(ACTIONS)
 def test_no_run_is_kept_for_dead_messages(actions: list[tuple[str, object]]) -> None:
     """A queue through which millions go holds runs of what is in it only."""
@@ -85,15 +138,15 @@ def test_bytes_and_copies_go_on_alike(actions: list[tuple[str, object]]) -> None
         assert read.total(first, last) == sum(plain[s] for s in range(first, last + 1))
 
 
-def test_a_long_queue_that_drains_keeps_no_head() -> None:
-    """Runs that are gone at the front are cut off now and then."""
+def test_a_long_queue_that_drains_keeps_nothing_of_the_dead() -> None:
+    """Runs that are gone are cut off."""
     sizes = Sizes()
     for sequence in range(1, 10_001):
         sizes.append(sequence, sequence, sequence % 7)
         if sequence > 10:
             sizes.forget(1, sequence - 10)
     assert len(sizes) == 10
-    assert len(sizes._lasts) < 3000
+    assert len(_totals(sizes)) == 10
     assert sizes.total(9991, 10_000) == sum(s % 7 for s in range(9991, 10_001))
 
 
@@ -142,7 +195,7 @@ def test_sizes_of_many_are_as_those_of_each(batches: list[list[int]], gone: int)
             for sizes in (quick, slow):
                 sizes.forget(1, min(gone, following - 1))
         assert quick == slow
-        assert list(quick._totals[quick._head :]) == list(slow._totals[slow._head :])
+        assert _totals(quick) == _totals(slow)
 
 
 @given(
@@ -180,7 +233,7 @@ def test_sizes_taken_over_from_another_column(
             slow.append(at, at, known[number])
             at += 1
         assert quick == slow
-        assert quick._totals == slow._totals
+        assert _totals(quick) == _totals(slow)
     end = at - 1
     assert not end or quick.total(1, end) == sum(quick.at(number) for number in range(1, at))
 
@@ -204,5 +257,5 @@ def test_sums_of_sizes_pass_the_end_of_their_numbers(start: int) -> None:
         slow.append(number, number, size)
     quick.append_sizes(2, batch)
     quick.append_pieces(9, [(2, 8, other)])
-    assert (quick, quick._totals) == (slow, slow._totals)
+    assert (quick, _totals(quick)) == (slow, _totals(slow))
     assert quick.total(2, 15) == 2 * sum(batch)

@@ -1,49 +1,96 @@
 """A number for each live message of a queue, kept as runs of equal ones in compact arrays.
 
-Sixteen or twenty bytes a run, whatever its length. What stands for a message that is not live
+Sixteen or twenty-four bytes a run, whatever its length. What stands for a message that is not live
 means nothing, so runs of dead messages are taken out and their neighbours grow over them. All
-of it follows from the ops alone: columns at the same lsn are equal on all copies.
+of it follows from the ops alone: columns at the same lsn are equal on all copies. The arrays are
+chunks of some hundred runs: a change moves what stands in its chunk, however many runs there are.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, chain, compress, islice
-from operator import eq, mul, ne, sub
+from operator import eq, lt, mul, ne, sub
 from typing import Self
 
 MASK = 2**64 - 1
 """Sums are counted modulo 2^64: only differences of them are read."""
-HEAD_COUNT = 1024
-"""Runs that are gone at the front are cut off when there are more, and more than half."""
+CHUNK_COUNT = 1024
+"""Most runs of a chunk."""
+Chunk = list["array[int]"]
+"""Last sequence of each run (it begins behind the run before), its value, what else a column
+keeps of it."""
 
 _OFFSET = struct.Struct("i")
 _TWO_OFFSETS = struct.Struct("ii")
 
 
 class Column:
-    """Numbers from 0 to 2^63 - 1 by sequence. Sequences are appended in rising order."""
+    """Numbers from 0 to 2^63 - 1 by sequence. Sequences are appended in rising order.
 
-    __slots__ = ("_head", "_lasts", "_values")
+    No chunk is empty, and none has more than `CHUNK_COUNT` runs.
+    """
+
+    __slots__ = ("_chunks", "_ends", "_length")
+    WIDTH = 2
+    """Arrays of a chunk."""
 
     def __init__(self) -> None:
-        self._lasts = array("Q")
-        """Last sequence of each run; it begins behind the run before."""
-        self._values = array("Q")
-        self._head = 0
-        """Runs before this are gone."""
+        self._ends = array("Q")
+        """The last sequence of each chunk."""
+        self._chunks: list[Chunk] = []
+        self._length = 0
 
     def append(self, first: int, last: int, value: int) -> None:
         """Set the value of new messages at the end."""
-        if len(self._lasts) > self._head and self._values[-1] == value:
-            self._lasts[-1] = last
+        chunks = self._chunks
+        if chunks and chunks[-1][1][-1] == value:
+            chunks[-1][0][-1] = self._ends[-1] = last
         else:
-            self._lasts.append(last)
-            self._values.append(value)
+            self._push(last, value)
+
+    def _push(self, *run: int) -> None:
+        """One more run, at the end."""
+        chunks, ends = self._chunks, self._ends
+        if not chunks or len(chunks[-1][0]) >= CHUNK_COUNT:
+            chunks.append([array("Q", (number,)) for number in run])
+            ends.append(run[0])
+        else:
+            for column, number in zip(chunks[-1], run, strict=True):
+                column.append(number)
+            ends[-1] = run[0]
+        self._length += 1
+
+    def _extend(self, whole: Chunk) -> None:
+        """Many more, at the end."""
+        chunks, count = self._chunks, len(whole[0])
+        room = CHUNK_COUNT - len(chunks[-1][0]) if chunks else 0
+        if room and count:
+            for column, more in zip(chunks[-1], whole, strict=True):
+                column += more[:room]
+            self._ends[-1] = chunks[-1][0][-1]
+        for at in range(room, count, CHUNK_COUNT):
+            chunks.append([column[at : at + CHUNK_COUNT] for column in whole])
+            self._ends.append(chunks[-1][0][-1])
+        self._length += count
+
+    def _find(self, sequence: int) -> tuple[int, int]:
+        """(chunk, index in it) of the first run that ends at `sequence` or behind it; behind the
+        last chunk when none does."""
+        at = bisect_left(self._ends, sequence)
+        if at == len(self._ends):
+            return at, 0
+        return at, bisect_left(self._chunks[at][0], sequence)
+
+    def _start(self, at: int, index: int) -> int:
+        """Where this run begins."""
+        if index:
+            return self._chunks[at][0][index - 1] + 1
+        return self._ends[at - 1] + 1 if at else 1
 
     def forget(self, low: int, high: int) -> None:
         """No message from low to high is live, and none beside them is dead.
@@ -51,90 +98,132 @@ class Column:
         Runs end with a live message, and neighbours differ: so a column follows from what is live
         and its values alone, whatever has ended in which order.
         """
-        lasts, head = self._lasts, self._head
-        index = bisect_left(lasts, low, head)
-        if index == len(lasts):
+        chunks = self._chunks
+        at, index = self._find(low)
+        if at == len(chunks):
             return
-        start = lasts[index - 1] + 1 if index > head else 1
-        if start < low:
+        if self._start(at, index) < low:
+            lasts = chunks[at][0]
             if lasts[index] > high:
                 return
             lasts[index] = low - 1
             index += 1
-        stop = bisect_right(lasts, high, index)
-        if head < index and stop < len(lasts) and self._values[index - 1] == self._values[stop]:
-            index -= 1
-        if index == head:
-            self._head = stop
-            if stop > HEAD_COUNT and 2 * stop > len(lasts):
-                self._cut(0, stop)
-                self._head = 0
-        elif index < stop:
-            self._cut(index, stop)
+            if index == len(lasts):
+                self._ends[at] = low - 1
+                at, index = at + 1, 0
+        end, stop = self._find(high + 1)
+        if end < len(chunks) and (at or index):
+            before = (at, index - 1) if index else (at - 1, len(chunks[at - 1][0]) - 1)
+            if chunks[before[0]][1][before[1]] == chunks[end][1][stop]:
+                at, index = before
+        if (at, index) < (end, stop):
+            self._cut(at, index, end, stop)
 
-    def _cut(self, start: int, stop: int) -> None:
-        del self._lasts[start:stop]
-        del self._values[start:stop]
+    def _cut(self, at: int, index: int, end: int, stop: int) -> None:
+        """Take out the runs from the one up to before the other."""
+        chunks = self._chunks
+        if at == end:
+            self._length -= stop - index
+            for column in chunks[at]:
+                del column[index:stop]
+        else:
+            self._length += index - stop - sum(len(chunk[0]) for chunk in chunks[at:end])
+            if stop:
+                for column in chunks[end]:
+                    del column[:stop]
+            if index:
+                for column in chunks[at]:
+                    del column[index:]
+                self._ends[at] = chunks[at][0][-1]
+                at += 1
+            del chunks[at:end], self._ends[at:end]
+        self._tidy(at)
+
+    def _tidy(self, at: int) -> None:
+        """This chunk has become shorter, and the one before: no short one beside a short one."""
+        chunks = self._chunks
+        for left in range(min(at, len(chunks) - 2), max(at - 3, -1), -1):
+            if len(chunks[left][0]) + len(chunks[left + 1][0]) <= CHUNK_COUNT // 2:
+                for column, more in zip(chunks[left], chunks[left + 1], strict=True):
+                    column += more
+                del chunks[left + 1], self._ends[left]
 
     def at(self, sequence: int) -> int:
         """The value of a live message; 0 behind the end."""
-        index = bisect_left(self._lasts, sequence, self._head)
-        return self._values[index] if index < len(self._lasts) else 0
+        at, index = self._find(sequence)
+        return self._chunks[at][1][index] if at < len(self._chunks) else 0
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """(first, last, value) of the runs from first to last."""
-        lasts = self._lasts
-        index = bisect_left(lasts, first, self._head)
-        while first <= last and index < len(lasts):
+        chunks = self._chunks
+        at, index = self._find(first)
+        while first <= last and at < len(chunks):
+            lasts, values = chunks[at][:2]
             end = min(lasts[index], last)
-            yield first, end, self._values[index]
+            yield first, end, values[index]
             first = end + 1
             index += 1
+            if index == len(lasts):
+                at, index = at + 1, 0
         if first <= last:
             yield first, last, 0
 
+    def _whole(self, first: int, last: int) -> Chunk:
+        """A copy of the runs that first to last lie in, in one piece."""
+        (at, low), (end, stop) = self._find(first), self._find(last)
+        if at == end < len(self._chunks):
+            return [column[low : stop + 1] for column in self._chunks[at]]
+        found: Chunk = [array("Q") for _ in range(self.WIDTH)]
+        for chunk in self._chunks[at : end + 1]:
+            for column, known in zip(found, chunk, strict=True):
+                column += known
+        behind = len(self._chunks[end][0]) - stop - 1 if end < len(self._chunks) else 0
+        for column in found:
+            del column[len(column) - behind :], column[:low]
+        return found
+
     def count_within(self, first: int, last: int) -> int:
         """How many runs share something with first to last."""
-        low = bisect_left(self._lasts, first, self._head)
-        return min(bisect_left(self._lasts, last, low) + 1, len(self._lasts)) - low
+        (at, low), (end, stop) = self._find(first), self._find(last)
+        is_more = end < len(self._chunks)
+        if not (at or low or is_more):
+            return self._length
+        return sum(len(chunk[0]) for chunk in self._chunks[at:end]) + stop - low + is_more
 
     def part(self, first: int, last: int) -> bytes:
         """The runs of first to last, two live messages, as `to_bytes` has them."""
-        low = bisect_left(self._lasts, first, self._head)
-        high = bisect_left(self._lasts, last, low) + 1
-        lasts = self._lasts[low:high]
+        lasts, values = self._whole(first, last)[:2]
         if lasts and lasts[-1] > last:
             lasts[-1] = last
-        return lasts.tobytes() + self._values[low:high].tobytes()
+        return lasts.tobytes() + values.tobytes()
 
     def extend(self, data: bytes) -> None:
         """Add runs, which `part` gave, behind those that are there.
 
         Raises ValueError when they are no such thing.
         """
-        more = type(self).from_bytes(data)
-        lasts, values = more._lasts, more._values
+        lasts, values = _runs_of(data)
         if not lasts:
             return
-        if len(self) and lasts[0] <= self._lasts[-1]:
+        if len(self) and lasts[0] <= self._ends[-1]:
             raise ValueError(f"a run of a column up to {lasts[0]} comes late")
-        if len(self) and values[0] == self._values[-1]:
-            self._lasts[-1] = lasts[0]
+        if len(self) and values[0] == self._chunks[-1][1][-1]:
+            self.append(self._ends[-1] + 1, lasts[0], values[0])
             del lasts[0], values[0]
         self._add(lasts, values)
 
     def _add(self, lasts: array[int], values: array[int]) -> None:
-        self._lasts += lasts
-        self._values += values
+        """Runs as they are: equal neighbours stay two."""
+        self._extend([lasts, values])
 
     def check_end(self, last: int) -> None:
         """Raises ValueError when there are runs behind `last`."""
-        if len(self) and self._lasts[-1] > last:
-            raise ValueError(f"a column goes to {self._lasts[-1]}, the queue to {last}")
+        if len(self) and self._ends[-1] > last:
+            raise ValueError(f"a column goes to {self._ends[-1]}, the queue to {last}")
 
     def __len__(self) -> int:
         """How many runs there are."""
-        return len(self._lasts) - self._head
+        return self._length
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Column):
@@ -146,56 +235,56 @@ class Column:
     def copy(self) -> Self:
         """An equal one that shares nothing with it."""
         twin = type(self)()
-        twin._lasts = self._lasts[self._head :]
-        twin._values = self._values[self._head :]
+        twin._ends = self._ends[:]
+        twin._chunks = [[column[:] for column in chunk] for chunk in self._chunks]
+        twin._length = self._length
         return twin
 
     def to_bytes(self) -> bytes:
         """All lasts, then all values, eight bytes each, little-endian."""
-        return self._lasts[self._head :].tobytes() + self._values[self._head :].tobytes()
+        return b"".join(chunk[one].tobytes() for one in (0, 1) for chunk in self._chunks)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
-        if len(data) % 16:
-            raise ValueError(f"a column of {len(data)} bytes: not a multiple of 16")
-        lasts, values = array("Q"), array("Q")
-        lasts.frombytes(data[: len(data) // 2])
-        values.frombytes(data[len(data) // 2 :])
         made = cls()
-        before = 0
-        for last, value in zip(lasts, values, strict=True):
-            if last <= before:
-                raise ValueError(f"runs of a column out of order at {last}")
-            made._load(before + 1, last, value)
-            before = last
+        made._add(*_runs_of(data))
         return made
 
-    def _load(self, first: int, last: int, value: int) -> None:
-        """A run as it was: equal neighbours stay two."""
-        self._lasts.append(last)
-        self._values.append(value)
+
+def _runs_of(data: bytes) -> tuple[array[int], array[int]]:
+    """Lasts and values of the runs that `to_bytes` wrote."""
+    if len(data) % 16:
+        raise ValueError(f"a column of {len(data)} bytes: not a multiple of 16")
+    lasts, values = array("Q", data[: len(data) // 2]), array("Q", data[len(data) // 2 :])
+    if lasts and not (lasts[0] and all(map(lt, lasts, islice(lasts, 1, None)))):
+        raise ValueError(f"runs of a column out of order, from {lasts[0]}")
+    return lasts, values
 
 
 class Sizes(Column):
-    """Bytes of messages: a column that can be summed."""
+    """Bytes of messages: a column that can be summed.
 
-    __slots__ = ("_totals",)
+    The third number of a run is the sum of all sizes up to its end, counted from any beginning.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._totals = array("Q")
-        """Sum of all sizes up to the end of each run, counted from any beginning."""
+    __slots__ = ()
+    WIDTH = 3
 
     def append(self, first: int, last: int, value: int) -> None:
-        count = len(self._lasts)
-        super().append(first, last, value)
         added = (last - first + 1) * value
-        if len(self._lasts) > count:
-            before = self._totals[-1] if self._totals else 0
-            self._totals.append(before + added & MASK)
+        chunks = self._chunks
+        if chunks and chunks[-1][1][-1] == value:
+            lasts, _, totals = chunks[-1]
+            lasts[-1] = self._ends[-1] = last
+            totals[-1] = totals[-1] + added & MASK
         else:
-            self._totals[-1] = self._totals[-1] + added & MASK
+            self._push(last, value, self._total + added & MASK)
+
+    @property
+    def _total(self) -> int:
+        """Up to the end."""
+        return self._chunks[-1][2][-1] if self._chunks else 0
 
     def append_offsets(self, first: int, offsets: bytes, count: int) -> None:
         """The sizes of a frame's messages, from `first` on, by the offsets in it; of those behind
@@ -212,27 +301,25 @@ class Sizes(Column):
         if sizes.count(sizes[0]) == len(sizes):
             self.append(first, last, sizes[0])
             return
-        before = self._totals[-1] if self._totals else 0
-        if len(self._lasts) > self._head and self._values[-1] == sizes[0]:
+        before = self._total
+        if self._chunks and self._chunks[-1][1][-1] == sizes[0]:
             # The first run goes on with the one that is there.
-            for each in (self._lasts, self._values, self._totals):
-                each.pop()
+            at = len(self._chunks) - 1
+            self._cut(at, len(self._chunks[at][0]) - 1, at + 1, 0)
         ends = [*map(ne, sizes, islice(sizes, 1, None)), True]
         totals = compress(islice(accumulate(sizes, initial=before), 1, None), ends)
-        self._lasts.extend(compress(range(first, last + 1), ends))
-        self._values.extend(compress(sizes, ends))
         does_fit = before + sum(sizes) <= MASK
-        self._totals.extend(totals if does_fit else map(MASK.__and__, totals))
+        whole = (
+            compress(range(first, last + 1), ends),
+            compress(sizes, ends),
+            totals if does_fit else map(MASK.__and__, totals),
+        )
+        self._extend([array("Q", column) for column in whole])
 
     def within(self, first: int, last: int) -> Self:
         """A copy of the runs that first to last lie in."""
-        lasts = self._lasts
-        low = bisect_left(lasts, first, self._head)
-        high = bisect_left(lasts, last, self._head) + 1
         found = type(self)()
-        found._lasts = lasts[low:high]
-        found._values = self._values[low:high]
-        found._totals = self._totals[low:high]
+        found._extend(self._whole(first, last))
         return found
 
     def append_pieces(self, at: int, pieces: Iterable[SizedPiece]) -> None:
@@ -244,72 +331,58 @@ class Sizes(Column):
     def append_from(self, other: Sizes, first: int, last: int, at: int) -> None:
         """Give new messages, from `at` on, the sizes that first to last have in another column,
         where all of them were appended in one go."""
-        lasts, values, shift = other._lasts, other._values, at - first
-        low = bisect_left(lasts, first, other._head)
-        high = bisect_left(lasts, last, other._head)
-        if high - low < 2 or any(map(eq, values[low:high], values[low + 1 : high + 1])):
+        lasts, values, totals = other._whole(first, last)
+        high, shift = bisect_left(lasts, last), at - first
+        if high < 2 or any(map(eq, values[:high], values[1 : high + 1])):
             for start, end, value in other.runs(first, last):
                 self.append(start + shift, end + shift, value)
             return
-        self.append(at, lasts[low] + shift, values[low])
+        self.append(at, lasts[0] + shift, values[0])
         # Whole runs, none of which is of its neighbours' size.
-        more = self._totals[-1] - other._totals[low]
-        self._lasts += _raised(lasts[low + 1 : high], shift)
-        self._values += values[low + 1 : high]
-        self._totals += _raised(other._totals[low + 1 : high], more)
+        more = self._total - totals[0]
+        whole = [_raised(lasts[1:high], shift), values[1:high], _raised(totals[1:high], more)]
+        self._extend(whole)
         value = values[high] if high < len(values) else 0
         self.append(lasts[high - 1] + 1 + shift, last + shift, value)
 
     def total(self, first: int, last: int) -> int:
         """Bytes of first to last, all of which are live."""
-        lasts, values, head = self._lasts, self._values, self._head
-        low = bisect_left(lasts, first, head)
-        high = bisect_left(lasts, last, head)
-        if low >= len(lasts):
+        chunks = self._chunks
+        at, low = self._find(first)
+        if at == len(chunks):
             return 0
-        if low == high:
+        lasts, values, totals = chunks[at]
+        if last <= lasts[low]:
             return (last - first + 1) * values[low]
-        found = (lasts[low] - first + 1) * values[low]
-        found += self._totals[high - 1] - self._totals[low] & MASK
-        if high < len(lasts):
-            found += (last - lasts[high - 1]) * values[high]
-        return found
+        found = (lasts[low] - first + 1) * values[low] - totals[low]
+        end, high = self._find(last)
+        before = chunks[end - 1] if not high else chunks[end]
+        found += before[2][high - 1]
+        if end < len(chunks):
+            found += (last - before[0][high - 1]) * chunks[end][1][high]
+        return found & MASK
 
     def reach(self, first: int, last: int, size: int) -> int:
         """The first message, from `first` on, with which they are so many bytes; `last` when all of
         them, live ones, are fewer."""
-        lasts = self._lasts
-        low = bisect_left(lasts, first, self._head)
-        high = bisect_left(lasts, last, low)
-        at = low + bisect_left(
-            range(low, high), size, key=lambda run: self.total(first, lasts[run])
-        )
-        start = max(lasts[at - 1] + 1, first) if at > low else first
-        each = self._values[at] if at < len(lasts) else 0
+        (at, low), (end, high) = self._find(first), self._find(last)
+        begin, ends = at, self._ends
+        at += bisect_left(range(at, end), size, key=lambda one: self.total(first, ends[one]))
+        if at == len(ends):
+            return last
+        lasts = self._chunks[at][0]
+        within = range(low if at == begin else 0, high if at == end else len(lasts))
+        low = within.start + bisect_left(within, size, key=lambda i: self.total(first, lasts[i]))
+        start = max(self._start(at, low), first)
+        each = self._chunks[at][1][low]
         size -= self.total(first, start - 1) if start > first else 0
         return min(start - 1 + -(-size // each), last) if each else last
 
-    def copy(self) -> Self:
-        twin = super().copy()
-        twin._totals = self._totals[self._head :]
-        return twin
-
-    def _cut(self, start: int, stop: int) -> None:
-        super()._cut(start, stop)
-        del self._totals[start:stop]
-
     def _add(self, lasts: array[int], values: array[int]) -> None:
-        before = self._lasts[-1] if len(self) else 0
+        before = self._ends[-1] if len(self) else 0
         counts = map(sub, lasts, chain((before,), lasts))
-        total = self._totals[-1] if self._totals else 0
-        totals = islice(accumulate(map(mul, counts, values), initial=total), 1, None)
-        super()._add(lasts, values)
-        self._totals.extend(map(MASK.__and__, totals))
-
-    def _load(self, first: int, last: int, value: int) -> None:
-        before = self._totals[-1] if self._totals else 0
-        super()._load(first, last, value)
-        self._totals.append(before + (last - first + 1) * value & MASK)
+        totals = islice(accumulate(map(mul, counts, values), initial=self._total), 1, None)
+        self._extend([lasts, values, array("Q", map(MASK.__and__, totals))])
 
 
 def _raised(numbers: array[int], more: int) -> array[int]:
