@@ -25,7 +25,7 @@ def run(name: str, path: Path) -> list[str]:
 def test_every_example_is_run_here() -> None:
     """An example that nobody runs breaks unseen."""
     tested = {"embedded.py", "three_peers.py", "worker_pool.py", "flights_pipeline.py"}
-    tested.add("order_service.py")
+    tested |= {"order_service.py", "request_reply.py"}
     tested |= {"dramatiq_shop.py", "taskiq_shop.py", "traces.py"}  # contrib/test_framework_pages.py
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
@@ -68,6 +68,11 @@ def test_worker_pool(tmp_path: Path) -> None:
         "failed once and done later: 4",
         f"sum of squares: {sum(number * number for number in range(200))}",
     ]
+
+
+def test_request_reply(tmp_path: Path) -> None:
+    """Each question has its own answer; what cannot be answered is gone, too."""
+    assert run("request_reply.py", tmp_path) == ["first: 3", "second: 7", "third: 11", "left: 0"]
 
 
 def test_order_service(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ _TYPES: dict[str, DataType] = {
     "shard": IntegerType(),
     "headers": MapType(StringType(), StringType()),
     "message_id": StringType(),
+    "reply_to": StringType(),
+    "correlation_id": StringType(),
+    "content_type": StringType(),
     "redelivered": BooleanType(),
     "delivery_count": IntegerType(),
 }

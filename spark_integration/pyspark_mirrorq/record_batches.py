@@ -7,8 +7,10 @@ ids, where they are asked for, are read one by one.
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -90,20 +92,23 @@ def _headers(batch: Batch, queue: str) -> pa.Array:
     return pa.array(rows, _ARROW["headers"])
 
 
-def header_text(value: object) -> str:
-    """A header's value as text: bytes as UTF-8, what is none of it escaped."""
+def header_text(value: object) -> str | None:
+    """A header's value as text: bytes as UTF-8, what is none of it escaped; lists and mappings as
+    JSON."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=header_text)
+    return None if value is None else str(value)
 
 
-def _message_ids(batch: Batch, queue: str) -> pa.Array:
+def _texts(name: str, batch: Batch, queue: str) -> pa.Array:
     found = batch.properties()
     if found is None:
         return pa.nulls(batch.count, pa.string())
-    return pa.array([one.message_id for one in found], pa.string())
+    return pa.array([getattr(one, name) for one in found], pa.string())
 
 
 def _redelivered(batch: Batch, queue: str) -> pa.Array:
@@ -122,6 +127,9 @@ _ARROW: dict[str, pa.DataType] = {
     "shard": pa.int32(),
     "headers": pa.map_(pa.string(), pa.string()),
     "message_id": pa.string(),
+    "reply_to": pa.string(),
+    "correlation_id": pa.string(),
+    "content_type": pa.string(),
     "redelivered": pa.bool_(),
     "delivery_count": pa.int32(),
 }
@@ -132,7 +140,10 @@ _MAKERS: dict[str, Callable[[Batch, str], pa.Array]] = {
     "queue": _queues,
     "shard": _shards,
     "headers": _headers,
-    "message_id": _message_ids,
+    "message_id": partial(_texts, "message_id"),
+    "reply_to": partial(_texts, "reply_to"),
+    "correlation_id": partial(_texts, "correlation_id"),
+    "content_type": partial(_texts, "content_type"),
     "redelivered": _redelivered,
     "delivery_count": _delivery_counts,
 }

@@ -20,8 +20,8 @@ __all__ = ["STAGE_S", "batched", "buffers", "stage"]
 
 STAGE_S = 120.0
 """How long the queue may take to have on disk what a task has staged: a failover fits in."""
-CARRIED = ("headers", "message_id", "key")
-"""What comes with a body: a message's properties."""
+CARRIED = ("headers", "message_id", "key", "reply_to", "correlation_id", "content_type")
+"""What comes with a body: a message's properties, as `pack_properties` takes them."""
 ROWS = 1000
 """Rows that are made into one record batch."""
 

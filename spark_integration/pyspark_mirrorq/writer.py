@@ -37,6 +37,9 @@ WRITTEN: dict[str, tuple[DataType, ...]] = {
     "headers": (MapType(StringType(), StringType()), MapType(StringType(), BinaryType())),
     "message_id": (StringType(),),
     "key": TEXT,
+    "reply_to": (StringType(),),
+    "correlation_id": (StringType(),),
+    "content_type": (StringType(),),
 }
 ADDRESS: tuple[DataType, ...] = (StringType(),)
 """What the column queue is, where it says where rows go."""

@@ -386,6 +386,7 @@ class Peer:
             "headers": message.headers,
             "message_id": message.message_id,
             "key": message.key,
+            "reply_to": getattr(message, "reply_to", None),
         }
 
     def do_ack(self, message: int, timeout: float = WAIT_S) -> None:

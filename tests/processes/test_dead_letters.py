@@ -16,7 +16,9 @@ def test_29_dead_letters_arrive_once_though_both_masters_are_killed(cluster: Clu
     cluster.open("orders", "acb")
     assert cluster.wait_in_sync(2, on="a")["master"] == "a"
     assert cluster.status("c")["warnings"] == []
-    cluster.ask("c", "put", body="first", headers={"tried": 1}, message_id="m-1", key="k")
+    headers = {"tried": 1, "ways": [None, {"a": 2}]}
+    said = {"message_id": "m-1", "key": "k", "reply_to": "answers"}
+    cluster.ask("c", "put", body="first", headers=headers, **said)
     taken = cluster.ask("c", "get")
     cluster["c"].ask("nack", message=taken["number"], requeue=False)
     bodies = [f"m{number}" for number in range(200)]
@@ -44,8 +46,8 @@ def test_29_dead_letters_arrive_once_though_both_masters_are_killed(cluster: Clu
     assert sorted(arrived()) == sorted(wanted)
     first = cluster["c"].ask("get", queue=dead["c"])
     headers = first["headers"]
-    assert (first["body"], first["message_id"], first["key"]) == ("first", "m-1", "k")
-    assert headers["tried"] == 1
+    assert (first["body"], {name: first[name] for name in said}) == ("first", said)
+    assert (headers["tried"], headers["ways"]) == (1, [None, {"a": 2}])
     assert (headers["x-death-queue"], headers["x-death-reason"]) == ("orders", "rejected")
     assert (headers["x-death-count"], headers["x-death-sequence"]) == (1, 1)
     second = cluster["c"].ask("get", queue=dead["c"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import textwrap
 import threading
@@ -137,6 +138,37 @@ def test_a_nacked_message_comes_again_counted() -> None:
         assert host.live == 2
         with pytest.raises(ConfigError, match="does not come again"):
             again.nack(requeue=False, delay=1)
+
+
+def test_a_rejected_message_ends() -> None:
+    """`reject()` is RabbitMQ's: it does not come again, unless that is asked for."""
+    with FakeHost() as host, host.queue() as queue:
+        fill(queue, 2)
+        queue.get(timeout=10).reject(requeue=True).result(10)
+        again = queue.get(timeout=10)
+        assert (again.sequence, again.delivery_count) == (1, 2)
+        again.reject().result(10)
+        assert queue.get(timeout=10).sequence == 2
+        assert host.live == 1
+        assert isinstance(again.reject().exception(10), AckRefused)
+
+
+def test_a_message_knows_its_handle() -> None:
+    """As it was opened; of one that its user has dropped, another face of the same handle."""
+    with FakeHost() as host, host.queue() as queue:
+        fill(queue, 2)
+        message = queue.get(timeout=10)
+        assert message.handle is queue
+        assert message.queue == queue.name
+        message.handle.ack_many([message]).result(10)
+        assert queue.browse()[0].handle is queue
+        other = host.queue()
+        held = other.get(timeout=10)
+        del other
+        gc.collect()
+        held.handle.ack_many([held]).result(10)
+        held.handle.close()
+        assert host.live == 0
 
 
 def test_a_message_as_context_manager() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from mirrorq.api.batching import ManyPut, PutRun, frames_of
@@ -32,6 +34,14 @@ def test_times_are_rounded_up_to_milliseconds() -> None:
     """A delay that is shorter than the clock's step is still one."""
     assert terms_of(True, 0, 0.0001, 1.5) == Terms(delay_ms=1, ttl_ms=1500)
     assert terms_of(True, 0, None) is PLAIN
+
+
+def test_times_may_be_timedeltas() -> None:
+    """Of whole microseconds; a negative one is refused as a negative number is."""
+    found = terms_of(True, 0, timedelta(minutes=1), timedelta(microseconds=1500))
+    assert found == Terms(delay_ms=60_000, ttl_ms=2)
+    with pytest.raises(ConfigError, match="ttl is"):
+        terms_of(True, 0, None, timedelta(seconds=-1))
 
 
 def test_a_frame_holds_messages_of_one_kind() -> None:

@@ -81,15 +81,19 @@ def test_headers_and_delivery_are_columns_when_asked_for(
 ) -> None:
     """includeHeaders and includeDelivery add columns; messages without properties show null."""
     orders.put(b"plain").result(120)
-    headers = {"kind": "x", "n": 5, "ok": True, "b": b"\xff"}
-    orders.put(b"rich", headers=headers, message_id="id-1").result(120)
+    headers = {"kind": "x", "n": 5, "ok": True, "b": b"\xff", "none": None, "l": [1, {"a": b"b"}]}
+    orders.put(b"rich", headers=headers, message_id="id-1", correlation_id="c-1").result(120)
     (first,) = taken(orders, 1)
     first.nack().result(120)
     rows = read(orders, includeHeaders=True, includeDelivery="true").orderBy("sequence").collect()
     assert rows[0].headers is None
     assert rows[0].message_id is None
     assert (rows[0].redelivered, rows[0].delivery_count) == (True, 2)
-    assert rows[1].headers == {"kind": "x", "n": "5", "ok": "true", "b": "\\xff"}
+    shown = {"kind": "x", "n": "5", "ok": "true", "b": "\\xff", "none": None}
+    shown["l"] = '[1, {"a": "b"}]'
+    assert rows[1].headers == shown
+    carried = read(orders, columns="sequence, correlation_id, reply_to").orderBy("sequence")
+    assert [tuple(row) for row in carried.collect()] == [(1, None, None), (2, "c-1", None)]
     assert rows[1].message_id == "id-1"
     assert (rows[1].redelivered, rows[1].delivery_count) == (False, 1)
     assert read(orders, columns="sequence, value").columns == ["sequence", "value"]

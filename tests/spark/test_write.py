@@ -45,8 +45,8 @@ def test_each_row_is_one_message_with_its_properties(
     assert sorted(map(int, bodies(orders))) == list(range(1000))
     orders.purge()
     frame = spark.createDataFrame(
-        [(b"a", {"n": "1"}, "id-1", "k"), (b"b", None, None, None)],
-        "value binary, headers map<string,string>, message_id string, key string",
+        [(b"a", {"n": "1"}, "id-1", "k", "replies"), (b"b", None, None, None, None)],
+        "value binary, headers map<string,string>, message_id string, key string, reply_to string",
     )
     write(frame, client, orders)
     found = {message.body: message for message in orders.get_many(2, 120)}
@@ -54,6 +54,7 @@ def test_each_row_is_one_message_with_its_properties(
         found |= {message.body: message for message in orders.get_many(2, 120)}
     assert found[b"a"].headers == {"n": "1"}
     assert (found[b"a"].message_id, found[b"a"].key) == ("id-1", "k")
+    assert (found[b"a"].reply_to, found[b"a"].content_type) == ("replies", None)
     assert (found[b"b"].headers, found[b"b"].message_id) == ({}, None)
 
 

@@ -110,7 +110,8 @@ def test_a_restart_sends_what_is_there(place: Place) -> None:
 
 def test_properties_and_terms_travel_with_it(place: Place) -> None:
     orders = place.open()
-    orders.put(b"low", headers={"a": 1}, message_id="m", key="k")
+    texts = {"reply_to": "r", "correlation_id": "c", "content_type": "t/p"}
+    orders.put(b"low", headers={"a": [1, None]}, message_id="m", key="k", **texts)
     orders.put(b"high", priority=3)
     orders.put(b"short", ttl=0.001)
     orders.put(b"late", delay=0.05).accepted(WAIT_S)
@@ -123,7 +124,8 @@ def test_properties_and_terms_travel_with_it(place: Place) -> None:
             message.ack()
         assert set(found) == {b"high", b"low", b"late"}
         low = found[b"low"]
-        assert (low.headers, low.message_id, low.key) == ({"a": 1}, "m", "k")
+        assert (low.headers, low.message_id, low.key) == ({"a": [1, None]}, "m", "k")
+        assert {name: getattr(low, name) for name in texts} == texts
     assert orders.status().dropped == 1
 
 

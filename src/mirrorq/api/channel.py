@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from mirrorq import clock
 from mirrorq.api import acks, exit_flush
@@ -74,6 +75,11 @@ def _nothing() -> None:
     """What a handle on somebody else's host releases."""
 
 
+def _itself(channel: Channel) -> object:
+    """A handle that users do not see has no other face."""
+    return channel
+
+
 class Channel(ABC):
     """A handle on a queue, as its face (`MirroredQueue`) and its parts see it. Any thread."""
 
@@ -99,6 +105,8 @@ class Channel(ABC):
         self.release: Callable[[], None] = _nothing
         """Called when the handle is closed: the node that came with it may be closed too."""
         self.is_closing = False
+        self._face: Callable[[], object] = _nothing
+        self._make_face: Callable[[Channel], object] = _itself
 
     def _own_outcomes(self) -> Outcomes:
         return Outcomes(self.shard)
@@ -180,6 +188,16 @@ class Channel(ABC):
         """Nobody will have this handle: who made it was interrupted."""
 
     # --- What all calls share ---------------------------------------------------------------
+
+    def show_as(self, face: object, make: Callable[[Channel], object]) -> None:
+        """Users hold this as `face`; `make` gives them another one when they have dropped it."""
+        self._face, self._make_face = ref(face), make
+
+    @property
+    def face(self) -> Any:
+        """What users hold: a `MirroredQueue`."""
+        known = self._face()
+        return self._make_face(self) if known is None else known
 
     def next_consumer(self) -> int:
         """A number for a consumer or a holder, of its own in this handle."""

@@ -12,7 +12,7 @@ import msgspec
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Settlement
 from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
-from mirrorq.api.publish_options import Terms, milliseconds
+from mirrorq.api.publish_options import Seconds, Terms, milliseconds
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.wire import frames
@@ -47,6 +47,11 @@ class Holder(Protocol):
     """Of a shard: that of the whole queue."""
     shard: int | None
     outcomes: Outcomes
+
+    @property
+    def face(self) -> Any:
+        """What its users hold."""
+        ...
 
     def ack(self, message: Message) -> Settlement:
         """Ack one message."""
@@ -224,6 +229,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
         return self._chunk.handle.queue_name
 
     @property
+    def handle(self) -> Any:
+        """The `MirroredQueue` by which it came: of a sharded queue the whole, of an asyncio handle
+        the one that it wraps."""
+        return self._chunk.handle.face
+
+    @property
     def shard(self) -> int | None:
         """Number of the shard that it is in, whose `sequence` it has; None where the queue is not
         sharded."""
@@ -238,6 +249,21 @@ class Message(msgspec.Struct, eq=False, gc=False):
     def message_id(self) -> str | None:
         """As it was put. The queue carries it, and does not look for duplicates by it."""
         return self._properties.message_id
+
+    @property
+    def reply_to(self) -> str | None:
+        """As it was put: by convention the name of the queue in which an answer is waited for."""
+        return self._properties.reply_to
+
+    @property
+    def correlation_id(self) -> str | None:
+        """As it was put: by convention an answer has that of what it answers."""
+        return self._properties.correlation_id
+
+    @property
+    def content_type(self) -> str | None:
+        """As it was put: what the body is, such as `application/json`."""
+        return self._properties.content_type
 
     @property
     def key(self) -> str | bytes | None:
@@ -261,12 +287,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Tell the queue that the message is done with."""
         return self._chunk.handle.ack(self)
 
-    def nack(self, requeue: bool = True, delay: float | None = None) -> Settlement:
+    def nack(self, requeue: bool = True, delay: Seconds | None = None) -> Settlement:
         """Give the message back to its place; it comes again with its count raised.
 
         Args:
             requeue: False ends the message without delivering it again.
-            delay: seconds until it comes again.
+            delay: seconds, or a timedelta, until it comes again.
 
         Raises:
             ConfigError: a delay that is none, or one of a message that does not come again.
@@ -275,6 +301,15 @@ class Message(msgspec.Struct, eq=False, gc=False):
         if delay is not None and not requeue:
             raise ConfigError(f"nack(requeue=False, delay={delay}): what ends does not come again")
         return self._chunk.handle.settle("nack" if requeue else "reject", (self,), delay_ms)
+
+    def reject(self, requeue: bool = False) -> Settlement:
+        """End the message without delivering it again: it goes to the dead-letter queue, where its
+        queue has one. As RabbitMQ's `basic.reject`.
+
+        Args:
+            requeue: True gives it back to its place instead, as `nack` does.
+        """
+        return self.nack(requeue)
 
     @spelled_out
     def ack_and_put(

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from mirrorq.api.publish_options import PLAIN, Terms, terms_of
+from mirrorq.api.publish_options import PLAIN, Seconds, Terms, terms_of
 from mirrorq.wire.properties import HeaderValue, pack_properties
 
 if TYPE_CHECKING:
@@ -44,9 +44,12 @@ class PublishOptions(TypedDict, total=False):
 
     headers: Mapping[str, HeaderValue] | None
     message_id: str | None
-    ttl: float | None
+    reply_to: str | None
+    correlation_id: str | None
+    content_type: str | None
+    ttl: Seconds | None
     priority: int
-    delay: float | None
+    delay: Seconds | None
     persistent: bool
 
 
@@ -113,9 +116,12 @@ def packed(
     *,
     headers: Mapping[str, HeaderValue] | None = None,
     message_id: str | None = None,
-    ttl: float | None = None,
+    reply_to: str | None = None,
+    correlation_id: str | None = None,
+    content_type: str | None = None,
+    ttl: Seconds | None = None,
     priority: int = 0,
-    delay: float | None = None,
+    delay: Seconds | None = None,
     key: Key = None,
     persistent: bool = True,
 ) -> tuple[Terms, bytes]:
@@ -127,9 +133,9 @@ def packed(
     terms = PLAIN
     if persistent is not True or priority != 0 or delay is not None or ttl is not None:
         terms = terms_of(persistent, priority, delay, ttl)
-    if headers is None and message_id is None and key is None:
-        return terms, b""
-    return terms, pack_properties(headers, message_id, key)
+    return terms, pack_properties(
+        headers, message_id, key, reply_to, correlation_id, content_type
+    )
 
 
 def said_of_node(options: NodeOptions) -> dict[str, Any]:

@@ -7,13 +7,17 @@ holds an object a message.
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 
 from attrs import frozen
 
 from mirrorq.errors import ConfigError
 from mirrorq.protocol.ops import FLAG_TRANSIENT, PRIORITY_MAX, PRIORITY_SHIFT
 
-__all__ = ["PLAIN", "Terms", "milliseconds", "terms_of"]
+__all__ = ["PLAIN", "Seconds", "Terms", "milliseconds", "terms_of"]
+
+Seconds = float | timedelta
+"""A time as users give it."""
 
 SECONDS_MAX = 100 * 366 * 24 * 3600
 """Longest time that a message may wait: a hundred years."""
@@ -41,7 +45,7 @@ PLAIN = Terms()
 
 
 def terms_of(
-    persistent: bool, priority: int, delay: float | None, ttl: float | None = None
+    persistent: bool, priority: int, delay: Seconds | None, ttl: Seconds | None = None
 ) -> Terms:
     """The terms that a user has named.
 
@@ -62,14 +66,16 @@ def terms_of(
     return Terms(bool(persistent), priority, delay_ms, ttl_ms)
 
 
-def milliseconds(name: str, seconds: float) -> int:
-    """A time that a user gave in seconds, rounded up to milliseconds.
+def milliseconds(name: str, seconds: Seconds) -> int:
+    """A time that a user gave in seconds or as a timedelta, rounded up to milliseconds.
 
     Raises:
-        ConfigError: it is no number, below 0, or longer than a hundred years.
+        ConfigError: it is none, below 0, or longer than a hundred years.
     """
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ConfigError(f"{name} is {seconds!r}: it is a number of seconds")
+        raise ConfigError(f"{name} is {seconds!r}: it is a number of seconds, or a timedelta")
     if not 0 <= seconds <= SECONDS_MAX:
         raise ConfigError(f"{name} is {seconds}: it is from 0 to {SECONDS_MAX} seconds")
     return math.ceil(seconds * 1000)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import evolve
 
@@ -118,7 +118,7 @@ class MirroredQueue(Target):
         try:
             shared = acquire(use, node or "node", path=path, **rest)
             declared = shared.declare(name, **declaration)
-            self._handle = handle_on(shared, declared, name)
+            self._hold(handle_on(shared, declared, name))
             self._on_close(partial(end, use))
             self._handle.open()
         except BaseException:
@@ -131,12 +131,24 @@ class MirroredQueue(Target):
         """On a host that exists: what `Node.queue` and `Client.queue` return."""
         queue = cls.__new__(cls)
         try:
-            queue._handle = handle_on(host, declared, name)
+            queue._hold(handle_on(host, declared, name))
             queue._handle.open()
             return queue
         except BaseException:
             queue._abandon()
             raise
+
+    def _hold(self, handle: Handle | ShardedHandle) -> None:
+        """Be what its users see."""
+        self._handle = handle
+        handle.show_as(self, MirroredQueue._over)
+
+    @classmethod
+    def _over(cls, handle: Any) -> MirroredQueue:
+        """One more, of who has dropped the one that was there: a message knows the handle."""
+        queue = cls.__new__(cls)
+        queue._hold(handle)
+        return queue
 
     def _abandon(self) -> None:
         """Nobody will have it: who made it was interrupted."""
@@ -211,13 +223,15 @@ class MirroredQueue(Target):
 
         Args:
             body: bytes-like; copied if it can change.
-            headers: names to str, bytes, int, float or bool.
+            headers: names to str, bytes, int, float, bool or None, or lists and mappings of
+                these.
             message_id: carried, not used to find duplicates.
+            reply_to, correlation_id, content_type: texts that are carried.
             priority: 0 to 31; higher ones are delivered first, each in its own order.
-            ttl: seconds after which the message ends if nobody has taken it by then; where the
-                queue's policy has a message-ttl (in ms) too, the lesser holds.
-            delay: seconds until the message is ready; it then comes after all that are ready
-                in its priority.
+            ttl: seconds, or a timedelta, after which the message ends if nobody has taken it by
+                then; where the queue's policy has a message-ttl (in ms) too, the lesser holds.
+            delay: seconds, or a timedelta, until the message is ready; it then comes after all
+                that are ready in its priority.
             key: carried; of a sharded queue, messages of one key keep their order.
             persistent: False: lost when all nodes stop.
             block, timeout: wait so long (seconds) while too much is unconfirmed.

@@ -334,6 +334,9 @@ class StagedAttempt:
         headers: Mapping[str, HeaderValue] | None = None,
         message_id: str | None = None,
         key: str | bytes | None = None,
+        reply_to: str | None = None,
+        correlation_id: str | None = None,
+        content_type: str | None = None,
         queue: str | None = None,
     ) -> None:
         """Stage one message; arguments as of `MirroredQueue.put`.
@@ -344,7 +347,10 @@ class StagedAttempt:
         Raises:
             NotConfirmed: what was staged before was refused: the run is given up.
         """
-        self.put_many([body], [pack_properties(headers, message_id, key)], queue=queue)
+        properties = pack_properties(
+            headers, message_id, key, reply_to, correlation_id, content_type
+        )
+        self.put_many([body], [properties], queue=queue)
 
     def put_many(
         self,

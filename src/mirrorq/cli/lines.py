@@ -235,6 +235,9 @@ def _line(message: Message, is_json: bool) -> bytes:
         "delivery_count": message.delivery_count,
         "timestamp": message.timestamp,
         "message_id": message.message_id,
+        "reply_to": message.reply_to,
+        "correlation_id": message.correlation_id,
+        "content_type": message.content_type,
         "key": message.key,
         "headers": message.headers,
         "body": message.body,
@@ -248,4 +251,6 @@ def _shown(value: Any) -> Any:
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, dict):
         return {key: _shown(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
     return value

@@ -21,7 +21,7 @@ from mirrorq.protocol.effects import OutboxLoad, OutboxLoaded, Parcel
 from mirrorq.protocol.ops import FLAG_PRIORITY, FLAG_TRANSIENT, Header
 from mirrorq.replication.state.outbox import PUT
 from mirrorq.wire import frames
-from mirrorq.wire.properties import Properties
+from mirrorq.wire.properties import Properties, encode_properties
 
 __all__ = ["DEATH_HEADERS", "packed"]
 
@@ -42,7 +42,6 @@ REJECTED = "rejected"
 Read = Callable[[int, int, int], Sequence[frames.Frame]]
 """(first, last, most bytes) -> frames that hold these sequences, in order."""
 
-_ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Properties)
 
 
@@ -145,7 +144,7 @@ def _properties(load: OutboxLoad, parcel: Parcel, sequence: int, old: bytes) -> 
     headers = dict(known.headers)
     if parcel.reason == MOVED:
         headers.pop("x-death-path", None)
-        return _ENCODER.encode(Properties(headers, known.message_id, known.key))
+        return encode_properties(msgspec.structs.replace(known, headers=headers))
     before = headers.get("x-death-path")
     path = before.split("\n") if isinstance(before, str) and before else []
     path = [] if parcel.reason == REJECTED else [*path, load.queue]
@@ -162,4 +161,4 @@ def _properties(load: OutboxLoad, parcel: Parcel, sequence: int, old: bytes) -> 
             "x-death-path": "\n".join(path),
         }
     )
-    return _ENCODER.encode(Properties(headers, known.message_id, known.key))
+    return encode_properties(msgspec.structs.replace(known, headers=headers))

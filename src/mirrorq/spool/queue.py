@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from mirrorq.api.arguments import check_callable, checked_bodies, checked_body
-from mirrorq.api.publish_options import PLAIN, terms_of
+from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
+from mirrorq.api.publish_options import PLAIN
 from mirrorq.errors import Full, MirrorQError, NoQuorum
 from mirrorq.spool.confirmation import NONE, SpoolConfirmation
 from mirrorq.spool.spool import SetAside, Spool, SpoolStatus
-from mirrorq.wire.properties import HeaderValue, pack_properties
 
 if TYPE_CHECKING:
     from mirrorq.api.message import Message
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SpooledQueue"]
 
-Body = bytes | bytearray | memoryview
 Callback = Callable[[SpoolConfirmation], object]
 
 
@@ -74,26 +73,21 @@ class SpooledQueue:
 
     # --- Publishing -------------------------------------------------------------------------
 
+    @spelled_out
     def put(
         self,
         body: Body,
         *,
-        headers: Mapping[str, HeaderValue] | None = None,
-        message_id: str | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        delay: float | None = None,
-        key: str | bytes | None = None,
-        persistent: bool = True,
         block: bool = True,
         timeout: float | None = None,
         on_accept: Callback | None = None,
         on_confirm: Callback | None = None,
+        **options: Unpack[MessageOptions],
     ) -> SpoolConfirmation:
         """Put a message into the spool; it is sent on when the cluster can be reached.
 
         Args:
-            ttl, delay: in seconds, counted from now: the time in the spool is part of them. A
+            ttl, delay: counted from now: the time in the spool is part of them. A
                 message whose ttl is over before it was ever sent is dropped.
             block, timeout: wait so long (seconds) while the spool is full
                 (`Config.spool_bytes_max`).
@@ -110,16 +104,11 @@ class SpooledQueue:
             ConfigError: a priority, a ttl or a delay that is none.
             ShutDown: the spool is closed.
         """
-        terms = PLAIN
-        if persistent is not True or priority != 0 or delay is not None or ttl is not None:
-            terms = terms_of(persistent, priority, delay, ttl)
+        terms, properties = packed(**options) if options else (PLAIN, b"")
         spool = self._spool
         data = body
         if type(data) is not bytes or len(data) > spool.config.message_bytes_max:
             data = checked_body(body, spool.config.message_bytes_max)
-        properties = b""
-        if headers is not None or message_id is not None or key is not None:
-            properties = pack_properties(headers, message_id, key)
         size = len(data) + len(properties)
         confirmation = SpoolConfirmation(
             spool.outcomes, spool.watched, self._why, data, NONE, properties, terms, size, False
@@ -129,26 +118,20 @@ class SpooledQueue:
         spool.accept(self._route, confirmation, block, timeout)
         return confirmation
 
+    @spelled_out
     def put_many(
         self,
         bodies: Sequence[Body],
         *,
-        headers: Mapping[str, HeaderValue] | None = None,
-        message_id: str | None = None,
-        ttl: float | None = None,
-        priority: int = 0,
-        delay: float | None = None,
-        key: str | bytes | None = None,
-        persistent: bool = True,
         block: bool = True,
         timeout: float | None = None,
         on_accept: Callback | None = None,
         on_confirm: Callback | None = None,
+        **options: Unpack[MessageOptions],
     ) -> SpoolConfirmation:
         """Put messages together: up to `frame_bytes_max` all or none. Its result is a range."""
         data = checked_bodies(bodies, self._spool.config.message_bytes_max)
-        terms = terms_of(persistent, priority, delay, ttl)
-        properties = pack_properties(headers, message_id, key)
+        terms, properties = packed(**options)
         size = sum(map(len, data)) + len(properties) * len(data)
         spool = self._spool
         confirmation = SpoolConfirmation(

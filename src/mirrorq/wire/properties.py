@@ -1,30 +1,52 @@
-"""Headers, message id and key of a message, packed: what travels beside its body."""
+"""What travels beside a message's body, packed: its headers, its key, and what ids and names users
+have given it.
+
+Bytes: an array of headers, message id and key; behind them, when one of these is there, reply_to,
+correlation_id and content_type. Readers skip what stands behind what they know, so a version that
+knows only the first three reads the rest as if it were not there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
 
 __all__ = [
+    "DEPTH_MAX",
     "KEPT_KEYS",
     "KEPT_KEY_LENGTH",
     "HeaderValue",
     "Properties",
+    "encode_properties",
     "pack_properties",
     "unpack_properties",
 ]
 
 
-HeaderValue = str | bytes | int | float | bool
+HeaderValue: TypeAlias = (
+    "str | bytes | int | float | bool | Sequence[HeaderValue] | Mapping[str, HeaderValue] | None"
+)
+"""What a header may be; a nested one comes back of lists and dicts."""
 
 
-class Properties(msgspec.Struct, array_like=True, omit_defaults=True):
+class Properties(msgspec.Struct, array_like=True):
     """A message's properties, in the frame's second column."""
+
+    headers: dict[str, Any] = {}
+    message_id: str | None = None
+    key: Any = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    content_type: str | None = None
+
+
+class _Three(msgspec.Struct, array_like=True):
+    """Properties of most messages: the bytes of every version."""
 
     headers: dict[str, Any] = {}
     message_id: str | None = None
@@ -37,7 +59,12 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Properties)
 
 
-_HEADER_TYPES = (str, bytes, bool, int, float)
+_PLAIN_TYPES = (str, bytes, bool, int, float, type(None))
+
+
+DEPTH_MAX = 32
+"""Lists and mappings in a header stand in each other so deep at most: what is written can be read,
+by any reader's recursion."""
 
 
 KEPT_KEYS = 4096
@@ -48,15 +75,22 @@ KEPT_KEY_LENGTH = 64
 
 
 def pack_properties(
-    headers: Mapping[str, HeaderValue] | None, message_id: str | None, key: str | bytes | None
+    headers: Mapping[str, HeaderValue] | None,
+    message_id: str | None,
+    key: str | bytes | None,
+    reply_to: str | None = None,
+    correlation_id: str | None = None,
+    content_type: str | None = None,
 ) -> bytes:
     """The properties as bytes, b"" when there are none.
 
     Raises:
-        TypeError: a header's name is no str, or its value is none of str, bytes, int, float,
-            bool.
+        TypeError: a header's name is no str, its value is none that travels, or what is a text is
+            none.
+        ConfigError: a value is too deep, too large, or cannot be written as UTF-8.
     """
-    if headers is None and message_id is None:
+    texts = (message_id, reply_to, correlation_id, content_type)
+    if headers is None and texts == _NONE:
         if key is None:
             return b""
         if type(key) is str and len(key) <= KEPT_KEY_LENGTH:
@@ -65,37 +99,68 @@ def pack_properties(
         raise TypeError(
             f"headers is of type {type(headers).__name__}: give a mapping of names to values"
         )
-    return _packed(dict(headers or {}), message_id, key)
+    for name, text in zip(_TEXTS, texts, strict=True):
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"{name} is of type {type(text).__name__}, not str")
+    return _packed(
+        Properties(dict(headers or {}), message_id, key, reply_to, correlation_id, content_type)
+    )
+
+
+_TEXTS = ("message_id", "reply_to", "correlation_id", "content_type")
+_NONE = (None,) * len(_TEXTS)
 
 
 @lru_cache(maxsize=KEPT_KEYS)
 def _packed_key(key: str) -> bytes:
     """Keys come again and again."""
-    return _packed({}, None, key)
+    return _packed(Properties(key=key))
 
 
-def _packed(
-    checked: dict[str, HeaderValue], message_id: str | None, key: str | bytes | None
-) -> bytes:
-    for name, value in checked.items():
-        if not isinstance(name, str) or not isinstance(value, _HEADER_TYPES):
-            raise TypeError(
-                f"header {name!r} has a value of type {type(value).__name__}: names are str, "
-                "values str, bytes, int, float or bool"
-            )
-    if message_id is not None and not isinstance(message_id, str):
-        raise TypeError(f"message_id is of type {type(message_id).__name__}, not str")
+def _packed(checked: Properties) -> bytes:
+    for name, value in checked.headers.items():
+        if not isinstance(name, str) or not isinstance(value, _PLAIN_TYPES):
+            checked.headers[name] = _plain(name, name, value, DEPTH_MAX)
+    key = checked.key
     if key is not None and not isinstance(key, str | bytes):
         raise TypeError(f"a key is a str or bytes, not {type(key).__name__}")
     try:
-        return _ENCODER.encode(Properties(checked, message_id, key))
+        return encode_properties(checked)
     except OverflowError as error:
         raise ConfigError(f"a header's integer does not fit 64 bits: {error}") from error
     except UnicodeEncodeError as error:
         raise ConfigError(
-            f"a header, the message id or the key has {error.object!r}, which cannot be written "
+            f"a header, an id, a name or the key has {error.object!r}, which cannot be written "
             f"as UTF-8: {error.reason}"
         ) from None
+
+
+def _plain(header: object, name: object, value: object, depth: int) -> Any:
+    """A header's value of nothing but lists, dicts and what else travels. Raises for others."""
+    if depth < 0:
+        raise ConfigError(
+            f"header {header!r} has more than {DEPTH_MAX} lists and mappings in each other"
+        )
+    if isinstance(name, str):
+        if isinstance(value, _PLAIN_TYPES):
+            return value
+        if isinstance(value, list | tuple):
+            return [_plain(header, name, one, depth - 1) for one in value]
+        if isinstance(value, Mapping):
+            return {inner: _plain(header, inner, one, depth - 1) for inner, one in value.items()}
+    where = "" if name is header else f", in header {header!r},"
+    raise TypeError(
+        f"header {name!r}{where} has a value of type {type(value).__name__}: names are str, "
+        "values str, bytes, int, float, bool or None, or lists and mappings of these"
+    )
+
+
+def encode_properties(properties: Properties) -> bytes:
+    """The bytes of properties that were packed before, or are checked."""
+    one = properties
+    if one.reply_to is None and one.correlation_id is None and one.content_type is None:
+        return _ENCODER.encode(_Three(one.headers, one.message_id, one.key))
+    return _ENCODER.encode(one)
 
 
 def unpack_properties(packed: bytes) -> Properties:

@@ -7,7 +7,7 @@ shares with the others, and one thread for callbacks, as a handle has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from attrs import evolve
 
@@ -81,6 +81,11 @@ class Whole(Protocol):
     shards: int
     outcomes: Outcomes
 
+    @property
+    def face(self) -> Any:
+        """What users hold."""
+        ...
+
     def on_forked(self) -> None:
         """First use in a child."""
         ...
@@ -115,6 +120,11 @@ class Shard(Handle):
 
     def _remember(self) -> None:
         """The whole is."""
+
+    @property
+    def face(self) -> Any:
+        """That of the whole."""
+        return self._whole.face
 
     def _own_outcomes(self) -> Outcomes:
         return Outcomes(self.number, self._whole.outcomes)
