@@ -27,7 +27,7 @@ from mirrorq.replication.events import Tick
 from mirrorq.replication.master.courier import IDLE_MS, courier_number
 from mirrorq.replication.state.outbox import producer_of
 
-from .master_epoch import Past, work_after
+from .term import Past, work_after
 
 FEW, MANY = 50, 2_500
 GROWTH_MAX = 1.5
