@@ -93,6 +93,10 @@ class Config:
     mark_delay_ms: int = _int(10, 0)
     """What is stable is told to mirrors with the next op, and on its own when none comes for this
     long: of a queue that gets one message at a time each message wakes them once less."""
+    star: bool = _bool(default=False)
+    """Small groups of messages go from a queue's master straight to each mirror, and each tells it
+    straight what it has on disk: of use where one put waits for the next. Where one of the queue's
+    nodes has it False all goes along the ring."""
     producer_expiry_ms: int = _int(24 * 3600 * 1000, 1000)
     """An idle producer id is forgotten after this."""
     spool_expiry_ms: int = _int(90 * 24 * 3600 * 1000, 1000)

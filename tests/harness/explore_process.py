@@ -230,6 +230,7 @@ class Scope:
     """The consumer comes when the first message is applied, not before."""
     credit: int = 8
     joiner_bytes_max: int = 4096
+    star: bool = False
 
 
 class Processes:
@@ -238,7 +239,9 @@ class Processes:
     def __init__(self, scope: Scope) -> None:
         self.codec = ModelCodec()
         # A mark that waits is one on a slow link, which the scopes have.
-        self.config = Config(joiner_bytes_max=scope.joiner_bytes_max, mark_delay_ms=0)
+        self.config = Config(
+            joiner_bytes_max=scope.joiner_bytes_max, mark_delay_ms=0, star=scope.star
+        )
         self.scope = scope
         self.producer = 0
         """The producer's id: the lsn of its op."""

@@ -7,6 +7,13 @@ from msgspec import Struct
 from mirrorq.containers.ranges import Range
 from mirrorq.protocol.ops import Entry
 
+RING = 0
+"""`Data.mode`: along the row, and so are the marks."""
+DIRECT = 1
+"""Along the row; every mirror in sync tells the master itself what it has on disk."""
+STAR = 2
+"""From the master to every mirror in sync; marks as with `DIRECT`."""
+
 
 class Data(Struct, frozen=True, gc=False):
     """R1: new ops go right. `stable` rides along."""
@@ -17,6 +24,8 @@ class Data(Struct, frozen=True, gc=False):
     entries: tuple[Entry, ...]
     time_us: int = 0
     """What time it is in the queue at the sender (`queue_time`); 0: it does not say."""
+    mode: int = RING
+    """How it travels, and the marks for it. Who does not know it takes it for `RING`."""
 
 
 class Mark(Struct, frozen=True, gc=False):
@@ -39,11 +48,14 @@ class Watermark(Struct, frozen=True, gc=False):
     queue_id: int
     epoch: int
     lsn: int
+    star: bool = False
+    """Every mirror up to the sender takes ops from the master itself."""
 
 
 class JoinerDurable(Struct, frozen=True, gc=False):
     """A member's own durable, told to the master: a joining one's while its copy is complete
-    (R8); one in sync tells it while ops wait, so that the master sees who is slow (R9)."""
+    (R8); one in sync tells it while ops wait, so that the master sees who is slow (R9), and with
+    the star instead of a watermark (R2)."""
 
     queue_id: int
     epoch: int

@@ -109,6 +109,7 @@ class Replica:
             config.mark_delay_ms,
             image.time_ahead_us,
             self.timers,
+            may_star=config.star,
         )
         self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s)
         self._donor = Donor()

@@ -15,6 +15,12 @@ on its left and its own; what the last in sync member sends to the master is on 
 mirrors, and the master calls stable what is on its own disk too. One op costs two trips and one
 disk write, whatever the size of the ring, and a body crosses each link once.
 
+Of a small group of ops the trips cost more than the bytes. Where all mirrors can, it goes from the
+master to each of them at once (the *star*), and each tells the master itself what it has on disk:
+one trip there, one back. An epoch begins with the row; when a mark of this epoch has come round,
+which says that all mirrors are repaired and can, the star may be used, for a group behind which
+nothing is on its way along the row. What the star has lost a member asks of its left, as ever.
+
 It gets trickier when the row changes. Each change is a *view* with a new epoch, agreed by
 the catalog. In a new epoch nothing of the old one counts: marks start from zero, frames
 with the old epoch on the envelope are dropped, and a member takes part only when it is
@@ -50,6 +56,9 @@ from mirrorq.protocol.effects import ReplicaEffects
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import (
+    DIRECT,
+    RING,
+    STAR,
     Data,
     History,
     HistoryRequest,
@@ -72,6 +81,8 @@ RESEND_BYTES = 16 << 20
 REPEAT_COUNT = 2
 """Ticks after the last change in which marks are repeated: what a reconnect swallowed, should the
 news of it not come. (With the news itself all is said again.)"""
+STAR_BYTES_MAX = 64 << 10
+"""A larger group goes along the row: the master need not send it to each mirror."""
 BEHIND_BYTES_MAX = 16 << 20
 """`durability: replicated`: with more than this not on its disk a member's marks wait for it."""
 
@@ -90,6 +101,8 @@ class Ring:
         mark_delay_ms: int = 0,
         time_ahead_us: int = 0,
         timers: Timers | None = None,
+        *,
+        may_star: bool = False,
     ) -> None:
         self.me = me
         self.queue_id = queue_id
@@ -131,6 +144,14 @@ class Ring:
         self.joiners: dict[MemberId, int] = {}
         self._w_left = 0
         self._w_sent = 0
+        self._may_star = may_star
+        """This node gives and takes ops by the star."""
+        self._is_star_left = False
+        """All mirrors up to the left take ops from the master, as its watermark said."""
+        self._is_direct = False
+        """In this epoch marks go straight to the master: at the master, they may."""
+        self._row_sent = 0
+        """At the master: the last op that it has sent along the row."""
         self._round_mark = 0
         """At the master: what came round in this epoch."""
         self._joiner_sent = -1
@@ -187,6 +208,8 @@ class Ring:
         self.has_joiners = not all(member.in_sync for member in view.members)
         self.repaired = False
         self._w_left = self._w_sent = self._round_mark = 0
+        self._is_star_left = self._is_direct = False
+        self._row_sent = self.received
         self.is_at_receipt = view.durability == "replicated"
         self._recount_behind()
         self._joiner_sent = -1
@@ -219,6 +242,7 @@ class Ring:
         self.is_master = standing.is_master
         self.is_member = standing.is_member
         self.in_sync = standing.in_sync
+        self._mirrors = () if self.view is None else views.in_sync_ids(self.view)[1:]
 
     # --- Questions ----------------------------------------------------------------------
 
@@ -337,8 +361,12 @@ class Ring:
             self._serve_right(always=True)
 
     def on_data(self, sender: MemberId, message: Data) -> None:
-        if not self._from_left(sender, message.epoch):
+        is_straight = message.mode == STAR and self._is_from_master(sender, message.epoch)
+        if not self._from_left(sender, message.epoch) and not is_straight:
             return
+        if message.mode != RING and not self._is_direct:
+            self._go_direct()
+        before = self.received
         for entry in message.entries:
             if entry.lsn == self.received + 1:
                 if entry.payload is None and not self._room.take(len(entry.frame)):
@@ -351,6 +379,20 @@ class Ring:
                 break
         self.time.hear(message.time_us)
         self._learn_stable(message.stable)
+        if is_straight:
+            self._note_star(before)
+
+    def _go_direct(self) -> None:
+        """The master hears marks itself from now on: of what was told to the right only, too."""
+        self._is_direct = True
+        self._w_sent = 0
+
+    def _note_star(self, before: int) -> None:
+        """The right has been sent the same by the master, if it is a mirror."""
+        if self._standing.is_last_in_sync or self._right_received != before:
+            return
+        self._right_received = self.received
+        self._marked = (self.stable, self.received)
 
     def look_for_room(self) -> None:
         """Ask for what was refused as soon as it can be taken."""
@@ -375,6 +417,9 @@ class Ring:
             expected = self._left() if self.in_sync else None
         if sender == expected:
             self._w_left = max(self._w_left, message.lsn)
+            self._is_star_left = message.star
+            if self.is_master:
+                self._is_direct = message.star and self._may_star
 
     def on_joiner_durable(self, sender: MemberId, message: JoinerDurable) -> None:
         if not self.is_master or message.epoch != self.epoch or self.view is None:
@@ -416,6 +461,9 @@ class Ring:
         if master is not None and master.node == node:
             self._joiner_sent = -1
             self._report_behind()
+            if self._is_direct and left is not None and left != master:
+                self._asked_from = 0
+                self._ask_again()
         self.ticks_left = REPEAT_COUNT
 
     def is_concerned(self, node: str) -> bool:
@@ -486,7 +534,10 @@ class Ring:
         if self.view is None or not self.repaired or not self.is_member:
             return
         if 0 <= self._right_received < self.received:
-            self._serve_right(always=False)
+            if self._may_go_straight():
+                self._send_star()
+            else:
+                self._serve_right(always=False)
         self._pass_watermark()
         if self.is_master:
             self._advance_stable()
@@ -560,6 +611,10 @@ class Ring:
             return False
         self._left_heard = True
         return True
+
+    def _is_from_master(self, sender: MemberId, epoch: int) -> bool:
+        ready = self.repaired and self.has_state and self.in_sync and not self.is_master
+        return ready and epoch == self.epoch and sender == self._standing.master
 
     def _ask_again(self) -> None:
         left = self._left()
@@ -645,15 +700,40 @@ class Ring:
             batch = self._batch_after(self._right_received)
             if not batch and not always:
                 break
-            data = Data(self.queue_id, self.epoch, self.stable, batch, self.time.told_us)
+            mode = DIRECT if self._is_direct else RING
+            data = Data(self.queue_id, self.epoch, self.stable, batch, self.time.told_us, mode)
             self._send(right, data)
             self._marked = (self.stable, self.received)
             self._is_mark_fresh = True
             if not batch:
                 break
-            self._right_received = batch[-1].lsn
+            self._right_received = self._row_sent = batch[-1].lsn
             sent += sum(len(entry.frame) for entry in batch)
             always = False
+
+    def _may_go_straight(self) -> bool:
+        """Whether the next group may take the star: it is small, and nothing that was sent along
+        the row may come after it."""
+        if not (self.is_master and self._is_direct) or self.stable < self._row_sent:
+            return False
+        first = self._right_received - self.base
+        if first < 0:
+            return False
+        size = 0
+        for index in range(first, len(self.log)):
+            size += len(self.log[index].frame)
+            if size > STAR_BYTES_MAX:
+                return False
+        return True
+
+    def _send_star(self) -> None:
+        batch = self._batch_after(self._right_received)
+        data = Data(self.queue_id, self.epoch, self.stable, batch, self.time.told_us, STAR)
+        for mirror in self._mirrors:
+            self._send(mirror, data)
+        self._right_received = batch[-1].lsn
+        self._marked = (self.stable, self.received)
+        self._is_mark_fresh = True
 
     def _batch_after(self, lsn: int) -> tuple[Entry, ...]:
         batch = []
@@ -666,7 +746,8 @@ class Ring:
         return tuple(batch)
 
     def _pass_watermark(self) -> None:
-        """R2: the running minimum of the mirrors goes right; the last in sync closes the ring.
+        """R2: the running minimum of the mirrors goes right; the last in sync closes the ring. Or
+        each tells the master what it has.
 
         The master knows its own disk, and counts it in itself (`_advance_stable`).
         """
@@ -678,7 +759,8 @@ class Ring:
             # It has come round, or its master's first op in this epoch takes it round. While
             # a view settles it is the marks of this epoch that count.
             return
-        if standing.left != standing.master and self._w_left < lowest:
+        is_first = standing.left == standing.master
+        if not (is_first or self._is_direct) and self._w_left < lowest:
             lowest = self._w_left
         if lowest <= self._w_sent:
             return
@@ -686,20 +768,28 @@ class Ring:
         if to is not None:
             self._w_sent = lowest
             self._is_watermark_fresh = True
-            self._send(to, Watermark(self.queue_id, self.epoch, lowest))
+            if self._is_direct:
+                self._send(to, JoinerDurable(self.queue_id, self.epoch, lowest))
+            else:
+                star = self._may_star and (is_first or self._is_star_left)
+                self._send(to, Watermark(self.queue_id, self.epoch, lowest, star))
 
     def _watermark_to(self) -> MemberId | None:
         standing = self._standing
         if not self.in_sync or self.is_master:
             return None
-        return standing.master if standing.is_last_in_sync else standing.right
+        is_to_master = standing.is_last_in_sync or self._is_direct
+        return standing.master if is_to_master else standing.right
 
     def _advance_stable(self) -> None:
         """R2 at the master: what every disk (or memory) has that it waits for."""
         assert self.view is not None
         lowest = self.assured
-        if self._w_left < lowest and not self._standing.is_last_in_sync:
-            lowest = self._w_left
+        mirrored = self._w_left
+        if self._is_direct:
+            mirrored = max(mirrored, min(self.reported.get(one, 0) for one in self._mirrors))
+        if mirrored < lowest and not self._standing.is_last_in_sync:
+            lowest = mirrored
         if lowest > self._round_mark:
             self._round_mark = lowest
         for durable in self.gates.values():
