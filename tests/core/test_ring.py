@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
+from attrs import evolve
 from msgspec.structs import replace
 
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol.effects import QueueWrite
-from mirrorq.protocol.ops import HorizonOp
+from mirrorq.protocol.ops import Entry, HorizonOp
 from mirrorq.protocol.ring import (
+    DIRECT,
+    RING,
+    STAR,
     Data,
     History,
     HistoryRequest,
@@ -23,10 +27,10 @@ from mirrorq.protocol.ring import (
 )
 from mirrorq.protocol.views import View
 from mirrorq.replication.history import common_lsn, cut_history
-from mirrorq.replication.ring import BEHIND_BYTES_MAX, Ring
+from mirrorq.replication.ring import BEHIND_BYTES_MAX, STAR_BYTES_MAX, Ring
 from mirrorq.testing.disk import QueueFiles
 
-from .entries import QUEUE, A, B, C, op, persist, publish, ring_of, sent, view
+from .entries import QUEUE, A, B, C, D, op, persist, publish, ring_of, sent, view
 
 
 def _repaired(ring: Ring, epoch: int, history: tuple[tuple[int, int], ...] = ()) -> Ring:
@@ -638,3 +642,108 @@ def test_a_settling_master_waits_for_the_disks_of_this_epoch() -> None:
     ring.on_watermark(B, Watermark(QUEUE, 3, 1))
     ring.settle()
     assert ring.is_settled
+
+
+# --- The star -------------------------------------------------------------------------
+
+
+def _star_master() -> Ring:
+    """A with B and C, in a settled epoch in which all can."""
+    ring = ring_of(A, [publish(1, 1)])
+    ring.install(view(2, "abc"))
+    ring._may_star = True
+    ring.on_repaired(B, Repaired(QUEUE, 2, 1))
+    ring.on_watermark(C, Watermark(QUEUE, 2, 1, True))
+    ring.settle()
+    sent(ring)
+    return ring
+
+
+def _appended(ring: Ring, entry: Entry) -> list[tuple[str, object]]:
+    ring.append(entry)
+    ring.settle()
+    return sent(ring)
+
+
+def test_a_small_group_goes_to_each_mirror_at_once() -> None:
+    """The star: one message to all mirrors; stable is what each of them has said itself."""
+    ring = _star_master()
+    entry = publish(2, 2, epoch=2)
+    data = Data(QUEUE, 2, 1, (entry,), mode=STAR)
+    assert _appended(ring, entry) == [("b", data), ("c", data)]
+    persist(ring)
+    ring.on_joiner_durable(B, JoinerDurable(QUEUE, 2, 2))
+    ring.settle()
+    assert ring.stable == 1
+    ring.on_joiner_durable(C, JoinerDurable(QUEUE, 2, 2))
+    ring.settle()
+    assert ring.stable == 2
+
+
+def test_a_large_group_goes_along_the_row_and_the_star_waits_for_it() -> None:
+    """What went along the row may come later than what goes straight: that waits until it is
+    stable."""
+    ring = _star_master()
+    large = replace(publish(2, 2, epoch=2), frame=bytes(STAR_BYTES_MAX + 8))
+    assert _appended(ring, large) == [("b", Data(QUEUE, 2, 1, (large,), mode=DIRECT))]
+    small = publish(3, 3, epoch=2)
+    assert _appended(ring, small) == [("b", Data(QUEUE, 2, 1, (small,), mode=DIRECT))]
+    persist(ring)
+    for mirror in (B, C):
+        ring.on_joiner_durable(mirror, JoinerDurable(QUEUE, 2, 3))
+    ring.settle()
+    sent(ring)
+    assert [to for to, _ in _appended(ring, publish(4, 4, epoch=2))] == ["b", "c"]
+
+
+def test_a_ring_with_a_node_that_cannot_has_no_star() -> None:
+    """An older node leaves the word out of its watermark, and all to its right, too."""
+    ring = _star_master()
+    ring.on_watermark(C, Watermark(QUEUE, 2, 1))
+    assert [to for to, _ in _appended(ring, publish(2, 2, epoch=2))] == ["b"]
+    mirror = _mirror()
+    mirror._may_star = True
+    mirror._standing = evolve(mirror._standing, left=D)
+    mirror.on_data(D, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),)))
+    persist(mirror)
+    mirror.on_watermark(D, Watermark(QUEUE, 2, 1, False))
+    mirror.settle()
+    assert ("c", Watermark(QUEUE, 2, 1, False)) in sent(mirror)
+
+
+def test_a_mirror_passes_on_nothing_of_the_star_and_marks_straight() -> None:
+    """Its right has it from the master; the master has its mark."""
+    ring = _mirror()
+    ring.on_repaired(C, Repaired(QUEUE, 2, 0))
+    ring.settle()
+    sent(ring)
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),), mode=STAR))
+    persist(ring)
+    ring.settle()
+    assert sent(ring) == [("a", JoinerDurable(QUEUE, 2, 1))]
+
+
+def test_a_mirror_takes_the_star_from_its_master_alone() -> None:
+    ring = ring_of(C, [publish(1, 1)])
+    ring.install(view(2, "abc"))
+    straight = Data(QUEUE, 2, 0, (publish(2, 2, epoch=2),), mode=STAR)
+    ring.on_data(A, straight)
+    assert ring.received == 1  # it is not repaired
+    _repaired(ring, 2, ((1, 1),))
+    ring.on_data(A, replace(straight, epoch=1))
+    ring.on_data(A, replace(straight, mode=RING))
+    ring.on_data(D, straight)
+    assert ring.received == 1
+    ring.on_data(A, straight)
+    assert ring.received == 2
+
+
+def test_what_the_star_has_lost_is_asked_of_the_left() -> None:
+    """A gap, and a link to the master that broke."""
+    ring = ring_of(C, [publish(1, 1)])
+    ring.install(view(2, "abc"))
+    _repaired(ring, 2, ((1, 1),))
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(3, 3, epoch=2),), mode=STAR))
+    assert sent(ring) == [("b", ResendFrom(QUEUE, 2, 2))]
+    ring.on_link_lost("a")
+    assert ("b", ResendFrom(QUEUE, 2, 2)) in sent(ring)

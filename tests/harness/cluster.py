@@ -14,7 +14,7 @@ from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
-from attrs import define, field
+from attrs import define, evolve, field
 from msgspec.structs import replace
 
 from harness.network import Link, Network
@@ -154,6 +154,8 @@ class SimulatedCluster:
         self.random = Random(seed)
         """What decides all that happens by chance."""
         self.config = config or Config()
+        self.without_star = ""
+        """A node that does not take part in the star."""
         """Of all nodes."""
         self.now_ms = 0
         """Virtual time."""
@@ -236,11 +238,14 @@ class SimulatedCluster:
         images = node.disk.images()
         self.onlooker.on_start(node.name, images)
         node.contacts.clear()
+        config = self.config
+        if node.name == self.without_star:
+            config = evolve(config, star=False)
         node.engine = Engine(
             me,
             f"sim://{node.name}",
             self._peers_of(node),
-            self.config,
+            config,
             self._codec,
             node.disk.raft_image(),
             images,

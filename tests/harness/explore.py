@@ -32,6 +32,7 @@ WALK_SLOW = 3
 """Slow links, disks and catalogs in a walk."""
 PLAIN = Scope()
 USED = Scope(consumes=True)
+STAR = Scope(star=True)
 
 
 class Found(Exception):
@@ -111,6 +112,14 @@ SCOPES: dict[str, Plan] = {
         Bounds(publishes=1, views=2, ticks=0, is_lossy=True), in_sync=("a", "b"), quick=0, long=1
     ),
     "four": Plan(Bounds(publishes=1, views=1, crashes=1, restarts=1), count=4),
+    # Small groups straight from the master, marks straight to it.
+    "star, pair": Plan(Bounds(publishes=1, views=1, ticks=0), STAR, count=2, quick=None, long=None),
+    "star": Plan(Bounds(publishes=2, views=1), STAR, quick=1, long=2),
+    "star, views": Plan(Bounds(publishes=1, views=2, orders=True), STAR),
+    "star, crash": Plan(Bounds(publishes=1, views=1, crashes=1, restarts=1), STAR),
+    "star, breaks": Plan(Bounds(publishes=2, views=1, breaks=1), STAR),
+    "star, joining": Plan(Bounds(publishes=2, views=1, counts=2, ticks=2), STAR, ("a", "b")),
+    "star, four": Plan(Bounds(publishes=1, views=1, crashes=1, restarts=1), STAR, count=4),
 }
 
 

@@ -64,6 +64,9 @@ HOLD_SHARE = 0.15
 FLEETING_SHARE = 0.15
 CLIENT_SHARE = 0.25
 CLOCK_SHARE = 0.35
+STAR_SHARE = 0.4
+MIXED_SHARE = 0.2
+"""Of the runs with the star: those in which one node does not take part in it."""
 PAGES_SHARE = 0.5
 FLIP_SHARE = 0.4
 """Of the runs without policies and changes of members: those in which bytes change on disks."""
@@ -119,6 +122,7 @@ class Swarm:
         clocks: bool | None = None,
         flips: bool | None = None,
         pages: bool | None = None,
+        star: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None)."""
         self.seed = seed
@@ -197,6 +201,11 @@ class Swarm:
             policies=self.policies,
             members=self.members,
         )
+        own = Random(f"{seed} star")
+        if is_plain and own.random() < STAR_SHARE if star is None else star:
+            self.cluster.config = evolve(self.cluster.config, star=True)
+            if own.random() < MIXED_SHARE:
+                self.cluster.without_star = names[own.randrange(count)]
         by_chance = Random(f"{seed} clocks").random() < CLOCK_SHARE
         self.clocks: ClockFaults | None = None
         """Who sets wall clocks; None: they are right."""

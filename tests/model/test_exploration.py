@@ -27,6 +27,12 @@ BOUNDED = {
     "four": 200,
     "survivor": 300,
     "survivors": 200,
+    "star": 400,
+    "star, views": 200,
+    "star, crash": 300,
+    "star, breaks": 300,
+    "star, joining": 250,
+    "star, four": 200,
 }
 """States of scopes that would take ten seconds and more each; `make explore` exhausts them."""
 

@@ -21,7 +21,61 @@ EXPIRED = (
 )
 """The id ends with its first message unconfirmed, and the handle sends that again."""
 
+STAR_AND_BACK = (
+    *[("publish", 0), ("hear", 0, 2)] * 3,
+    ("view", "promote", "b"),
+    ("view", "turn", ""),
+    ("view", "promote", "a"),
+)
+"""Three ops by the star, which c alone gets; then another master, who has none of them, and a again
+with what that one had."""
+
 TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
+    "mark straight to the master before the sync": ("star", "disk", ()),
+    "stable by the first mark that came straight": ("star", "invariant", ()),
+    "straight marks kept over a view change": (
+        "star",
+        "disk",
+        (
+            ("slow", ("link", 0, 1)),
+            ("slow", ("link", 0, 2)),
+            *STAR_AND_BACK,
+            *[("hear", 0, 1)] * 4,
+            *[("hear", 0, 2)] * 4,
+            ("publish", 0),
+            ("hear", 0, 1),
+        ),
+    ),
+    "straight mark of another epoch": (
+        "star",
+        "disk",
+        (
+            ("slow", ("link", 0, 1)),
+            ("slow", ("link", 0, 2)),
+            ("slow", ("link", 2, 0)),
+            *STAR_AND_BACK,
+            *[("hear", 2, 0)] * 3,
+            *[("hear", 0, 1)] * 4,
+            *[("hear", 0, 2)] * 2,
+            *[("hear", 2, 0)] * 3,
+            ("hear", 0, 2),
+            ("publish", 0),
+            ("hear", 0, 1),
+        ),
+    ),
+    "op of the star that is missing is not asked for": (
+        "star",
+        "disk",
+        (
+            ("slow", ("link", 0, 2)),
+            ("slow", ("link", 1, 2)),
+            ("publish", 0),
+            ("break", 0, 2),
+            ("lose", 0, 2),
+            ("publish", 0),
+            ("hear", 0, 2),
+        ),
+    ),
     "confirm before the own disk": (
         "views",
         "disk",
