@@ -26,6 +26,9 @@ CHAOS_RESULTS ?= results/chaos.jsonl
 # Inputs of `make fuzz`, over all targets, and where they begin.
 COUNT ?= 1000000
 FUZZ_SEED ?= 1
+# What `make portable` runs: disk, network, clocks, and real processes that are killed.
+PORTABLE := $(addprefix tests/,test_system.py store transport spool processes/test_failover.py \
+	processes/test_restart.py processes/test_disk.py processes/test_clocks.py)
 # Arguments of `make compare`; `--help` lists them.
 COMPARE ?=
 # Arguments of `make scale`; `--help` lists them.
@@ -55,7 +58,7 @@ PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/jav
 HARNESS := cd tests && ../$(BIN)/python -m harness
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types docs unit simulation processes programs spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types docs unit simulation processes programs portable spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare scale shape sanitize clean
 
 help:  ## this list
@@ -98,6 +101,9 @@ processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts i
 
 programs: $(STAMP)  ## clients, the command line, Celery, the demo and the examples, as processes
 	$(PYTEST) $(PROGRAMS)
+
+portable: $(STAMP)  ## what stands in for Linux' own calls on other systems, run here
+	MIRRORQ_PORTABLE=1 $(PYTEST) $(PORTABLE)
 
 spark-tests: $(STAMP)  ## the Spark connector, in one session on this machine
 	$(PYTEST) $(SPARK)

@@ -42,7 +42,7 @@ ROOMS = {
     "_native": "",
 }
 """What each room may import beside itself and `ROOT_FILES`: no import goes back up."""
-ROOT_FILES = frozenset({"errors", "config", "clock", "waiting"})
+ROOT_FILES = frozenset({"errors", "config", "clock", "system", "waiting"})
 """Modules beside the rooms, known to all of them."""
 
 PURE = (

@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-# A machine that slept longer than its lease must notice: CLOCK_MONOTONIC stands still then.
-
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+from mirrorq import system
 
 
 class Clock(Protocol):
@@ -37,21 +32,15 @@ class Machine:
 
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
+    boot = staticmethod(system.boot_id)
 
     @staticmethod
     def now_ms() -> int:
-        return time.clock_gettime_ns(_CLOCK) // 1_000_000
+        return time.clock_gettime_ns(system.CLOCK) // 1_000_000
 
     @staticmethod
     def wall_us() -> int:
         return time.time_ns() // 1000
-
-    @staticmethod
-    def boot() -> str:
-        try:
-            return _BOOT_ID.read_text().strip()
-        except OSError:
-            return ""
 
 
 MACHINE: Clock = Machine()

@@ -8,6 +8,7 @@ from typing import Any
 
 import lmdb
 
+from mirrorq import system
 from mirrorq.store import write_ahead
 from mirrorq.store.write_ahead import Mark, Tail, size_of
 
@@ -16,7 +17,7 @@ from mirrorq.store.write_ahead import Mark, Tail, size_of
 
 def told_before_the_disk() -> None:
     """A record is told durable when the kernel has it."""
-    os.O_DSYNC = 0  # type: ignore[misc]
+    system.synced_writes = lambda: os.O_CLOEXEC
 
 
 def begun_anew_before_the_sync() -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from mirrorq import system
 from mirrorq.store.extent import (
     LEFT_BYTES,
     PLENTY_BYTES,
@@ -109,17 +110,17 @@ def test_a_file_that_may_not_grow_has_the_room_that_it_owns(
     """A quota, or a limit on the size of files: what the disk says is free helps nobody. When it
     is lifted, the next try finds out."""
     disk = disk_of(file, monkeypatch, 4 * PLENTY_BYTES)
-    real = os.posix_fallocate
+    real = system.take_blocks
 
     def refuse(*_: int) -> None:
         raise OSError("quota exceeded")
 
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    monkeypatch.setattr(system, "take_blocks", refuse)
     extent = Extent(file)
     extent.cover(MIB)
     assert extent.room(MIB, MIB) < 0
     assert disk.size == 100
-    monkeypatch.setattr(os, "posix_fallocate", real)
+    monkeypatch.setattr(system, "take_blocks", real)
     assert extent.room(MIB, MIB) > MIB
     assert extent.is_plenty
     file.unlink()

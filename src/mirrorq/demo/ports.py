@@ -9,6 +9,8 @@ import socket
 from collections import deque
 from pathlib import Path
 
+from mirrorq import system
+
 __all__ = ["free_ports"]
 
 _HELD_FILE = Path(__file__).parents[1] / "py.typed"
@@ -16,7 +18,6 @@ _HELD_FILE = Path(__file__).parents[1] / "py.typed"
 process that was given port n; nothing is written."""
 _HELD_MAX = 500
 """So many ports that this process was given last are kept from others."""
-_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LEAST = 10_000
 _TRIES_MAX = 10_000
 
@@ -45,10 +46,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _first_outgoing() -> int:
-    try:
-        first = int(_RANGE_FILE.read_text(encoding="ascii").split()[0])
-    except (OSError, ValueError, IndexError):
-        return 32_768
+    first = system.first_outgoing_port()
     return first if first > _LEAST + 1_000 else 65_536
 
 

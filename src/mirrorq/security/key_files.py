@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from mirrorq import system
 from mirrorq.errors import ConfigError
 from mirrorq.security.roles import KEYS_NAME, Key, Role, is_key_text
 
@@ -159,7 +160,7 @@ def write_secret(path: Path, secret_key: str) -> None:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            system.sync(file.fileno())
     except FileExistsError:
         raise ConfigError(
             f"{path} is there already: delete it, and its entry in {KEYS_NAME}, to make a new key"

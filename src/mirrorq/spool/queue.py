@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
@@ -231,7 +232,5 @@ class SpooledQueue:
         finally:
             queue, self._queue = self._queue, None
             if queue is not None:
-                try:
+                with suppress(MirrorQError):
                     queue.close()
-                except MirrorQError:
-                    return

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import lmdb
 
+from mirrorq import system
 from mirrorq.errors import StoreError, StoreLocked
 from mirrorq.store.environment import DATA_FILE, is_store
 from mirrorq.store.offline import OfflineStore
@@ -63,7 +64,7 @@ def copied_to(target: Path) -> Iterator[Path]:
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        system.sync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -8,14 +8,16 @@ While it has, the file grows in steps: a store that has run for a moment keeps t
 has, no other file takes the place that its churn wants, and its pages lie together. A disk that
 has little left, or refuses, is asked for what is needed next, and no more.
 
-Blocks are taken with posix_fallocate. A file system that writes each block to a new place (btrfs,
-zfs) may be full all the same when they are written.
+Blocks are taken with posix_fallocate, or written where that is missing. A file system that writes
+each block to a new place (btrfs, zfs) may be full all the same when they are written.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from mirrorq import system
 
 RESERVE_BYTES = 8 << 20
 """What drains a full store is small; a large checkpoint of a queue is a few MiB."""
@@ -111,10 +113,10 @@ class Extent:
         try:
             descriptor = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
             try:
-                os.posix_fallocate(descriptor, self._end, end - self._end)
+                system.take_blocks(descriptor, self._end, end)
             finally:
                 os.close(descriptor)
-        except (OSError, AttributeError):
+        except OSError:
             self._is_refused = True
             return
         self._is_refused = False

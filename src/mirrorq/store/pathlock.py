@@ -13,6 +13,7 @@ import os
 import threading
 from pathlib import Path
 
+from mirrorq import system
 from mirrorq.errors import StoreError, StoreLocked
 
 FILE_NAME = "mirrorq.lock"
@@ -90,7 +91,7 @@ class PathLock:
         content = f"{word} {os.getpid()}".ljust(CONTENT_BYTES - 1) + "\n"
         try:
             os.pwrite(self._descriptor, content.encode(), 0)
-            os.fsync(self._descriptor)
+            system.sync(self._descriptor)
         except OSError:
             # A new file on a full disk: the lock holds all the same, only the pid is not told.
             return

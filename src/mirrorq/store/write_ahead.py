@@ -28,6 +28,7 @@ from pathlib import Path
 from attrs import define, frozen
 from msgspec.structs import fields
 
+from mirrorq import system
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.effects import QueueWrite
 from mirrorq.protocol.ops import Entry, OpKind
@@ -336,9 +337,11 @@ class LogFile:
         Raises:
             OSError: The disk has no room for it.
         """
+        synced = system.synced_writes()
         self._file = os.open(
-            path / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_DSYNC, 0o600
+            path / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | synced, 0o600
         )
+        self._is_synced = bool(synced)
         self.size = FILE_BYTES
         try:
             missing = self.size - os.fstat(self._file).st_size
@@ -346,8 +349,8 @@ class LogFile:
                 self.write(self.size - missing, [bytes(missing)])
                 directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
-                    os.fsync(self._file)
-                    os.fsync(directory)
+                    system.sync(self._file)
+                    system.sync(directory)
                 finally:
                     os.close(directory)
         except BaseException:
@@ -362,6 +365,8 @@ class LogFile:
             if not done:
                 raise OSError("nothing was written")
             self.write(offset + done, [rest])
+        elif not self._is_synced:
+            system.sync(self._file)
 
     def close(self) -> None:
         os.close(self._file)

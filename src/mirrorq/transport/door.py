@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import resource
 import socket
-import struct
 import time
 from collections.abc import Sequence
 
 import zmq
 from attrs import define
 
+from mirrorq import system
 from mirrorq.transport.inbound import PEER_MARK
 from mirrorq.transport.parts import is_readable, receive_parts
 
@@ -52,11 +52,6 @@ _SHORT_MAX = 255
 _ACCEPTED = int(zmq.EVENT_ACCEPTED)
 _ENDED = int(zmq.EVENT_DISCONNECTED)
 _ADDRESS = "inproc://mirrorq-door"
-_BYTES_RECEIVED = struct.Struct("=Q")
-_BYTES_RECEIVED_AT = 128
-"""Offset of tcpi_bytes_received in the kernel's tcp_info."""
-_INFO_BYTES = _BYTES_RECEIVED_AT + _BYTES_RECEIVED.size
-_TCP_INFO = getattr(socket, "TCP_INFO", 11)
 
 
 @define(eq=False)
@@ -372,11 +367,4 @@ def _received(descriptor: int, ends: tuple[object, object]) -> int:
     if found is None:
         return 0
     with found:
-        try:
-            info = found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES)
-        except OSError:
-            return 0
-    if len(info) < _INFO_BYTES:
-        return 0
-    (received,) = _BYTES_RECEIVED.unpack_from(info, _BYTES_RECEIVED_AT)
-    return int(received)
+        return system.bytes_received(found)

@@ -12,6 +12,7 @@ import stat
 from attrs import frozen
 
 from mirrorq.errors import ConfigError
+from mirrorq.system import IPC_PATH_BYTES_MAX
 
 __all__ = ["split_address", "why_not"]
 
@@ -43,9 +44,6 @@ def why_not(error: Exception) -> str:
         return "this user may not listen there: give a port above 1023"
     return str(error)
 
-
-IPC_PATH_BYTES_MAX = 107
-"""sockaddr_un holds 108 bytes with the closing zero."""
 
 _TCP = re.compile(
     r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>\*|\d{1,5})"

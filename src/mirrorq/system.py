@@ -1,0 +1,106 @@
+"""What Linux has and other systems lack, each beside what stands in for it there.
+
+With `MIRRORQ_PORTABLE=1` in its environment a process on Linux takes what stands in: so our tests
+run it (`make portable`). Nobody has run it on macOS yet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+IS_PORTABLE = sys.platform != "linux" or os.environ.get("MIRRORQ_PORTABLE", "") not in ("", "0")
+
+CLOCK = time.CLOCK_MONOTONIC if IS_PORTABLE else time.CLOCK_BOOTTIME
+"""It goes on while the machine sleeps, or a node would not notice that it slept longer than its
+lease. Of Linux' clocks CLOCK_BOOTTIME does; macOS has none of that name, and its CLOCK_MONOTONIC
+does."""
+
+IPC_PATH_BYTES_MAX = 103 if IS_PORTABLE else 107
+"""Of a socket's path: Linux has room for 108 bytes with the 0 at the end, macOS for 104."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_OUTGOING = 32_768
+_ZEROS = bytes(1 << 20)
+_BYTES_RECEIVED = struct.Struct("=Q")
+_BYTES_RECEIVED_AT = 128
+"""Offset of tcpi_bytes_received in Linux' tcp_info."""
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is; "" where that is not known."""
+    return _word(_BOOT_ID)
+
+
+def first_outgoing_port() -> int:
+    """Where the ports begin that outgoing connections are given; a low guess where that is not
+    known."""
+    first = _word(_PORT_RANGE)
+    return int(first) if first.isdecimal() else _FIRST_OUTGOING
+
+
+def sync(descriptor: int) -> None:
+    """Return when all that was written to the file is on disk.
+
+    macOS' fsync leaves it in the disk's own memory: there it takes F_FULLFSYNC, which file systems
+    of other machines may not know.
+    """
+    command = getattr(fcntl, "F_FULLFSYNC", None)
+    if command is not None:
+        try:
+            fcntl.fcntl(descriptor, command)
+        except OSError:
+            os.fsync(descriptor)
+    else:
+        os.fsync(descriptor)
+
+
+def synced_writes() -> int:
+    """The flag of `os.open` under which a write is on disk when it returns; 0 where no flag says
+    that: then a `sync` has to follow. macOS' O_DSYNC is as its fsync."""
+    return 0 if IS_PORTABLE else os.O_DSYNC
+
+
+def take_blocks(descriptor: int, start: int, end: int) -> None:
+    """Own the blocks of a file from `start` up to `end`, which lies behind its end.
+
+    Raises:
+        OSError: the disk, a quota or a limit does not give them.
+    """
+    if not IS_PORTABLE:
+        os.posix_fallocate(descriptor, start, end - start)
+        return
+    at = max(start, os.fstat(descriptor).st_size)
+    while at < end:
+        at += os.pwrite(descriptor, _ZEROS[: end - at], at)
+
+
+def bytes_received(connection: socket.socket) -> int:
+    """What the kernel has received on a connection; 0 where it does not say."""
+    if IS_PORTABLE:
+        return 0
+    wanted = _BYTES_RECEIVED_AT + _BYTES_RECEIVED.size
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, wanted)
+    except OSError:
+        return 0
+    if len(info) < wanted:
+        return 0
+    (received,) = _BYTES_RECEIVED.unpack_from(info, _BYTES_RECEIVED_AT)
+    return int(received)
+
+
+def _word(path: Path) -> str:
+    """The first word of a file of the kernel; "" where there is none."""
+    if IS_PORTABLE:
+        return ""
+    try:
+        return path.read_text(encoding="ascii").split()[0]
+    except (OSError, IndexError):
+        return ""
