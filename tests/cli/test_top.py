@@ -19,7 +19,7 @@ def test_it_prints_one_table_without_a_terminal(run: Run) -> None:
     run("publish", "seen", given=b"a\nb\n")
     text = run("top", "--interval", "0.1").stdout.decode()
     nodes, _, queues = text.partition("\n\n")
-    assert nodes.splitlines()[0] == "node\tstate\tleads\tmasters\tin_sync\talarms"
+    assert nodes.splitlines()[0] == "node\tstate\tleads\tmasters\tin_sync\talarms\tspooled"
     assert nodes.splitlines()[1].startswith("a\trunning\tyes\t")
     (row,) = [line.split("\t") for line in queues.splitlines() if line.startswith("seen\t")]
     assert row[1:6] == ["running", "a", "1/1", "2", "0"]

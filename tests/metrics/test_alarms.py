@@ -29,6 +29,7 @@ from mirrorq.monitoring.alarms import (
     DAMAGE_WELL_MS,
     GIB,
     QUIET_MS,
+    SPOOLED_S,
     Alarms,
     Measures,
 )
@@ -51,6 +52,10 @@ WELL = Measures(
     is_paused=False,
     last_copies=(),
     commit_ms=5,
+    spooled=0,
+    spooled_s=0,
+    spooled_why="",
+    set_aside=0,
     late_ms=0,
     failure_ms=1000,
 )
@@ -170,6 +175,9 @@ def test_texts_have_values_and_what_to_do() -> None:
             damaged=("orders",),
             unsendable=("a State for node b", "another"),
             commit_ms=700,
+            spooled=5,
+            spooled_s=SPOOLED_S,
+            set_aside=1,
             late_ms=800,
         )
     assert world.names == [name for name in ADVICE if name != "clock_jump"]
@@ -303,6 +311,9 @@ def test_each_of_them_is_told_everywhere(
             unsendable=("a State for node b", "another"),
             commit_ms=700,
             late_ms=900,
+            spooled=5,
+            spooled_s=SPOOLED_S,
+            set_aside=1,
         )
 
     monkeypatch.setattr(Watch, "_measures", all_bad)
@@ -368,3 +379,24 @@ def test_alarms_of_a_cluster(tmp_path: Path) -> None:
     finally:
         for node in nodes.values():
             node.close()
+
+
+def test_messages_that_wait_long_in_the_spool_raise_an_alarm_that_says_why() -> None:
+    world = World()
+    why = "no contact with a majority"
+    assert not world.step(spooled=7, spooled_s=SPOOLED_S - 1, spooled_why=why)
+    assert world.step(spooled=9, spooled_s=SPOOLED_S, spooled_why=why) == ["+spooled"]
+    (alarm,) = world.alarms.raised
+    assert alarm.text.startswith(
+        f"9 messages wait in the spool, the oldest for {SPOOLED_S} s ({why})"
+    )
+    assert not world.step(spooled=2, spooled_s=1), "it is over when all have gone"
+    assert world.step() == ["-spooled"]
+
+
+def test_messages_that_were_set_aside_raise_an_alarm_until_they_are_gone() -> None:
+    world = World()
+    assert world.step(set_aside=3) == ["+set_aside"]
+    (alarm,) = world.alarms.raised
+    assert alarm.text.startswith("3 spooled messages were refused or are damaged")
+    assert world.step() == ["-set_aside"]

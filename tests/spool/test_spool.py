@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lmdb
@@ -14,6 +15,7 @@ from attrs import evolve
 
 import mirrorq
 from mirrorq.config import Config
+from mirrorq.demo.ports import free_ports
 from mirrorq.spool.queue import SpooledQueue
 from mirrorq.spool.spool import Spool
 
@@ -261,6 +263,33 @@ def test_of_a_node_and_of_asyncio(tmp_path: Path) -> None:
         orders.put(b"2").result(WAIT_S)
         orders.close()
     assert os.path.exists(tmp_path / "n" / "spool" / "data.mdb")
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_other_nodes_tell_what_a_node_has_spooled(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("ab", ports, strict=True)}
+    a, b = (mirrorq.Node(name, path=tmp_path / name, peers=peers) for name in peers)
+
+    def told() -> int:
+        return next(node.messages_spooled for node in b.nodes() if node.name == "a")
+
+    with a, b:
+        a.set_policy("short", "orders", {"max-length": 1, "overflow": "block"})
+        orders = a.queue("orders", spool=True)
+        for body in (b"1", b"2", b"3"):
+            orders.put(body)
+        until(lambda: told() > 0)
+        with b.queue("orders") as queue:
+            assert taken(queue, 3) == [b"1", b"2", b"3"]
+        orders.wait_for_confirms(WAIT_S)
+        until(lambda: told() == 0)
 
 
 def test_a_client_that_nobody_answers(tmp_path: Path) -> None:

@@ -36,7 +36,10 @@ def status(client: Client, is_json: bool) -> None:
     if is_json:
         click.echo(json.dumps({"nodes": nodes, "queues": queues}, indent=2))
         return
-    of_nodes = ("name", "endpoint", "alive", "leader", "witness", "incarnation", "alarms")
+    of_nodes = (
+        *("name", "endpoint", "alive", "leader", "witness", "incarnation"),
+        *("alarms", "messages_spooled"),
+    )
     print_rows(of_nodes, [[node[column] for column in of_nodes] for node in nodes], is_json=False)
     click.echo()
     columns = (*COLUMNS, "shards") if any(queue["shards"] for queue in queues) else COLUMNS

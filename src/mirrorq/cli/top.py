@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["top"]
 
-NODE_COLUMNS = ("node", "state", "leads", "masters", "in_sync", "alarms")
+NODE_COLUMNS = ("node", "state", "leads", "masters", "in_sync", "alarms", "spooled")
 QUEUE_COLUMNS = (
     "queue",
     "state",
@@ -148,7 +148,13 @@ def _node_rows(look: _Look) -> Iterator[list[Any]]:
             masters,
             in_sync,
             ",".join(node.alarms) or None,
+            _spooled_text(node),
         ]
+
+
+def _spooled_text(node: NodeStatus) -> str | None:
+    count, oldest_s = node.messages_spooled, node.spooled_oldest_s
+    return f"{count}, {oldest_s} s" if count else None
 
 
 def _queue_rows(before: _Look, now: _Look) -> Iterator[list[Any]]:

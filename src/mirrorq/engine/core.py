@@ -177,6 +177,10 @@ class Engine:
     def alarms(self, names: tuple[str, ...]) -> None:
         self._life.alarms = names
 
+    def note_spooled(self, messages: int, oldest_s: int) -> None:
+        """What waits in this node's spools, for other nodes to show."""
+        self._life.spooled = (messages, oldest_s) if messages else ()
+
     @property
     def leader(self) -> str | None:
         """Name of the catalog's leader as this node knows it."""
@@ -213,10 +217,20 @@ class Engine:
         """Names of the alarms of this life of a node, as it last said."""
         if member == self.me:
             return self.alarms
+        said = self._last_hello(member)
+        return () if said is None else said.alarms
+
+    def spooled_by(self, member: MemberId) -> tuple[int, int]:
+        """(messages, seconds that the oldest waits) in the spools of this life of a node."""
+        said = self._last_hello(member)
+        known = self._life.spooled if member == self.me else said.spooled if said else ()
+        return (known[0], known[1]) if len(known) > 1 else (0, 0)
+
+    def _last_hello(self, member: MemberId) -> Hello | None:
         peer = self._admission.peers.find(member.node)
         if peer is None or peer.gone or peer.member != member or peer.greeting is None:
-            return ()
-        return peer.greeting[0].alarms
+            return None
+        return peer.greeting[0]
 
     @property
     def has_left(self) -> bool:

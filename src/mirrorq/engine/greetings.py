@@ -45,6 +45,7 @@ class Greetings:
             life.catalog.cluster,
             life.alarms,
             life.hosting.broken,
+            life.spooled,
         )
 
     def say(self, node: str) -> None:

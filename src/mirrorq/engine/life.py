@@ -31,6 +31,8 @@ class Life:
         """What `is_registered` said when the catalog was last applied."""
         self.alarms: tuple[str, ...] = ()
         """Names of those that are raised here."""
+        self.spooled: tuple[int, ...] = ()
+        """`Hello.spooled` of this node."""
         self.out = EngineEffects()
         """What this step comes to."""
 

@@ -24,6 +24,8 @@ ADVICE = {
     "frame_bytes_max on all nodes",
     "slow_disk": "look at the disk: each confirm waits for it",
     "clock_jump": "look at time synchronisation: times of messages follow this clock, slowly",
+    "spooled": "bring back what is missing: they are safe on this disk, and are sent by themselves",
+    "set_aside": "read them with SpooledQueue.set_aside(), then put them anew or drop_set_aside()",
     "starved": "give the process more CPU, or keep the host application's C code from holding the "
     "GIL: run the node as a process of its own",
 }
@@ -46,6 +48,8 @@ JUMP_MS = 1000
 LATE_FACTOR = 2
 """A node thread that is late by failure_ms divided by this is on its way to be taken for dead."""
 LATE_WELL_FACTOR = 10
+SPOOLED_S = 30
+"""A change of masters, or a restart of what a spool sends to, is over sooner."""
 DAMAGE_WELL_MS = 10_000
 """Damage that was mended at once is told all the same, for so long."""
 QUIET_MS = 60_000
@@ -78,6 +82,14 @@ class Measures:
     """Messages that were too large to be sent lately, each in words."""
     commit_ms: int
     """The longest commit."""
+    spooled: int
+    """Messages in this node's spools."""
+    spooled_s: int
+    """How long the oldest of them has waited."""
+    spooled_why: str
+    """Why they are not being sent; "" when they are."""
+    set_aside: int
+    """Messages that the spools' queues refused, or that are damaged."""
     late_ms: int
     """By how much the node thread came late at most."""
     failure_ms: int
@@ -220,6 +232,20 @@ def _clock_jump(measures: Measures, jump_ms: int, is_up: bool) -> str:
     return f"the wall clock was set by {jump_ms} ms" if abs(jump_ms) >= JUMP_MS else ""
 
 
+def _spooled(measures: Measures, jump_ms: int, is_up: bool) -> str:
+    if measures.spooled_s < (1 if is_up else SPOOLED_S):
+        return ""
+    why = f" ({measures.spooled_why})" if measures.spooled_why else ""
+    return (
+        f"{measures.spooled} messages wait in the spool, the oldest for {measures.spooled_s} s{why}"
+    )
+
+
+def _set_aside(measures: Measures, jump_ms: int, is_up: bool) -> str:
+    count = measures.set_aside
+    return f"{count} spooled messages were refused or are damaged, and are kept" if count else ""
+
+
 def _starved(measures: Measures, jump_ms: int, is_up: bool) -> str:
     factor = LATE_WELL_FACTOR if is_up else LATE_FACTOR
     if measures.late_ms * factor < measures.failure_ms:
@@ -239,5 +265,7 @@ _RULES = (
     _Rule("unsendable", _unsendable),
     _Rule("slow_disk", _slow_disk, well_ms=QUIET_MS),
     _Rule("clock_jump", _clock_jump, well_ms=QUIET_MS),
+    _Rule("spooled", _spooled),
+    _Rule("set_aside", _set_aside),
     _Rule("starved", _starved, well_ms=QUIET_MS),
 )

@@ -106,6 +106,11 @@ class NodeStatus:
     """Leads the catalog."""
     alarms: tuple[str, ...] = ()
     """Names of those that are raised there: docs/monitoring.md says what to do."""
+    messages_spooled: int = 0
+    """Accepted by its spools and not confirmed by their queues yet, as it last said. What clients
+    spool is in their own `spooled()`."""
+    spooled_oldest_s: int = 0
+    """How long the oldest of them has waited, in seconds."""
 
 
 @frozen

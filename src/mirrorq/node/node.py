@@ -173,6 +173,7 @@ class Node(Access):
             self._spools = Spools(
                 self.path / SPOOL_FOLDER, self.config, lambda: self, self._open_queue
             )
+            self._driver.watch.spooled = self._spools.total
             self._warn_of_two()
             self._closing = Once(self._close)
             begin_thread(self._driver.thread)

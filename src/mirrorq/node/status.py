@@ -234,6 +234,7 @@ def node_statuses(engine: Engine) -> list[NodeStatus]:
             engine.is_alive(node.member),
             engine.leader == node.name,
             engine.alarms_of(node.member),
+            *engine.spooled_by(node.member),
         )
         for node in engine.catalog.nodes()
     ]

@@ -16,6 +16,7 @@ from mirrorq.monitoring.alarms import Alarm, Alarms, Measures
 from mirrorq.node.shortfall import shortfall
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.views import in_sync_ids
+from mirrorq.spool.spool import SpoolStatus
 
 if TYPE_CHECKING:
     from mirrorq.engine.core import Engine
@@ -58,6 +59,8 @@ class Watch:
         self._waits_for = ""
         """As it was told last."""
         self._late_ms = 0
+        self.spooled: Callable[[], SpoolStatus] = SpoolStatus.nothing
+        """What all spools of this node hold."""
         self._damage_count = 0
         self._last_copies: dict[int, str] = {}
         self._copies_of = (-1, 0)
@@ -113,6 +116,8 @@ class Watch:
         engine = self._engine
         free, total = self._disk()
         late_ms, self._late_ms = self._late_ms, 0
+        spooled = self.spooled()
+        engine.note_spooled(spooled.messages, int(spooled.oldest_s))
         return Measures(
             now_ms=now_ms,
             wall_ms=clock.wall_us() // 1000,
@@ -126,6 +131,10 @@ class Watch:
             damaged=tuple(self._find_damaged()),
             damage_count=self._damage_since_last_look(),
             commit_ms=int(self._timings.take_longest() * 1000),
+            spooled=spooled.messages,
+            spooled_s=int(spooled.oldest_s),
+            spooled_why=spooled.why,
+            set_aside=spooled.set_aside,
             late_ms=late_ms,
             failure_ms=engine.config.failure_ms,
         )

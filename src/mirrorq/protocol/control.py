@@ -26,6 +26,9 @@ class Hello(Struct, frozen=True, gc=False):
     """Names of those that are raised at the sender, for `nodes()` elsewhere."""
     broken: tuple[int, ...] = ()
     """Queues whose copies on the sender's disk cannot be read: it must lead none of them."""
+    spooled: tuple[int, ...] = ()
+    """Messages that wait in the sender's spools, and how long the oldest has, in seconds; () for
+    none. For `nodes()` elsewhere."""
 
 
 class Directory(Struct, frozen=True, gc=False):

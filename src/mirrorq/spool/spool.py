@@ -128,6 +128,11 @@ class SpoolStatus:
     dropped: int
     """Messages that were dropped since this process began, for their age or for want of room."""
 
+    @classmethod
+    def nothing(cls) -> SpoolStatus:
+        """Of who spools nothing."""
+        return cls(0, 0, 0.0, True, "", 0, 0)
+
 
 class _Sent(OwnBatch):
     """A record on its way, as a handle's inbox and its session have it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ __all__ = ["Spools"]
 log = logging.getLogger("mirrorq")
 
 DATA_FILE = "data.mdb"
+LOOKED_AT = 32
 
 
 class Spools:
@@ -102,6 +104,26 @@ class Spools:
         if spool is None or spool.is_closed:
             return {}
         return {name: spool.status(route) for name, route in spool.routes.items()}
+
+    def total(self) -> SpoolStatus:
+        """What is spooled for all queues together. `oldest_s` and `why` are those of the longest
+        waiting of `LOOKED_AT` queues: each costs a look at the disk."""
+        spool = self._spool
+        if spool is None or spool.is_closed:
+            return SpoolStatus.nothing()
+        routes = list(spool.routes.values())
+        filled = (route for route in routes if route.head.count)
+        looked_at = [spool.status(route) for route in islice(filled, LOOKED_AT)]
+        oldest = max(looked_at, key=lambda one: one.oldest_s, default=SpoolStatus.nothing())
+        return SpoolStatus(
+            sum(route.head.count for route in routes),
+            sum(route.head.size for route in routes),
+            oldest.oldest_s,
+            all(route.handle is not None for route in routes),
+            oldest.why,
+            sum(route.head.aside_count for route in routes),
+            sum(route.dropped for route in routes),
+        )
 
     def close(self) -> None:
         """Have everything that was put accepted, and close the file. What is left in it is sent

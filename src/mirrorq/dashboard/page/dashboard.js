@@ -423,6 +423,10 @@ function showNodes() {
     for (const name of node.alarms) {
       tags.append(make("span", { class: "tag warn", title: Object.hasOwn(state.advice, name) ? state.advice[name] : "" }, name));
     }
+    if (node.messages_spooled) {
+      tags.append(make("span", { class: "tag", title: "Accepted on this node's disk, not confirmed by their queues yet" },
+        count(node.messages_spooled) + " spooled, " + node.spooled_oldest_s + " s"));
+    }
     const lives = make("span", { class: node.alive ? "state" : "state bad" },
       node.alive ? "running" : "not running");
     return [[node.name, ""], [lives, "nowrap"], [tags, ""], [node.endpoint, "wide"],
