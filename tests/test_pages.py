@@ -41,6 +41,7 @@ SCRIPTS = {"two-processes.md", "three-hosts.md", "deployment.md", "asyncio.md", 
 """Run here too, as processes."""
 RUN_ELSEWHERE = {
     "celery.md": "contrib/test_celery_page.py",
+    "django.md": "contrib/test_framework_pages.py",
     "dramatiq.md": "contrib/test_framework_pages.py",
     "opentelemetry.md": "contrib/test_framework_pages.py",
     "taskiq.md": "contrib/test_framework_pages.py",

@@ -1,7 +1,8 @@
-"""Workers of a task framework, as processes, and what they have done."""
+"""Nodes, and workers of a task framework, as processes, and what these have done."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,10 +11,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mirrorq.demo.ports import free_ports
+
 HERE = Path(__file__).parent
 DEADLINE_S = 90.0
 """After this something is taken never to come. No test waits for it when all is well."""
 DRAMATIQ = ("dramatiq", "dramatiq_tasks", "--processes", "1", "--threads", "2")
+CELERY = (
+    *("celery", "-A", "shop_tasks", "worker", "-l", "INFO"),
+    *("-P", "prefork", "-c", "2", "-n", "w{number}@here"),
+)
+DJANGO = ("django", "mirrorq_worker", "--settings", "django_settings")
 TASKIQ = ("taskiq", "worker", "taskiq_tasks:broker", "--workers", "1")
 
 
@@ -23,6 +31,54 @@ def until(condition: Callable[[], object], seconds: float = DEADLINE_S) -> None:
     while not condition():
         assert time.monotonic() < end, "never came"
         time.sleep(0.02)
+
+
+NODE = """
+import json, sys, mirrorq
+name, path, peers = sys.argv[1:]
+with mirrorq.Node(name, path=path, peers=json.loads(peers)) as node:
+    node.wait_ready(60)
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Nodes:
+    """Three nodes, each a process that ends with the test."""
+
+    def __init__(self, path: Path) -> None:
+        ports = dict(zip("abc", free_ports(3), strict=True))
+        self.peers = {name: f"tcp://127.0.0.1:{port}" for name, port in ports.items()}
+        self.url = f"mirrorq://{','.join(f'127.0.0.1:{port}' for port in ports.values())}//"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._path = path
+        for name in "abc":
+            self.start(name)
+        for process in self.processes.values():
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+
+    def start(self, name: str) -> None:
+        """Start a node, again too; it is not waited for."""
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, "-c", NODE, name, str(self._path / name), json.dumps(self.peers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def end(self) -> None:
+        """Kill them all."""
+        for name in list(self.processes):
+            self.kill(name)
 
 
 class Shop:
@@ -36,11 +92,20 @@ class Shop:
 
     def start(self, command: tuple[str, ...]) -> subprocess.Popen[bytes]:
         """Start a worker. What is published meanwhile waits for it."""
-        with (self.path / f"w{len(self._processes)}.log").open("wb") as out:
+        number = len(self._processes)
+        with (self.path / f"w{number}.log").open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [sys.executable, "-m", *(word.format(number=number) for word in command)],
                 cwd=HERE,
-                env={**os.environ, "SHOP_BROKER": self.url, "SHOP_LOG": str(self.log)},
+                env={
+                    **os.environ,
+                    "SHOP_BROKER": self.url,
+                    "SHOP_LOG": str(self.log),
+                    "SHOP_CACHE": str(self.path / "cache"),
+                    "PYTHONPATH": os.pathsep.join(
+                        [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+                    ),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -54,9 +119,13 @@ class Shop:
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
 
+    def lines(self) -> list[str]:
+        """What tasks have noted, in the order in which they were done."""
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
     def done(self) -> list[int]:
         """Numbers of tasks, in the order in which they were done."""
-        return [int(line) for line in self.log.read_text().split()] if self.log.exists() else []
+        return [int(line.split()[0]) for line in self.lines()]
 
     def end(self) -> None:
         """Kill what is left."""

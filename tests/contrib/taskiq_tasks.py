@@ -1,8 +1,9 @@
 """Tasks that a worker of taskiq runs: `python -m taskiq worker taskiq_tasks:broker`."""
 
-from __future__ import annotations
-
 import os
+from typing import Annotated
+
+from taskiq import Context, TaskiqDepends
 
 from mirrorq.contrib.taskiq import MirrorQBroker, MirrorQResultBackend
 
@@ -10,11 +11,15 @@ URL = os.environ["SHOP_BROKER"]
 broker = MirrorQBroker(URL).with_result_backend(MirrorQResultBackend(URL))
 
 
-@broker.task(task_name="mark")
-async def mark(number: int) -> int:
-    """Say that a task was done: one line, written at once."""
+def note(number: int, is_again: bool) -> None:
     with open(os.environ["SHOP_LOG"], "a", buffering=1) as log:
-        log.write(f"{number}\n")
+        log.write(f"{number} {'again' if is_again else 'first'}\n")
+
+
+@broker.task(task_name="mark")
+async def mark(number: int, context: Annotated[Context, TaskiqDepends()]) -> int:
+    """Say that a task was done, and whether it may have been before: one line, written at once."""
+    note(number, bool(context.message.labels.get("redelivered")))
     return number
 
 
@@ -24,11 +29,11 @@ async def fail(why: str) -> None:
 
 
 @broker.task(task_name="hang")
-async def hang(path: str) -> None:
+async def hang(path: str, context: Annotated[Context, TaskiqDepends()]) -> None:
     """End the worker in the middle of it; the second time say so."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
-        await mark(-1)
+        note(-1, bool(context.message.labels.get("redelivered")))
         return
     os.killpg(os.getpgid(0), 9)

@@ -1,4 +1,4 @@
-"""dramatiq and taskiq over three nodes, while nodes and workers are killed."""
+"""Celery, Django, dramatiq and taskiq over three nodes, while nodes and workers are killed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from shop import DEADLINE_S, DRAMATIQ, TASKIQ, Shop, until
-from test_celery_faults import Nodes
+from shop import CELERY, DEADLINE_S, DJANGO, DRAMATIQ, TASKIQ, Nodes, Shop, until
 
 import mirrorq
 
@@ -31,8 +30,29 @@ def shop(nodes: Nodes, tmp_path: Path) -> Iterator[Shop]:
 Sent = Callable[[int], object]
 
 
-def send_dramatiq(url: str, count: int, sent: Sent) -> None:
+def send_celery(url: str, count: int, sent: Sent) -> None:
     """Each is on disk before the next is sent."""
+    celery = pytest.importorskip("celery")
+
+    app = celery.Celery("shop", broker=url, set_as_current=False)
+    for number in range(count):
+        app.signature("shop_tasks.mark", args=(number,)).apply_async(ignore_result=True)
+        sent(number)
+    app.close()
+
+
+def send_django(url: str, count: int, sent: Sent) -> None:
+    from django_shop_tasks import mark
+    from django_site import settings_for
+
+    with settings_for(url, Path()):
+        task = mark.using(backend="other")
+        for number in range(count):
+            task.enqueue(number)
+            sent(number)
+
+
+def send_dramatiq(url: str, count: int, sent: Sent) -> None:
     dramatiq = pytest.importorskip("dramatiq")
     from mirrorq.contrib.dramatiq import MirrorQBroker
 
@@ -64,26 +84,30 @@ def send_taskiq(url: str, count: int, sent: Sent) -> None:
     asyncio.run(send())
 
 
+FRAMEWORKS = {
+    "celery": (send_celery, CELERY, "celery"),
+    "django": (send_django, (*DJANGO, "--backend", "other", "--threads", "2"), "django.default"),
+    "dramatiq": (send_dramatiq, DRAMATIQ, "default"),
+    "taskiq": (send_taskiq, TASKIQ, "taskiq"),
+}
+
+
 @pytest.mark.parametrize(
-    "count",
-    [pytest.param(300, id="300"), pytest.param(20_000, id="20000", marks=pytest.mark.scale)],
+    ("count", "kills"),
+    [
+        pytest.param(300, 1, id="300"),
+        pytest.param(20_000, 10, id="20000", marks=pytest.mark.scale),
+    ],
 )
-@pytest.mark.parametrize(
-    ("send", "command", "queue"),
-    [(send_dramatiq, DRAMATIQ, "default"), (send_taskiq, TASKIQ, "taskiq")],
-    ids=["dramatiq", "taskiq"],
-)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_nodes_and_workers_are_killed(
-    nodes: Nodes,
-    shop: Shop,
-    send: Callable[[str, int, Sent], None],
-    command: tuple[str, ...],
-    queue: str,
-    count: int,
+    nodes: Nodes, shop: Shop, framework: str, count: int, kills: int
 ) -> None:
-    """The queue's master and a worker with its children are killed while tasks are sent and done:
-    each is done at least once, and nothing is left."""
-    pytest.importorskip(command[0])
+    """The queue's master and a worker with its children are killed, again and again, while tasks
+    are sent and done: each is done at least once, each double says that it may be one, and nothing
+    is left."""
+    send, command, name = FRAMEWORKS[framework]
+    pytest.importorskip("django_site" if framework == "django" else framework)
     sent: list[int] = []
     failures: list[BaseException] = []
 
@@ -98,27 +122,32 @@ def test_nodes_and_workers_are_killed(
         assert failures == []
 
     def master() -> str | None:
-        with mirrorq.connect(nodes.peers) as client, client.queue(queue) as handle:
-            return handle.status().master
+        """Of the queue, when all nodes have it in sync."""
+        with mirrorq.connect(nodes.peers) as client, client.queue(name) as handle:
+            status = handle.status()
+            return status.master if len(status.synchronised_mirrors) == 2 else None
 
-    first = shop.start(command)
-    shop.start(command)
+    workers = [shop.start(command) for _ in range(2)]
     publisher = threading.Thread(target=publish)
     publisher.start()
-    came(count // 6)
-    until(master)
-    name = master()
-    assert name is not None
-    nodes.kill(name)
-    came(count // 3)
-    shop.kill(first)
-    nodes.start(name)
-    came(count // 2)
-    shop.start(command)
+    for kill in range(kills):
+        came(count * (2 * kill + 1) // (2 * kills + 1))
+        until(lambda: failures or master())
+        victim = master()
+        assert victim is not None
+        nodes.kill(victim)
+        came(count * (2 * kill + 2) // (2 * kills + 1))
+        shop.kill(workers.pop(0))
+        nodes.start(victim)
+        workers.append(shop.start(command))
     came(count)
     publisher.join()
+    assert failures == []
     assert sent == list(range(count))
-    with mirrorq.connect(nodes.peers) as client, client.queue(queue) as handle:
+    with mirrorq.connect(nodes.peers) as client, client.queue(name) as handle:
         until(lambda: handle.status().messages == 0)
+    lines = shop.lines()
     assert set(shop.done()) == set(range(count))
-    print(f"{count} tasks, {len(shop.done()) - count} of them again")
+    first = [line for line in lines if line.endswith(" first")]
+    assert len(first) == len(set(first))
+    print(f"{framework}: {count} tasks, {len(lines) - count} of them again, {kills} kills of each")

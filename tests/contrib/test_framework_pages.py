@@ -1,4 +1,4 @@
-"""docs/dramatiq.md, docs/taskiq.md and docs/opentelemetry.md: their programs are those of
+"""docs/django.md, dramatiq.md, taskiq.md and opentelemetry.md: their programs are those of
 examples/, and run as they stand."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,7 @@ def work(workers: list[subprocess.Popen[bytes]], *command: str) -> Path:
     """Start one; what it says is in the file."""
     out = Path("worker.log").absolute()
     with out.open("wb") as log:
-        workers.append(
-            subprocess.Popen([sys.executable, "-m", *command], stdout=log, stderr=log)
-        )
+        workers.append(subprocess.Popen([sys.executable, "-m", *command], stdout=log, stderr=log))
     return out
 
 
@@ -70,6 +69,20 @@ def test_dramatiq(said: list[subprocess.Popen[bytes]]) -> None:
     assert run(name) == "sent\n"
     until(lambda: "roasted Yirgacheffe\n" in log.read_text())
     until(lambda: "roasted Sidamo\n" in log.read_text())
+
+
+def test_django(said: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Django 6; with an older one its import and its apps are what the page says."""
+    pytest.importorskip("django_site")
+    for name, code in BLOCK.findall((ROOT / "docs" / "django.md").read_text("utf-8")):
+        assert (ROOT / "examples" / "django_shop" / name).read_text("utf-8") == code
+        if find_spec("django.tasks") is None:
+            code = code.replace("from django.tasks", "from django_tasks")
+            code = code.replace("INSTALLED_APPS = [", 'INSTALLED_APPS = ["django_tasks", ')
+        Path(name).write_text(code, "utf-8")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "settings")
+    work(said, "django", "mirrorq_worker")
+    assert run("ask.py") == "roasted Yirgacheffe\n"
 
 
 def test_taskiq(said: list[subprocess.Popen[bytes]]) -> None:

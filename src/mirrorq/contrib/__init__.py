@@ -5,6 +5,7 @@ its threads waits with a lock held; `opentelemetry` replaces methods of handles)
 nobody who does not want it.
 
     kombu           the transport that Celery runs over: extra `mirrorq[celery]`
+    django          a backend of Django's tasks, and its worker: `mirrorq[django]`
     dramatiq        a broker of dramatiq: `mirrorq[dramatiq]`
     taskiq          a broker and a result backend of taskiq: `mirrorq[taskiq]`
     opentelemetry   spans for what goes through queues: `mirrorq[opentelemetry]`

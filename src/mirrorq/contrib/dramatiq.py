@@ -6,7 +6,8 @@
     dramatiq.set_broker(MirrorQBroker("mirrorq://host-a:7400,host-b:7400,host-c:7400"))
 
 - `send()` returns when the message is on disk on every mirror in sync.
-- A message is acked when its actor is done; what a killed worker was at comes again.
+- A message is acked when its actor is done; what a killed worker was at comes again, with the
+  option `redelivered`.
 - A delayed message waits in its queue, not in a worker.
 - What an actor has failed for good goes to the queue `NAME.XQ`, with the ack, both or neither, and
   stays there for a week.
@@ -191,7 +192,10 @@ class Delivery(dramatiq.MessageProxy):  # type: ignore[misc]
     """A message as a worker holds it."""
 
     def __init__(self, taken: mirrorq.Message) -> None:
-        super().__init__(dramatiq.Message.decode(taken.body))
+        message = dramatiq.Message.decode(taken.body)
+        if taken.redelivered:
+            message.options["redelivered"] = True
+        super().__init__(message)
         self.taken = taken
 
 

@@ -6,7 +6,8 @@
     broker = MirrorQBroker("mirrorq://host-a:7400,host-b:7400").with_result_backend(results)
 
 - `kiq()` returns when the task is on disk on every mirror in sync.
-- A task is acked by taskiq's `ack_type`; what a killed worker was at comes again.
+- A task is acked by taskiq's `ack_type`; what a killed worker was at comes again, with the label
+  `redelivered`.
 - Labels `delay` (seconds) and `priority` (0 to 31) are the queue's own.
 - Results go to the process that asked for them, as Celery's `rpc://`, and to no other.
 
@@ -21,6 +22,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
+from pickle import PickleError
 from typing import Any
 
 from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessage, TaskiqResult
@@ -37,6 +39,8 @@ log = logging.getLogger("mirrorq")
 
 Where = str | Mapping[str, Any] | None
 PREFIX = "taskiq.results."
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, EOFError, PickleError)
+"""What taskiq's serializers raise."""
 RESULTS_MAX = 100_000
 """A process keeps so many results that it has not asked for; the oldest ends first."""
 RESULT_TTL_S = 86_400.0
@@ -110,7 +114,19 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Tasks as they come, to be acked."""
         async for message in self._opened():
-            yield AckableMessage(data=message.body, ack=partial(acked, message))
+            yield AckableMessage(data=self._flagged(message), ack=partial(acked, message))
+
+    def _flagged(self, message: mirrorq.Message) -> bytes:
+        """A task as it was put; one that may have been begun before has the label `redelivered`."""
+        if not message.redelivered:
+            return message.body
+        try:
+            task = self.formatter.loads(message.body)
+        except UNREADABLE:
+            return message.body  # its receiver says so
+        task.labels["redelivered"] = True
+        flagged: bytes = self.formatter.dumps(task).message
+        return flagged
 
 
 async def confirmation_of(confirmation: Any, timeout: float) -> Any:

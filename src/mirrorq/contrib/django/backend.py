@@ -1,0 +1,297 @@
+"""`MirrorQBackend`: what Django asks of a backend of tasks, and tasks and results as JSON.
+
+A backend is made for each thread that uses one; the client below is the process's, shared by all
+of them and by forked children, which connect for themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core import checks
+from django.core.cache import caches
+from django.core.cache.backends.base import InvalidCacheBackendError
+from django.utils import timezone
+from django.utils.crypto import get_random_string
+from django.utils.module_loading import import_string
+
+import mirrorq
+from mirrorq.contrib.django.api import (
+    TASK_MAX_PRIORITY,
+    TASK_MIN_PRIORITY,
+    BaseTaskBackend,
+    TaskError,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    signals,
+)
+
+__all__ = ["MirrorQBackend"]
+
+OPTIONS = ("url", "connect", "confirm_timeout", "queue_prefix", "result_cache", "result_ttl")
+RESULT_TTL_S = 86_400.0
+PRIORITY_MAX = 31
+"""The queue's highest; Django's is from -100 to 100."""
+KEY = "mirrorq.task."
+"""In a cache, before a task's id."""
+
+_clients: dict[str, mirrorq.Client] = {}
+"""Of this process, by what they were connected with."""
+
+
+class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
+    """Tasks over queues of mirrorq.
+
+    OPTIONS of its entry in TASKS:
+        url: where to connect to, as of `mirrorq.connect`; without it `MIRRORQ_URL`.
+        connect: other arguments of `mirrorq.connect`, by name.
+        confirm_timeout: seconds that `enqueue` waits until the task is on disk (30).
+        queue_prefix: before the names of QUEUES, as mirrorq knows them ("django.").
+        result_cache: alias of the cache that keeps results. Without it `enqueue` returns a result
+            that cannot be refreshed.
+        result_ttl: seconds for which it keeps them, from the last change (86,400).
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        options = self.options
+        self.confirm_timeout = float(options.get("confirm_timeout", 30.0))
+        self._prefix = str(options.get("queue_prefix", "django."))
+        self._cache: str | None = options.get("result_cache")
+        self._ttl = options.get("result_ttl", RESULT_TTL_S)
+        self._targets: dict[str, mirrorq.MirroredQueue] = {}
+
+    @property
+    def supports_get_result(self) -> bool:
+        """With a cache, from any process that has the same one."""
+        return self._cache is not None
+
+    def check(self, **_: Any) -> list[checks.CheckMessage]:
+        """What `manage.py check` says of the settings."""
+        found = [
+            checks.Error(f"TASKS[{self.alias!r}] has the option {name!r}: there are {OPTIONS}")
+            for name in self.options
+            if name not in OPTIONS
+        ]
+        try:
+            if self._cache is not None:
+                caches[self._cache]
+        except InvalidCacheBackendError as error:
+            found.append(checks.Error(f"TASKS[{self.alias!r}], result_cache: {error}"))
+        return found
+
+    # --- The queues ---------------------------------------------------------------------
+
+    @property
+    def client(self) -> mirrorq.Client:
+        """The process's connection; made when it is first asked for, or is closed."""
+        key = repr(sorted(self.options.items(), key=str))
+        client = _clients.get(key)
+        if client is not None and client.closed():
+            _clients.pop(key, None)
+            self._targets.clear()
+            client = None
+        if client is None:
+            made = mirrorq.connect(self.options.get("url"), **self.options.get("connect", {}))
+            client = _clients.setdefault(key, made)
+            if client is not made:
+                made.close()  # another thread was first
+        return client
+
+    def queue(self, name: str) -> mirrorq.MirroredQueue:
+        """A new handle on the queue of this name in QUEUES, which is made if it is not there."""
+        return self.client.queue(self._prefix + name, timeout=self.confirm_timeout)
+
+    def _target(self, name: str) -> mirrorq.MirroredQueue:
+        """This thread's handle to put with."""
+        client = self.client  # first: it may be a new one
+        target = self._targets.get(name)
+        if target is None:
+            target = client.queue(self._prefix + name, timeout=self.confirm_timeout)
+            self._targets[name] = target
+        return target
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Put a task, and wait until it is on disk.
+
+        Raises:
+            InvalidTask: it is none for this backend.
+            NotConfirmed: it is certainly not stored.
+            TimeoutError, NoQuorum, …: nobody has said so in time; it may be stored.
+        """
+        self.validate_task(task)
+        result = TaskResult(
+            task=task,
+            id=get_random_string(32),
+            status=TaskResultStatus.READY,
+            enqueued_at=timezone.now(),
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=list(args),
+            kwargs=kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        # First: a worker may be done with it before `put` returns.
+        self.keep(result)
+        self._put(result)
+        signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def _put(self, result: Any) -> None:
+        task = result.task
+        for is_last in (False, True):
+            try:
+                self._target(task.queue_name).put(
+                    sealed(result),
+                    message_id=result.id,
+                    priority=priority_of(task.priority),
+                    delay=delay_of(task.run_after),
+                    timeout=self.confirm_timeout,
+                ).result(self.confirm_timeout)
+                return
+            except mirrorq.ShutDown:
+                # The queue was deleted: there is a new one of its name, or will be.
+                self._targets.pop(task.queue_name, None)
+                if is_last:
+                    raise
+
+    # --- Results ------------------------------------------------------------------------
+
+    def keep(self, result: Any) -> None:
+        """Have others see how far a task is. Raises what the cache does."""
+        if self._cache is not None:
+            caches[self._cache].set(KEY + result.id, recorded(result), self._ttl)
+
+    def get_result(self, result_id: str) -> Any:
+        """How far a task is.
+
+        Raises:
+            TaskResultDoesNotExist: the cache does not have it, or no longer.
+            NotImplementedError: there is no `result_cache`.
+        """
+        if self._cache is None:
+            return super().get_result(result_id)
+        record = caches[self._cache].get(KEY + result_id)
+        if record is None:
+            raise TaskResultDoesNotExist(result_id)
+        return remembered(record, self.alias)
+
+
+# --- As JSON --------------------------------------------------------------------------------
+
+
+def priority_of(priority: int) -> int:
+    """Django's -100 to 100 as 0 to 31: six or seven neighbours are one."""
+    span = TASK_MAX_PRIORITY - TASK_MIN_PRIORITY
+    level: int = round((priority - TASK_MIN_PRIORITY) * PRIORITY_MAX / span)
+    return level
+
+
+def delay_of(run_after: datetime | None) -> float | None:
+    """Seconds until a task is due, None of one that is due now."""
+    if run_after is None:
+        return None
+    now = datetime.now(UTC) if timezone.is_aware(run_after) else datetime.now()
+    left = (run_after - now).total_seconds()
+    return left if left > 0 else None
+
+
+def sealed(result: Any) -> bytes:
+    """A task with its arguments, as it goes through its queue."""
+    task = result.task
+    return json.dumps(
+        {
+            "id": result.id,
+            "task": task.module_path,
+            "args": result.args,
+            "kwargs": result.kwargs,
+            "priority": task.priority,
+            "queue_name": task.queue_name,
+            "run_after": _text(task.run_after),
+            "enqueued_at": _text(result.enqueued_at),
+        }
+    ).encode()
+
+
+def opened(body: bytes | str, alias: str) -> Any:
+    """A task that nobody has begun, as a result. Raises whatever its import does."""
+    told = json.loads(body)
+    task = import_string(told["task"]).using(
+        priority=told["priority"],
+        queue_name=told["queue_name"],
+        run_after=_time(told["run_after"]),
+        backend=alias,
+    )
+    return TaskResult(
+        task=task,
+        id=told["id"],
+        status=TaskResultStatus.READY,
+        enqueued_at=_time(told["enqueued_at"]),
+        started_at=None,
+        finished_at=None,
+        last_attempted_at=None,
+        args=told["args"],
+        kwargs=told["kwargs"],
+        backend=alias,
+        errors=[],
+        worker_ids=[],
+    )
+
+
+def recorded(result: Any) -> str:
+    """A result as the cache keeps it."""
+    return json.dumps(
+        {
+            "task": sealed(result).decode(),
+            "status": str(result.status.value),
+            "started_at": _text(result.started_at),
+            "finished_at": _text(result.finished_at),
+            "last_attempted_at": _text(result.last_attempted_at),
+            "errors": [[error.exception_class_path, error.traceback] for error in result.errors],
+            "worker_ids": result.worker_ids,
+            "return_value": result._return_value,
+        }
+    )
+
+
+def remembered(record: str, alias: str) -> Any:
+    """What `recorded` was given."""
+    told = json.loads(record)
+    result = opened(told["task"], alias)
+    result.errors.extend(
+        TaskError(exception_class_path=path, traceback=text) for path, text in told["errors"]
+    )
+    result.worker_ids.extend(told["worker_ids"])
+    change(
+        result,
+        status=TaskResultStatus(told["status"]),
+        started_at=_time(told["started_at"]),
+        finished_at=_time(told["finished_at"]),
+        last_attempted_at=_time(told["last_attempted_at"]),
+        _return_value=told["return_value"],
+    )
+    return result
+
+
+def change(result: Any, **values: Any) -> None:
+    """Django's results are frozen for who reads them, and changed so by its own backends."""
+    for name, value in values.items():
+        object.__setattr__(result, name, value)
+
+
+def _text(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat()
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

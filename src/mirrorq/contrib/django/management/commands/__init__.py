@@ -1,0 +1,1 @@
+"""`mirrorq_worker`."""

@@ -1,0 +1,167 @@
+"""`Worker`: threads that run the tasks of one backend.
+
+*Threads*: consumers' threads put what they are given into one inbox, from which the worker's own
+threads take it. What is in the inbox when the worker stops goes back to its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from functools import partial
+from traceback import format_exception
+from typing import Any
+
+from django.db import close_old_connections
+from django.utils import timezone
+
+import mirrorq
+from mirrorq.contrib.django.api import (
+    TaskContext,
+    TaskError,
+    TaskResultStatus,
+    normalize_json,
+    signals,
+)
+from mirrorq.contrib.django.backend import MirrorQBackend, change, opened
+from mirrorq.waiting import begin_thread, new_mailbox
+
+__all__ = ["Worker"]
+
+log = logging.getLogger("mirrorq")
+
+UNKNOWN_S = 10.0
+"""A task that this worker cannot import goes back for so long: another one may have its code."""
+EARLIER = "not-known"
+"""Stands for each worker that was handed a task before, whatever came of it."""
+
+
+class Worker:
+    """Runs tasks until `stop`.
+
+    Args:
+        backend: whose tasks.
+        queues: names, as in its QUEUES.
+        threads: so many tasks at once; from each queue so many more are fetched ahead at most.
+        name: stands in the results of what it has run.
+    """
+
+    def __init__(
+        self, backend: MirrorQBackend, queues: Sequence[str], *, threads: int, name: str
+    ) -> None:
+        self._backend = backend
+        self._queues = queues
+        self._count = threads
+        self._name = name
+        self._inbox = new_mailbox()
+        """A message; the name of a queue that has ended its consumer; None: stop."""
+        self._ended = new_mailbox()
+        """A thread that has ended puts something into it."""
+        self._handles: dict[str, mirrorq.MirroredQueue] = {}
+        self._failure: BaseException | None = None
+        self._is_stopping = False
+
+    def run(self) -> None:
+        """Work until `stop` is called. Raises what has ended a thread of it."""
+        for name in self._queues:
+            self._consume(name)
+        for _ in range(self._count):
+            begin_thread(threading.Thread(target=self._work, daemon=True))
+        for _ in range(self._count):
+            self._ended.get()
+        for handle in self._handles.values():
+            handle.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Let the tasks that are running end, and give back all others. May be called by a
+        signal's handler."""
+        self._is_stopping = True
+        for _ in range(self._count):
+            self._inbox.put(None)
+
+    def _consume(self, name: str) -> None:
+        """Take from a queue, anew when it has ended its consumer."""
+        old = self._handles.pop(name, None)
+        if old is not None:
+            old.close()
+        handle = self._handles[name] = self._backend.queue(name)
+        handle.add_ack_listener(_on_refused)
+        handle.consume(
+            self._inbox.put,
+            prefetch=self._count,
+            on_cancel=lambda _consumer: self._inbox.put(name),
+        )
+
+    def _work(self) -> None:
+        """A thread's life."""
+        try:
+            while True:
+                item = self._inbox.get()
+                if item is None or self._is_stopping:
+                    return
+                if isinstance(item, str):
+                    log.warning("queue %r has ended its consumer: it is consumed anew", item)
+                    self._consume(item)
+                else:
+                    self._do(item)
+        except BaseException as error:
+            self._failure = error
+            self.stop()
+        finally:
+            self._ended.put(None)
+
+    def _do(self, message: mirrorq.Message) -> None:
+        try:
+            result = opened(message.body, self._backend.alias)
+        except BaseException:
+            log.exception("%r is no task that this worker knows; it comes again", message)
+            message.nack(delay=UNKNOWN_S)
+            return
+        result.worker_ids.extend([EARLIER] * (message.delivery_count - 1))
+        close_old_connections()
+        try:
+            self._run(result)
+        finally:
+            close_old_connections()
+        message.ack()
+
+    def _run(self, result: Any) -> None:
+        """Run a task, and keep what came of it: an exception too."""
+        sent = partial(self._tell, result)
+        now = timezone.now()
+        result.worker_ids.append(self._name)
+        change(result, status=TaskResultStatus.RUNNING, started_at=now, last_attempted_at=now)
+        sent(signals.task_started)
+        task = result.task
+        first = (TaskContext(task_result=result),) if task.takes_context else ()
+        try:
+            value = normalize_json(task.call(*first, *result.args, **result.kwargs))
+        except BaseException as error:
+            kind = type(error)
+            path = f"{kind.__module__}.{kind.__qualname__}"
+            text = "".join(format_exception(error))
+            result.errors.append(TaskError(exception_class_path=path, traceback=text))
+            change(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
+            sent(signals.task_finished)
+        else:
+            done = TaskResultStatus.SUCCESSFUL
+            change(result, status=done, finished_at=timezone.now(), _return_value=value)
+            sent(signals.task_finished)
+
+    def _tell(self, result: Any, signal: Any) -> None:
+        """Keep a result's new state, and send its signal. A cache that fails, or who listens, is
+        told in the log: neither is to have a task done twice."""
+        try:
+            self._backend.keep(result)
+        except BaseException:
+            log.exception("the result of task %s was not kept by its cache", result.id)
+        for receiver, answer in signal.send_robust(type(self._backend), task_result=result):
+            if isinstance(answer, Exception):
+                log.error("%r failed for task %s", receiver, result.id, exc_info=answer)
+
+
+def _on_refused(message: mirrorq.Message, error: mirrorq.AckRefused) -> None:
+    log.warning("a task is done, and comes again: %s", error)
