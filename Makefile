@@ -29,6 +29,8 @@ FUZZ_SEED ?= 1
 # What `make portable` runs: disk, network, clocks, and real processes that are killed.
 PORTABLE := $(addprefix tests/,test_system.py store transport spool processes/test_failover.py \
 	processes/test_restart.py processes/test_disk.py processes/test_clocks.py)
+# Which of Celery's own tests `make celery-suite` runs.
+CELERY_TESTS ?= worker inspect tasks canvas
 # Arguments of `make compare`; `--help` lists them.
 COMPARE ?=
 # Arguments of `make scale`; `--help` lists them.
@@ -120,6 +122,28 @@ build/kombu: $(STAMP)
 
 kombu-suite: build/kombu  ## kombu's own integration suite over mirrorq; its sdist is downloaded
 	cd tests/contrib && KOMBU_SUITE=$(CURDIR)/build/kombu $(CURDIR)/$(PYTEST) --noconftest kombu_suite.py
+
+build/celery: $(STAMP)
+	rm -rf $@ && mkdir -p $@
+	version=$$($(BIN)/python -c 'import celery; print(celery.__version__)') && \
+		$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary celery \
+			--dest build "celery==$$version" && \
+		tar -x --strip-components=1 -C $@ -f build/celery-$$version.tar.gz
+
+$(VENV)/.celery-suite: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check redis pydantic pytest-rerunfailures pytest-timeout
+	touch $@
+
+FAULTS := tests/contrib/test_framework_faults.py
+
+.PHONY: framework-faults
+framework-faults: $(STAMP)  ## 20,000 tasks of Celery, Django, dramatiq and taskiq each, nodes and workers killed ten times: minutes
+	$(PYTEST) -s -m scale $(FAULTS)
+
+.PHONY: celery-suite
+celery-suite: build/celery $(VENV)/.celery-suite  ## Celery's own integration suite over mirrorq, 10 to 30 minutes: apt-get install redis-server; BROKER=redis
+	cd build/celery && PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR)/tests/contrib $(CURDIR)/$(PYTEST) -p celery_suite \
+		-p no:unraisableexception -rfEx --tb=short $(CELERY_TESTS:%=t/integration/test_%.py)
 
 build/dramatiq: $(STAMP)
 	rm -rf $@ && mkdir -p $@

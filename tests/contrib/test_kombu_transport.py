@@ -91,8 +91,10 @@ def test_properties_and_headers_travel(channel: Any) -> None:
     """What a producer says of a message reaches its consumer, nested headers and None too."""
     channel.queue_declare("q", durable=True, auto_delete=False)
     headers = {"lang": "py", "argsrepr": None, "stamps": {"a": [1, 2]}, "retries": 0}
-    put(channel, "q", "hello", headers=headers, correlation_id="c", reply_to="r", message_id="m")
+    properties = {"correlation_id": "c", "reply_to": "r", "message_id": "m"}
+    put(channel, "q", "hello", headers=headers, **properties, of_nobody=object())
     message = channel.message_to_python(channel.basic_get("q"))
+    assert "of_nobody" not in message.properties
     assert (message.body, message.content_type) == (b"hello", "text/plain")
     assert message.headers == headers
     assert message.properties["correlation_id"] == "c"

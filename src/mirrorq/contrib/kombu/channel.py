@@ -28,6 +28,12 @@ __all__ = ["Channel", "Delivery"]
 
 log = logging.getLogger("mirrorq")
 
+PROPERTIES = (
+    *("content_type", "content_encoding", "delivery_mode", "priority", "correlation_id"),
+    *("reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id"),
+    "cluster_id",
+)
+"""What AMQP has. As with AMQP, others that a publisher names stay behind."""
 UNBOUNDED = 65_535
 """What a consumer without a prefetch count holds at most."""
 BOUND_S = 0.2
@@ -127,7 +133,7 @@ class Channel(Declarations):
         }
         return Letter(
             body.encode() if isinstance(body, str) else bytes(body),
-            {name: value for name, value in known.items() if value is not None},
+            {name: known[name] for name in PROPERTIES if known.get(name) is not None},
             dict(headers or {}),
         )
 
