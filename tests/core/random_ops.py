@@ -8,6 +8,7 @@ from mirrorq.protocol.ops import FLAG_TRANSIENT as TRANSIENT
 from mirrorq.protocol.ops import (
     PRIORITY_SHIFT,
     AckOp,
+    Entry,
     HorizonOp,
     LaneOp,
     ProducerOp,
@@ -25,11 +26,20 @@ PLACE = {"queue_id": 1, "epoch": 1}
 
 
 def apply_one(chance: Random, state: QueueState) -> None:
-    """One op of chance: of every kind that changes what pages show."""
+    """Apply one op of chance."""
+    state.apply(next_one(chance, state))
+
+
+def next_one(chance: Random, state: QueueState, reach: int = 5) -> Entry:
+    """One op of chance: of every kind that changes what pages show.
+
+    Args:
+        reach: most neighbours that it is about, beside one.
+    """
     lsn, stamp_us = state.applied + 1, state.applied * 700 + chance.randint(0, 900)
     kind = chance.random()
     low = chance.randint(1, state.next_sequence)
-    ranges = ((low, low + chance.randint(0, 5)),)
+    ranges = ((low, low + chance.randint(0, reach)),)
     if kind < 0.45:
         bodies = [bytes(chance.choice((1, 1, 7))) for _ in range(chance.randint(1, 4))]
         producer = chance.choice([0, *state.producers])
@@ -41,16 +51,13 @@ def apply_one(chance: Random, state: QueueState) -> None:
             delay_ms=chance.choice((0, 0, 0, 5)),
             ttl_ms=chance.choice((0, 0, 50)),
         )
-        state.apply(
-            CODEC.publish(
-                frame,
-                **PLACE,
-                lsn=lsn,
-                first_sequence=state.next_sequence,
-                timestamp_us=stamp_us,
-            )
+        return CODEC.publish(
+            frame,
+            **PLACE,
+            lsn=lsn,
+            first_sequence=state.next_sequence,
+            timestamp_us=stamp_us,
         )
-        return
     payload = {
         0: AckOp(ranges),
         1: AckOp(ranges),
@@ -66,4 +73,4 @@ def apply_one(chance: Random, state: QueueState) -> None:
         ),
         8: PromotedOp(chance.choice(("clean", "cold"))),
     }[chance.choice((0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8))]
-    state.apply(CODEC.op(payload, **PLACE, lsn=lsn, timestamp_us=stamp_us))
+    return CODEC.op(payload, **PLACE, lsn=lsn, timestamp_us=stamp_us)

@@ -16,7 +16,7 @@ from mirrorq.replication.state.pages import END, MESSAGES, PRODUCERS, Snapshot, 
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.wire.frames import pack_publish
 
-from .random_ops import CODEC, PLACE, apply_one
+from .random_ops import CODEC, PLACE, apply_one, next_one
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_pages_of_a_moment_are_the_state_of_that_moment(seed: int) -> None:
     for _ in range(chance.randint(1, 60)):
         apply_one(chance, state)
     head, before = state.encode_head(), state.encode()
-    snapshot = Snapshot(state, state.applied, state.all_pages(), {})
+    snapshot = Snapshot(state, state.applied, state.all_pages(), {}, is_awaited=False)
     state.snapshots.append(snapshot)
     taken: list[Page] = []
     while (page := snapshot.take()) is not None:
@@ -74,7 +74,9 @@ def test_pages_on_disk_are_the_state_after_what_has_changed_is_written(seed: int
         for _ in range(chance.randint(1, 25)):
             apply_one(chance, state)
         head, before = state.encode_head(), state.encode()
-        snapshot = Snapshot(state, state.applied, state.changed_pages(), state.tables)
+        snapshot = Snapshot(
+            state, state.applied, state.changed_pages(), state.tables, is_awaited=True
+        )
         state.snapshots.append(snapshot)
         written: list[Page] = []
         for page in _taken(snapshot):
@@ -113,27 +115,60 @@ def test_equal_messages_are_one_page_and_different_ones_many() -> None:
 
 
 def _changed(state: QueueState) -> Snapshot:
-    return Snapshot(state, state.applied, state.changed_pages(), state.tables)
+    return Snapshot(state, state.applied, state.changed_pages(), state.tables, is_awaited=True)
 
 
 def _stretches(state: QueueState) -> list[tuple[int, int, int]]:
     return [(kind, *stretch) for kind, stretch in state.all_pages()]
 
 
-def test_a_change_of_very_much_makes_a_snapshot_void(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is begun anew, rather than that one op makes a thousand pages."""
-    monkeypatch.setattr(pages, "PREIMAGES_MAX", 3)
+@pytest.mark.parametrize("seed", range(60))
+def test_a_large_change_waits_for_its_pages(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step makes more pages for an op, and no more are kept for all of them, than the bounds;
+    the op waits, and what is taken meanwhile is the state of the one moment."""
+    monkeypatch.setattr(pages, "PREIMAGES_MAX", 2)
+    monkeypatch.setattr(pages, "KEPT_MAX", 4)
+    chance, state = Random(seed), QueueState()
+    for _ in range(chance.randint(40, 120)):
+        apply_one(chance, state)
+    head, before = state.encode_head(), state.encode()
+    snapshot = _changed(state)
+    state.snapshots.append(snapshot)
+    taken: list[Page] = []
+    for _ in range(30):
+        entry = next_one(chance, state, reach=100)
+        kept = len(snapshot._kept)
+        while not state.is_ready_for(entry):
+            assert len(snapshot._kept) - kept <= 2
+            if state.is_full:
+                taken += [page for page in (snapshot.take(), snapshot.take()) if page]
+            kept = len(snapshot._kept)
+        assert len(snapshot._kept) - kept <= 2
+        state.apply(entry)
+        assert len(snapshot._kept) <= 4
+    taken += _taken(snapshot)
+    order = sorted((page for page in taken if page.data), key=lambda page: (page.kind, page.first))
+    assert _built(head, order).encode() == before
+
+
+def test_what_a_joiner_is_given_is_void_before_it_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits for another node: it begins anew, and what was kept for it is kept no more."""
+    monkeypatch.setattr(pages, "KEPT_MAX", 3)
     state = QueueState()
     for lsn in range(1, 100):
         frame = pack_publish([bytes(lsn % 7)], producer=0, first_number=0)
         where = {**PLACE, "lsn": lsn, "timestamp_us": lsn * 1000}
         state.apply(CODEC.publish(frame, first_sequence=state.next_sequence, **where))
-    snapshot = _changed(state)
+    snapshot = Snapshot(state, state.applied, state.all_pages(), {}, is_awaited=False)
     state.snapshots.append(snapshot)
-    state.apply(CODEC.op(AckOp(((1, 1),)), **PLACE, lsn=100, timestamp_us=0))
-    assert not snapshot.is_void
-    state.apply(CODEC.op(AckOp(((2, 90),)), **PLACE, lsn=101, timestamp_us=0))
-    assert snapshot.is_void
+    for lsn, acked, is_void in ((100, (1, 1), False), (101, (2, 90), True)):
+        entry = CODEC.op(AckOp((acked,)), **PLACE, lsn=lsn, timestamp_us=0)
+        assert state.is_ready_for(entry)
+        assert snapshot.is_void == is_void
+        state.apply(entry)
+    assert not snapshot._kept
 
 
 def test_a_missing_page_is_noticed() -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol.effects import QueueWrite
+from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import Entry, HorizonOp
 from mirrorq.protocol.ring import (
     DIRECT,
@@ -747,3 +748,47 @@ def test_what_the_star_has_lost_is_asked_of_the_left() -> None:
     assert sent(ring) == [("b", ResendFrom(QUEUE, 2, 2))]
     ring.on_link_lost("a")
     assert ("b", ResendFrom(QUEUE, 2, 2)) in sent(ring)
+
+
+# --- Bounds of what waits ---------------------------------------------------------------
+
+
+def test_what_waits_while_a_state_is_placed_is_bounded() -> None:
+    """R7: ops that come before the state below them is on the disk wait up to the bound; those
+    behind it are asked for when it is."""
+    ring = ring_of(C, [])
+    ring.install(view(2, "ab", "c"))
+    _left_of(ring, B)
+    ring.on_placing(is_placing=True)
+    entries = tuple(publish(n, n, epoch=2) for n in range(1, 400))
+    ring.on_data(B, Data(QUEUE, 2, 0, entries))
+    most = ring.received
+    assert 0 < most < 399
+    assert ring.log_bytes - len(entries[0].frame) < 4096 <= ring.log_bytes
+    ring.on_data(B, Data(QUEUE, 2, 399, entries[most:]))
+    ring.on_mark(B, Mark(QUEUE, 2, 399, 399))
+    assert (ring.received, ring.stable) == (most, 399)
+    assert sent(ring) == []
+    ring.on_placing(is_placing=False)
+    assert sent(ring) == [("b", ResendFrom(QUEUE, 2, most + 1))]
+    ring.on_data(B, Data(QUEUE, 2, 399, entries[most:]))
+    assert ring.received == 399
+
+
+def _left_of(ring: Ring, left: MemberId) -> None:
+    ring.on_history(left, History(QUEUE, ring.epoch, ()))
+    ring.announce()
+    sent(ring)
+
+
+def test_marks_of_a_member_that_waits_for_its_disk_say_nothing_new() -> None:
+    """R2: so nothing more becomes stable than it will apply, until it goes on."""
+    ring = _mirror()
+    ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),)))
+    persist(ring)
+    ring.is_stalled = True
+    ring.settle()
+    assert not any(isinstance(message, Watermark) for _, message in sent(ring))
+    ring.is_stalled = False
+    ring.settle()
+    assert ("c", Watermark(QUEUE, 2, 1)) in sent(ring)

@@ -285,7 +285,7 @@ def read_pages(chance: Random) -> None:
     for lsn in range(1, chance.randint(2, 14)):
         _apply(chance, state, lsn)
     with tiny_pages():
-        snapshot = Snapshot(state, state.applied, state.all_pages(), {})
+        snapshot = Snapshot(state, state.applied, state.all_pages(), {}, is_awaited=False)
         taken = [page for page in iter(snapshot.take, None) if page.data]
     parts = [state.encode_head(), *(page.data for page in taken if page.data)]
     wrong = chance.randrange(len(parts))

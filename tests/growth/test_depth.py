@@ -10,10 +10,20 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from core.test_master import ONE, Queue
 from mirrorq.protocol.policy import Definition
-from mirrorq.protocol.sessions import AckRange, Browse, Browsed, Credit, Purge, Purged, Subscribe
+from mirrorq.protocol.sessions import (
+    AckRange,
+    Browse,
+    Browsed,
+    Credit,
+    Purge,
+    Purged,
+    Settle,
+    Subscribe,
+)
 from mirrorq.replication.events import Defined, SessionGone, Tick
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing.disk import QueueFiles
@@ -26,6 +36,8 @@ STEPS = 5
 """Of the many steps that many messages take, the first ones are counted: in them all of the work
 would be done that does not go by portions."""
 BEGAN_MS = 1_700_000_000_000
+SCATTERED = 200
+"""Acks of one op."""
 HOUR_US = 3_600_000_000
 
 
@@ -57,6 +69,7 @@ class Deep:
         self.queue.attach(ONE)
         self.queue.sync()
         self.queue.heard()
+        self.producer = self.queue.open_producer()
 
     @property
     def state(self) -> QueueState:
@@ -122,6 +135,56 @@ def browse(deep: Deep) -> None:
     deep.queue.ask(ONE, Browse(1, deep.state.next_sequence // 2, 100))
 
 
+def checkpoint(deep: Deep) -> None:
+    """What has changed is on the disk, as pages."""
+    queue = deep.queue
+    queue.now_ms += 120_000
+    queue.step(Tick())
+    deep.finish()
+    assert not deep.state.snapshots
+
+
+def held_while_written(deep: Deep) -> None:
+    """All is held, and a checkpoint of all has begun: its first part is on the way to the disk."""
+    hold(deep)
+    deep.queue.now_ms += 120_000
+    deep.queue.step(Tick())
+
+
+def ack_here_and_there(deep: Deep) -> None:
+    """Of a deep queue each ack is in another page, which is still to be written."""
+    held = deep.queue.pieces()
+    chosen = held[:: len(held) // SCATTERED][:SCATTERED]
+    pieces = tuple(replace(piece, last=piece.first) for piece in chosen)
+    deep.queue.ask(ONE, Settle(1, "ack", pieces))
+
+
+def put(deep: Deep) -> None:
+    deep.queue.publish(deep.producer, 1)
+    deep.queue.sync()
+
+
+def next_checkpoint(deep: Deep) -> None:
+    """One more message has come, and is written."""
+    deep.queue.now_ms += 120_000
+    deep.queue.step(Tick())
+
+
+def put_after_checkpoint(deep: Deep) -> None:
+    checkpoint(deep)
+    put(deep)
+
+
+def take(deep: Deep) -> None:
+    """A message is handed out and acked."""
+    deep.queue.ask(ONE, Subscribe(1, 1))
+    deep.queue.ask(ONE, Credit(1, 1))
+    deep.queue.sync()
+    (piece,) = deep.queue.pieces()
+    deep.queue.ask(ONE, Settle(1, "ack", (piece,)))
+    deep.queue.sync()
+
+
 def nothing(deep: Deep) -> None:
     """No preparation."""
 
@@ -149,6 +212,10 @@ def longest(count: int, prepare: Act, act: Act) -> int:
         (nothing, expire),
         (count_bytes, drop_head),
         (nothing, browse),
+        (checkpoint, put),
+        (checkpoint, take),
+        (put_after_checkpoint, next_checkpoint),
+        (held_while_written, ack_here_and_there),
     ],
 )
 def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:

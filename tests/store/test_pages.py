@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from core.random_ops import CODEC, PLACE, apply_one
+from core.random_ops import CODEC, PLACE, apply_one, next_one
 from harness.tiny_pages import tiny_pages
 from mirrorq.config import Config
 from mirrorq.node.verification import verify
@@ -64,9 +64,18 @@ class Life:
         while self.checkpoints.is_open:
             self.part()
             if self.chance.random() < 0.5:
-                apply_one(self.chance, state)
-            if self.checkpoints.take_void(state):
+                self.apply_large()
+            if self.chance.random() < 0.05:
+                self.restart()  # in the middle of it
                 return
+
+    def apply_large(self) -> None:
+        """An op that may change many pages: it waits for those that are to be written first."""
+        entry = next_one(self.chance, self.state, reach=60)
+        while not self.state.is_ready_for(entry):
+            if self.state.is_full:
+                self.part()
+        self.state.apply(entry)
 
     def part(self) -> None:
         pages, one = self.checkpoints.part(self.state)

@@ -84,7 +84,7 @@ class Checkpoints:
             self._stale.extend(gone)
             return True
         wanted = state.changed_pages()
-        snapshot = Snapshot(state, state.applied, wanted, state.tables)
+        snapshot = Snapshot(state, state.applied, wanted, state.tables, is_awaited=True)
         state.snapshots.append(snapshot)
         self._open = Open(state.applied, state.encode_head(), snapshot, wanted)
         return True
@@ -101,7 +101,7 @@ class Checkpoints:
             self._sweep(pages)
             self.size = len(one.head)
             return pages, one
-        if one.snapshot.is_void or not self._make(one, pages) or not self._say(one, state, pages):
+        if not self._make(one, pages) or not self._say(one, state, pages):
             return pages, None
         self._finish(one, state, pages)
         return pages, one
@@ -161,14 +161,6 @@ class Checkpoints:
             pages.append(self._stale.popleft())
 
     # --- What does not come to its end ----------------------------------------------------
-
-    def take_void(self, state: QueueState) -> bool:
-        """Give up a checkpoint whose state has changed too much; return whether there was one."""
-        one = self._open
-        if one is None or one.snapshot is None or not one.snapshot.is_void:
-            return False
-        self._give_up(one, state)
-        return True
 
     def _give_up(self, one: Open, state: QueueState) -> None:
         self._open = None

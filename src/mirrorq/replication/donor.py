@@ -43,7 +43,8 @@ class Given:
         self._check = 0
         self._head = state.encode() if state.is_small else state.encode_head()
         if not state.is_small:
-            self._snapshot = Snapshot(state, state.applied, state.all_pages(), {})
+            wanted = state.all_pages()
+            self._snapshot = Snapshot(state, state.applied, wanted, {}, is_awaited=False)
             state.snapshots.append(self._snapshot)
 
     def part(self, part: int) -> tuple[bytes, bool, int] | None:

@@ -133,6 +133,9 @@ class Replica:
         self._no_room_ms = NO_ROOM_MS
         self._is_withholding = False
         """Some messages were not to be handed out at the end of the last step."""
+        self._is_preparing = False
+        """The next op changes many pages that are still wanted as they are: some are made in each
+        step, and it is applied when all are."""
         self._is_ticking = False
         """At the end of the last step the ring had something to repeat."""
         stale = image.stale if self.state.is_paged else (*image.stale, *image.pages)
@@ -197,6 +200,8 @@ class Replica:
             self._settle(now_ms, out)
         if not self.broken:
             self._writes.make(now_ms, self.state, out)
+            if self.ring.is_placing or self._writes.is_placing:
+                self.ring.on_placing(is_placing=self._writes.is_placing)
         master = self.master
         if master is not None:
             couriers = master.departures.couriers
@@ -209,7 +214,8 @@ class Replica:
                 self.tally.note_replies(out.replies)
             out.commands = master.take_commands()
         self._set_timers(now_ms)
-        out.wake_at_ms = self._next_ms(out.wake_at_ms)
+        is_to_go_on = self._is_preparing and not self.state.is_full
+        out.wake_at_ms = self._next_ms(now_ms if is_to_go_on else out.wake_at_ms)
         return out
 
     def _on_event(self, now_ms: int, event: ReplicaEvent) -> None:
@@ -501,6 +507,9 @@ class Replica:
         ring.settle(now_ms)
         received = ring.received
         self._apply_stable(now_ms)
+        was_stalled, ring.is_stalled = ring.is_stalled, self._is_preparing and self.state.is_full
+        if was_stalled and not ring.is_stalled:
+            ring.settle(now_ms)
         if self.master is not None:
             if self.transfer.missing or self._is_withholding:
                 self._withhold(self.master)
@@ -542,11 +551,15 @@ class Replica:
 
     def _apply_stable(self, now_ms: int) -> None:
         ring = self.ring
+        self._is_preparing = False
         if self.state.applied >= ring.stable:
             return
         while ring.has_state and self.state.applied < min(ring.stable, ring.received):
             entry = ring.entry(self.state.applied + 1)
             assert entry is not None, "entries are kept until they are applied"
+            if not self.state.is_ready_for(entry):
+                self._is_preparing = True
+                return
             if not self._apply(now_ms, entry):
                 return
 

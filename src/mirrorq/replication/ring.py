@@ -118,6 +118,11 @@ class Ring:
         """False while a joiner waits for a transferred state: it asks for no resend."""
         self.complete = True
         """False while frames of live messages are not on this disk (R7)."""
+        self.is_stalled = False
+        """Stable ops wait for the disk before they are applied: no more become stable, so that
+        what waits here is bounded as what is not stable is."""
+        self.is_placing = False
+        """A state that came goes to the disk: ops after it wait in memory."""
 
         self.log: deque[Entry] = deque()
         self.log_bytes = 0
@@ -249,9 +254,9 @@ class Ring:
     @property
     def assured(self) -> int:
         """What this member's marks say: on its disk, or received where the view says so."""
-        if self.is_at_receipt and self.behind_bytes <= BEHIND_BYTES_MAX:
-            return self.received
-        return self.durable
+        is_enough = self.is_at_receipt and self.behind_bytes <= BEHIND_BYTES_MAX
+        here = self.received if is_enough else self.durable
+        return min(here, self.stable) if self.is_stalled else here
 
     @property
     def is_settling(self) -> bool:
@@ -369,6 +374,8 @@ class Ring:
         before = self.received
         for entry in message.entries:
             if entry.lsn == self.received + 1:
+                if self._has_to_place:
+                    break
                 if entry.payload is None and not self._room.take(len(entry.frame)):
                     self.refused_bytes = len(entry.frame)
                     break  # The store is full: asked for again when there is room.
@@ -393,6 +400,19 @@ class Ring:
             return
         self._right_received = self.received
         self._marked = (self.stable, self.received)
+
+    @property
+    def _has_to_place(self) -> bool:
+        """Whether as much waits here as the left keeps: what follows is asked for again when the
+        state is placed."""
+        return self.is_placing and self.log_bytes >= self._joiner_bytes_max
+
+    def on_placing(self, *, is_placing: bool) -> None:
+        """Whether a state that came is on its way to the disk, at the end of a step."""
+        was_placing, self.is_placing = self.is_placing, is_placing
+        if was_placing and not is_placing:
+            self._asked_from = 0
+            self._ask_again()
 
     def look_for_room(self) -> None:
         """Ask for what was refused as soon as it can be taken."""
@@ -618,7 +638,7 @@ class Ring:
 
     def _ask_again(self) -> None:
         left = self._left()
-        if left is not None and self._asked_from != self.received + 1:
+        if left is not None and self._asked_from != self.received + 1 and not self._has_to_place:
             self._asked_from = self.received + 1
             self._send(left, ResendFrom(self.queue_id, self.epoch, self.received + 1))
 

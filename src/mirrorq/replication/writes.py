@@ -83,8 +83,6 @@ class Writes:
         self._checkpoints.size = checkpoint_bytes
         self._release: tuple[tuple[int, int], ...] = ()
         """What goes with the head of the checkpoint that is open."""
-        self._ended_before = RangeSet()
-        """Messages that had ended when it began."""
         self._part_number = 0
         """Of the last write with pages, until it is on the disk."""
         self._ended = RangeSet()
@@ -223,17 +221,12 @@ class Writes:
         checkpoints = self._checkpoints
         if self._part_number:
             return [], None  # one part at a time is on its way to the disk
-        if checkpoints.take_void(state):
-            for first, last in self._ended_before:
-                self._ended.add(first, last)
-            self._ops_since = max(self._ops_since, self._config.checkpoint_ops)
         is_due = self._state_came or self._checkpoint_due(now_ms, state)
         wanted = _bytes_wanted(state) if is_due else 0
         if is_due and checkpoints.begin(state):
             if self._room.draining != PLENTY:
                 # What other queues write in the same commit must have a place, too.
                 self._room.draining -= cost(wanted)
-            self._ended_before = self._ended
             self._release = self._released(state)
             self._ops_since = self._bytes_since = 0
             self._judged_ms = -QUIET_MS

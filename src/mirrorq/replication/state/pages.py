@@ -7,6 +7,9 @@ in two when they are made; fifty million equal messages are one page.
 
 A `Snapshot` is the pages of one moment, made one after the other while the queue goes on: what is
 about to change a stretch says so before it does, and its page is made then, if it is still wanted.
+An op that changes many is applied when their pages have been made, some in each step. There is a
+bound to what is kept so. At it, the disk is waited for, which takes what is kept first; another
+node is not: what it is being given is void.
 
 Invariants:
 1. pages that are in a table do not overlap; the first begins at 0, each ends where the next begins.
@@ -22,8 +25,24 @@ from typing import Protocol
 
 from mirrorq.containers.ranges import Range
 from mirrorq.protocol.effects import Page
+from mirrorq.protocol.ops import (
+    AckOp,
+    DiscardOp,
+    DropHeadOp,
+    Entry,
+    ExpiryOp,
+    LaneOp,
+    OutboxOp,
+    ProducerOp,
+    PromotedOp,
+    PurgeOp,
+    ReturnLaterOp,
+    ReturnOp,
+    Step,
+)
+from mirrorq.protocol.staged import CommitOp
 
-__all__ = ["MESSAGES", "PRODUCERS", "Pages", "Snapshot", "Table"]
+__all__ = ["MESSAGES", "PRODUCERS", "Pages", "Snapshot", "Table", "changed_by"]
 
 MESSAGES = 0
 """Kind of a page: what lives of a stretch of sequences."""
@@ -36,7 +55,9 @@ ENTRIES_MAX = {MESSAGES: 2048, PRODUCERS: 128}
 SMALL_MAX = {MESSAGES: 256, PRODUCERS: 64}
 """A state with no more than this is one value, without pages."""
 PREIMAGES_MAX = 64
-"""Pages that one change makes a snapshot keep at most: one that would need more is void."""
+"""Pages that one step makes because an op is about to change them: some milliseconds."""
+KEPT_MAX = 512
+"""Pages that a snapshot keeps because they have changed since: some 16 MiB."""
 
 
 class Pages(Protocol):
@@ -53,6 +74,33 @@ class Pages(Protocol):
     def page(self, kind: int, first: int, last: int) -> bytes:
         """The page of this stretch."""
         ...
+
+
+Stretch = tuple[int, int, int]
+"""(kind, first, last)."""
+
+
+def changed_by(entry: Entry) -> list[Stretch]:
+    """Where an op may change what pages show."""
+    header = entry.header
+    op = entry.step if entry.payload is None else entry.payload
+    found: list[Stretch] = [(PRODUCERS, header.producer, header.producer)]
+    if entry.payload is None or isinstance(op, CommitOp):
+        found.append((MESSAGES, END, END))  # what comes is in the last page
+    match op:
+        case ProducerOp():
+            found += [(PRODUCERS, number, number) for number in op.expired or (END,)]
+        case PromotedOp() if op.how != "clean":
+            found += [(MESSAGES, 0, END), (PRODUCERS, 0, END)]
+        case LaneOp():
+            found += [(MESSAGES, *one) for one in (*op.entering, *op.returning)]
+        case AckOp() | PurgeOp() | DropHeadOp() | ExpiryOp() | DiscardOp() | OutboxOp() | Step():
+            found += [(MESSAGES, *one) for one in op.ranges]
+        case ReturnOp() | ReturnLaterOp():
+            found += [(MESSAGES, *one) for one in op.ranges]
+        case _:
+            pass
+    return found
 
 
 class Table:
@@ -132,16 +180,25 @@ class Snapshot:
     """The state as it was at one lsn, page by page."""
 
     def __init__(
-        self, pages: Pages, lsn: int, wanted: Iterable[tuple[int, Range]], tables: dict[int, Table]
+        self,
+        pages: Pages,
+        lsn: int,
+        wanted: Iterable[tuple[int, Range]],
+        tables: dict[int, Table],
+        *,
+        is_awaited: bool,
     ) -> None:
         """
         Args:
             wanted: (kind, stretch) of the pages, each kind in order.
             tables: what is cut in two here is two pages there, too.
+            is_awaited: an op for whose pages there is no place waits until some are taken, which
+                comes by itself; they are given in any order. Otherwise the snapshot is void then.
         """
         self.lsn = lsn
         self.is_void = False
-        """A change would have made too many pages at once: it is not to be used."""
+        """More has changed than is kept: it is not to be used."""
+        self._is_awaited = is_awaited
         self._pages = pages
         self._tables = tables
         self._wanted: dict[int, list[Range]] = {}
@@ -158,8 +215,18 @@ class Snapshot:
         """Whether all pages have been taken."""
         return not any(self._wanted.values())
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more is kept before some has been taken."""
+        return len(self._kept) >= KEPT_MAX
+
     def take(self) -> Page | None:
         """The next page; None when all have been taken. b"" of one that holds nothing."""
+        if self._is_awaited and self._kept:
+            (kind, first), made = self._kept.popitem()
+            stretches = self._wanted[kind]
+            del stretches[bisect_left(stretches, -first, key=lambda stretch: -stretch[0])]
+            return Page(kind, first, self.lsn, made)
         for kind, stretches in self._wanted.items():
             if stretches:
                 first, last = self._cut(kind, stretches)
@@ -199,19 +266,34 @@ class Snapshot:
             self._tables[kind].split(first, at)
         return at
 
+    def prepare(self, changes: Iterable[Stretch]) -> bool:
+        """Make pages of what is about to change, so many that it is a step's work; return whether
+        these were all of them."""
+        kept_max = min(len(self._kept) + PREIMAGES_MAX, KEPT_MAX)
+        return all(self._make(*one, kept_max) for one in changes)
+
     def before(self, kind: int, first: int, last: int) -> None:
         """What is in this stretch is about to change."""
+        self._make(kind, first, last, END)
+
+    def _make(self, kind: int, first: int, last: int, kept_max: int) -> bool:
+        """Make what is wanted of a stretch, until so many pages are kept; whether that was all."""
         stretches = self._wanted.get(kind)
         if not stretches or self.is_void:
-            return
-        kept_max = len(self._kept) + PREIMAGES_MAX
+            return True
         # The stretches fall: from the first one that begins at `last` or before it.
         index = bisect_left(stretches, -last, key=lambda stretch: -stretch[0])
         while index < len(stretches) and stretches[index][1] >= first:
+            if (kind, stretches[index][0]) in self._kept:
+                index += 1
+                continue
             if len(self._kept) >= kept_max:
-                self.is_void = True
-                return
+                self.is_void = self.is_full and not self._is_awaited
+                if self.is_void:
+                    self._kept.clear()
+                return self.is_void
             index = self._keep(kind, stretches, index, first, last)
+        return True
 
     def _keep(
         self, kind: int, stretches: list[Range], index: int, first: int, last: int
@@ -219,8 +301,6 @@ class Snapshot:
         """Make the page of a stretch that shares something with first to last, and is cut until it
         is small enough. Returns where to go on."""
         low, high = stretches[index]
-        if (kind, low) in self._kept:
-            return index + 1
         if not self._is_large(kind, low, high):
             self._kept[kind, low] = self._made(kind, low, high, None)
             return index + 1

@@ -66,7 +66,15 @@ from mirrorq.protocol.ops import (
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.history import HISTORY_COUNT, extend_history
 from mirrorq.replication.state.outbox import PUT, Image, Outbox, needs_no_op
-from mirrorq.replication.state.pages import END, MESSAGES, PRODUCERS, SMALL_MAX, Snapshot, Table
+from mirrorq.replication.state.pages import (
+    END,
+    MESSAGES,
+    PRODUCERS,
+    SMALL_MAX,
+    Snapshot,
+    Table,
+    changed_by,
+)
 from mirrorq.replication.state.priorities import Lane
 from mirrorq.replication.state.staging import RUN_BYTES, Outcome, Staging
 from mirrorq.replication.state.staging import Image as StagingImage
@@ -465,6 +473,19 @@ class QueueState:
         return epoch if len(self.history) < HISTORY_COUNT else 0, epoch, 0, upto
 
     # --- Applying -----------------------------------------------------------------------
+
+    def is_ready_for(self, entry: Entry) -> bool:
+        """Whether the pages that an op changes have been made for who still wants them as they are.
+        Where they are many some are made now, and the op is applied in a later step."""
+        if not self.snapshots:
+            return True
+        changes = changed_by(entry)
+        return all(one.prepare(changes) for one in self.snapshots)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether somebody keeps as many pages as he may, until the disk has taken some."""
+        return any(one.is_full for one in self.snapshots)
 
     def apply(self, entry: Entry) -> tuple[Range, ...]:
         """Apply the next op; return the ranges under which bodies lay that nobody needs now."""
