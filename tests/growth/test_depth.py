@@ -12,7 +12,11 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
+from core.entries import CODEC, QUEUE, A
 from core.test_master import ONE, Queue
+from mirrorq.config import Config
+from mirrorq.containers.ranges import Range
+from mirrorq.protocol.effects import Persisted
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import (
     AckRange,
@@ -24,11 +28,19 @@ from mirrorq.protocol.sessions import (
     Settle,
     Subscribe,
 )
-from mirrorq.replication.events import Defined, SessionGone, Tick
+from mirrorq.protocol.views import Member, View
+from mirrorq.replication.events import (
+    Defined,
+    SessionGone,
+    Tick,
+    ViewInstalled,
+)
+from mirrorq.replication.master.term import Lease
+from mirrorq.replication.replica import Replica
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing.disk import QueueFiles
 
-from .instructions import work_of
+from .instructions import Work, work_of
 
 FEW, MANY = 1_000, 100_000
 GROWTH_MAX = 2.0
@@ -262,3 +274,36 @@ def test_browse_goes_on_from_page_to_page() -> None:
         found += [n for first, last, _ in answer.ranges for n in range(first, last + 1)]
         start = found[-1] + 1
     assert found == list(range(1, 6000, 2))
+
+
+def promoted_uncleanly(count: int) -> tuple[Replica, Work]:
+    """A member is master that lacks the bodies of two thirds of all messages; and what the op took
+    that says so."""
+    data, lsn, time_us = files_of(count)
+    files = QueueFiles(state=data, state_lsn=lsn, stable=lsn, lacking=stretches_of(count))
+    lease = Lease(until_ms=1 << 60)
+    replica = Replica(A, QUEUE, Config(), CODEC, files.image(QUEUE), lease)
+    view = View(2, (Member(A, True),), "unclean", 2, generation=1)
+    effects = replica.step(1000, time_us, ViewInstalled(view))
+    state, entry = QueueState.decode(data), replica.ring.log[-1]
+    applied = work_of(lambda: state.apply(entry))
+    while effects.write is not None:
+        effects = replica.step(1000, time_us, Persisted(effects.write_number))
+    return replica, applied
+
+
+def stretches_of(count: int) -> tuple[Range, ...]:
+    return (1, count), (count + 10, 4 * count // 3)
+
+
+def test_an_unclean_promotion_says_what_is_lost_in_few_words() -> None:
+    """However many pieces it is in: the op names the stretches, and ends each in one go, which
+    takes less than a bytecode a message."""
+    for count in (3 * FEW, MANY):
+        replica, applied = promoted_uncleanly(count)
+        assert applied.count < max(replica.state.lost, 10_000)
+        odd = [(last + 1) // 2 - first // 2 for first, last in stretches_of(count)]
+        assert replica.state.lost == sum(odd)
+        assert replica.state.live.count == count - replica.state.lost
+        assert not replica.transfer.missing
+        assert replica.is_serving

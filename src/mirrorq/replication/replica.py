@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrorq.config import Config
-from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timers, earliest
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.effects import OutboxLoaded, Persisted, QueueImage, ReplicaEffects
@@ -69,6 +69,8 @@ __all__ = ["Replica"]
 ROOM_LOOK_MS = 50
 """A frame that was refused for want of room is asked for again when there is some: looked at this
 often."""
+LOST_PIECES = 512
+"""Named one by one by the op of an unclean promotion; of more it names where they are."""
 NO_ROOM_MS = 1000
 NO_ROOM_MS_MAX = 10_000
 """A joining member for whose next frame there is no room for so long takes the state anew; then
@@ -399,7 +401,19 @@ class Replica:
         unapplied = (e for e in self.ring.log if e.lsn > self.state.applied and e.payload is None)
         kept = self.state.live.count - lost.count + sum(e.header.count for e in unapplied)
         count = max(lost.count, self.reported - kept)
-        return PromotedOp("unclean", view.generation, view.master_epoch, tuple(lost), count)
+        ranges = self._lost_ranges(lost)
+        return PromotedOp("unclean", view.generation, view.master_epoch, ranges, count)
+
+    def _lost_ranges(self, lost: RangeSet) -> tuple[Range, ...]:
+        """What an op says is lost. Where it is in many pieces the op names the stretches in which
+        they are: nothing else in them lives. (Bodies of what was staged lie under other sequences
+        than the messages; they are named one by one.)"""
+        if len(lost) <= LOST_PIECES or self.state.staging:
+            return tuple(lost)
+        lacking = self.transfer.lacking.copy()
+        for entry in self._writes.chunk:
+            lacking.remove(entry.header.first_sequence, entry.header.last_sequence)
+        return tuple(lacking)
 
     def _on_repaired(self, now_ms: int, received: int) -> None:
         """The log agrees with the master's; before it was cut it went up to `received`."""

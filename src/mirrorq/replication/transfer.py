@@ -185,10 +185,7 @@ class Transfer:
         """Work out what is missing in a state that was loaded or has just come."""
         self.lacking = lacking
         self.lacking_changed = True
-        self.missing = RangeSet()
-        for first, last in lacking:
-            for piece in state.needed(first, last):
-                self.missing.add(*piece)
+        self.missing = state.needed_set(lacking)
         for _, (first, last) in self._landing:
             for piece in state.needed(first, last):
                 self.missing.add(*piece)
