@@ -16,7 +16,7 @@ import os
 import threading
 from _thread import LockType, allocate_lock, get_ident, start_new_thread
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX
 from typing import Any, Generic, Protocol, TypeVar
@@ -38,6 +38,7 @@ __all__ = [
     "play",
     "run_host",
     "take_back",
+    "wait_among",
 ]
 
 _hosts: set[int] = set()
@@ -151,7 +152,10 @@ class Waiters:
                 bell = bells.popleft()
             except IndexError:
                 return
-            bell.release()
+            try:
+                bell.release()
+            except RuntimeError:
+                continue  # it is among others, too, who were quicker
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until the condition holds; it is looked at after each `notify`.
@@ -159,25 +163,34 @@ class Waiters:
         Args:
             timeout: in seconds; None waits for ever. On a host's thread nothing is waited for.
         """
-        if condition():
-            return True
-        if (timeout is not None and timeout <= 0) or is_host_thread():
-            return False
-        deadline = None if timeout is None else clock.monotonic() + timeout
-        while True:
-            bell = _new_lock()
-            bell.acquire()
-            try:
-                self._bells.append(bell)
-                # Looked at again after being among them: what came true before told nobody.
-                if condition():
-                    return True
-                left = TIMEOUT_MAX if deadline is None else deadline - clock.monotonic()
-                if left <= 0:
-                    return False
-                bell.acquire(True, min(left, TIMEOUT_MAX))
-            finally:
-                _discard(self._bells, bell)
+        return wait_among((self,), condition, timeout)
+
+
+def wait_among(
+    waiters: Collection[Waiters], condition: Callable[[], bool], timeout: float | None
+) -> bool:
+    """Wait among the threads of each of these, as `Waiters.wait_for`."""
+    if condition():
+        return True
+    if (timeout is not None and timeout <= 0) or is_host_thread():
+        return False
+    deadline = None if timeout is None else clock.monotonic() + timeout
+    while True:
+        bell = _new_lock()
+        bell.acquire()
+        try:
+            for each in waiters:
+                each._bells.append(bell)
+            # Looked at again after being among them: what came true before told nobody.
+            if condition():
+                return True
+            left = TIMEOUT_MAX if deadline is None else deadline - clock.monotonic()
+            if left <= 0:
+                return False
+            bell.acquire(True, min(left, TIMEOUT_MAX))
+        finally:
+            for each in waiters:
+                _discard(each._bells, bell)
 
 
 class Latch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent import futures
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fake_host import FakeHost, wait_until
 import mirrorq
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, ConfirmUnknown, Full, NoQuorum, QueueDown, ShutDown
+from mirrorq.session.calls import Closed
 
 
 def test_a_put_ends_with_its_sequence() -> None:
@@ -320,6 +322,37 @@ def test_wait_tells_done_from_open() -> None:
         host.hold_writes()
         late = one.put(b"3")
         assert mirrorq.wait([first, late], timeout=0.02) == ({first}, {late})
+        host.hold_writes(False)
+
+
+def test_wait_ends_with_the_first_one_where_that_is_asked() -> None:
+    """As in concurrent.futures, over handles of several hosts: whichever is first wakes it."""
+    with FakeHost() as host, host.queue() as one, FakeHost() as far, far.queue() as other:
+        host.hold_writes()
+        far.hold_writes()
+        slow, quick, later = one.put(b"1"), other.put(b"2"), other.put(b"3")
+        told: list[object] = []
+        lost = partial(host.tell, Closed("it is no more"))
+
+        def first() -> None:
+            told.append(mirrorq.wait([slow, quick], 10, futures.FIRST_COMPLETED))
+
+        def failed() -> None:
+            told.append(mirrorq.wait([slow, later], 10, return_when="FIRST_EXCEPTION"))
+
+        for waiting, release in ((first, partial(far.hold_writes, False)), (failed, lost)):
+            thread = threading.Thread(target=waiting)
+            thread.start()
+            wait_until(lambda: one._handle.outcomes.waiters > 0)
+            release()
+            thread.join(10)
+        # `later` has ended well before: that was not enough.
+        assert told == [({quick}, {slow}), ({later, slow}, set())]
+        assert isinstance(slow.exception(), ConfirmUnknown)
+        assert mirrorq.wait([], return_when="FIRST_COMPLETED") == (set(), set())
+        assert mirrorq.wait([quick, later], return_when="FIRST_EXCEPTION")[0] == {quick, later}
+        with pytest.raises(ValueError, match="return_when is 'SOON'"):
+            mirrorq.wait([quick], return_when="SOON")  # type: ignore[arg-type]
         host.hold_writes(False)
 
 

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from mirrorq import clock
 from mirrorq.api.arguments import left_until
 from mirrorq.api.completion import Outcomes
+from mirrorq.api.waits import wait_for_any
 from mirrorq.errors import MirrorQError
 
 __all__ = ["Confirmation", "Settlement", "wait"]
 
 Callback = Callable[[Any], object]
+ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 
 
 class _Outcome(msgspec.Struct, eq=False):
@@ -196,14 +198,64 @@ class Waited(NamedTuple):
 
 
 def wait(
-    confirmations: Iterable[Confirmation | Settlement], timeout: float | None = None
+    confirmations: Iterable[Confirmation | Settlement],
+    timeout: float | None = None,
+    return_when: ReturnWhen = "ALL_COMPLETED",
 ) -> Waited:
-    """Wait until all have ended, or `timeout` seconds; return (done, not_done) sets."""
+    """Wait until all have ended, or `timeout` seconds; return (done, not_done) sets.
+
+    Args:
+        timeout: in seconds; None: for ever.
+        return_when: as in `concurrent.futures.wait`, whose constants are these words:
+            FIRST_COMPLETED until one has ended, FIRST_EXCEPTION until one has failed or all ended.
+
+    Raises:
+        ValueError: `return_when` is none of these.
+    """
+    if return_when not in ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"):
+        raise ValueError(f"return_when is {return_when!r}: see concurrent.futures.wait")
     items = list(confirmations)
+    if return_when == "ALL_COMPLETED":
+        _wait_for_all(items, timeout)
+    elif items:
+        is_enough = _has_ended if return_when == "FIRST_COMPLETED" else _has_failed
+        _wait_for_first(items, is_enough, timeout)
+    is_done = {item: item.done() for item in items}
+    return Waited(
+        {item for item in items if is_done[item]}, {item for item in items if not is_done[item]}
+    )
+
+
+def _wait_for_all(items: Sequence[_Outcome], timeout: float | None) -> None:
     deadline = None if timeout is None else clock.monotonic() + timeout
     for item in items:
         try:
             item._wait(left_until(deadline))
         except TimeoutError:
-            break
-    return Waited({i for i in items if i.done()}, {i for i in items if not i.done()})
+            return
+
+
+def _has_ended(item: _Outcome) -> bool:
+    return item._is_done
+
+
+def _has_failed(item: _Outcome) -> bool:
+    return item._error is not None
+
+
+def _wait_for_first(
+    items: Sequence[_Outcome], is_enough: Callable[[_Outcome], bool], timeout: float | None
+) -> None:
+    left = items
+
+    def is_over() -> bool:
+        """Looks no more at what has ended and was not enough."""
+        nonlocal left
+        ended: list[_Outcome] = []
+        still_open: list[_Outcome] = []
+        for item in left:
+            (ended if item._is_done else still_open).append(item)
+        left = still_open
+        return not left or any(is_enough(item) for item in ended)
+
+    wait_for_any({item._outcomes.signal for item in items}, is_over, timeout)

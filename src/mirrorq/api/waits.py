@@ -10,13 +10,13 @@ its `finally` it takes back then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from typing import NamedTuple, TypeVar
 
 from mirrorq.api.arguments import left_until
-from mirrorq.waiting import Waiters
+from mirrorq.waiting import Waiters, wait_among
 
-__all__ = ["Signal", "Wait", "Waits", "in_thread"]
+__all__ = ["Signal", "Wait", "Waits", "in_thread", "wait_for_any"]
 
 Result = TypeVar("Result")
 
@@ -45,6 +45,13 @@ class Signal:
             self._waiters.notify()
         for listener in self.listeners:
             listener()
+
+
+def wait_for_any(
+    signals: Collection[Signal], condition: Callable[[], bool], timeout: float | None
+) -> bool:
+    """Wait until the condition holds; it is looked at after each `notify` of any of these."""
+    return wait_among([signal._waiters for signal in signals], condition, timeout)
 
 
 class Wait(NamedTuple):
