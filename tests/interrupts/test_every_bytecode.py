@@ -6,6 +6,7 @@ handle itself goes on; nothing confirmed is lost and nothing comes twice.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -239,7 +240,43 @@ def browse(scene: Scene, at: int) -> bool:
     return was_raised
 
 
+def adapter_get(scene: Scene, at: int) -> bool:
+    """Taken off the queue, or as if nothing had been called; what was lost is no task, either."""
+    queue = scene.queue.as_queue()
+    queue.put(b"one")
+    got: list[bytes] = []
+
+    def call() -> None:
+        got.append(queue.get(timeout=PATIENCE_S))
+
+    was_raised = run_interrupted(call, at)
+    if not got and queue.qsize():
+        got.append(queue.get(timeout=PATIENCE_S))
+    for _ in got:
+        queue.task_done()
+    queue.join()
+    scene.check()
+    return was_raised
+
+
+def adapter_task_done(scene: Scene, at: int) -> bool:
+    """Interrupted and called again, it has ended one item; a third call has none left."""
+    queue = scene.queue.as_queue(ack="task_done")
+    queue.put(b"one")
+    queue.get(timeout=PATIENCE_S)
+    was_raised = run_interrupted(queue.task_done, at)
+    with contextlib.suppress(ValueError):
+        queue.task_done()
+    with pytest.raises(ValueError, match="too many times"):
+        queue.task_done()
+    queue.join()
+    scene.check()
+    return was_raised
+
+
 ACTS: dict[Act, int] = {
+    adapter_get: 5,
+    adapter_task_done: 5,
     put: 2,
     put_many: 7,
     transaction: 17,

@@ -109,7 +109,7 @@ def test_join_waits_for_delayed_messages() -> None:
     with FakeHost() as host, host.queue() as queue:
         queue.put(b"later", delay=SHORT_S).result(10)
         adapter = queue.as_queue()
-        assert not adapter._is_done()
+        assert adapter.unfinished_tasks == 1
         assert adapter.get(timeout=20) == b"later"
         adapter.task_done()
         adapter.join()

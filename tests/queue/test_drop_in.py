@@ -1,11 +1,7 @@
 """The standard library's own tests of queue.Queue, run on `as_queue()`.
 
-Items are objects there and bytes here, so a thin class pickles them and gives each test a queue
-with the bound that it asks for, by policy. Left out, because they are not about what a user of
-queue.Queue relies on: `test_shrinking_queue` (sets an attribute that is not documented),
-`test_references` (an unacknowledged message is kept on purpose), the two variants of
-`test_many_threads` that spin on an empty queue, and of Python 3.13 the two that shut a queue down
-in the middle of 65,536 puts of one message each: every one of these is synced to the disk.
+A thin class gives each test a queue with the bound that it asks for, by policy. What is left out,
+and why, is said where it is.
 """
 
 from __future__ import annotations
@@ -37,27 +33,14 @@ class Queue:
         self._node.wait_ready(60)
         if maxsize:
             self._node.set_policy("bound", "", {"max-length": maxsize})
-        self._queue = self._node.queue("jobs").as_queue()
+        self._queue = self._node.queue("jobs").as_queue(dumps=pickle.dumps, loads=pickle.loads)
         Queue.opened.append(self)
 
     def close(self) -> None:
         self._node.close()
         self._folder.cleanup()
 
-    def put(self, item: object, *given: Any, **named: Any) -> None:
-        self._queue.put(pickle.dumps(item), *given, **named)
-
-    def put_nowait(self, item: object) -> None:
-        self._queue.put_nowait(pickle.dumps(item))
-
-    def get(self, *given: Any, **named: Any) -> object:
-        return pickle.loads(self._queue.get(*given, **named))
-
-    def get_nowait(self) -> object:
-        return pickle.loads(self._queue.get_nowait())
-
     def __getattr__(self, name: str) -> Any:
-        """task_done, join, qsize, empty, full: as they are."""
         return getattr(self._queue, name)
 
 
@@ -73,12 +56,16 @@ class _OnMirroredQueue(unittest.TestCase):
 
 
 class TestQueue(cases.BaseQueueTestMixin, _OnMirroredQueue):  # type: ignore[misc, name-defined]
+    # It sets an attribute that is not documented.
     test_shrinking_queue = None
+    # They shut a queue down amid 65,536 puts, each of which is synced to the disk.
     test_shutdown_all_methods_in_many_threads = None
     test_shutdown_immediate_all_methods_in_many_threads = None
 
 
 class TestSimpleQueue(cases.BaseSimpleQueueTest, _OnMirroredQueue):  # type: ignore[misc, name-defined]
+    # It counts references to what was put: here that is what pickle makes of it.
     test_references = None
+    # They ask an empty queue as fast as they can, with fifty threads: each time the master.
     test_many_threads_nonblock = None
     test_many_threads_timeout = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from attrs import evolve
 
@@ -61,12 +61,14 @@ if TYPE_CHECKING:
     from mirrorq.api.host import Host
     from mirrorq.api.leases import Claim, RangeLease
     from mirrorq.api.sharded.handle import ShardedHandle
-    from mirrorq.api.stdlib_queue import QueueAdapter
+    from mirrorq.api.stdlib_queue import AckAt, QueueAdapter
     from mirrorq.api.transactions import Transaction
     from mirrorq.containers.ranges import Range
     from mirrorq.monitoring.status import QueueStatus
 
 __all__ = ["MessageTooLarge", "MirroredQueue"]
+
+Item = TypeVar("Item")
 
 DELETE_S = 30.0
 """delete() waits so long for the cluster."""
@@ -644,11 +646,36 @@ class MirroredQueue(Target):
         self._handle.check_open_for_puts(right="")
         return Transaction(self._handle)
 
-    def as_queue(self) -> QueueAdapter:
-        """A drop-in `queue.Queue` on this handle."""
+    @overload
+    def as_queue(self, *, ack: AckAt = "get") -> QueueAdapter[bytes]: ...
+
+    @overload
+    def as_queue(
+        self,
+        *,
+        dumps: Callable[[Item], Body],
+        loads: Callable[[bytes], Item],
+        ack: AckAt = "get",
+    ) -> QueueAdapter[Item]: ...
+
+    def as_queue(
+        self,
+        *,
+        dumps: Callable[[Any], Body] | None = None,
+        loads: Callable[[bytes], Any] | None = None,
+        ack: AckAt = "get",
+    ) -> QueueAdapter[Any]:
+        """A drop-in `queue.Queue` on this handle.
+
+        Args:
+            dumps: makes bytes of what is put, as `pickle.dumps`; None: bytes are put.
+            loads: makes of bytes what `get` returns, as `pickle.loads`; None: it returns bytes.
+            ack: "get": what `get` returns is taken off the queue then, as from a `queue.Queue`.
+                "task_done": that acks; what a process that dies has not done comes again.
+        """
         from mirrorq.api.stdlib_queue import QueueAdapter
 
-        return QueueAdapter(self._handle)
+        return QueueAdapter(self._handle, dumps, loads, ack)
 
     # --- The end --------------------------------------------------------------------------
 

@@ -1,49 +1,270 @@
-"""`as_queue()`: code written for `queue.Queue` runs unchanged on a mirrored queue."""
+"""`as_queue()`: code written for `queue.Queue` runs unchanged on a mirrored queue.
+
+What that code relies on, and a queue of several processes does not give by itself:
+
+- *What was put is in the queue.* `qsize`, `empty`, `unfinished_tasks` and `join` first wait until
+  what this handle has put so far has an outcome, and ask the master after that.
+- *`get` and `put` raise Empty and Full.* Where NoQuorum or QueueDown is the reason, what they raise
+  is that as well. Calls that have no time-out wait for a master, and say so in the log.
+- *What was got is gone.* It is acked when it is got. With `ack="task_done"` it is held until then,
+  and comes again if its process dies.
+
+*Interrupts*: tasks are counted, and messages claimed, by single operations, as all that users'
+threads share (`waiting`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from threading import get_ident
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from mirrorq import clock
+from mirrorq.api.arguments import check_callable
+from mirrorq.api.channel import ASK_S
+from mirrorq.api.consumer import pause_s
 from mirrorq.api.publish_options import PLAIN
 from mirrorq.api.receiver import unsee
-from mirrorq.api.waits import in_thread
-from mirrorq.errors import AckRefused, Full, NoQuorum, QueueDown
-from mirrorq.waiting import take_back
+from mirrorq.api.waits import Wait, Waits, in_thread
+from mirrorq.errors import (
+    AckRefused,
+    ConfigError,
+    Empty,
+    Full,
+    MirrorQError,
+    NoQuorum,
+    QueueDown,
+)
+from mirrorq.waiting import is_host_thread, take_back
 
 if TYPE_CHECKING:
     from mirrorq.api.handle import Handle
     from mirrorq.api.message import Message
+    from mirrorq.api.options import Body
     from mirrorq.api.sharded.handle import ShardedHandle
+    from mirrorq.protocol.sessions import Counts
 
-__all__ = ["QueueAdapter"]
+__all__ = ["AckAt", "QueueAdapter", "as_empty", "as_full", "settled_counting"]
 
 log = logging.getLogger("mirrorq")
+
+Item = TypeVar("Item")
+AckAt = Literal["get", "task_done"]
 
 JOIN_PAUSE_S = 0.02
 """join() asks the queue this often."""
 
 
-class QueueAdapter:
-    """`queue.Queue` on a handle: `get()` gives bytes, `task_done()` acks.
+class _EmptyNoQuorum(NoQuorum, Empty):
+    """Nothing was got, and no majority is why."""
 
-    `put()` returns when the message is confirmed, `put(block=False)` when it is accepted.
-    `task_done()` acks the oldest unsettled message that this thread got. `join()` waits until
-    the queue has neither ready, nor unacknowledged, nor delayed messages.
+
+class _EmptyQueueDown(QueueDown, Empty):
+    """Nothing was got, and that there is no master is why."""
+
+
+class _FullNoQuorum(NoQuorum, Full):
+    """It was not put, or not confirmed, and no majority is why."""
+
+
+class _FullQueueDown(QueueDown, Full):
+    """It was not put, or not confirmed, and that there is no master is why."""
+
+
+def as_empty(why: NoQuorum | QueueDown) -> Empty:
+    """The same, as an Empty too."""
+    return (_EmptyNoQuorum if isinstance(why, NoQuorum) else _EmptyQueueDown)(str(why))
+
+
+def as_full(why: MirrorQError) -> MirrorQError:
+    """The same, as a Full too."""
+    if isinstance(why, NoQuorum):
+        return _FullNoQuorum(str(why))
+    return _FullQueueDown(str(why)) if isinstance(why, QueueDown) else why
+
+
+def settled_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
+    """What there is, once that which this handle has put so far has an outcome.
+
+    Raises:
+        NoQuorum, QueueDown: not within `ASK_S` seconds, and why.
+    """
+    handle.check()
+    until = clock.monotonic() + ASK_S
+    for ring in handle.rings():
+        puts, count = ring.puts, ring.puts.accepted_count
+        yield Wait(
+            ring.outcomes.signal,
+            lambda puts=puts, count=count, ring=ring: (  # type: ignore[misc]
+                puts.ended_count >= count or puts.is_over or ring.is_closed
+            ),
+            until,
+        )
+        if puts.ended_count < count and not puts.is_over:
+            raise handle.why_not(
+                QueueDown(f"queue {handle.name!r}: puts have no outcome after {ASK_S} s")
+            )
+    return (yield from handle.counting(max(until - clock.monotonic(), 0)))
+
+
+class _Tasks(ABC):
+    """What got out of one adapter and is not done. Held by that; for any thread."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def begin(self, message: Message) -> None:
+        """A call is about to return it."""
+
+    @abstractmethod
+    def withdraw(self, message: Message) -> None:
+        """That call was interrupted, in `begin` or after it."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """One is done. Raises ValueError when there is none."""
+
+
+def _too_many() -> ValueError:
+    return ValueError("task_done() called too many times")
+
+
+class _Counted(_Tasks):
+    """Tasks whose messages are acked when they are got."""
+
+    # No call is between reading and writing it: no thread and no signal handler comes between.
+    _count = 0
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def begin(self, message: Message) -> None:
+        self._count += 1
+        try:
+            message.ack()
+        except BaseException:
+            if not message._is_settled:
+                self._count -= 1
+            raise
+
+    def withdraw(self, message: Message) -> None:
+        if message._is_settled:
+            self._count -= 1
+
+    def end(self) -> None:
+        if self._count <= 0:
+            raise _too_many()
+        self._count -= 1
+
+
+class _Held(_Tasks):
+    """Tasks whose messages are acked when they are done.
+
+    A thread ends its own ones, the oldest first; who has none of its own ends the oldest of all.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._open: deque[Message] = deque()
+        self._claims: dict[Message, int] = {}
+        """Which thread is about to end a message, so that two do not end the same one."""
+
+    @property
+    def count(self) -> int:
+        return sum(not message._is_settled for message in list(self._open))
+
+    @property
+    def _own(self) -> deque[Message]:
+        own: deque[Message] | None = getattr(self._local, "own", None)
+        if own is None:
+            own = self._local.own = deque()
+        return own
+
+    def begin(self, message: Message) -> None:
+        own = self._own
+        while own and own[0]._is_settled:
+            own.popleft()  # other threads have ended them
+        own.append(message)
+        self._open.append(message)
+
+    def withdraw(self, message: Message) -> None:
+        if take_back(self._own, message):
+            take_back(self._open, message)
+
+    def end(self) -> None:
+        message = self._claimed()
+        settlement = message.ack()
+        take_back(self._open, message)
+        self._claims.pop(message, None)
+        with contextlib.suppress(AckRefused):
+            settlement.result()
+
+    def _claimed(self) -> Message:
+        own = self._own
+        while own:
+            if self._is_mine(own[0]):
+                return own[0]
+            own.popleft()
+        place = 0
+        while True:
+            try:
+                message = self._open[place]
+            except IndexError:
+                raise _too_many() from None
+            if self._is_mine(message):
+                return message
+            place += 1
+
+    def _is_mine(self, message: Message) -> bool:
+        """Who was interrupted on the way from here to the ack finds its claim again."""
+        me = get_ident()
+        if self._claims.setdefault(message, me) != me:
+            return False
+        if not message._is_settled:
+            return True
+        self._claims.pop(message, None)
+        take_back(self._open, message)
+        return False
+
+
+class QueueAdapter(Generic[Item]):
+    """`queue.Queue` on a handle; made by `MirroredQueue.as_queue`.
+
+    `put()` returns when the message is confirmed, `put(block=False)` when it is accepted. `get()`
+    acks what it returns, or `task_done()` does. `join()` waits until the queue has neither ready,
+    nor unacknowledged, nor delayed messages, and what was got here is done.
+
+    `qsize`, `empty`, `unfinished_tasks` and `join` know what this handle has put, confirmed or not:
+    they wait for its outcome. They ask the master, and wait for one where there is none.
     """
 
     maxsize = 0
     """No bound on the number of messages."""
 
-    def __init__(self, handle: Handle | ShardedHandle) -> None:
+    def __init__(
+        self,
+        handle: Handle | ShardedHandle,
+        dumps: Callable[[Item], Body] | None = None,
+        loads: Callable[[bytes], Item] | None = None,
+        ack: AckAt = "get",
+    ) -> None:
+        if ack not in {"get", "task_done"}:
+            raise ConfigError(f"ack is {ack!r}: it is 'get' or 'task_done'")
+        check_callable("dumps", dumps)
+        check_callable("loads", loads)
         self._handle = handle
-        self._local = threading.local()
-        self._open: deque[None] = deque()
-        """One for each message that got out through this adapter and is not done."""
+        self._dumps = dumps
+        self._loads = loads
+        self._tasks: _Tasks = _Counted() if ack == "get" else _Held()
 
     @property
     def is_shutdown(self) -> bool:
@@ -52,114 +273,116 @@ class QueueAdapter:
 
     @property
     def unfinished_tasks(self) -> int:
-        """Messages that nobody is done with: what `join` waits for."""
+        """Messages that nobody is done with: what `join` waits for.
+
+        Of what was acked when it was got this adapter counts its own alone.
+        """
         if self._handle.is_shut_for_gets:
-            return len(self._open)
-        counts = self._handle.counts()
-        return counts.ready + counts.unacknowledged + counts.delayed
+            return self._tasks.count
+        # What is got is a task before it is acked: it is in one of the two, or in both.
+        counts = self._counts("join()")
+        messages = counts.ready + counts.unacknowledged + counts.delayed
+        return messages + (self._tasks.count if isinstance(self._tasks, _Counted) else 0)
 
-    @property
-    def _taken(self) -> deque[Message]:
-        taken: deque[Message] | None = getattr(self._local, "taken", None)
-        if taken is None:
-            taken = self._local.taken = deque()
-        return taken
-
-    def put(self, item: bytes, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
         """Publish; if `block`, wait until it is safe.
 
         Raises:
-            Full: it was not accepted, or not confirmed, in time (NoQuorum, QueueDown if that
-                is why). What was accepted is published all the same as soon as that can be.
+            Full: it was not accepted, or not confirmed, in time (NoQuorum, QueueDown as well if
+                that is why). What was accepted is published all the same as soon as that can be.
         """
         _check_timeout(block, timeout)
         begun = clock.monotonic()
-        confirmation = self._handle.put(
-            self._handle.checked_body(item), b"", PLAIN, None, block, timeout, None
-        )
+        handle = self._handle
+        body = handle.checked_body(item if self._dumps is None else self._dumps(item))  # type: ignore[arg-type]
+        try:
+            confirmation = handle.put(body, b"", PLAIN, None, block, timeout, None)
+        except (NoQuorum, QueueDown) as error:
+            raise as_full(error) from None
         if not block:
             return
         left = None if timeout is None else max(timeout - (clock.monotonic() - begun), 0)
         try:
             confirmation.result(left)
         except TimeoutError:
-            raise self._handle.why_not(
-                Full(
-                    f"a message to queue {self._handle.name!r} was accepted and is not "
-                    f"confirmed after {timeout} s: it is published when that can be"
-                )
-            ) from None
+            text = (
+                f"a message to queue {handle.name!r} was accepted and is not confirmed after "
+                f"{timeout} s: it is published when that can be"
+            )
+            raise as_full(handle.why_not(Full(text))) from None
 
-    def put_nowait(self, item: bytes) -> None:
+    def put_nowait(self, item: Item) -> None:
         """`put` that does not wait for the confirmation either."""
         self.put(item, block=False)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> bytes:
-        """Take the next body; `task_done()` acks it."""
+    def get(self, block: bool = True, timeout: float | None = None) -> Item:
+        """Take the next item. Without `timeout` it waits for ever, for a master too.
+
+        What `loads` cannot read goes back to the queue, as what a consumer's callback fails on: it
+        comes again later, and others before it.
+
+        Raises:
+            Empty: none in time (NoQuorum, QueueDown as well if that is why).
+        """
         _check_timeout(block, timeout)
-        taken = self._taken
         found: list[Message] = []
+        is_read = False
         try:
-            in_thread(self._handle.receiver.getting(found, block, timeout))
-            body = found[0].body
-            taken += found
-            self._open.append(None)
-            return body
+            try:
+                in_thread(self._handle.receiver.getting(found, block, timeout))
+            except (NoQuorum, QueueDown) as error:
+                raise as_empty(error) from None
+            item = self._loaded(found[0])
+            is_read = True
+            self._tasks.begin(found[0])
+            return item
         except BaseException:
-            # Interrupted: it comes again, and is not this thread's to be done with.
-            if found and take_back(taken, found[0]):
-                take_back(self._open, None)
+            # Interrupted: it comes again, and is nobody's to be done with.
+            if is_read:
+                self._tasks.withdraw(found[0])
             unsee(found)
             raise
 
-    def get_nowait(self) -> bytes:
+    def _loaded(self, message: Message) -> Item:
+        if self._loads is None:
+            return message.body  # type: ignore[return-value]
+        try:
+            return self._loads(message.body)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                message.nack(delay=pause_s(message.delivery_count))
+            raise
+
+    def get_nowait(self) -> Item:
         """`get` that does not wait for a message to be published."""
         return self.get(block=False)
 
     def task_done(self) -> None:
-        """Ack the oldest message that this thread got and has not settled.
+        """Say that one item that was got here is done; from any thread.
 
-        If it went back to the queue meanwhile it comes again, as whatever `get` returns may; who
-        wants to hear of that listens (`MirroredQueue.add_ack_listener`).
+        With `ack="task_done"` this acks: the oldest item that this thread got and that is not done,
+        else the oldest of all. If it went back to the queue meanwhile it comes again, as whatever
+        `get` returns may; who wants to hear of that listens (`MirroredQueue.add_ack_listener`).
 
         Raises:
             ValueError: there is none.
         """
-        if not self._taken:
-            raise ValueError("task_done() called too many times")
-        settlement = self._taken[0].ack()
-        self._taken.popleft()
-        take_back(self._open, None)
-        with contextlib.suppress(AckRefused):
-            settlement.result()
+        self._tasks.end()
 
     def join(self) -> None:
-        """Wait until everything in the queue has been taken and acked.
+        """Wait until everything in the queue has been taken and is done.
 
         After `shutdown(immediate=True)`: until what was taken here is done.
         """
-        is_warned = False
-        while not self._is_done():
-            if not is_warned and not self._can_ask():
-                log.warning("join() waits: queue %s cannot be reached", self._handle.name)
-                is_warned = True
+        while self.unfinished_tasks:
             clock.sleep(JOIN_PAUSE_S)
 
-    def _is_done(self) -> bool:
-        try:
-            return not self.unfinished_tasks
-        except (NoQuorum, QueueDown):
-            return False
-
-    def _can_ask(self) -> bool:
-        return not isinstance(self._handle.why_not(Full("")), NoQuorum | QueueDown)
-
     def qsize(self) -> int:
-        """Messages ready."""
-        return in_thread(self._handle.receiver.sizing())
+        """Items that no call has returned."""
+        return self._counts("qsize()").ready + self._handle.receiver.buffered
 
     def empty(self) -> bool:
-        """Whether no message is ready."""
+        """Whether there are none."""
         return self.qsize() == 0
 
     def full(self) -> bool:
@@ -170,6 +393,19 @@ class QueueAdapter:
         """As `queue.Queue.shutdown`, but messages stay in the queue."""
         self._handle.check()
         self._handle.shut_down(immediate=immediate)
+
+    def _counts(self, call: str) -> Counts:
+        """What the master says; where there is none, one is waited for."""
+        is_warned = False
+        while True:
+            try:
+                return in_thread(settled_counting(self._handle))
+            except (NoQuorum, QueueDown) as error:
+                if is_host_thread():
+                    raise  # nothing is waited for there
+                if not is_warned:
+                    log.warning("%s waits: %s", call, error)
+                    is_warned = True
 
 
 def _check_timeout(block: bool, timeout: float | None) -> None:
