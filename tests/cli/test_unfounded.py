@@ -158,7 +158,7 @@ def test_without_a_majority_who_looks_sees_what_was_known(tmp_path: Path) -> Non
             node.close()
         with connect(peers["a"], timeout=WAIT_S) as client:
             while not client.is_paused():
-                client.status(0)
+                client._queue_status(0)
         done = mirrorq("list-queues", "name", "--connect", peers["a"])
         assert (done.exit_code, done.stdout) == (0, "name\norders\n")
         assert done.stderr.startswith("mirrorq: node a has no contact with a majority: this is")

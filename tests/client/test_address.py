@@ -129,7 +129,7 @@ def test_keys_by_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             client.queue("q", passive=True, timeout=WAIT_S).put(b"1").result(WAIT_S)
         monkeypatch.setenv("MIRRORQ_KEYS", str(tmp_path / "keys"))
         with mirrorq.connect(url) as client:
-            assert [one.key for one in node.attendance().clients] == ["web"]
+            assert [one.key for one in node._attendance().clients] == ["web"]
         with pytest.raises(AuthenticationError, match="requires keys"):
             mirrorq.connect(f"mirrorq://127.0.0.1:{port}?timeout={WAIT_S}")
         with pytest.raises(ConfigError, match="and given by security=, too"):

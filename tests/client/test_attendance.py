@@ -71,7 +71,7 @@ def test_clients_and_consumers_are_listed(node: Node, connecting: Connecting) ->
     (of_bills,) = node.consumers("bills")
     assert (of_bills.client, of_bills.node, of_bills.prefetch) == ("", "a", 7)
     assert of_bills.tag != of_orders.tag
-    assert two.attendance() == node.attendance()
+    assert two._attendance() == node._attendance()
     assert two.consumers("nobody's") == []
 
     consumer.cancel()

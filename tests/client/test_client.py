@@ -124,7 +124,7 @@ def test_a_deleted_queue(node: Node, client: Client) -> None:
         other.get(timeout=60)
     assert client.queues() == []
     with pytest.raises(QueueNotFound):
-        client.delete(1, if_empty=False, if_unused=False, timeout=60)
+        client._delete_queue(1, if_empty=False, if_unused=False, timeout=60)
     assert node.queue("orders").put(b"a new one").result(60) == 1
 
 

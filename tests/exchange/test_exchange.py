@@ -170,7 +170,7 @@ def test_clients_see_bindings_that_others_make(nodes: dict[str, Node]) -> None:
         until(lambda: len(events.bindings()) == 2)
         assert events.publish("b", b"2").result(DEADLINE_S) == {"orders": 2}
         there.delete()
-        until(lambda: client.exchange_record("events") is None)
+        until(lambda: client._exchange_record("events") is None)
         with pytest.raises(QueueNotFound):
             events.publish("b", b"3")
 

@@ -92,7 +92,7 @@ def test_a_node_that_is_dead_keeps_nobody_waiting(
     one.wait_ready(WAIT_S)
 
     def all_are_there() -> bool:
-        found = one.attendance()
+        found = one._attendance()
         return len(found.clients) == 2 and not found.unheard
 
     until(all_are_there)

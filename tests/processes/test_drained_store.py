@@ -271,7 +271,7 @@ def test_a_full_disk_does_not_look_like_an_empty_queue(
             confirmation.result(DEADLINE_S)
         disk = FullDisk(node, monkeypatch)
         late = queue.put(b"late")
-        until(lambda: node.stuck_text)
+        until(lambda: node._stuck_text)
         with pytest.raises(QueueDown, match=r"node a cannot write: 0 bytes free.* make space"):
             take_all(queue)
         with pytest.raises(TimeoutError, match=r"cannot write: 0 bytes free.* make space"):
@@ -313,7 +313,7 @@ def test_clients_leave_a_node_that_cannot_write(
             confirmation = queue.put(b"after")
             assert confirmation.result(DEADLINE_S)
             until(lambda: client._driver.entry_node in ("a", "c"))
-            until(lambda: "node b cannot write: 0 bytes free" in bound.stuck_text)
+            until(lambda: "node b cannot write: 0 bytes free" in bound._stuck_text)
             with pytest.raises(NoQuorum, match="0 bytes free"):
                 take_all(stuck)
             disk.end()

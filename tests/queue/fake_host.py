@@ -59,7 +59,7 @@ def wait_until(condition: Callable[[], bool], what: str = "the condition") -> No
 class FakeHost:
     """Implements `queue.Host`. Use as a context manager."""
 
-    survives_fork = False
+    _survives_fork = False
 
     def __init__(self, config: Config | None = None, name: str = "fake") -> None:
         self.name = name
@@ -93,7 +93,7 @@ class FakeHost:
 
     # --- queue.Host -----------------------------------------------------------------------
 
-    def open_session(
+    def _open_session(
         self, port: object, queue_id: int, owner: SessionId | None = None
     ) -> SessionId:
         self._numbers += 1
@@ -108,7 +108,7 @@ class FakeHost:
         self.run(open_it)
         return session
 
-    def close_session(self, session: SessionId) -> None:
+    def _close_session(self, session: SessionId) -> None:
         def close_it() -> None:
             self._ports.pop(session, None)
             self._wakes.pop(session, None)
@@ -116,7 +116,7 @@ class FakeHost:
 
         self.run(close_it)
 
-    def wake(self, session: SessionId) -> None:
+    def _wake(self, session: SessionId) -> None:
         self._woken.append(session)
         self._event.set()
 
@@ -131,7 +131,7 @@ class FakeHost:
         self._ahead_ms += int(seconds * 1000)
         self._event.set()
 
-    stuck_text = ""
+    _stuck_text = ""
 
     def is_paused(self) -> bool:
         return self._lease.paused
@@ -139,10 +139,10 @@ class FakeHost:
     def closed(self) -> bool:
         return self._is_closed
 
-    def status(self, queue_id: int) -> QueueStatus:
+    def _queue_status(self, queue_id: int) -> QueueStatus:
         return QueueStatus("q", "running" if self._replica is not None else "down")
 
-    def delete(
+    def _delete_queue(
         self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
     ) -> None:
         self.deleted = True

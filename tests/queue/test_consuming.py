@@ -300,7 +300,7 @@ def test_an_ack_finds_its_message_in_the_buffer_of_its_own_handle() -> None:
         held = queue.get(timeout=10)
         host.fail_over()
         host.run(lambda: setattr(queue._handle.receiver._window, "size", 8))
-        host.wake(queue._handle.session_id)
+        host._wake(queue._handle.session_id)
         wait_until(lambda: queue._handle.receiver.buffered == 3)
         held.ack().result(10)
         assert host.live == 2

@@ -49,15 +49,15 @@ def client(node: Node, ring: KeyRing, connecting: Connecting) -> Callable[..., C
     def make(name: str, **patterns: list[str]) -> Client:
         security = ring.client(name, **patterns)
         node._driver.call(lambda: _look_now(node))
-        until(lambda: node.authority is not None and node.authority.key(security.public_key))
+        until(lambda: node._authority is not None and node._authority.key(security.public_key))
         return connecting(node.endpoint, security)
 
     return make
 
 
 def _look_now(node: Node) -> None:
-    assert node.authority is not None
-    node.authority._looked_ms = 0
+    assert node._authority is not None
+    node._authority._looked_ms = 0
 
 
 Clients = Callable[..., Client]

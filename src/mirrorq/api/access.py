@@ -12,7 +12,7 @@ from typing import TypeVar, Unpack
 
 import msgspec
 
-from mirrorq import clock, errors
+from mirrorq import errors
 from mirrorq.api.administration import Administration
 from mirrorq.api.arguments import check_command
 from mirrorq.api.exchange import Exchange, ExchangeHost
@@ -101,9 +101,6 @@ class Access(Administration, ExchangeHost):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def now_ms(self) -> int:
-        return clock.now_ms()
-
     # --- Queues and exchanges -------------------------------------------------------------
 
     @spelled_out
@@ -128,10 +125,10 @@ class Access(Administration, ExchangeHost):
             QueueNotFound: `passive`, and it does not exist.
             NoQuorum: no majority within `timeout` seconds.
         """
-        declared = self.declare(name, **options)
+        declared = self._declare(name, **options)
         return MirroredQueue._attach(self, declared, name)
 
-    def declare(
+    def _declare(
         self,
         name: str,
         *,
@@ -159,7 +156,7 @@ class Access(Administration, ExchangeHost):
         refusals = self._decoded(answer, "refusals", dict[str, str])
         return Declared(answer.value, owner, refusals, answer.rings)
 
-    def delete(
+    def _delete_queue(
         self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
     ) -> None:
         """Delete a queue with everything in it.
@@ -193,7 +190,7 @@ class Access(Administration, ExchangeHost):
         """
         if passive:
             self._wait_known(timeout)
-        return Exchange.declare(self, name, kind, alternate, passive, timeout)
+        return Exchange._declare(self, name, kind, alternate, passive, timeout)
 
     def staged(
         self, transaction: str, version: int, queue: str, *, run: str | None = None
@@ -234,7 +231,7 @@ class Access(Administration, ExchangeHost):
         """Every policy of the cluster, by name."""
         return self._list("policies", PolicyStatus)
 
-    def attendance(self) -> Attendance:
+    def _attendance(self) -> Attendance:
         """Who uses the cluster: clients and consumers, as all its nodes have told."""
         answer = self._ask(ClientLook("attendance"), LOOK_S)
         return self._decoded(answer, "attendance", Attendance)
@@ -246,7 +243,7 @@ class Access(Administration, ExchangeHost):
             who = f"node {self._serving_node}"
             raise ProtocolError(f"{who} answered what is no {what}: {error}") from None
 
-    def read_copy(
+    def _read_copy(
         self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
     ) -> CopyPage:
         """What lives from `first` to `last` in the copy of this node, or of the one that serves
@@ -259,7 +256,7 @@ class Access(Administration, ExchangeHost):
         answer = self._ask(ClientRead(queue_id, first, last, bytes_max, applied), COPY_S)
         return unpack_page(answer.value, answer.data, answer.frames)
 
-    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
+    def _seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
         """The first sequence of that copy published at `stamp_ms` or later."""
         return self._ask(ClientSeek(queue_id, stamp_ms, applied), COPY_S).value
 

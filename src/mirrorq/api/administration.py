@@ -105,7 +105,7 @@ class Administration(ABC):
         """Have a command done; return its value."""
 
     @abstractmethod
-    def attendance(self) -> Attendance:
+    def _attendance(self) -> Attendance:
         """Who uses the cluster: clients and consumers, as all its nodes have told.
 
         `unheard` names nodes that run and gave no answer within 3 s; what is there is missing.
@@ -249,12 +249,12 @@ class Administration(ABC):
     def clients(self) -> list[ClientStatus]:
         """Every client of the cluster, by node and name. Those of a node that does not answer
         within 3 s are missing: `attendance()` names such nodes."""
-        return list(self.attendance().clients)
+        return list(self._attendance().clients)
 
     def consumers(self, queue: str | None = None) -> list[ConsumerStatus]:
         """Every consumer of the cluster, or of one queue, by queue and tag. Those of queues whose
         master's node does not answer within 3 s are missing: `attendance()` names such nodes."""
-        found = self.attendance()
+        found = self._attendance()
         return list(found.consumers if queue is None else found.of_queue(queue))
 
     def disconnect(self, client: str, reason: str = "", *, timeout: float | None = 30) -> None:

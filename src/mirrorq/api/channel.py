@@ -234,7 +234,7 @@ class Channel(ABC):
 
     def on_forked(self) -> None:
         """First use in a child: nothing of the parent's threads and locks works here."""
-        if not self.host.survives_fork:
+        if not self.host._survives_fork:
             raise MirrorQError(
                 f"the handle on queue {self.name!r} was made in process {self.pid}; this is "
                 f"process {os.getpid()}, forked from it: open the queue in the child"
@@ -345,7 +345,7 @@ class RingChannel(Channel):
     def wake(self) -> None:
         step_count = self.step_count
         if self.woken_at != step_count and self.session_id is not None:
-            self.host.wake(self.session_id)
+            self.host._wake(self.session_id)
             self.woken_at = step_count
 
     def on_host(self, function: Callable[[], None]) -> None:
@@ -354,7 +354,7 @@ class RingChannel(Channel):
         self.wake()
 
     def why_not(self, otherwise: MirrorQError) -> MirrorQError:
-        stuck = self.host.stuck_text
+        stuck = self.host._stuck_text
         if self.host.is_paused():
             return NoQuorum(
                 f"queue {self.name!r}: {stuck}"
@@ -366,7 +366,7 @@ class RingChannel(Channel):
             return QueueDown(f"queue {self.name!r}: {stuck}")
         session = self.session
         if session is not None and not session.available:
-            status = self.host.status(self.queue_id)
+            status = self.host._queue_status(self.queue_id)
             why = status.warnings if status.state == "down" else ()
             return QueueDown(
                 f"queue {self.name!r} has no master: "
@@ -377,7 +377,7 @@ class RingChannel(Channel):
     def why_pending(self, is_put: bool) -> str:
         """Why there is no outcome yet, "" when that is not known."""
         why = str(self.why_not(Empty("")))
-        return why or (self.host.status(self.queue_id).blocked_by if is_put else "")
+        return why or (self.host._queue_status(self.queue_id).blocked_by if is_put else "")
 
     # --- Questions --------------------------------------------------------------------------
 

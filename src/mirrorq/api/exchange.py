@@ -52,15 +52,15 @@ __all__ = ["Exchange", "ExchangeHost", "PublishRequest"]
 class ExchangeHost(Host, Protocol):
     """What an exchange asks of the process that it lives in."""
 
-    def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+    def _exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """The exchange as this process knows it, not older than a version it was told of."""
         ...
 
-    def queue_name(self, queue_id: int) -> str:
+    def _queue_name(self, queue_id: int) -> str:
         """The queue's name, "" when there is none of this id."""
         ...
 
-    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+    def _rings_of(self, queue_id: int) -> tuple[int, ...]:
         """Ids of the shards of a sharded queue, () of another."""
         ...
 
@@ -92,7 +92,7 @@ class Exchange:
         """Publishes without an outcome."""
 
     @classmethod
-    def declare(
+    def _declare(
         cls,
         host: ExchangeHost,
         name: str,
@@ -107,14 +107,14 @@ class Exchange:
             wrong = exchange_error(name, "topic", "")
             if wrong:
                 raise ConfigError(wrong)
-            if host.exchange_record(name) is None:
+            if host._exchange_record(name) is None:
                 raise QueueNotFound(f"no exchange is named {name!r}: declare it")
             return cls(host, name)
         wrong = exchange_error(name, kind, alternate or "")
         if wrong:
             raise ConfigError(wrong)
         version = host._administer(DeclareExchange(name, str(kind), alternate or ""), timeout)
-        host.exchange_record(name, version)
+        host._exchange_record(name, version)
         return cls(host, name)
 
     # --- Bindings -------------------------------------------------------------------------
@@ -155,12 +155,12 @@ class Exchange:
     def _change(self, command: Bind | Unbind, timeout: float | None) -> None:
         self._check_open()
         version = self._host._administer(command, timeout)
-        self._host.exchange_record(self.name, version)
+        self._host._exchange_record(self.name, version)
 
     def bindings(self) -> list[tuple[str, str, str]]:
         """(queue's name, key, arguments as JSON) of each binding, in the order made."""
         record = self._record()
-        named = [(self._host.queue_name(b.queue_id), b.key, b.arguments) for b in record.bindings]
+        named = [(self._host._queue_name(b.queue_id), b.key, b.arguments) for b in record.bindings]
         return [binding for binding in named if binding[0]]
 
     def delete(self, if_unused: bool = False, *, timeout: float | None = 30) -> None:
@@ -299,7 +299,7 @@ class Exchange:
             passed.append(name)
             if name not in self._asked:
                 return False
-            record = self._host.exchange_record(name)
+            record = self._host._exchange_record(name)
             if record is None:
                 return name != self.name
             routes = self._routes.get(name)
@@ -331,10 +331,10 @@ class Exchange:
             passed.append(record.name)
             self._asked.update((record.name, record.alternate))
             yield record
-            record = self._host.exchange_record(record.alternate) if record.alternate else None
+            record = self._host._exchange_record(record.alternate) if record.alternate else None
 
     def _record(self) -> ExchangeRecord:
-        record = self._host.exchange_record(self.name)
+        record = self._host._exchange_record(self.name)
         if record is None:
             raise QueueNotFound(f"exchange {self.name!r} is no more: declare it again")
         return record
@@ -357,10 +357,10 @@ class Exchange:
         handle = self._handles.get(queue_id)
         if handle is not None and not handle.is_closed:
             return handle
-        name = self._host.queue_name(queue_id)
+        name = self._host._queue_name(queue_id)
         if not name:
             return None
-        declared = Declared(queue_id, shards=self._host.rings_of(queue_id))
+        declared = Declared(queue_id, shards=self._host._rings_of(queue_id))
         handle = handle_on(self._host, declared, name)
         try:
             handle.open()
@@ -401,7 +401,7 @@ class Exchange:
         self._outcomes.close(1.0)
 
     def _check_open(self) -> None:
-        if os.getpid() != self._pid and self._host.survives_fork:
+        if os.getpid() != self._pid and self._host._survives_fork:
             with FORK_LOCK:
                 if os.getpid() != self._pid:
                     self._begin()

@@ -92,12 +92,12 @@ class Handle(RingChannel):
         self.receiver = Receiver(self, self.puts, backlog)
         self._events_due: list[SessionEvent] = []
         owner, self._owner = self._owner, None
-        self.session_id = session_id = self.host.open_session(self, self.queue_id, owner)
+        self.session_id = session_id = self.host._open_session(self, self.queue_id, owner)
         producer, first_number = self.identity
         self.session = Session(session_id, self.queue_id, self.config, producer=producer)
         if producer:
             self.session.go_on_from(first_number)
-        self.host.wake(session_id)
+        self.host._wake(session_id)
         self._remember()
 
     def _remember(self) -> None:
@@ -388,7 +388,7 @@ class Handle(RingChannel):
         self.subscriptions.clear()
         self.ended.set()
         if self._close_reason and self.session_id is not None:
-            self.host.close_session(self.session_id)
+            self.host._close_session(self.session_id)
 
     def _note_closed(self) -> None:
         self.is_closed = True
@@ -545,7 +545,7 @@ class Handle(RingChannel):
         if not isinstance(queue, str):
             raise TypeError(f"a queue is named by a str or a handle, not {queue!r}")
         try:
-            declared = self.host.declare(queue, passive=True, timeout=ASK_S)
+            declared = self.host._declare(queue, passive=True, timeout=ASK_S)
         except QueueNotFound:
             raise QueueNotFound(f"no queue is named {queue!r}: declare it first") from None
         if "write" in declared.refusals:
@@ -653,7 +653,7 @@ class Handle(RingChannel):
         self.is_closing = True
         exit_flush.forget(self)
         if self.session_id is not None:
-            self.host.close_session(self.session_id)
+            self.host._close_session(self.session_id)
 
     def end_session(self) -> None:
         self.detach()

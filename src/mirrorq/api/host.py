@@ -67,20 +67,20 @@ class Host(Protocol):
     """A node's in its cluster; a client's in logs and lists, another one in a forked child."""
     config: Config
     """Its limits and times."""
-    survives_fork: bool
+    _survives_fork: bool
     """Whether it goes on in a forked child, on a connection of its own."""
 
-    def open_session(
+    def _open_session(
         self, port: SessionPort, queue_id: int, owner: SessionId | None = None
     ) -> SessionId:
         """Register a handle (as `owner`, if given); its first event tells who serves the queue."""
         ...
 
-    def close_session(self, session: SessionId) -> None:
+    def _close_session(self, session: SessionId) -> None:
         """The handle is no more: what it held goes back."""
         ...
 
-    def wake(self, session: SessionId) -> None:
+    def _wake(self, session: SessionId) -> None:
         """Have the handle stepped soon. Cheap."""
         ...
 
@@ -89,7 +89,7 @@ class Host(Protocol):
         ...
 
     @property
-    def stuck_text(self) -> str:
+    def _stuck_text(self) -> str:
         """What keeps this node, or the client's, from being of any use, "" when nothing does."""
         ...
 
@@ -97,7 +97,7 @@ class Host(Protocol):
         """Whether it has been closed, or has failed."""
         ...
 
-    def pickled(self, name: str) -> tuple[object, ...]:
+    def _pickled(self, name: str) -> tuple[object, ...]:
         """What a handle on queue `name` is pickled as (`object.__reduce__`).
 
         Raises:
@@ -105,27 +105,27 @@ class Host(Protocol):
         """
         ...
 
-    def status(self, queue_id: int) -> QueueStatus:
+    def _queue_status(self, queue_id: int) -> QueueStatus:
         """What it knows of a queue, without asking anybody."""
         ...
 
-    def declare(self, name: str, **options: Unpack[DeclareOptions]) -> Declared:
+    def _declare(self, name: str, **options: Unpack[DeclareOptions]) -> Declared:
         """Declare a queue."""
         ...
 
-    def delete(
+    def _delete_queue(
         self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
     ) -> None:
         """Delete a queue."""
         ...
 
-    def read_copy(
+    def _read_copy(
         self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
     ) -> CopyPage:
         """What lives from `first` to `last` in the copy at hand, as far as it fits `bytes_max`;
         `applied` is what that copy has come to at least."""
         ...
 
-    def seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
+    def _seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
         """The first sequence in the copy at hand that was published at `stamp_ms` or later."""
         ...

@@ -380,7 +380,7 @@ class Publisher(Publishing):
             full = self.full(count, size, body_bytes)
             if not block:
                 raise full
-            why = channel.host.status(channel.queue_id).blocked_by
+            why = channel.host._queue_status(channel.queue_id).blocked_by
             told = Full(f"{full}. They wait because {why}") if why not in str(full) else full
             raise channel.why_not(told)
         channel.check_open_for_puts(right="")

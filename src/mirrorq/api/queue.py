@@ -119,7 +119,7 @@ class MirroredQueue(Target):
         use = Use()
         try:
             shared = acquire(use, node or "node", path=path, **rest)
-            declared = shared.declare(name, **declaration)
+            declared = shared._declare(name, **declaration)
             self._hold(handle_on(shared, declared, name))
             self._on_close(partial(end, use))
             self._handle.open()
@@ -546,7 +546,7 @@ class MirroredQueue(Target):
     def status(self) -> QueueStatus:
         """What this handle's node knows of the queue. Never blocks, never raises."""
         handle = self._handle
-        status = handle.host.status(handle.queue_id)
+        status = handle.host._queue_status(handle.queue_id)
         if not status.name:
             # The queue, its node or its client is no more, or the client's node does not answer.
             why = handle.why_closed
@@ -584,7 +584,7 @@ class MirroredQueue(Target):
         self._handle.check()
         if if_empty or if_unused:
             self._check_left(if_empty=if_empty, if_unused=if_unused)
-        self._handle.host.delete(
+        self._handle.host._delete_queue(
             self._handle.queue_id,
             if_empty=bool(if_empty),
             if_unused=bool(if_unused),
@@ -700,7 +700,7 @@ class MirroredQueue(Target):
 
     def __reduce__(self) -> tuple[object, ...]:
         """What its host makes of it: one on a client is pickled as its name, one on a node not."""
-        return self._handle.host.pickled(self.name)
+        return self._handle.host._pickled(self.name)
 
     def __enter__(self) -> MirroredQueue:
         return self

@@ -166,11 +166,11 @@ class Reader:
         if not isinstance(timestamp, int | float) or timestamp != timestamp:
             raise ValueError(f"timestamp is {timestamp!r}: it is in seconds since 1970-01-01 UTC")
         stamp_ms = int(min(max(timestamp, 0), TIMESTAMP_MAX) * 1000)
-        return self._host.seek_copy(self._queue_id, stamp_ms, extent.applied if extent else 0)
+        return self._host._seek_copy(self._queue_id, stamp_ms, extent.applied if extent else 0)
 
     def _page(self, first: int, last: int, bytes_max: int, extent: Extent | None) -> CopyPage:
         applied = extent.applied if extent else 0
-        page = self._host.read_copy(self._queue_id, first, last, bytes_max, applied)
+        page = self._host._read_copy(self._queue_id, first, last, bytes_max, applied)
         if page.next <= first:
             raise ProtocolError(
                 f"a page of queue {self.name!r} from {first} goes on at {page.next}: its node is "

@@ -47,7 +47,7 @@ OF_CONSUMERS = (
 @as_json
 def clients(client: Client, is_json: bool) -> None:
     """List the clients of a cluster: who they are, where, and what they hold."""
-    found = client.attendance()
+    found = client._attendance()
     _show("clients", found.clients, OF_CLIENTS, found, is_json)
 
 
@@ -57,7 +57,7 @@ def clients(client: Client, is_json: bool) -> None:
 @as_json
 def consumers(client: Client, queue: str | None, is_json: bool) -> None:
     """List the consumers of a cluster, or of QUEUE."""
-    found = client.attendance()
+    found = client._attendance()
     listed = found.consumers if queue is None else found.of_queue(queue)
     _show("consumers", listed, OF_CONSUMERS, found, is_json)
 

@@ -236,7 +236,7 @@ class Client(Access):
     one of its handles; what the parent holds or has open stays the parent's.
     """
 
-    survives_fork = True
+    _survives_fork = True
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class Client(Access):
         given = (self.endpoints, self.config, self._insecure, self._timeout, self._security)
         return _reconnect, given
 
-    def pickled(self, name: str) -> tuple[object, ...]:
+    def _pickled(self, name: str) -> tuple[object, ...]:
         """What a handle on queue `name` is pickled as: where it is loaded it connects anew.
 
         With security it names the file of the secret key if that was loaded from one; else it
@@ -318,7 +318,7 @@ class Client(Access):
         return not self._driver.welcomed.is_set() or self._driver.entry_paused
 
     @property
-    def stuck_text(self) -> str:
+    def _stuck_text(self) -> str:
         """Why its node is of no use, as that has said; "" when it is."""
         return self._driver.unfounded
 
@@ -426,7 +426,7 @@ class Client(Access):
             QueueNotFound: it does not exist.
             NoQuorum: no node answered within `timeout` seconds.
         """
-        declared = self.declare(
+        declared = self._declare(
             name, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=timeout
         )
         if declared.shards:
@@ -436,7 +436,7 @@ class Client(Access):
             )
         return Reader(self, declared.queue_id, name)
 
-    def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+    def _exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """The exchange as the entry node last told; the first time it is asked."""
         watch = self._watches.known(name, at_least, CLOSE_S)
         if watch is None:
@@ -446,11 +446,11 @@ class Client(Access):
             raise AuthenticationError(watch.refusal)
         return watch.record
 
-    def queue_name(self, queue_id: int) -> str:
+    def _queue_name(self, queue_id: int) -> str:
         """The name of a queue that an exchange is bound to."""
         return self._watches.queue_name(queue_id)
 
-    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+    def _rings_of(self, queue_id: int) -> tuple[int, ...]:
         """Ids of the shards of a sharded queue that an exchange is bound to, () of another."""
         return self._watches.rings_of(queue_id)
 
@@ -462,7 +462,7 @@ class Client(Access):
 
     # --- What is asked of a node ----------------------------------------------------------
 
-    def status(self, queue_id: int) -> QueueStatus:
+    def _queue_status(self, queue_id: int) -> QueueStatus:
         """What the entry node knows of a queue; `unknown` when none answers soon."""
         try:
             answer = self._ask(ClientLook("status", queue_id), STATUS_S)
@@ -526,7 +526,7 @@ class Client(Access):
 
     # --- Host of handles ----------------------------------------------------------------
 
-    def open_session(
+    def _open_session(
         self, port: SessionPort, queue_id: int, owner: SessionId | None = None
     ) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
@@ -535,10 +535,10 @@ class Client(Access):
         self._driver.call(lambda: self._driver.open_port(session.number, queue_id, port))
         return session
 
-    def close_session(self, session: SessionId) -> None:
+    def _close_session(self, session: SessionId) -> None:
         self._driver.call(lambda: self._driver.close_port(session.number))
 
-    def wake(self, session: SessionId) -> None:
+    def _wake(self, session: SessionId) -> None:
         """Have the handle stepped soon."""
         self._driver.wake_session(session.number)
 

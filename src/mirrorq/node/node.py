@@ -122,7 +122,7 @@ class Node(Access):
         StoreError: the store cannot be opened (StoreLocked, StoreCorrupt among them).
     """
 
-    survives_fork = False
+    _survives_fork = False
     spawn = staticmethod(spawn)
     """A node as a process of its own: see `mirrorq.node.spawned.spawn`."""
 
@@ -156,7 +156,7 @@ class Node(Access):
         self._listeners = Listeners()
         self._transport: Transport | None = None
         self._dashboard: Dashboard | None = None
-        self.authority = None if security is None else Authority(security)
+        self._authority = None if security is None else Authority(security)
         """Who may do what, None without security. The node thread's."""
         self._store = self._open_store()
         try:
@@ -168,7 +168,7 @@ class Node(Access):
             self._calls = NodeCalls(name, self._driver, self._handler, others_text)
             if self._transport is not None:
                 self._driver.gateway = Gateway(
-                    self._driver, self._transport, self.config, self._handler, self.authority
+                    self._driver, self._transport, self.config, self._handler, self._authority
                 )
             self._spools = Spools(
                 self.path / SPOOL_FOLDER, self.config, lambda: self, self._open_queue
@@ -214,7 +214,7 @@ class Node(Access):
 
     def _open_transport(self, address: str) -> Transport:
         incarnation = self._store.incarnation
-        return Transport(self.name, incarnation, address, self.config, self.authority)
+        return Transport(self.name, incarnation, address, self.config, self._authority)
 
     def _seed(self) -> int:
         return secrets.randbits(32)
@@ -290,7 +290,7 @@ class Node(Access):
         """The endpoint that is bound (with the port that was found); "" without peers."""
         return "" if self._transport is None else self._transport.endpoint
 
-    def pickled(self, name: str) -> tuple[object, ...]:
+    def _pickled(self, name: str) -> tuple[object, ...]:
         """A handle on a node is not pickled: raises TypeError."""
         raise TypeError(
             f"the handle on queue {name!r} is of a node and cannot be pickled: pickle "
@@ -447,24 +447,24 @@ class Node(Access):
     def _wait_known(self, timeout: float | None) -> None:
         self.wait_ready(timeout)
 
-    def exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+    def _exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """The exchange as this node knows it. Records never change: any thread may read them."""
         return self._driver.engine.catalog.exchange(name)
 
-    def queue_name(self, queue_id: int) -> str:
+    def _queue_name(self, queue_id: int) -> str:
         """The queue's name, "" when there is none of this id. From any thread."""
         catalog = self._driver.engine.catalog
         record = catalog.sharded(queue_id) or catalog.queue(queue_id)
         return "" if record is None else record.name
 
-    def rings_of(self, queue_id: int) -> tuple[int, ...]:
+    def _rings_of(self, queue_id: int) -> tuple[int, ...]:
         """Ids of the shards of a sharded queue, () of another. From any thread."""
         record = self._driver.engine.catalog.sharded(queue_id)
         return () if record is None else record.rings
 
     # --- Host of handles ----------------------------------------------------------------
 
-    def open_session(
+    def _open_session(
         self, port: SessionPort, queue_id: int, owner: SessionId | None = None
     ) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
@@ -473,15 +473,15 @@ class Node(Access):
         self._driver.call(lambda: self._driver.open_port(session, queue_id, port))
         return session
 
-    def close_session(self, session: SessionId) -> None:
+    def _close_session(self, session: SessionId) -> None:
         self._driver.call(lambda: self._driver.close_port(session))
 
-    def wake(self, session: SessionId) -> None:
+    def _wake(self, session: SessionId) -> None:
         """Have the handle stepped soon."""
         self._driver.wake_session(session.number)
 
     @property
-    def stuck_text(self) -> str:
+    def _stuck_text(self) -> str:
         """Why this node cannot write, "" when it can."""
         why = self._driver.stuck_text
         return f"node {self.name} {why}" if why else ""
@@ -492,7 +492,7 @@ class Node(Access):
 
     # --- Status -------------------------------------------------------------------------
 
-    def status(self, queue_id: int) -> QueueStatus:
+    def _queue_status(self, queue_id: int) -> QueueStatus:
         """What this node knows of a queue. Never blocks for the network, never raises."""
         return self._calls.run(
             lambda: self._overview.status(queue_id), 1.0, QueueStatus.unknown()

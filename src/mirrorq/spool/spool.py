@@ -460,7 +460,7 @@ class Spool:
         try:
             host = self._host()
             head = route.head
-            declared = host.declare(
+            declared = host._declare(
                 head.name,
                 durable=head.durable,
                 exclusive=False,
