@@ -356,6 +356,19 @@ def test_a_node_in_a_web_service(module: str) -> None:
         until(lambda: ask("/results") == ["TEA"])
 
 
+def test_code_for_asyncio_queue() -> None:
+    """Every number once, in whatever order the workers came to it."""
+    scripts_of("asyncio.md")
+    ran = subprocess.run(
+        [sys.executable, "pipeline.py"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert sorted(map(int, ran.stdout.split())) == [number * number for number in range(10)]
+
+
 def test_a_web_service_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a client of one node."""
     scripts_of("asyncio.md")

@@ -73,7 +73,12 @@ def test_put_get_ack_and_the_questions(tmp_path: Path) -> None:
             done, open_ = await aio.wait([await queue.put(b"x") for _ in range(5)])
             assert len(done) == 5
             assert not open_
-            assert await queue.purge() == 5
+            first = [await queue.put(b"x"), Confirmation(queue.handle._handle.outcomes)]
+            done, open_ = await aio.wait(first, return_when="FIRST_COMPLETED")
+            assert (done, open_) == ({first[0]}, {first[1]})
+            with pytest.raises(ValueError, match="return_when is 'SOON'"):
+                await aio.wait(first, return_when="SOON")  # type: ignore[arg-type]
+            assert await queue.purge() == 6
             assert await queue.wait_for_confirms(1)
 
     run(main())

@@ -85,7 +85,7 @@ def test_what_is_shown_as_a_default_is_one() -> None:
         assert {name: shown[name] for name in inspect.get_annotations(options)} == {
             name: DEFAULTS.get(name) for name in inspect.get_annotations(options)
         }
-    declared = {name: default for name, _, default in taken(mirrorq.Client.declare)}
+    declared = {name: default for name, _, default in taken(mirrorq.Client._declare)}
     embedded = {name: default for name, _, default in taken(mirrorq.MirroredQueue)}
     assert set(EmbeddedOptions.__annotations__) <= set(embedded)
     assert {name: embedded[name] for name in declared} == declared

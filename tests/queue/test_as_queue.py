@@ -10,7 +10,8 @@ import pytest
 from fake_host import FakeHost, wait_until
 
 import mirrorq
-from mirrorq.api.stdlib_queue import AckAt, _Held
+from mirrorq.api import stdlib_queue
+from mirrorq.api.stdlib_queue import AckAt, Held
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, Empty, Full, NoQuorum, QueueDown, ShutDown
 
@@ -110,8 +111,8 @@ def test_a_thread_that_never_says_done_keeps_nothing_of_what_others_ended() -> N
             other.start()
             other.join(10)
         tasks = queue._tasks
-        assert isinstance(tasks, _Held)
-        assert (len(tasks._own), len(tasks._open), len(tasks._claims)) == (1, 0, 0)
+        assert isinstance(tasks, Held)
+        assert (len(tasks._own()), len(tasks._open), len(tasks._claims)) == (1, 0, 0)
 
 
 def test_an_item_that_is_not_done_comes_again() -> None:
@@ -178,6 +179,20 @@ def test_own_puts_are_in_the_queue_though_not_confirmed() -> None:
         for thread in threads:
             thread.join(10)
         assert sorted(told, key=str) == [1, 1, False]
+
+
+def test_own_puts_that_wait_for_room_on_the_disk_hold_no_question_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who drains the queue to make room asks whether it is empty."""
+    monkeypatch.setattr(stdlib_queue, "SETTLE_S", 0.02)
+    with FakeHost() as host, host.queue() as handle:
+        queue = handle.as_queue()
+        queue.put(b"1")
+        host.hold_writes()
+        queue.put_nowait(b"2")
+        assert (queue.qsize(), queue.empty(), queue.unfinished_tasks) == (2, False, 2)
+        host.hold_writes(False)
 
 
 def test_join_waits_for_own_puts_that_are_not_confirmed() -> None:

@@ -30,31 +30,46 @@ it (`queue.handle`) may be used from any thread beside it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from mirrorq.aio.exchange import Exchange
 from mirrorq.aio.hosts import Client, Node, connect
 from mirrorq.aio.queue import MirroredQueue
 from mirrorq.aio.steps import Transaction
-from mirrorq.api.confirmation import Confirmation, Settlement
-from mirrorq.errors import MirrorQError
+from mirrorq.api.confirmation import (
+    Confirmation,
+    ReturnWhen,
+    Settlement,
+    Waited,
+    check_return_when,
+    parted,
+)
 
 __all__ = ["Client", "Exchange", "MirroredQueue", "Node", "Transaction", "connect", "wait"]
 
 
 async def wait(
-    confirmations: Sequence[Confirmation | Settlement], timeout: float | None = None
-) -> tuple[set[Confirmation | Settlement], set[Confirmation | Settlement]]:
-    """Wait until all have ended, or `timeout` seconds; return (done, not_done)."""
+    confirmations: Iterable[Confirmation | Settlement],
+    timeout: float | None = None,
+    return_when: ReturnWhen = "ALL_COMPLETED",
+) -> Waited:
+    """Wait until all have ended, or `timeout` seconds; return (done, not_done).
+
+    Args:
+        return_when: as in `mirrorq.wait`.
+    """
+
+    check_return_when(return_when)
 
     async def outcome(one: Confirmation | Settlement) -> None:
-        with contextlib.suppress(MirrorQError):
-            await one
+        await one
 
-    tasks = [asyncio.ensure_future(outcome(one)) for one in confirmations]
-    if tasks:
-        _, pending = await asyncio.wait(tasks, timeout=timeout)
-        for task in pending:
-            task.cancel()
-    return ({c for c in confirmations if c.done()}, {c for c in confirmations if not c.done()})
+    waits = {asyncio.ensure_future(outcome(one)): one for one in confirmations}
+    try:
+        if waits:
+            await asyncio.wait(waits, timeout=timeout, return_when=return_when)
+    finally:
+        for task in waits:
+            if not task.cancel():
+                task.exception()  # what went wrong is told by the confirmation
+    return parted(waits.values())

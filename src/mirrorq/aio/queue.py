@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from mirrorq.aio.bell import Bells, Line
 from mirrorq.aio.opening import Opening, opening
+from mirrorq.aio.stdlib_queue import QueueAdapter
 from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
 from mirrorq.api import queue as blocking
@@ -34,6 +35,7 @@ from mirrorq.api.options import (
 )
 from mirrorq.api.publisher import OnConfirm
 from mirrorq.api.receiver import unsee
+from mirrorq.api.stdlib_queue import AckAt
 from mirrorq.api.waits import Waits
 from mirrorq.errors import AckRefused, Full, ShutDown
 from mirrorq.protocol.sessions import Purged
@@ -49,6 +51,7 @@ __all__ = ["Host", "MirroredQueue", "wrap_hosts_with"]
 
 Listener = Callable[[Confirmation], object]
 Accepted = TypeVar("Accepted", Confirmation, Settlement)
+Item = TypeVar("Item")
 
 
 class Host(Protocol):
@@ -76,7 +79,7 @@ class MirroredQueue:
     """A handle on a queue, for one loop. Made by `open`, `Node.queue` or `Client.queue`.
 
     Arguments, results and errors are those of `mirrorq.MirroredQueue`, whose handle is in
-    `handle`; what is not here (`read`, `lease`, `claim`, `as_queue`) is that one's, for a thread.
+    `handle`; what is not here (`read`, `lease`, `claim`) is that one's, for a thread.
     """
 
     def __init__(self, handle: blocking.MirroredQueue) -> None:
@@ -400,6 +403,29 @@ class MirroredQueue:
         handle = self.handle._handle
         handle.check_open_for_puts(right="")
         return Transaction(handle, self._accepted)
+
+    @overload
+    def as_queue(self, *, ack: AckAt = "get") -> QueueAdapter[bytes]: ...
+
+    @overload
+    def as_queue(
+        self,
+        *,
+        dumps: Callable[[Item], Body],
+        loads: Callable[[bytes], Item],
+        ack: AckAt = "get",
+    ) -> QueueAdapter[Item]: ...
+
+    def as_queue(
+        self,
+        *,
+        dumps: Callable[[Any], Body] | None = None,
+        loads: Callable[[bytes], Any] | None = None,
+        ack: AckAt = "get",
+    ) -> QueueAdapter[Any]:
+        """A drop-in `asyncio.Queue` on this handle: `get_nowait`, `qsize` and `empty` are plain
+        calls there. Arguments as in `mirrorq.MirroredQueue.as_queue`."""
+        return QueueAdapter(self, dumps, loads, ack)
 
     async def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:
         """Delete the queue with everything in it."""

@@ -22,7 +22,15 @@ from mirrorq.api.completion import Outcomes
 from mirrorq.api.waits import wait_for_any
 from mirrorq.errors import MirrorQError
 
-__all__ = ["Confirmation", "Settlement", "wait"]
+__all__ = [
+    "Confirmation",
+    "ReturnWhen",
+    "Settlement",
+    "Waited",
+    "check_return_when",
+    "parted",
+    "wait",
+]
 
 Callback = Callable[[Any], object]
 ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
@@ -212,17 +220,28 @@ def wait(
     Raises:
         ValueError: `return_when` is none of these.
     """
-    if return_when not in ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"):
-        raise ValueError(f"return_when is {return_when!r}: see concurrent.futures.wait")
+    check_return_when(return_when)
     items = list(confirmations)
     if return_when == "ALL_COMPLETED":
         _wait_for_all(items, timeout)
     elif items:
         is_enough = _has_ended if return_when == "FIRST_COMPLETED" else _has_failed
         _wait_for_first(items, is_enough, timeout)
+    return parted(items)
+
+
+def check_return_when(return_when: ReturnWhen) -> None:
+    """Raise ValueError when it is no word of `concurrent.futures.wait`."""
+    if return_when not in ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"):
+        raise ValueError(f"return_when is {return_when!r}: see concurrent.futures.wait")
+
+
+def parted(items: Iterable[Confirmation | Settlement]) -> Waited:
+    """Those that have ended, and those that have not: each is in one of the two."""
     is_done = {item: item.done() for item in items}
     return Waited(
-        {item for item in items if is_done[item]}, {item for item in items if not is_done[item]}
+        {item for item, is_one in is_done.items() if is_one},
+        {item for item, is_one in is_done.items() if not is_one},
     )
 
 

@@ -22,11 +22,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+
+from msgspec.structs import replace
 
 from mirrorq import clock
 from mirrorq.api.arguments import check_callable
-from mirrorq.api.channel import ASK_S
 from mirrorq.api.consumer import pause_s
 from mirrorq.api.publish_options import PLAIN
 from mirrorq.api.receiver import unsee
@@ -43,13 +44,26 @@ from mirrorq.errors import (
 from mirrorq.waiting import is_host_thread, take_back
 
 if TYPE_CHECKING:
+    from mirrorq.api.confirmation import Settlement
     from mirrorq.api.handle import Handle
     from mirrorq.api.message import Message
     from mirrorq.api.options import Body
     from mirrorq.api.sharded.handle import ShardedHandle
     from mirrorq.protocol.sessions import Counts
 
-__all__ = ["AckAt", "QueueAdapter", "as_empty", "as_full", "settled_counting"]
+__all__ = [
+    "JOIN_PAUSE_S",
+    "AckAt",
+    "Counted",
+    "Held",
+    "Items",
+    "QueueAdapter",
+    "Tasks",
+    "joined",
+    "patient_counting",
+    "settled_counting",
+    "tasks_of",
+]
 
 log = logging.getLogger("mirrorq")
 
@@ -58,6 +72,8 @@ AckAt = Literal["get", "task_done"]
 
 JOIN_PAUSE_S = 0.02
 """join() asks the queue this often."""
+SETTLE_S = 1.0
+"""Who counts waits no longer for the outcomes of own puts and acks."""
 
 
 class _EmptyNoQuorum(NoQuorum, Empty):
@@ -76,12 +92,12 @@ class _FullQueueDown(QueueDown, Full):
     """It was not put, or not confirmed, and that there is no master is why."""
 
 
-def as_empty(why: NoQuorum | QueueDown) -> Empty:
+def _as_empty(why: NoQuorum | QueueDown) -> Empty:
     """The same, as an Empty too."""
     return (_EmptyNoQuorum if isinstance(why, NoQuorum) else _EmptyQueueDown)(str(why))
 
 
-def as_full(why: MirrorQError) -> MirrorQError:
+def _as_full(why: MirrorQError) -> MirrorQError:
     """The same, as a Full too."""
     if isinstance(why, NoQuorum):
         return _FullNoQuorum(str(why))
@@ -89,13 +105,15 @@ def as_full(why: MirrorQError) -> MirrorQError:
 
 
 def settled_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
-    """What there is, once that which this handle has put so far has an outcome.
+    """What there is, once that which this handle has put so far has an outcome. Puts that wait
+    for something else, as for room on a disk, count as ready.
 
     Raises:
-        NoQuorum, QueueDown: not within `ASK_S` seconds, and why.
+        NoQuorum, QueueDown: the master has not answered, and why.
     """
     handle.check()
-    until = clock.monotonic() + ASK_S
+    until = clock.monotonic() + SETTLE_S
+    left = 0
     for ring in handle.rings():
         puts, count = ring.puts, ring.puts.accepted_count
         yield Wait(
@@ -105,14 +123,78 @@ def settled_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
             ),
             until,
         )
-        if puts.ended_count < count and not puts.is_over:
-            raise handle.why_not(
-                QueueDown(f"queue {handle.name!r}: puts have no outcome after {ASK_S} s")
-            )
-    return (yield from handle.counting(max(until - clock.monotonic(), 0)))
+        left += 0 if puts.is_over else max(count - puts.ended_count, 0)
+    counts = yield from handle.counting()
+    return replace(counts, ready=counts.ready + left) if left else counts
 
 
-class _Tasks(ABC):
+def patient_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
+    """The same; where there is no master, one is waited for."""
+    is_warned = False
+    while True:
+        try:
+            return (yield from settled_counting(handle))
+        except (NoQuorum, QueueDown) as error:
+            if is_host_thread():
+                raise  # nothing is waited for there
+            if not is_warned:
+                log.warning("queue %s is counted when there is a master: %s", handle.name, error)
+                is_warned = True
+
+
+def _unfinished(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[int]:
+    """What `join` waits for: messages in the queue, and tasks of this adapter."""
+    if handle.is_shut_for_gets:
+        return tasks.count
+    # What is got is a task before it is acked: it is in one of the two, or in both.
+    counts = yield from patient_counting(handle)
+    messages = counts.ready + counts.unacknowledged + counts.delayed
+    return messages + (tasks.count if isinstance(tasks, Counted) else 0)
+
+
+def joined(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[bool]:
+    """Whether nothing is unfinished; then the acks of this handle are stable, too."""
+    if (yield from _unfinished(handle, tasks)):
+        return False
+    until = clock.monotonic() + SETTLE_S
+    yield Wait(handle.outcomes.signal, lambda: handle.is_quiet() or handle.is_closed, until)
+    return True
+
+
+class Items(Generic[Item]):
+    """How items are made bytes and bytes items. Held by an adapter; for any thread."""
+
+    def __init__(
+        self,
+        handle: Handle | ShardedHandle,
+        dumps: Callable[[Item], Body] | None,
+        loads: Callable[[bytes], Item] | None,
+    ) -> None:
+        check_callable("dumps", dumps)
+        check_callable("loads", loads)
+        self._handle = handle
+        self._dumps = dumps
+        self._loads = loads
+
+    def packed(self, item: Item) -> bytes:
+        """The body that is put."""
+        body: Any = item if self._dumps is None else self._dumps(item)
+        return self._handle.checked_body(body)
+
+    def unpacked(self, message: Message) -> Item:
+        """The item in a message, which goes back to the queue if it cannot be read."""
+        body: Any = message.body
+        if self._loads is None:
+            return cast(Item, body)
+        try:
+            return self._loads(body)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                message.nack(delay=pause_s(message.delivery_count))
+            raise
+
+
+class Tasks(ABC):
     """What got out of one adapter and is not done. Held by that; for any thread."""
 
     @property
@@ -129,15 +211,15 @@ class _Tasks(ABC):
         """That call was interrupted, in `begin` or after it."""
 
     @abstractmethod
-    def end(self) -> None:
-        """One is done. Raises ValueError when there is none."""
+    def end(self) -> Settlement | None:
+        """One is done; returns its ack, if that was due. Raises ValueError when there is none."""
 
 
 def _too_many() -> ValueError:
     return ValueError("task_done() called too many times")
 
 
-class _Counted(_Tasks):
+class Counted(Tasks):
     """Tasks whose messages are acked when they are got."""
 
     # No call is between reading and writing it: no thread and no signal handler comes between.
@@ -166,14 +248,15 @@ class _Counted(_Tasks):
         self._count -= 1
 
 
-class _Held(_Tasks):
+class Held(Tasks):
     """Tasks whose messages are acked when they are done.
 
-    A thread ends its own ones, the oldest first; who has none of its own ends the oldest of all.
+    A thread (in a loop: a task) ends its own ones, the oldest first; who has none of its own ends
+    the oldest of all.
     """
 
-    def __init__(self) -> None:
-        self._local = threading.local()
+    def __init__(self, own: Callable[[], deque[Message]]) -> None:
+        self._own = own
         self._open: deque[Message] = deque()
         self._claims: dict[Message, int] = {}
         """Which thread is about to end a message, so that two do not end the same one."""
@@ -182,34 +265,26 @@ class _Held(_Tasks):
     def count(self) -> int:
         return sum(not message._is_settled for message in list(self._open))
 
-    @property
-    def _own(self) -> deque[Message]:
-        own: deque[Message] | None = getattr(self._local, "own", None)
-        if own is None:
-            own = self._local.own = deque()
-        return own
-
     def begin(self, message: Message) -> None:
-        own = self._own
+        own = self._own()
         while own and own[0]._is_settled:
             own.popleft()  # other threads have ended them
         own.append(message)
         self._open.append(message)
 
     def withdraw(self, message: Message) -> None:
-        if take_back(self._own, message):
+        if take_back(self._own(), message):
             take_back(self._open, message)
 
-    def end(self) -> None:
+    def end(self) -> Settlement:
         message = self._claimed()
         settlement = message.ack()
         take_back(self._open, message)
         self._claims.pop(message, None)
-        with contextlib.suppress(AckRefused):
-            settlement.result()
+        return settlement
 
     def _claimed(self) -> Message:
-        own = self._own
+        own = self._own()
         while own:
             if self._is_mine(own[0]):
                 return own[0]
@@ -236,6 +311,23 @@ class _Held(_Tasks):
         return False
 
 
+def tasks_of(ack: AckAt, own: Callable[[], deque[Message]]) -> Tasks:
+    """Tasks by what `as_queue(ack=…)` says. `own`: those that the caller has got, for it alone."""
+    if ack not in {"get", "task_done"}:
+        raise ConfigError(f"ack is {ack!r}: it is 'get' or 'task_done'")
+    return Counted() if ack == "get" else Held(own)
+
+
+class _OwnOfThread(threading.local):
+    """What one thread has got."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque()
+
+    def get(self) -> deque[Message]:
+        return self._messages
+
+
 class QueueAdapter(Generic[Item]):
     """`queue.Queue` on a handle; made by `MirroredQueue.as_queue`.
 
@@ -257,14 +349,9 @@ class QueueAdapter(Generic[Item]):
         loads: Callable[[bytes], Item] | None = None,
         ack: AckAt = "get",
     ) -> None:
-        if ack not in {"get", "task_done"}:
-            raise ConfigError(f"ack is {ack!r}: it is 'get' or 'task_done'")
-        check_callable("dumps", dumps)
-        check_callable("loads", loads)
         self._handle = handle
-        self._dumps = dumps
-        self._loads = loads
-        self._tasks: _Tasks = _Counted() if ack == "get" else _Held()
+        self._items = Items(handle, dumps, loads)
+        self._tasks = tasks_of(ack, _OwnOfThread().get)
 
     @property
     def is_shutdown(self) -> bool:
@@ -277,12 +364,7 @@ class QueueAdapter(Generic[Item]):
 
         Of what was acked when it was got this adapter counts its own alone.
         """
-        if self._handle.is_shut_for_gets:
-            return self._tasks.count
-        # What is got is a task before it is acked: it is in one of the two, or in both.
-        counts = self._counts("join()")
-        messages = counts.ready + counts.unacknowledged + counts.delayed
-        return messages + (self._tasks.count if isinstance(self._tasks, _Counted) else 0)
+        return in_thread(_unfinished(self._handle, self._tasks))
 
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
         """Publish; if `block`, wait until it is safe.
@@ -294,11 +376,11 @@ class QueueAdapter(Generic[Item]):
         _check_timeout(block, timeout)
         begun = clock.monotonic()
         handle = self._handle
-        body = handle.checked_body(item if self._dumps is None else self._dumps(item))  # type: ignore[arg-type]
+        body = self._items.packed(item)
         try:
             confirmation = handle.put(body, b"", PLAIN, None, block, timeout, None)
         except (NoQuorum, QueueDown) as error:
-            raise as_full(error) from None
+            raise _as_full(error) from None
         if not block:
             return
         left = None if timeout is None else max(timeout - (clock.monotonic() - begun), 0)
@@ -309,7 +391,7 @@ class QueueAdapter(Generic[Item]):
                 f"a message to queue {handle.name!r} was accepted and is not confirmed after "
                 f"{timeout} s: it is published when that can be"
             )
-            raise as_full(handle.why_not(Full(text))) from None
+            raise _as_full(handle.why_not(Full(text))) from None
 
     def put_nowait(self, item: Item) -> None:
         """`put` that does not wait for the confirmation either."""
@@ -331,8 +413,8 @@ class QueueAdapter(Generic[Item]):
             try:
                 in_thread(self._handle.receiver.getting(found, block, timeout))
             except (NoQuorum, QueueDown) as error:
-                raise as_empty(error) from None
-            item = self._loaded(found[0])
+                raise _as_empty(error) from None
+            item = self._items.unpacked(found[0])
             is_read = True
             self._tasks.begin(found[0])
             return item
@@ -341,16 +423,6 @@ class QueueAdapter(Generic[Item]):
             if is_read:
                 self._tasks.withdraw(found[0])
             unsee(found)
-            raise
-
-    def _loaded(self, message: Message) -> Item:
-        if self._loads is None:
-            return message.body  # type: ignore[return-value]
-        try:
-            return self._loads(message.body)
-        except BaseException as error:
-            if isinstance(error, Exception):
-                message.nack(delay=pause_s(message.delivery_count))
             raise
 
     def get_nowait(self) -> Item:
@@ -367,19 +439,23 @@ class QueueAdapter(Generic[Item]):
         Raises:
             ValueError: there is none.
         """
-        self._tasks.end()
+        settlement = self._tasks.end()
+        if settlement is not None:
+            with contextlib.suppress(AckRefused):
+                settlement.result()
 
     def join(self) -> None:
         """Wait until everything in the queue has been taken and is done.
 
         After `shutdown(immediate=True)`: until what was taken here is done.
         """
-        while self.unfinished_tasks:
+        while not in_thread(joined(self._handle, self._tasks)):
             clock.sleep(JOIN_PAUSE_S)
 
     def qsize(self) -> int:
         """Items that no call has returned."""
-        return self._counts("qsize()").ready + self._handle.receiver.buffered
+        counts = in_thread(patient_counting(self._handle))
+        return counts.ready + self._handle.receiver.buffered
 
     def empty(self) -> bool:
         """Whether there are none."""
@@ -393,19 +469,6 @@ class QueueAdapter(Generic[Item]):
         """As `queue.Queue.shutdown`, but messages stay in the queue."""
         self._handle.check()
         self._handle.shut_down(immediate=immediate)
-
-    def _counts(self, call: str) -> Counts:
-        """What the master says; where there is none, one is waited for."""
-        is_warned = False
-        while True:
-            try:
-                return in_thread(settled_counting(self._handle))
-            except (NoQuorum, QueueDown) as error:
-                if is_host_thread():
-                    raise  # nothing is waited for there
-                if not is_warned:
-                    log.warning("%s waits: %s", call, error)
-                    is_warned = True
 
 
 def _check_timeout(block: bool, timeout: float | None) -> None:

@@ -1,0 +1,253 @@
+"""`as_queue()` for asyncio: code written for `asyncio.Queue` runs unchanged on a mirrored queue.
+
+`put`, `get` and `join` wait in the loop. `get_nowait`, `qsize` and `empty` are plain calls, as
+there. So they ask nobody: they tell of what is *here*, fetched ahead. From the first of them on the
+adapter has as much fetched as a consumer has (`Config.prefetch`), and keeps it until it is taken or
+the adapter is dropped. What another call has put is here a moment after it was confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from mirrorq.api.message import Message
+from mirrorq.api.receiver import Demand, unsee
+from mirrorq.api.stdlib_queue import (
+    JOIN_PAUSE_S,
+    AckAt,
+    Items,
+    joined,
+    patient_counting,
+    tasks_of,
+)
+from mirrorq.errors import Empty, Full, MirrorQError, ShutDown
+
+if TYPE_CHECKING:
+    from mirrorq.api.confirmation import Confirmation
+    from mirrorq.api.options import Body
+    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.api.waits import Waits
+
+__all__ = ["QueueAdapter"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_ShutDownBase: type[Exception] = getattr(asyncio, "QueueShutDown", Exception)
+
+
+class _QueueEmpty(Empty, asyncio.QueueEmpty):
+    """Nothing is here."""
+
+
+class _QueueFull(Full, asyncio.QueueFull):
+    """It was not put."""
+
+
+class _QueueShutDown(ShutDown, _ShutDownBase):  # type: ignore[misc, valid-type]
+    """The handle is shut down or closed."""
+
+
+def _known_to_asyncio(error: MirrorQError) -> MirrorQError:
+    """The same, as what an `asyncio.Queue` raises too."""
+    for kind, known in ((Full, _QueueFull), (ShutDown, _QueueShutDown)):
+        if isinstance(error, kind):
+            return known(str(error))
+    return error
+
+
+class LoopQueue(Protocol):
+    """What is used here of `aio.MirroredQueue`."""
+
+    handle: MirroredQueue
+
+    async def put(self, body: Body) -> Confirmation: ...
+
+    def put_nowait(self, body: Body) -> Confirmation: ...
+
+    async def _take(self, found: list[Message], block: bool, timeout: float | None) -> None: ...
+
+    async def _run(self, call: Waits[Result], /) -> Result: ...
+
+
+class QueueAdapter(Generic[Item]):
+    """`asyncio.Queue` on a handle, for its loop; made by `aio.MirroredQueue.as_queue`.
+
+    `put()` returns when the message is confirmed, `put_nowait()` when it is accepted. `get()` acks
+    what it returns, or `task_done()` does. `join()` waits until the queue has neither ready, nor
+    unacknowledged, nor delayed messages, and what was got here is done. Without a master they wait.
+    """
+
+    maxsize = 0
+    """No bound on the number of messages."""
+
+    def __init__(
+        self,
+        queue: LoopQueue,
+        dumps: Callable[[Item], Body] | None = None,
+        loads: Callable[[bytes], Item] | None = None,
+        ack: AckAt = "get",
+    ) -> None:
+        self._queue = queue
+        self._handle = handle = queue.handle._handle
+        self._items = Items(handle, dumps, loads)
+        self._own: WeakKeyDictionary[asyncio.Task[object], deque[Message]] = WeakKeyDictionary()
+        """What tasks of the loop have got, to be acked when they are done."""
+        self._tasks = tasks_of(ack, self._own_of_task)
+        self._demand: Demand | None = None
+        """What plain calls have fetched ahead, from the first one on."""
+        self._is_drained = False
+        """It was shut down, and the master has said that nothing is ready any more."""
+        self._looking: asyncio.Task[None] | None = None
+        """Asks the master that, for plain calls."""
+
+    def _own_of_task(self) -> deque[Message]:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            task = None  # in a thread beside the loop
+        return deque() if task is None else self._own.setdefault(task, deque())
+
+    # --- Putting --------------------------------------------------------------------------
+
+    async def put(self, item: Item) -> None:
+        """Publish, and wait until it is safe. Cancelled in that it may be published all the same.
+
+        Raises:
+            asyncio.QueueShutDown: the handle is shut down (before Python 3.13: ShutDown).
+        """
+        body = self._items.packed(item)
+        try:
+            confirmation = await self._queue.put(body)
+        except ShutDown as error:
+            raise _known_to_asyncio(error) from None
+        await confirmation
+
+    def put_nowait(self, item: Item) -> None:
+        """Publish, if that is accepted at once.
+
+        Raises:
+            asyncio.QueueFull: it is not.
+        """
+        try:
+            self._queue.put_nowait(self._items.packed(item))
+        except (Full, ShutDown) as error:
+            raise _known_to_asyncio(error) from None
+
+    def full(self) -> bool:
+        """Whether `put_nowait` would raise."""
+        return not self._handle.puts.takes(1, 1, 1)
+
+    # --- Getting --------------------------------------------------------------------------
+
+    async def get(self) -> Item:
+        """Take the next item. What `loads` cannot read goes back, and comes again later."""
+        found: list[Message] = []
+        try:
+            await self._queue._take(found, True, None)
+        except BaseException as error:
+            unsee(found)
+            if isinstance(error, ShutDown):
+                self._is_drained = True
+                raise _known_to_asyncio(error) from None
+            raise
+        return self._begun(found)
+
+    def get_nowait(self) -> Item:
+        """Take the next item that is here.
+
+        Raises:
+            asyncio.QueueEmpty: none is.
+            asyncio.QueueShutDown: none will be (before Python 3.13: ShutDown).
+            PreconditionFailed: a consumer holds the queue exclusively.
+        """
+        found: list[Message] = []
+        name = self._handle.name
+        self._fetch()
+        try:
+            self._handle.take_one(found)
+        except ShutDown as error:
+            raise _known_to_asyncio(error) from None
+        if found:
+            return self._begun(found)
+        self._check_refused()
+        if self._is_drained:
+            raise _QueueShutDown(f"the handle on queue {name!r} was shut down, nothing is ready")
+        if self._handle.is_shut and self._looking is None:
+            self._looking = asyncio.ensure_future(self._look())
+        raise _QueueEmpty(f"nothing of queue {name!r} is here")
+
+    async def _look(self) -> None:
+        """Ask the master whether more will come after a shutdown."""
+        try:
+            counts = await self._queue._run(patient_counting(self._handle))
+            self._is_drained = not (counts.ready or self._handle.receiver.buffered)
+        finally:
+            self._looking = None
+
+    def _begun(self, found: list[Message]) -> Item:
+        is_read = False
+        try:
+            item = self._items.unpacked(found[0])
+            is_read = True
+            self._tasks.begin(found[0])
+            return item
+        except BaseException:
+            if is_read:
+                self._tasks.withdraw(found[0])
+            unsee(found)
+            raise
+
+    def _fetch(self) -> None:
+        """Have what plain calls tell of fetched ahead, now and from now on."""
+        if self._demand is None and not self._handle.is_shut_for_gets:
+            self._handle.check_open_for_gets()
+            self._demand = Demand(self._handle.config.prefetch)
+            self._handle.receiver.want(self._demand)
+
+    def _check_refused(self) -> None:
+        """Raise what the master says against it; the next call asks anew."""
+        if self._handle.receiver.refused and self._demand is not None:
+            self._handle.receiver.unwant(self._demand)
+            self._demand = None
+            self._handle.receiver.check_refused()
+
+    def qsize(self) -> int:
+        """Items that are here. `await queue.qsize()` of the handle asks the master."""
+        self._fetch()
+        return self._handle.receiver.buffered
+
+    def empty(self) -> bool:
+        """Whether `get_nowait` would raise."""
+        return self.qsize() == 0
+
+    # --- Tasks ----------------------------------------------------------------------------
+
+    def task_done(self) -> None:
+        """Say that one item that was got here is done.
+
+        With `ack="task_done"` this acks: the oldest item that this task of the loop got and that is
+        not done, else the oldest of all. What became of it who wants to know hears by
+        `aio.MirroredQueue.add_ack_listener`.
+
+        Raises:
+            ValueError: there is none.
+        """
+        self._tasks.end()
+
+    async def join(self) -> None:
+        """Wait until everything in the queue has been taken and is done."""
+        while not await self._queue._run(joined(self._handle, self._tasks)):
+            await asyncio.sleep(JOIN_PAUSE_S)
+
+    def shutdown(self, immediate: bool = False) -> None:
+        """As `asyncio.Queue.shutdown`, but messages stay in the queue."""
+        self._handle.check()
+        self._handle.shut_down(immediate=immediate)
+
+    def __repr__(self) -> str:
+        return f"<aio.QueueAdapter on {self._queue!r}>"
