@@ -17,11 +17,13 @@ MOST = 2**53
 """Of any setting: a number that every format keeps as it is."""
 
 
-def _int(default: int, least: int) -> int:
+def _int(default: int, least: int, *, or_off: bool = False) -> int:
     def check(_: object, setting: Attribute[Any], value: object) -> None:
-        if type(value) is not int or value < least:
+        is_off = or_off and value == 0
+        if type(value) is not int or (value < least and not is_off):
+            off = ", or 0 for none" if or_off else ""
             raise ConfigError(
-                f"{setting.name} is {value!r}: it is a whole number from {least} on, "
+                f"{setting.name} is {value!r}: it is a whole number from {least} on{off}, "
                 f"{default} by default"
             )
         if value > MOST:
@@ -127,9 +129,10 @@ class Config:
     """Bytes between a client and its entry node that have not come in, each way. At the bound the
     client's requests wait in their handles' turn, and masters hand out no more to it."""
 
-    consumer_timeout_ms: int = _int(30 * 60 * 1000, 1000)
+    consumer_timeout_ms: int = _int(30 * 60 * 1000, 1000, or_off=True)
     """A message that is held unacknowledged for this long goes back, counted, and the consumer
-    that held it is cancelled: it hangs, or lost the message."""
+    that held it is cancelled: it hangs, or lost the message. 0 = nothing goes back for that. A
+    queue may have a time of its own (`consumer-timeout`), and a message (`Message.extend`)."""
 
     exit_flush_ms: int = _int(4000, 0)
     """A process that ends with handles open waits so long for outcomes: of this process alone."""

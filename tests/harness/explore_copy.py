@@ -33,13 +33,14 @@ from mirrorq.replication.master.courier import Couriers
 from mirrorq.replication.master.delays import Delays
 from mirrorq.replication.master.deliveries import Deliveries
 from mirrorq.replication.master.departures import Departures
-from mirrorq.replication.master.dispatch import Dispatch, OpenDelivery, Subscription
+from mirrorq.replication.master.dispatch import Dispatch, Subscription
 from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.expiry import Expiry
 from mirrorq.replication.master.intake import Intake
 from mirrorq.replication.master.length_limit import Level
 from mirrorq.replication.master.limits import InLog
 from mirrorq.replication.master.log_tail import LogTail
+from mirrorq.replication.master.open_deliveries import Extensions, OpenDelivery
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.purging import OpenPurge, Purges, Purging, Stretch
 from mirrorq.replication.master.settling import Duties, PendingSettle, Settling
@@ -71,6 +72,7 @@ PLAIN = (
     Donor,
     Endings,
     Expiry,
+    Extensions,
     Given,
     Deliveries,
     Horizons,

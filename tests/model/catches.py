@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from attrs import frozen
 
+from core import test_hold_times as core_hold_times
 from core import test_master
 from core import test_pages as core_pages
 from core.test_staging import test_every_order_in_two_queues as sealed_orders
@@ -22,6 +23,7 @@ from raft import test_core
 from simulation import (
     test_damage,
     test_dead_letters,
+    test_hold_times,
     test_lanes,
     test_limits,
     test_membership,
@@ -111,6 +113,12 @@ SCENARIOS: dict[str, Scenario] = {
     "expired message handed out": Scenario(test_limits.test_29_a_new_master_knows_each_ttl, "29"),
     "end by time that is no op": Scenario(
         test_limits.test_29_messages_end_on_all_copies_alike_though_clocks_differ, "29"
+    ),
+    "extension forgotten": Scenario(
+        test_hold_times.test_a_message_that_is_extended_stays_with_its_holder, "extended"
+    ),
+    "extended message goes back with its delivery": Scenario(
+        core_hold_times.test_what_is_extended_stays_and_the_rest_goes_back, "extended"
     ),
     "lane order by sequence only": Scenario(
         test_lanes.test_each_lane_keeps_its_order_and_its_counts_across_a_failover, "order"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from fake_host import FakeHost, wait_until
 import mirrorq
 from mirrorq import Config
 from mirrorq.api import consumer as consumer_module
-from mirrorq.errors import ConfigError, PreconditionFailed
+from mirrorq.errors import AckRefused, ConfigError, PreconditionFailed
 from mirrorq.protocol.sessions import Deliver, Delivery
 
 
@@ -271,6 +272,58 @@ def test_a_consumer_that_hangs_is_cancelled_and_its_messages_go_to_others() -> N
         assert [(m.sequence, m.delivery_count) for m in found] == [(1, 2), (2, 2)]
         hangs.set()
         queue.ack_many(found).result(30)
+
+
+def test_a_consumer_that_extends_its_message_is_not_cancelled() -> None:
+    """Work that takes longer than the time-out, with more messages behind it: each comes once."""
+    with FakeHost(Config(consumer_timeout_ms=1000)) as host, host.queue() as queue:
+        fill(queue, 2)
+        began, may_end, done = threading.Event(), threading.Event(), threading.Event()
+        seen: list[tuple[int, bool]] = []
+
+        def work(message: mirrorq.Message) -> None:
+            seen.append((message.sequence, message.redelivered))
+            if message.sequence == 1:
+                message.extend(timedelta(hours=1)).result(30)
+                began.set()
+                assert may_end.wait(60)
+            else:
+                done.set()
+            message.ack()
+
+        consumer = queue.consume(work, prefetch=2)
+        assert began.wait(30)
+        host.pass_time(5)
+        queue.qsize()  # its master has taken a step since
+        assert consumer.is_active
+        may_end.set()
+        assert done.wait(30)
+        consumer.cancel()
+        assert seen == [(1, False), (2, False)]
+        wait_until(lambda: host.live == 0)
+
+
+def test_a_message_that_is_not_held_is_not_extended() -> None:
+    """It was settled, or has gone back: the settlement says so; a time that is none raises."""
+    with FakeHost(Config(consumer_timeout_ms=1000)) as host, host.queue() as queue:
+        fill(queue, 2)
+        first = queue.get(timeout=10)
+        first.extend(0.5).result(10)
+        for wrong in (-1, "1", None, True, timedelta(seconds=-1)):
+            with pytest.raises(ConfigError, match="seconds is"):
+                first.extend(wrong)  # type: ignore[arg-type]
+        first.ack().result(10)
+        assert isinstance(first.extend(1).exception(10), AckRefused)
+        second = queue.get(timeout=10)
+        host.fail_over()
+        again = queue.get(timeout=10)
+        assert (again.sequence, again.redelivered) == (2, True)
+        refused = second.extend(10).exception(10)
+        assert isinstance(refused, AckRefused)
+        assert "message 2 of queue 'q' was not extended" in str(refused)
+        again.extend(0).result(10)
+        queue.close()
+        assert isinstance(again.extend(5).exception(10), AckRefused)
 
 
 def test_what_comes_for_a_consumer_that_is_cancelled_in_the_same_step_goes_back() -> None:

@@ -22,7 +22,8 @@ from mirrorq.protocol.sessions import Delivery, Recall, SessionReply, SessionReq
 from mirrorq.protocol.views import Member, View
 from mirrorq.replication.events import LinkLost as ReplicaLinkLost
 from mirrorq.replication.events import ReplicaEvent, Requested, Tick, ViewInstalled
-from mirrorq.replication.master.dispatch import ConsumerKey, Dispatch
+from mirrorq.replication.master.dispatch import Dispatch
+from mirrorq.replication.master.open_deliveries import ConsumerKey
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 from mirrorq.session.calls import (

@@ -10,7 +10,7 @@ from harness.cluster import SimulatedCluster
 from harness.workload import Consumer, Journal, Producer, SimulatedHandle
 from mirrorq.engine.events import Release
 from mirrorq.protocol.sessions import Delivery
-from mirrorq.session.calls import Delivered, Output, SettleCall, SettleDone
+from mirrorq.session.calls import EXTEND, Delivered, Output, SettleCall, SettleDone
 from mirrorq.wire import frames
 
 
@@ -48,6 +48,13 @@ class Taker(SimulatedHandle):
         index = max(i for i, (_, held) in enumerate(self.held) if held == body)
         piece, _ = self.held.pop(index)
         self.session.settle(SettleCall(body, kind, (piece,), delay_ms, target))
+        self.poke()
+
+    def extend(self, body: bytes, duration_ms: int) -> None:
+        """Ask for a time for a body's newest delivery; the outcome is of "extended " and it."""
+        piece = [piece for piece, held in self.held if held == body][-1]
+        token = b"extended " + body
+        self.session.settle(SettleCall(token, EXTEND, (piece,), duration_ms))
         self.poke()
 
     def ask(self) -> None:

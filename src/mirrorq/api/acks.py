@@ -13,10 +13,10 @@ from mirrorq.api.message import Message, Run, messages_in, names_of, runs_of
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import AckRefused, ConfirmUnknown, MirrorQError
 from mirrorq.protocol.sessions import Delivery
-from mirrorq.session.calls import SettleCall, SettleDone
+from mirrorq.session.calls import EXTEND, SettleCall, SettleDone
 from mirrorq.session.machine import Session
 
-__all__ = ["Acks", "PieceSettle", "Settle", "error_of", "finish", "offer", "refuse"]
+__all__ = ["Acks", "Extending", "PieceSettle", "Settle", "error_of", "finish", "offer", "refuse"]
 
 
 class Settle:
@@ -168,6 +168,35 @@ class PieceSettle:
             return
         self.refused, self.why = done.refused, done.why
         self.settlement._finish(None, None)
+
+
+class Extending(PieceSettle):
+    """A message for which its holder has asked for a time of its own."""
+
+    def __init__(self, message: Message, settlement: Settlement) -> None:
+        super().__init__(settlement)
+        self._message = message
+
+    def offer(self, session: Session | None, duration_ms: int) -> None:
+        """Hand it to the session. On the host's thread."""
+        if session is None or session.closed:
+            self.refuse("" if session is None else session.closed)
+            return
+        pieces = tuple(names_of(runs_of((self._message,))))
+        session.settle(SettleCall(self, EXTEND, pieces, duration_ms))
+
+    def end(self, done: SettleDone) -> None:
+        """Note the outcome."""
+        if done.refused or done.is_unknown:
+            self.refuse(done.why)
+        else:
+            self.settlement._finish(None, None)
+
+    def refuse(self, why: str) -> None:
+        """It did not take effect; or nobody knows, of a handle that is closed, which is the same:
+        what it held goes back."""
+        text = f"message {self._message.sequence} of queue {self._message.queue!r} was not extended"
+        self.settlement._finish(None, AckRefused(f"{text}: {why}"))
 
 
 def offer(session: Session, items: Sequence[Settle | Acks]) -> None:

@@ -24,7 +24,7 @@ from weakref import ref
 
 from mirrorq import clock
 from mirrorq.api import acks, exit_flush
-from mirrorq.api.acks import Settle
+from mirrorq.api.acks import Extending, Settle
 from mirrorq.api.arguments import checked_body
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation, Settlement
@@ -426,6 +426,25 @@ class RingChannel(Channel):
                 settlement._finish(None, AckRefused(self.closed_text()))
         elif self.woken_at != self.step_count:
             self.wake()
+        return settlement
+
+    def extend(self, message: Message, duration_ms: int) -> Settlement:
+        """`Message.extend`."""
+        if os.getpid() != self.pid:
+            self.check()
+        settlement = Settlement(self.outcomes)
+        item = Extending(message, settlement)
+        if message._is_settled:
+            item.refuse(acks.AGAIN)
+            return settlement
+
+        def offer() -> None:
+            item.offer(self.session, duration_ms)
+
+        self.on_host(offer)
+        if self.is_closed and take_back(self.inbox, offer):
+            # The host has looked for the last time, before or after this.
+            item.refuse(self.closed_text())
         return settlement
 
     def settle(

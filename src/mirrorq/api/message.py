@@ -61,6 +61,10 @@ class Holder(Protocol):
         """Ack or give back."""
         ...
 
+    def extend(self, message: Message, duration_ms: int) -> Settlement:
+        """Hold a message for so long from now on."""
+        ...
+
     def put_back(self, messages: Sequence[Message]) -> None:
         """A call was interrupted before it has returned these: they are the next ones again."""
         ...
@@ -310,6 +314,26 @@ class Message(msgspec.Struct, eq=False, gc=False):
             requeue: True gives it back to its place instead, as `nack` does.
         """
         return self.nack(requeue)
+
+    def extend(self, seconds: Seconds) -> Settlement:
+        """Hold this message for so long from now on, whatever its queue's consumer time-out is: for
+        work that takes longer, called again and again as long as that goes on.
+
+        When the time is over the message goes back, as after the time-out. What waits behind it in
+        the same consumer waits as well. A new master knows nothing of it: after a failover the
+        message comes again, as everything that is held does.
+
+        Args:
+            seconds: or a timedelta; 0: for as long as this handle is there.
+
+        Returns:
+            The settlement: it ends with AckRefused when the message is not held any more, or its
+            master runs a version that cannot do this.
+
+        Raises:
+            ConfigError: a time that is none.
+        """
+        return self._chunk.handle.extend(self, milliseconds("seconds", seconds))
 
     @spelled_out
     def ack_and_put(

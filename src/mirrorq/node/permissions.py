@@ -33,6 +33,7 @@ from mirrorq.protocol.sessions import (
     AckRange,
     Browse,
     Credit,
+    Extend,
     OpenProducer,
     Publish,
     Purge,
@@ -48,7 +49,7 @@ from mirrorq.security.roles import Key, Right, refusal
 
 __all__ = ["Permits", "lost_right"]
 
-_READING = (Subscribe, Unsubscribe, Credit, Settle, Browse, Purge, AckRange, Recalled)
+_READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, AckRange, Recalled)
 _Needs = tuple[tuple[Right, int], ...]
 """What is needed: (right, id of the queue)."""
 

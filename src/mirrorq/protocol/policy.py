@@ -81,6 +81,9 @@ class Definition:
     """ms without any use after which the queue is deleted."""
     delivery_limit: int | None = None
     """A message returned more often than this is dead-lettered, or dropped."""
+    consumer_timeout: int | None = None
+    """ms for which a message may be held unacknowledged; 0: without end. None: what its master's
+    node says (`Config.consumer_timeout_ms`)."""
     dead_letter_queue: str | None = None
     """Name of the queue to which messages go that end without an ack."""
     min_in_sync: int = 1
@@ -114,6 +117,7 @@ _LEAST: dict[str, int] = {
     "message-ttl": 0,
     "expires": 1,
     "delivery-limit": 0,
+    "consumer-timeout": 0,
     "min-in-sync": 1,
 }
 """Least value of each number."""

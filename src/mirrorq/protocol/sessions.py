@@ -102,6 +102,17 @@ class Settle(Struct, frozen=True, gc=False):
     """move: the id of another queue."""
 
 
+class Extend(Struct, frozen=True, gc=False):
+    """What of these the session holds may be held for so long from now on; 0: without end.
+
+    Answered by Settled. Only to a master whose `Attached` says that it knows this.
+    """
+
+    request: int
+    deliveries: tuple[Delivery, ...]
+    duration_ms: int
+
+
 class Browse(Struct, frozen=True, gc=False):
     """Ask for messages that stay where they are: up to `count_max`, from sequence `start` on.
     Answered by Browsed."""
@@ -156,6 +167,7 @@ Request = (
     | Unsubscribe
     | Credit
     | Settle
+    | Extend
     | Browse
     | Purge
     | AckRange
@@ -166,8 +178,15 @@ Request = (
 )
 
 
+ATTACHED_LEVEL = 1
+"""Of this version's masters."""
+
+
 class Attached(Struct, frozen=True, gc=False):
     """Answer to Attach: requests of this attachment are served."""
+
+    level: int = 0
+    """What they may be, beside those that every version knows: from 1 on, Extend."""
 
 
 class Detached(Struct, frozen=True, gc=False):

@@ -67,8 +67,12 @@ class Put(Struct, frozen=True, gc=False):
     """Deliveries that it acks in the same op."""
 
 
+EXTEND = "extend"
+
+
 class SettleCall(Struct, frozen=True, gc=False):
-    """Settle deliveries: `kind` is ack, nack, reject or move."""
+    """Settle deliveries: `kind` is ack, nack, reject or move. Or, with EXTEND, have them held for
+    `delay_ms` from now on, 0: without end."""
 
     token: object
     kind: str

@@ -22,6 +22,7 @@ from mirrorq.protocol.sessions import (
     Delivery,
     Detach,
     Detached,
+    Extend,
     Flow,
     OpenProducer,
     Ping,
@@ -43,6 +44,7 @@ from mirrorq.protocol.sessions import (
     Unsubscribe,
 )
 from mirrorq.session.calls import (
+    EXTEND,
     Closed,
     ConsumerFailed,
     Delivered,
@@ -61,6 +63,13 @@ from mirrorq.session.calls import (
     SettleCall,
     SettleDone,
     Stored,
+)
+
+EXTENDS_LEVEL = 1
+"""Masters that say at least this know Extend."""
+OLD_MASTER = (
+    "the queue's master, or the node by which this client enters, runs a version that knows no "
+    "extend: upgrade it"
 )
 
 # --- State --------------------------------------------------------------------------------
@@ -133,6 +142,8 @@ class Session:
         self._credit = PutCredit()
         self._has_flow = False
         """In this attachment."""
+        self._level: int | None = None
+        """What this attachment's master understands; None: it has not said."""
         self._config = config
         self._attachment = 0
         self._request = 0
@@ -187,8 +198,31 @@ class Session:
             self._send_settle(settle)
 
     def _send_settle(self, settle: _OpenSettle) -> None:
+        if settle.call.kind == EXTEND:
+            self._send_extend(settle)
+            return
         settle.is_sent = True
         self._send(_request_of(settle))
+
+    def _send_extend(self, settle: _OpenSettle) -> None:
+        """To a master that knows of it. When it has not said yet it is sent when it has."""
+        if self._level is None:
+            return
+        call, request = settle.call, settle.request
+        if self._level < EXTENDS_LEVEL:
+            del self._settles[request]
+            self._output.append(SettleDone(call.token, call.deliveries, OLD_MASTER))
+            return
+        settle.is_sent = True
+        self._send(Extend(request, call.deliveries, call.delay_ms))
+
+    def _on_attached(self, reply: Attached) -> None:
+        self._level = reply.level
+        for settle in list(self._settles.values()):
+            if settle.call.kind == EXTEND:
+                self._send_extend(settle)
+        if not self._has_flow:
+            self._tell_credit(PutCredit(True))
 
     def give_back(self, deliveries: tuple[Delivery, ...]) -> None:
         """Return what no call has taken."""
@@ -380,6 +414,7 @@ class Session:
             self._request = self._reply = 0
             self._pings = self._pongs = self._left_until = 0
             self._has_flow = False
+            self._level = None
             self._heard_ms = self._pinged_ms = now_ms
 
     def complete_attach(self) -> None:
@@ -544,8 +579,9 @@ class Session:
             case Settled():
                 settle = self._settles.pop(reply.request, None)
                 if settle is not None:
-                    # Only now: an attachment in between must still say that it was seen.
-                    self.drop(settle.call.deliveries)
+                    if settle.call.kind != EXTEND:
+                        # Only now: an attachment in between must still say that it was seen.
+                        self.drop(settle.call.deliveries)
                     done = SettleDone(settle.call.token, reply.refused, reply.why)
                     self._output.append(done)
             case Refused():
@@ -577,8 +613,7 @@ class Session:
                 self._has_flow = True
                 self._on_flow(reply)
             case Attached():
-                if not self._has_flow:
-                    self._tell_credit(PutCredit(True))
+                self._on_attached(reply)
             case _:
                 pass
 

@@ -74,6 +74,7 @@ _TAGS: dict[type, int] = {
     sessions.Unsubscribe: 34,
     sessions.Credit: 35,
     sessions.Settle: 36,
+    sessions.Extend: 244,
     sessions.Browse: 37,
     sessions.Purge: 38,
     sessions.AckRange: 242,

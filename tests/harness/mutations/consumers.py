@@ -11,6 +11,7 @@ from mirrorq.protocol.ops import PromotedOp
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.dispatch import Dispatch
+from mirrorq.replication.master.open_deliveries import Extensions, OpenDelivery
 from mirrorq.replication.master.purging import Purging
 from mirrorq.replication.master.settling import Settling
 from mirrorq.replication.state.queue_state import QueueState
@@ -139,3 +140,23 @@ def _purged_ready() -> Sequence[Patch]:
         return taken
 
     return [(Purging, "_take", take)]
+
+
+@named("extension forgotten")
+def _not_extended() -> Sequence[Patch]:
+    """The master says that a message may be held for longer, and takes it back all the same."""
+
+    def set_(self: Extensions, *_: object) -> None:
+        pass
+
+    return [(Extensions, "set", set_)]
+
+
+@named("extended message goes back with its delivery")
+def _back_together() -> Sequence[Patch]:
+    """What was handed out together goes back together, whoever has asked for more time."""
+
+    def others(self: OpenDelivery) -> list[Range]:
+        return list(self.left)
+
+    return [(OpenDelivery, "others", others)]

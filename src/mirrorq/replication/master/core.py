@@ -29,12 +29,14 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import (
+    ATTACHED_LEVEL,
     AckRange,
     Attach,
     Attached,
     Browse,
     Credit,
     Detach,
+    Extend,
     Inquire,
     OpenProducer,
     Ping,
@@ -182,6 +184,8 @@ class Master:
         self.intake.define(before)
         self.level.define()
         master_epoch.dispatch.is_single = definition.single_active_consumer
+        if definition.consumer_timeout != before.consumer_timeout:
+            self.deliveries.set_overdue()
         self.idle_expiry.expires_ms = definition.expires
 
     def _activate(self, now_ms: int) -> None:
@@ -245,7 +249,7 @@ class Master:
         if body.producer:
             self.producers.attach(session, attachment, body.producer)
         self.level.tell(session, attachment)
-        self._term.reply(session, Attached())
+        self._term.reply(session, Attached(ATTACHED_LEVEL))
 
     def _succeed(self, former: SessionId, session: SessionId) -> None:
         """A client has gone on to another entry node: what its handle held is the new session's.
@@ -281,6 +285,8 @@ class Master:
                 self._term.reply(session, browsed(self._term, body))
             case Purge():
                 self.purging.on_purge(now_ms, session, body)
+            case Extend():
+                self.deliveries.extend(now_ms, session, body)
             case Recalled():
                 self.purging.on_recalled(session, body.number)
             case AckRange():

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.sessions import ConsumerRefused, Deliver, Delivery, Recall, Subscribe
-from mirrorq.replication.master.dispatch import ConsumerKey, Subscription
-from mirrorq.replication.master.settling import Settling
+from mirrorq.protocol.sessions import (
+    ConsumerRefused,
+    Deliver,
+    Delivery,
+    Extend,
+    Recall,
+    Settled,
+    Subscribe,
+)
+from mirrorq.replication.master.dispatch import Subscription
+from mirrorq.replication.master.open_deliveries import ConsumerKey
+from mirrorq.replication.master.settling import WENT_BACK, Settling, pieces_without
 from mirrorq.replication.master.term import LEASE_IDLE_MS, Term
 
 __all__ = ["Deliveries"]
 
+EXTENDED_WHY = (
+    "it held a message for longer than it had asked for (extend): the message went back. Extend it "
+    "again before that time is over"
+)
 LABEL_CHARS_MAX = 200
 """What is kept of how a consumer names itself."""
 
@@ -98,24 +111,67 @@ class Deliveries:
 
     def end_overdue(self, now_ms: int) -> None:
         """Messages held for too long go back; their consumer hangs and is cancelled."""
-        dispatch, timeout_ms = self._term.dispatch, self._term.config.consumer_timeout_ms
-        for number in dispatch.handed_before(now_ms - timeout_ms):
-            key = dispatch.open[number].key
-            subscription = dispatch.consumers.get(key)
-            is_leaving = not dispatch.is_held(number, key[0])
-            if is_leaving or (subscription is not None and subscription.bare):
-                # A lease runs for as long as its session gives signs of life.
+        dispatch, timeout_ms = self._term.dispatch, self.timeout_ms
+        for number, due in dispatch.take_extended(now_ms).items():
+            self._end_hold(number, list(due), EXTENDED_WHY)
+        alive: dict[ConsumerKey, bool] = {}
+        for number in dispatch.handed_before(now_ms - timeout_ms) if timeout_ms else ():
+            delivery = dispatch.open[number]
+            key = delivery.key
+            if key[1] and key not in alive:
+                alive[key] = dispatch.has_extended(key)
+            # What waits behind a message that a consumer has asked more time for waits, too.
+            over = [] if alive.get(key) else delivery.others()
+            if not self._end_hold(number, over, self._timeout_why(timeout_ms)):
                 dispatch.renew(number, now_ms)
-                continue
-            self._settling.drop(number)
-            if subscription is not None and key[1]:
-                why = (
-                    f"it held a message unacknowledged for {timeout_ms} ms (consumer_timeout_ms): "
-                    "the message went back. Ack sooner, or raise the time"
-                )
-                self._cancel(key, why)
-        oldest_ms = dispatch.oldest_ms
-        self.overdue.set(FOREVER_MS if oldest_ms is None else oldest_ms + timeout_ms + 1)
+        self.set_overdue()
+
+    def _end_hold(self, number: int, over: list[Range], why: str) -> bool:
+        """These of a delivery were held for too long; whether all of it ends so."""
+        dispatch = self._term.dispatch
+        key = dispatch.open[number].key
+        subscription = dispatch.consumers.get(key)
+        is_leaving = not dispatch.is_held(number, key[0])
+        # A lease runs for as long as its session gives signs of life.
+        is_lease = subscription is not None and subscription.bare
+        if not over or is_leaving or is_lease:
+            return False
+        ending = dispatch.part(number, over)
+        self._settling.drop(ending)
+        if subscription is not None and key[1]:
+            self._cancel(key, why)
+        return ending == number
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a message may be held unacknowledged, 0: without end."""
+        own = self._term.definition.consumer_timeout
+        return self._term.config.consumer_timeout_ms if own is None else own
+
+    def _timeout_why(self, timeout_ms: int) -> str:
+        is_own = self._term.definition.consumer_timeout is not None
+        by = "the queue's consumer-timeout" if is_own else "consumer_timeout_ms"
+        return (
+            f"it held a message unacknowledged for {timeout_ms} ms ({by}): the message went back. "
+            "Ack sooner, extend the message's time, or raise the queue's"
+        )
+
+    def set_overdue(self) -> None:
+        """Look again when the next message may have been held for too long."""
+        dispatch, timeout_ms = self._term.dispatch, self.timeout_ms
+        oldest_ms = dispatch.oldest_ms if timeout_ms else None
+        next_ms = FOREVER_MS if oldest_ms is None else oldest_ms + timeout_ms + 1
+        self.overdue.set(min(next_ms, dispatch.extended_ms))
+
+    def extend(self, now_ms: int, session: SessionId, body: Extend) -> None:
+        """A handle asks for a time of their own for messages that it holds."""
+        until_ms = now_ms + body.duration_ms if body.duration_ms else FOREVER_MS
+        refused: tuple[Delivery, ...] = ()
+        for piece in body.deliveries:
+            found = self._term.dispatch.extend(session, piece, until_ms)
+            refused += pieces_without(piece, found)
+        self.overdue.set_by(until_ms)
+        self._term.reply(session, Settled(body.request, refused, WENT_BACK if refused else ""))
 
     def _cancel(self, key: ConsumerKey, why: str) -> None:
         self._term.dispatch.unsubscribe(key)
@@ -139,8 +195,9 @@ class Deliveries:
         if has_takers:
             for (session, _), deliver in dispatch.deliver(now_ms):
                 term.reply(session, deliver)
-            if dispatch.open:
-                self.overdue.set_by(now_ms + term.config.consumer_timeout_ms + 1)
+            timeout_ms = self.timeout_ms
+            if dispatch.open and timeout_ms:
+                self.overdue.set_by(now_ms + timeout_ms + 1)
             if dispatch.is_cut:
                 self.more.set(now_ms)
         self._recall()

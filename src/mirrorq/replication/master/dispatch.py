@@ -17,16 +17,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from attrs import define, field
+from attrs import define
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Deliver, Delivery
 from mirrorq.replication.master.limits import Depth, oldest
+from mirrorq.replication.master.open_deliveries import ConsumerKey, Extensions, OpenDelivery
 from mirrorq.replication.state.priorities import ReadyLanes
 from mirrorq.replication.state.queue_state import QueueState, Run
-
-ConsumerKey = tuple[SessionId, int]
 
 BACK_COUNT = 16_384
 """Deliveries of which it is remembered what went back: some 4 MB. Beyond them an ack that comes
@@ -72,15 +71,6 @@ class Subscription:
         return self.total - self.handed
 
 
-@define
-class OpenDelivery:
-    key: ConsumerKey
-    count: int
-    left: RangeSet = field(factory=RangeSet)
-    """What of it is neither settled nor returned."""
-    handed_ms: int = 0
-
-
 class Dispatch:
     """Ready messages, consumers in rotation, and open deliveries."""
 
@@ -98,6 +88,7 @@ class Dispatch:
         self.consumer_count = 0
         """Those beside what get() does."""
         self.open: dict[int, OpenDelivery] = {}
+        self._extensions = Extensions()
         self.unacknowledged = 0
         self.aside = RangeSet()
         """Live, and given to nobody: no member that could be asked has their bodies whole."""
@@ -632,6 +623,46 @@ class Dispatch:
         if (former, 0) in self.fetching:
             del self.fetching[former, 0]
             self.fetching[session, 0] = None
+
+    def extend(self, session: SessionId, piece: Delivery, until_ms: int) -> list[Range]:
+        """Have what of this piece the session holds be held until then; return that."""
+        if piece.epoch != self._epoch or not self.is_held(piece.number, session):
+            return []
+        delivery = self.open[piece.number]
+        found = delivery.left.within(piece.first, piece.last)
+        if delivery.count != piece.count or not found:
+            return []
+        self._extensions.set(self.open, piece.number, found, until_ms)
+        return found
+
+    @property
+    def extended_ms(self) -> int:
+        """When the first time that was asked for is over; FOREVER_MS: never."""
+        return self._extensions.next_ms(self.open)
+
+    def take_extended(self, now_ms: int) -> dict[int, RangeSet]:
+        """What was extended and may be held no longer, by the number of its delivery."""
+        return self._extensions.take_due(self.open, now_ms)
+
+    def has_extended(self, key: ConsumerKey) -> bool:
+        """Whether a consumer holds something for which it has asked for a time."""
+        held = (self.open[number] for number in self._held.get(key[0], ()))
+        return any(delivery.has_extended for delivery in held if delivery.key == key)
+
+    def part(self, number: int, ranges: list[Range]) -> int:
+        """Make these of an open delivery one of its own, and return its number; nobody settles
+        them by the number that their holder knows."""
+        whole = self.open[number]
+        if list(whole.left) == ranges:
+            return number
+        for first, last in ranges:
+            whole.left.remove(first, last)
+        self._note_back(number, ranges)
+        self._number += 1
+        made = OpenDelivery(whole.key, whole.count, RangeSet(ranges), whole.handed_ms)
+        self.open[self._number] = made
+        self._held[whole.key[0]][self._number] = None
+        return self._number
 
     def handed_before(self, at_ms: int) -> list[int]:
         """Open deliveries made before this time, the oldest first."""

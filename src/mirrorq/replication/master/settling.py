@@ -16,7 +16,7 @@ from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.term import PORTION, Term
 from mirrorq.replication.state.queue_state import NUMBER_MAX
 
-__all__ = ["Duties", "PendingSettle", "Settling"]
+__all__ = ["WENT_BACK", "Duties", "PendingSettle", "Settling", "pieces_without"]
 
 
 WENT_BACK = "the message went back to the queue or was settled by somebody else"
@@ -116,13 +116,13 @@ class Settling:
         """Note what of a piece is refused, or may have been settled before."""
         dispatch = self._term.dispatch
         if not dispatch.is_known(piece):
-            pending.refused += _pieces_without(piece, taken)
+            pending.refused += pieces_without(piece, taken)
             return
         held = dispatch.open_of(piece)
         pending.refused += tuple(_part(piece, first, last) for first, last in held)
         if goes_back and piece.epoch == self._term.epoch:
             return  # it has gone back: by this nack when it came first, or with its consumer
-        pending.late += _pieces_without(piece, (*taken, *held))
+        pending.late += pieces_without(piece, (*taken, *held))
 
     def _way_of(self, body: Settle) -> list[Range]:
         """Where this step's messages settled in this way are gathered."""
@@ -228,7 +228,7 @@ class Settling:
             reply(session, Purged(request, count))
 
 
-def _pieces_without(piece: Delivery, done: Iterable[Range]) -> tuple[Delivery, ...]:
+def pieces_without(piece: Delivery, done: Iterable[Range]) -> tuple[Delivery, ...]:
     """The parts of a delivery that are not in `done`."""
     rest = RangeSet(((piece.first, piece.last),))
     for first, last in done:
