@@ -33,6 +33,7 @@ from mirrorq.monitoring.alarms import (
     Alarms,
     Measures,
 )
+from mirrorq.node import watch
 from mirrorq.node.watch import Watch
 from mirrorq.protocol.effects import RaftSnapshot
 from mirrorq.protocol.raft import InstallSnapshot
@@ -400,3 +401,29 @@ def test_messages_that_were_set_aside_raise_an_alarm_until_they_are_gone() -> No
     (alarm,) = world.alarms.raised
     assert alarm.text.startswith("3 spooled messages were refused or are damaged")
     assert world.step() == ["-set_aside"]
+
+
+def test_a_copy_that_is_synchronised_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mirrorq")
+    peers = {
+        name: f"tcp://127.0.0.1:{port}" for name, port in zip("abw", free_ports(3), strict=True)
+    }
+    with (
+        Node("w", path=tmp_path / "w", peers=peers, witness=True),
+        Node("a", path=tmp_path / "a", peers=peers) as a,
+    ):
+        with Node("b", path=tmp_path / "b", peers=peers):
+            a.set_policy("manual", "", {"ha-sync-mode": "manual"})
+            orders = a.queue("orders", timeout=DEADLINE_S)
+            until(lambda: orders.status().synchronised_mirrors)
+        orders.put_many([bytes(1000)] * 5000).result(DEADLINE_S)
+        monkeypatch.setattr(watch, "LOOK_MS", 0)
+        monkeypatch.setattr(watch, "COPIES_MS", 0)
+        with Node("b", path=tmp_path / "b", peers=peers):
+            until(lambda: "b" in orders.status().mirrors)
+            said = "copies are being synchronised to this node: 'orders' has "
+            assert not any(said in one for one in caplog.messages), "nobody has told it to"
+            a.sync_queue("orders", timeout=DEADLINE_S)
+            until(lambda: any(said in one for one in caplog.messages))

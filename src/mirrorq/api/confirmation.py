@@ -19,7 +19,7 @@ import msgspec
 from mirrorq import clock
 from mirrorq.api.arguments import left_until
 from mirrorq.api.completion import Outcomes
-from mirrorq.api.waits import wait_for_any
+from mirrorq.api.waits import QUIET_S, Wait, Waits, in_thread, telling, wait_for_any
 from mirrorq.errors import MirrorQError
 
 __all__ = [
@@ -93,12 +93,22 @@ class _Outcome(msgspec.Struct, eq=False):
             self._outcomes.call_back(callback, self)
 
     def _wait(self, timeout: float | None) -> None:
-        if not self._is_done and not self._outcomes.wait_for(self.done, timeout):
+        if not self._is_done and not in_thread(self._ending(timeout)):
             why = self._why_open() if timeout else ""
             raise TimeoutError(
                 f"no outcome after {timeout} s: it stays open, wait again"
                 + (f". It waits because {why}" if why else "")
             )
+
+    def _ending(self, timeout: float | None) -> Waits[bool]:
+        until = None if timeout is None else clock.monotonic() + timeout
+        wait = Wait(self._outcomes.signal, self.done, until)
+        return (yield from telling(wait, self._waits_text))
+
+    def _waits_text(self) -> str:
+        why = self._why_open()
+        what = "confirmation" if isinstance(self, Confirmation) else "settlement"
+        return f"a {what} has had no outcome for {QUIET_S:.0f} s" + (f": {why}" if why else "")
 
     def _why_open(self) -> str:
         ask = self._outcomes.why_open

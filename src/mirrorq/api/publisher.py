@@ -30,7 +30,7 @@ from mirrorq.api.batching import (
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.api.publish_options import Terms
-from mirrorq.api.waits import Wait, Waits
+from mirrorq.api.waits import Wait, Waits, telling
 from mirrorq.errors import Full, ShutDown
 from mirrorq.session.calls import Failed, PutCredit, Stored
 from mirrorq.session.machine import Session
@@ -128,6 +128,11 @@ class Publishing(ABC):
         yield from self.learning()
         return not self.takes(1, 1, 1)
 
+    def _unconfirmed_text(self) -> str:
+        why = str(self._channel.why_not(Full(self.waits_for)))
+        said = f": {why}" if why else ""
+        return f"queue {self._channel.name!r}: {self.count} messages are not confirmed yet{said}"
+
     def confirming(self, timeout: float | None) -> Waits[bool]:
         """Wait until nothing is unconfirmed; True.
 
@@ -138,7 +143,8 @@ class Publishing(ABC):
         channel.check()
         until = None if timeout is None else clock.monotonic() + timeout
         signal = self._outcomes.signal
-        if not (yield Wait(signal, lambda: self.is_over or channel.is_closed, until)):
+        wait = Wait(signal, lambda: self.is_over or channel.is_closed, until)
+        if not (yield from telling(wait, self._unconfirmed_text)):
             raise channel.why_not(
                 Full(
                     f"queue {channel.name!r}: {self.count} messages are still unconfirmed after "
@@ -373,17 +379,24 @@ class Publisher(Publishing):
         try:
             self.waiting.add(call)
             signal = self._outcomes.signal
-            in_time = yield Wait(signal, may_go_on, until if block else clock.monotonic())
+            wait = Wait(signal, may_go_on, until if block else clock.monotonic())
+            in_time = yield from telling(wait, lambda: self._full_text(count, size, body_bytes))
         finally:
             self.waiting.leave(call)
         if not in_time:
-            full = self.full(count, size, body_bytes)
             if not block:
-                raise full
-            why = channel.host._queue_status(channel.queue_id).blocked_by
-            told = Full(f"{full}. They wait because {why}") if why not in str(full) else full
-            raise channel.why_not(told)
+                raise self.full(count, size, body_bytes)
+            raise channel.why_not(self._full_because(count, size, body_bytes))
         channel.check_open_for_puts(right="")
+
+    def _full_because(self, count: int, size: int, body_bytes: int) -> Full:
+        full = self.full(count, size, body_bytes)
+        why = self._channel.host._queue_status(self._channel.queue_id).blocked_by
+        return Full(f"{full}. They wait because {why}") if why not in str(full) else full
+
+    def _full_text(self, count: int, size: int, body_bytes: int) -> str:
+        full = self._full_because(count, size, body_bytes)
+        return f"put() waits: {self._channel.why_not(full)}"
 
     def full(self, count: int, size: int, body_bytes: int) -> Full:
         """Why so much more may not be put."""

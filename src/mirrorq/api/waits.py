@@ -10,13 +10,22 @@ its `finally` it takes back then.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Generator
 from typing import NamedTuple, TypeVar
 
+from mirrorq import clock
 from mirrorq.api.arguments import left_until
 from mirrorq.waiting import Waiters, wait_among
 
-__all__ = ["Signal", "Wait", "Waits", "in_thread", "wait_for_any"]
+__all__ = ["Signal", "Wait", "Waits", "in_thread", "telling", "wait_for_any"]
+
+log = logging.getLogger("mirrorq")
+
+QUIET_S = 2.0
+"""Who waits for longer than this is told for what."""
+TOLD_S = 10.0
+"""Of all who wait for one handle, one is told in this time."""
 
 Result = TypeVar("Result")
 
@@ -29,6 +38,7 @@ class Signal:
         self._waiters = Waiters()
         self.listeners: list[Callable[[], None]] = []
         """Called at each `notify`: who waits without a thread."""
+        self._told_at = -TOLD_S
 
     @property
     def waiters(self) -> int:
@@ -38,6 +48,14 @@ class Signal:
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until the condition holds; it is looked at after each `notify`."""
         return self._waiters.wait_for(condition, timeout)
+
+    def tell(self, text: Callable[[], str]) -> None:
+        """Say in the log for what somebody has been waiting, unless another one has just been
+        told; "" says nothing."""
+        now = clock.monotonic()
+        if now - self._told_at >= TOLD_S and (told := text()):
+            self._told_at = now
+            log.info("%s", told)
 
     def notify(self) -> None:
         """Have all who wait look."""
@@ -66,6 +84,16 @@ class Wait(NamedTuple):
 
 Waits = Generator[Wait, bool, Result]
 """A call that may wait: it yields waits and is sent whether each came true in time."""
+
+
+def telling(wait: Wait, text: Callable[[], str]) -> Waits[bool]:
+    """Wait; who waits for long is told in the log what for, by this text."""
+    quiet_until = clock.monotonic() + QUIET_S
+    if wait.until is None or wait.until > quiet_until:
+        if (yield wait._replace(until=quiet_until)):
+            return True
+        wait.signal.tell(text)
+    return (yield wait)
 
 
 def in_thread(call: Waits[Result]) -> Result:

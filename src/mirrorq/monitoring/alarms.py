@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from attrs import define, frozen
 
-__all__ = ["ADVICE", "Alarm", "Alarms", "Measures"]
+__all__ = ["ADVICE", "NAMES_MAX", "Alarm", "Alarms", "Measures"]
 
 ADVICE = {
     "store_full": "consume and ack messages, or raise store_bytes_max",

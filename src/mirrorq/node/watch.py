@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mirrorq import clock
 from mirrorq.errors import MirrorQError
-from mirrorq.monitoring.alarms import Alarm, Alarms, Measures
+from mirrorq.monitoring.alarms import NAMES_MAX, Alarm, Alarms, Measures
 from mirrorq.node.shortfall import shortfall
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.views import in_sync_ids
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mirrorq.node.timings import Timings
     from mirrorq.store.node_store import Store
 
-__all__ = ["ALARM", "ALARM_OVER", "WAITS", "Watch"]
+__all__ = ["ALARM", "ALARM_OVER", "SYNCHRONISING", "WAITS", "Watch"]
 
 LOOK_MS = 1000
 WAIT_MS = 3000
@@ -33,6 +33,7 @@ COPIES_MS = 10_000
 """Which queues have one copy in sync is worked out when the catalog has changed, and this often."""
 ALARM, ALARM_OVER = "alarm", "alarm over"
 WAITS = "waits"
+SYNCHRONISING = "synchronising"
 """Kinds of notices."""
 OF_EVERY_QUEUE = ("store_full", "disk_low")
 """Alarms of a node that are warnings of each of its queues."""
@@ -61,6 +62,7 @@ class Watch:
         self._late_ms = 0
         self.spooled: Callable[[], SpoolStatus] = SpoolStatus.nothing
         """What all spools of this node hold."""
+        self._joins_looked_ms = self._looked_ms
         self._damage_count = 0
         self._last_copies: dict[int, str] = {}
         self._copies_of = (-1, 0)
@@ -92,6 +94,7 @@ class Watch:
             return
         self._looked_ms = now_ms
         self._tell_wait(now_ms)
+        self._tell_joins(now_ms)
         raised, over = self._alarms.step(self._measures(now_ms))
         if not raised and not over:
             return
@@ -111,6 +114,34 @@ class Watch:
         elif text != self._waits_for and now_ms - self._waits_since_ms >= WAIT_MS:
             self._waits_for = text
             self._on_notice(Notice(WAITS, text))
+
+    def _tell_joins(self, now_ms: int) -> None:
+        """Which copies here are being synchronised, and how far they are: a long one is seen."""
+        if now_ms - self._joins_looked_ms < COPIES_MS:
+            return
+        self._joins_looked_ms = now_ms
+        catalog, replicas = self._engine.catalog, self._engine.replicas
+        me = self._engine.me
+        joining = [
+            queue_id
+            for queue_id, one in replicas.items()
+            if not one.ring.in_sync and me in catalog.synchronising(queue_id)
+        ]
+        told = []
+        for queue_id in joining[:NAMES_MAX]:
+            record, replica = catalog.queue(queue_id), replicas[queue_id]
+            if record is None:
+                continue
+            missing, live = replica.transfer.missing.count, replica.state.live.count
+            text = "waits for its master's state"
+            if replica.ring.has_state:
+                share = 1 - min(missing, live) / live if live else 1.0
+                text = f"has {share:.0%}, {missing} messages are missing"
+            told.append(f"{record.name!r} {text}")
+        if told:
+            more = f", and {len(joining) - len(told)} more" if len(joining) > len(told) else ""
+            text = f"copies are being synchronised to this node: {', '.join(told)}{more}"
+            self._on_notice(Notice(SYNCHRONISING, text))
 
     def _measures(self, now_ms: int) -> Measures:
         engine = self._engine
