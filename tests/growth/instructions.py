@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any
+
+from tests.bytecodes import watch
 
 __all__ = ["Work", "work_of"]
 
@@ -39,19 +39,11 @@ def work_of(call: Callable[[], object], *, under: str = CORE) -> Work:
     """
     by_code: Counter[CodeType] = Counter()
 
-    def on_event(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
-        if event == "opcode":
-            by_code[frame.f_code] += 1
-        elif event == "call":
-            name = frame.f_code.co_filename
-            frame.f_trace_opcodes = under in name and TESTS not in name
-            frame.f_trace_lines = False
-        return on_event
+    def note(frame: FrameType, place: int) -> None:
+        by_code[frame.f_code] += 1
 
-    before = sys.gettrace()
-    sys.settrace(on_event)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
+    watch(call, note)
+    for code in list(by_code):
+        if under not in code.co_filename or TESTS in code.co_filename:
+            del by_code[code]
     return Work(by_code)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dis
-import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+
+from tests.bytecodes import watch
 
 __all__ = ["Interrupt", "run_interrupted"]
 
-_RETURN = dis.opmap["RETURN_VALUE"]
+_RETURNS = {dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap}
 
 
 class Interrupt(BaseException):
@@ -39,28 +39,19 @@ def run_interrupted(
     count = 0
     was_raised = False
 
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+    def note(frame: FrameType, place: int) -> None:
         nonlocal count, was_raised
-        if event == "call":
-            frame.f_trace_opcodes = True
-            frame.f_trace_lines = False
-        elif event == "opcode":
-            is_own = frame.f_code is code
-            is_outer = frame.f_back is not None and frame.f_back.f_code is code
-            is_end = is_outer and frame.f_code.co_code[frame.f_lasti] == _RETURN
-            if not is_own and not is_end:
-                count += 1
-                if count == at + 1:
-                    was_raised = True
-                    handler()
-        return trace
+        is_own = frame.f_code is code
+        is_outer = frame.f_back is not None and frame.f_back.f_code is code
+        is_end = is_outer and frame.f_code.co_code[place] in _RETURNS
+        if not is_own and not is_end:
+            count += 1
+            if count == at + 1:
+                was_raised = True
+                handler()
 
-    before = sys.gettrace()
-    sys.settrace(trace)
     try:
-        call()
+        watch(call, note)
     except Interrupt:
         assert was_raised
-    finally:
-        sys.settrace(before)
     return was_raised
