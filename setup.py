@@ -1,6 +1,7 @@
 """Builds the C part: one abi3 extension for CPython 3.11 and later; and the page for an index."""
 
 import re
+import sysconfig
 from pathlib import Path
 
 from setuptools import setup
@@ -13,9 +14,16 @@ def page() -> str:
     return re.sub(r"(?<!!)\[([^]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
 
 
+def options() -> dict[str, dict[str, str]]:
+    """One wheel for all versions, but for builds without the GIL, which have no stable ABI."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return {}
+    return {"bdist_wheel": {"py_limited_api": "cp311"}}
+
+
 setup(
     cffi_modules=["src/mirrorq/_native/build.py:ffibuilder"],
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options=options(),
     long_description=page(),
     long_description_content_type="text/markdown",
 )

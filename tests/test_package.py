@@ -122,3 +122,15 @@ def test_the_page_for_an_index_links_to_no_neighbour() -> None:
     assert "docs/start.md: five minutes" in text
     targets = re.findall(r"\]\(([^)]*)\)", text)
     assert [target for target in targets if not target.startswith(("http://", "https://"))] == []
+
+
+def test_the_source_distribution_has_every_file() -> None:
+    """It builds, tests and documents itself: what is there is there whole, or is named."""
+    taken = {"pyproject.toml", "setup.py", "README.md", "MANIFEST.in"}
+    for line in (ROOT / "MANIFEST.in").read_text("utf-8").splitlines():
+        word, *names = line.split()
+        taken.update(names if word in ("include", "graft") else [])
+    made = (".", "build", "dist", "results", "pipeline-out", "src", "PKG-INFO", "setup.cfg")
+    wanted = {path.name for path in ROOT.iterdir() if not path.name.startswith(made)}
+    wanted |= {".ci", ".github", "src/mirrorq"}
+    assert sorted(name for name in wanted if name not in taken) == []

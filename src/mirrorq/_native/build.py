@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sysconfig
 
 from cffi import FFI  # type: ignore[import-untyped]
 
@@ -57,7 +58,8 @@ def make_ffibuilder(directory: str, arguments: tuple[str, ...] = ()) -> FFI:
         depends=[os.path.join(directory, "wire.h")],
         extra_compile_args=[*ARGUMENTS, *arguments],
         extra_link_args=[*arguments],
-        py_limited_api=True,
+        # A build without the GIL has no stable ABI.
+        py_limited_api=not sysconfig.get_config_var("Py_GIL_DISABLED"),
     )
     return ffi
 
