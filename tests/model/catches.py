@@ -217,6 +217,9 @@ SEEDS: dict[str, Seeds] = {
     "deleted queue's runs come back": Seeds(runs.store, "", 0, 3),
     "fetched frames not written": Seeds(runs.store, "messages_are_there", 0, 3),
     "ack refused when it comes again": Seeds(runs.clients, "misrefused", 1, 4),
+    "client's handle another one at its next entry node": Seeds(
+        runs.entry_nodes, "overtaken", 0, 4
+    ),
     "frames served unchecked": Seeds(runs.flips, "unexpected", 0, 20),
     "damaged frame not fetched": Seeds(runs.flips, "no progress", 0, 20),
     "awaited message overtaken": Seeds(runs.flips, "order", 0, 20),

@@ -24,7 +24,7 @@ from mirrorq.protocol.commands import SetPolicy
 from mirrorq.protocol.policy import parse, to_text
 from raft import storm as raft_storm
 from raft import test_simulation as raft_runs
-from simulation import test_limits
+from simulation import test_entry_nodes, test_limits
 from store import test_model
 from supervisor import test_supervisor_world
 
@@ -139,6 +139,11 @@ def unclean(seed: int) -> str:
 def clients(seed: int) -> str:
     """Whole clusters whose clients' entry nodes die, or are left."""
     return _of_swarm(Swarm(seed, chain=False, fan=False, clients=True, is_short=True))
+
+
+def entry_nodes(seed: int) -> str:
+    """One worker whose client goes from entry node to entry node."""
+    return one_of_each(test_entry_nodes.overtaken(seed))
 
 
 def dead_letters(seed: int) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from harness.mutations.registry import Patch, named
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.ops import PromotedOp
 from mirrorq.protocol.sessions import Delivery
+from mirrorq.replication.master.attachments import Attachments
 from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.open_deliveries import Extensions, OpenDelivery
@@ -160,3 +163,17 @@ def _back_together() -> Sequence[Patch]:
         return list(self.left)
 
     return [(OpenDelivery, "others", others)]
+
+
+@named("client's handle another one at its next entry node")
+def _line_forgotten() -> Sequence[Patch]:
+    """What it had fetched through the node before stays with its session there."""
+    real = Attachments.begin
+
+    def begin(self: Attachments, request: Any, body: Any) -> Any:
+        return real(self, request, replace(body, line=0, turn=0))
+
+    def former(self: Attachments, session: Any, body: Any) -> None:
+        return None
+
+    return [(Attachments, "begin", begin), (Attachments, "former", former)]
