@@ -162,6 +162,27 @@ dramatiq-suite: build/dramatiq  ## dramatiq's own tests with this broker for the
 	cp tests/contrib/dramatiq_common.py build/dramatiq/tests/common.py
 	cd build/dramatiq && $(CURDIR)/$(PYTEST) -c /dev/null --rootdir . $(patsubst %,tests/test_%.py,$(DRAMATIQ_TESTS))
 
+# What the tests of other queues need beside their own sources.
+build/queues: $(STAMP)
+	rm -rf $@ && mkdir -p $@/janus $@/persist-queue
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest $@ \
+		janus==2.0.0 persist-queue==1.1.0
+	tar -x --strip-components=1 -C $@/janus -f $@/janus-2.0.0.tar.gz
+	tar -x --strip-components=1 -C $@/persist-queue -f $@/persist_queue-1.1.0.tar.gz
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@/needs \
+		'pytest-asyncio<1.3' msgpack cbor2
+
+IN_QUEUES := $(CURDIR)/$(PYTEST) -q -c /dev/null --rootdir . -p no:cacheprovider -p no:benchmark -rs
+
+.PHONY: queue-suites
+queue-suites: build/queues  ## janus's and persist-queue's own tests on as_queue(); their sdists are downloaded
+	cp tests/aio/janus_suite.py build/queues/janus/tests/conftest.py
+	cp tests/queue/persist_queue_suite.py build/queues/persist-queue/persistqueue/tests/conftest.py
+	cd build/queues/janus && PYTHONPATH=$(CURDIR)/tests:$(CURDIR)/build/queues/needs \
+		$(IN_QUEUES) tests/test_sync.py tests/test_async.py tests/test_mixed.py
+	cd build/queues/persist-queue && PYTHONPATH=$(CURDIR)/build/queues/needs \
+		$(IN_QUEUES) persistqueue/tests/test_queue.py
+
 test-browser: $(STAMP)  ## the dashboard, and the search of the docs, in a real browser: apt-get install chromium chromium-driver
 	@{ command -v chromium && command -v chromedriver; } >/dev/null || { echo 'apt-get install chromium chromium-driver'; exit 1; }
 	$(PYTEST) $(BROWSER)

@@ -118,9 +118,7 @@ class _OnMirroredQueue(unittest.IsolatedAsyncioTestCase):
     def setUp(self) -> None:
         super().setUp()
         names = {**vars(asyncio), "Queue": Queue, "sleep": _sleep}
-        self.enterContext(
-            mock.patch.object(cases, "asyncio", types.SimpleNamespace(**names))
-        )
+        self.enterContext(mock.patch.object(cases, "asyncio", types.SimpleNamespace(**names)))
 
     def tearDown(self) -> None:
         super().tearDown()
