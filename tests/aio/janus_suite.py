@@ -9,9 +9,9 @@ from typing import Any
 
 import janus
 import pytest
-from aio.test_drop_in import Queue as LoopFace
 
 import mirrorq
+from aio.test_drop_in import Queue as LoopFace
 
 INSIDE = "looks into what janus is made of"
 ORDER = "a mirrored queue is first in, first out"
