@@ -49,6 +49,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mirrorq.api.opening import Embedding, embed_with, open_local_with
+from mirrorq.api.unheard import Unheard
 from mirrorq.errors import (
     AckRefused,
     AuthenticationError,
@@ -150,7 +151,7 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
 ]
 
 # What happens to nodes and clients is told here; an application says where it goes.
-logging.getLogger("mirrorq").addHandler(logging.NullHandler())
+logging.getLogger("mirrorq").addHandler(Unheard())
 
 _HOMES = {
     "Batch": "mirrorq.api.reader",

@@ -72,16 +72,18 @@ def test_a_trace_goes_through_a_queue_and_its_dead_letters(tmp_path: Path) -> No
 
 
 def test_the_library_writes_nowhere_by_itself() -> None:
-    """A NullHandler, and no other: a warning goes where the application says, or nowhere."""
+    """A warning goes where the application says, or nowhere; an error that nobody would see goes
+    to standard error. It is the application's as soon as there is a handler."""
     code = (
         "import logging, mirrorq; log = logging.getLogger('mirrorq');"
-        "log.warning('seen by nobody');"
-        "print([type(each).__name__ for each in log.handlers])"
+        "log.warning('seen by nobody'); log.error('seen');"
+        "logging.basicConfig(stream=__import__('sys').stdout, format='%(message)s');"
+        "log.error('once')"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert (done.stdout, done.stderr) == ("['NullHandler']\n", "")
+    assert (done.stdout, done.stderr) == ("once\n", "seen\n")
 
 
 def test_changes_of_state_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

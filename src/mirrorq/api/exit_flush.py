@@ -95,26 +95,14 @@ def _is_over(handle: Flushed) -> Callable[[], bool]:
 
 
 def _warn(handle: Flushed) -> None:
-    """Say what may be lost: where nobody has set up logging, as Python says what nobody handles."""
+    """Say what may be lost."""
     count = handle.puts.count
     if count > 0:
         text = (
             f"the process ends with {count} unconfirmed message(s) to queue {handle.name}: whether "
             "they are stored is not known. close() waits for them, and gives each its outcome"
         )
-        if _is_heard(log) or logging.lastResort is None:
-            log.warning(text)
-        else:
-            print(f"mirrorq: {text}", file=sys.stderr)
-
-
-def _is_heard(logger: logging.Logger | None) -> bool:
-    """Whether what is logged there reaches anybody: mirrorq's own NullHandler is nobody."""
-    while logger is not None:
-        if any(not isinstance(each, logging.NullHandler) for each in logger.handlers):
-            return True
-        logger = logger.parent if logger.propagate else None
-    return False
+        log.error(text)
 
 
 _heard: set[int] = set()
