@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from mirrorq.protocol.ring import (
 )
 from mirrorq.replication import donor
 from mirrorq.replication.donor import PARTS_AHEAD, Donor
+from mirrorq.replication.state.pages import Snapshot
 from mirrorq.replication.state.queue_state import STATE_VERSION, QueueState
 from mirrorq.replication.transfer import (
     AGAIN_MS,
@@ -32,6 +34,7 @@ from mirrorq.replication.transfer import (
 )
 
 from .entries import QUEUE, C, op, publish, view
+from .random_ops import apply_one
 
 VIEW = view(2, "ab", "c")
 
@@ -479,3 +482,106 @@ def test_an_older_member_is_given_the_whole_state() -> None:
     state = _state()
     whole = Donor().answer(0, C, TransferRequest(QUEUE, 2, 7), state)
     assert whole == TransferState(QUEUE, 2, 7, state.applied, state.encode())
+
+
+def _brought(own: QueueState, state: QueueState, chance: Random) -> tuple[QueueState | None, int]:
+    """What a copy that has one state is given of another, and how many bytes came, while both the
+    donor and (where it still may) the joiner go on."""
+    joiner, giver = Transfer(C, QUEUE, 1 << 20), Donor()
+    joiner.begin(own, RangeSet())
+    size, now_ms = 0, 0
+    while now_ms < 100 * RETRY_MS:
+        requests = _pursue(joiner, now_ms, has_state=False)
+        now_ms += 0 if requests else RETRY_MS
+        for request in requests:
+            assert isinstance(request, TransferRequest)
+            answer = giver.answer(now_ms, C, request, state)
+            if answer is None:
+                continue
+            size += len(answer.state)
+            found = joiner.accept_state(now_ms, answer, 2, 0)
+            if found is not None:
+                return found, size
+        if chance.random() < 0.2:
+            apply_one(chance, state)
+        if chance.random() < 0.02:
+            apply_one(chance, own)
+    return None, size
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_copy_that_has_some_of_a_state_is_given_the_rest(tiny: None, seed: int) -> None:
+    """Whatever it has, and however its pages are cut: what it stands on then is the donor's."""
+    chance, own = Random(seed), QueueState()
+    for _ in range(chance.randint(0, 80)):
+        apply_one(chance, own)
+    state = QueueState.decode(own.encode())
+    for _ in range(chance.choice((0, 1, 5, 60))):
+        apply_one(chance, state)
+    for one in chance.sample((own, state), chance.randint(0, 2)):
+        wanted = one.changed_pages()
+        snapshot = Snapshot(one, one.applied, wanted, one.tables, is_awaited=True)
+        assert len([*iter(snapshot.take, None)]) >= len(wanted)
+    known: dict[int, bytes] = {}
+    found, _ = _brought(own, state, Recorded(chance, state, known))
+    assert found is not None
+    assert found.encode() == known[found.applied]
+
+
+class Recorded(Random):
+    """Chance that notes what a state was before it goes on."""
+
+    def __init__(self, chance: Random, state: QueueState, known: dict[int, bytes]) -> None:
+        super().__init__(chance.random())
+        self._state, self._known = state, known
+
+    def random(self) -> float:
+        self._known.setdefault(self._state.applied, self._state.encode())
+        return super().random()
+
+
+def test_what_a_copy_has_is_not_sent_again(tiny: None) -> None:
+    """Of many pages two are others: little more than these comes."""
+    own, state = _deep(400), _deep(400)
+    _, whole = _brought(QueueState(), state, Random(0))
+    state.apply(publish(state.applied + 1, state.next_sequence))
+    state.apply(op(state.applied + 1, AckOp(((401, 401),))))
+    wanted = state.encode()
+    for one in (own, state):
+        assert [*iter(_all_of(one).take, None)]
+    found, size = _brought(own, state, Still())
+    assert found is not None
+    assert found.encode() == wanted
+    assert size < whole / 5
+
+
+class Still(Random):
+    """Nothing happens by chance."""
+
+    def random(self) -> float:
+        return 1.0
+
+
+def _all_of(state: QueueState) -> Snapshot:
+    wanted = state.changed_pages()
+    return Snapshot(state, state.applied, wanted, state.tables, is_awaited=True)
+
+
+def test_a_page_that_is_no_more_as_it_was_said_ends_the_transfer(tiny: None) -> None:
+    """What the donor took for the same has changed here meanwhile: nothing of it is taken."""
+    own, state = _deep(40), _deep(40)
+    for one in (own, state):
+        assert [*iter(_all_of(one).take, None)]
+    joiner, giver = Transfer(C, QUEUE, 1 << 20), Donor()
+    joiner.begin(own, RangeSet())
+    (request,) = _pursue(joiner, has_state=False)
+    assert isinstance(request, TransferRequest)
+    answer = giver.answer(0, C, request, state)
+    assert answer is not None
+    own.apply(op(own.applied + 1, AckOp(((1, 1),))))
+    assert joiner.accept_state(0, answer, 2, 0) is None
+    assert _pursue(joiner, RETRY_MS - 1, has_state=False) == []
+    (again,) = _pursue(joiner, RETRY_MS, has_state=False)
+    assert isinstance(again, TransferRequest)
+    assert (again.part, again.number != request.number) == (1, True)
+

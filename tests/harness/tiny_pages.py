@@ -21,6 +21,7 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         for module in (checkpoints, donor):
             stack.enter_context(patch.object(module, "PART_BYTES", part_bytes))
         stack.enter_context(patch.object(checkpoints, "SWEEP_MAX", 2))
+        stack.enter_context(patch.object(donor, "KNOWN_PAGES", 1))
         stack.enter_context(patch.object(pages, "PREIMAGES_MAX", 1))
         stack.enter_context(patch.object(pages, "KEPT_MAX", 3))
         yield

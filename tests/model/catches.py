@@ -13,6 +13,7 @@ from attrs import frozen
 from core import test_hold_times as core_hold_times
 from core import test_master
 from core import test_pages as core_pages
+from core import test_transfer as core_transfer
 from core.test_staging import test_every_order_in_two_queues as sealed_orders
 from core.test_staging import test_every_order_of_two_drivers_and_their_tasks as staged_orders
 from harness.explore import Found, begin
@@ -89,6 +90,12 @@ def _pages_of_a_moment() -> None:
             core_pages.test_pages_of_a_moment_are_the_state_of_that_moment(seed)
 
 
+def _what_differs() -> None:
+    with tiny_pages(part_bytes=100):
+        for seed in range(4):
+            core_transfer.test_a_copy_that_has_some_of_a_state_is_given_the_rest(None, seed)
+
+
 def _in_parts() -> None:
     test_sync.test_a_state_in_many_parts_comes_in_while_the_queue_goes_on("")
 
@@ -99,6 +106,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "part of a state skipped": Scenario(_in_parts, "until"),
     "part of a state counted twice": Scenario(_in_parts, "until"),
+    "page that differs taken for the same": Scenario(_what_differs, ""),
     "pages of a later state taken": Scenario(_pages_of_a_moment, ""),
     "changed page not written": Scenario(_stored_pages, ""),
     "page counted that the checkpoint does not cover": Scenario(_stored_pages, ""),

@@ -102,6 +102,16 @@ class TooOld(Struct, frozen=True, gc=False):
     epoch: int
 
 
+class KnownPage(Struct, frozen=True, gc=False):
+    """R7: a page of the applied state (`replication.state.pages`) that a joiner has."""
+
+    kind: int
+    first: int
+    high: int
+    """The page's digest, in two halves of 63 bits."""
+    low: int
+
+
 class TransferRequest(Struct, frozen=True, gc=False):
     """R7: a joiner asks one in-sync member for its applied state, under its own number."""
 
@@ -113,6 +123,11 @@ class TransferRequest(Struct, frozen=True, gc=False):
     part: int = 0
     """Which part of it: 1 is the first of the state as it is now, others are of that same state. 0
     is the whole in one answer: who asks so is of an older version."""
+    known: tuple[KnownPage, ...] = ()
+    """What the joiner has, in order. What is the same is not sent."""
+    until_kind: int = 1 << 31
+    until_first: int = 0
+    """Of all pages before this one it has said what it has; others wait for the next request."""
 
 
 class TransferState(Struct, frozen=True, gc=False):

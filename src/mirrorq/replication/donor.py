@@ -4,10 +4,17 @@ The parts are of one state, that of the moment at which the first was asked for,
 applied since: its head, then its pages (`state.pages`). Each has the CRC of all parts up to it, so
 that no part can be left out, come twice or be of another state. Who asks for a part of a state that
 is not kept here gets no answer, and begins anew.
+
+Who asks has most of the state, as a rule: it was away for a while, or what it was given has become
+too old before it was whole. Pages are functions of the state, and copies cut them at the same
+places. So with each part it asks for it says the digests of some pages that it has, and what is the
+same is not sent. Where it has no such page, or cut it elsewhere, that page is.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from hashlib import blake2b
 from zlib import crc32
 
 import msgspec
@@ -15,9 +22,9 @@ import msgspec
 from mirrorq.errors import MALFORMED
 from mirrorq.protocol.effects import Page
 from mirrorq.protocol.identities import MemberId
-from mirrorq.protocol.ring import TransferRequest, TransferState
+from mirrorq.protocol.ring import KnownPage, TransferRequest, TransferState
 from mirrorq.replication.state.pages import Snapshot
-from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.state.queue_state import STATE_VERSION, QueueState
 
 PART_BYTES = 256 * 1024
 """Of one part, about: small beside what a node takes in a round."""
@@ -26,8 +33,22 @@ PARTS_AHEAD = 4
 KEPT_MS = 30_000
 """A state of which no part was asked for so long is kept no more."""
 
-Item = tuple[int, int, bytes]
-"""(kind, first, bytes) of a page. The first of all is none: the state's head, or all of it."""
+KNOWN_PAGES = 16
+"""Pages whose digests go with one request. `PARTS_AHEAD` of them are made in a step: some
+milliseconds."""
+ALL_KNOWN = (1 << 31, 0)
+"""Behind all pages."""
+Digest = tuple[int, int]
+
+Item = tuple[int, int, bytes | None]
+"""(kind, first, bytes) of a page; None: it is the one that the joiner has. The first of all is no
+page: the state's head, or all of it."""
+
+
+def digest(page: bytes) -> Digest:
+    """What tells a page from any other: 126 bits, in numbers that go into a message's head."""
+    found = int.from_bytes(blake2b(page, digest_size=16).digest(), "little")
+    return found >> 65, found >> 1 & (1 << 63) - 1
 
 
 class Given:
@@ -41,11 +62,20 @@ class Given:
         self._snapshot: Snapshot | None = None
         self._next = 1
         self._check = 0
+        self._known: dict[tuple[int, int], Digest] = {}
+        """What the joiner has, by its digests."""
+        self._until = (0, 0)
         self._head = state.encode() if state.is_small else state.encode_head()
         if not state.is_small:
             wanted = state.all_pages()
             self._snapshot = Snapshot(state, state.applied, wanted, {}, is_awaited=False)
             state.snapshots.append(self._snapshot)
+
+    def know(self, request: TransferRequest) -> None:
+        """What the joiner has, as far as it has said now."""
+        self._until = request.until_kind, request.until_first
+        for page in request.known:
+            self._known[page.kind, page.first] = page.high, page.low
 
     def part(self, part: int) -> tuple[bytes, bool, int] | None:
         """(bytes, whether it is the last, check) of the next part; None: it is not to be had."""
@@ -54,15 +84,22 @@ class Given:
             return None
         items: list[Item] = [(0, 0, self._head)] if part == 1 else []
         size = len(self._head) if part == 1 else 0
-        while snapshot is not None and not snapshot.is_at_end and size < PART_BYTES:
+        while snapshot is not None and self._is_next_known(snapshot) and size < PART_BYTES:
             page = snapshot.take()
             if page is not None and page.data:
-                items.append((page.kind, page.first, page.data))
-                size += len(page.data)
+                known = self._known.pop((page.kind, page.first), None)
+                is_same = known is not None and known == digest(page.data)
+                items.append((page.kind, page.first, None if is_same else page.data))
+                size += 0 if is_same else len(page.data)
         data = msgspec.msgpack.encode(items)
         self._next += 1
         self._check = crc32(data, self._check)
         return data, snapshot is None or snapshot.is_at_end, self._check
+
+    def _is_next_known(self, snapshot: Snapshot) -> bool:
+        """Whether the joiner has said if it has the next page."""
+        following = snapshot.following
+        return following is not None and following < self._until
 
     def close(self) -> None:
         """Nothing of it is wanted any more."""
@@ -72,9 +109,18 @@ class Given:
 
 
 class Incoming:
-    """A state that comes in parts."""
+    """A state that comes in parts.
 
-    def __init__(self) -> None:
+    Args:
+        own: what this copy has, some of which it may be.
+    """
+
+    def __init__(self, own: QueueState) -> None:
+        self._own = own
+        self._unsaid = deque(own.all_pages() if not own.is_small else ())
+        """Pages of it that were not spoken of yet."""
+        self._said: dict[tuple[int, int], tuple[int, Digest]] = {}
+        """(kind, first) -> (last, digest) of those that were."""
         self.count = 0
         """Parts that have come."""
         self._asked = 0
@@ -88,6 +134,19 @@ class Incoming:
         ahead = self.count + PARTS_AHEAD if self.count else 1
         asked, self._asked = self._asked, max(self._asked, ahead)
         return range(asked + 1, self._asked + 1)
+
+    def request(self, queue_id: int, epoch: int, number: int, part: int) -> TransferRequest:
+        """For a part. It says of the next pages that this copy has them."""
+        known: list[KnownPage] = []
+        while self._unsaid and len(known) < KNOWN_PAGES:
+            kind, (first, last) = self._unsaid.popleft()
+            if self._own.count_within(kind, first, last):
+                found = digest(self._own.page(kind, first, last))
+                self._said[kind, first] = last, found
+                known.append(KnownPage(kind, first, *found))
+        until = (self._unsaid[0][0], self._unsaid[0][1][0]) if self._unsaid else ALL_KNOWN
+        head = (queue_id, epoch, number, STATE_VERSION, part)
+        return TransferRequest(*head, tuple(known), *until)
 
     def take(self, message: TransferState) -> QueueState | None:
         """The state, when this is the last part.
@@ -116,10 +175,21 @@ class Incoming:
 
     def _add(self, items: list[Item]) -> None:
         for kind, first, data in items:
+            if data is None:
+                data = self._same(kind, first)
             if self._state is None:
                 self._state = QueueState.decode(data)
             else:
                 self._state.add_page(Page(kind, first, 0, data))
+
+    def _same(self, kind: int, first: int) -> bytes:
+        """The page of this copy that was said to be the same."""
+        last, said = self._said.get((kind, first), (0, (0, 0)))
+        has_one = last > 0 and self._own.count_within(kind, first, last) > 0
+        data = self._own.page(kind, first, last) if has_one else b""
+        if digest(data) != said:
+            raise ValueError(f"page {first} of kind {kind} is not here as it was")
+        return data
 
     def _whole(self) -> QueueState:
         state = self._state
@@ -150,6 +220,7 @@ class Donor:
             given = self._given[to] = Given(request.number, state)
         if given is None or given.number != request.number:
             return None
+        given.know(request)
         found = given.part(request.part)
         if found is None:
             return None

@@ -47,10 +47,10 @@ from mirrorq.protocol import views
 from mirrorq.protocol.effects import ReplicaEffects
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import Entry
-from mirrorq.protocol.ring import FetchFrames, FrameChunk, TransferRequest, TransferState
+from mirrorq.protocol.ring import FetchFrames, FrameChunk, TransferState
 from mirrorq.protocol.views import View
 from mirrorq.replication.donor import Incoming
-from mirrorq.replication.state.queue_state import STATE_VERSION, QueueState
+from mirrorq.replication.state.queue_state import QueueState
 
 # How fast a transfer goes, and so how long it will take. Decides nothing.
 WINDOW_MS = 5000
@@ -158,7 +158,9 @@ class Transfer:
         self._number = me.incarnation << 20
         self._state_number = 0
         """Of the open request for a state, 0 when there is none."""
-        self._incoming = Incoming()
+        self._state = QueueState()
+        """What this copy has."""
+        self._incoming = Incoming(self._state)
         """What has come of that state."""
         self._fetches: dict[int, Fetch] = {}
         self._left_over: deque[tuple[int, int, bool]] = deque()
@@ -183,6 +185,7 @@ class Transfer:
 
     def begin(self, state: QueueState, lacking: RangeSet) -> None:
         """Work out what is missing in a state that was loaded or has just come."""
+        self._state = state
         self.lacking = lacking
         self.lacking_changed = True
         self.missing = state.needed_set(lacking)
@@ -350,11 +353,10 @@ class Transfer:
                 self._number += 1
                 self._state_number = self._number
                 self._heard_ms = now_ms
-                self._incoming = Incoming()
+                self._incoming = Incoming(self._state)
             for part in self._incoming.due():
-                request = TransferRequest(
-                    self.queue_id, view.epoch, self._state_number, STATE_VERSION, part
-                )
+                number = self._state_number
+                request = self._incoming.request(self.queue_id, view.epoch, number, part)
                 out.send.append((donor, request))
             return self._heard_ms + RETRY_MS
         if may_fetch:
@@ -474,7 +476,7 @@ class Transfer:
             return None
         if state is not None:
             self._state_number = 0
-            self._incoming = Incoming()
+            self._incoming = Incoming(self._state)
         return state
 
     def accept_chunk(

@@ -9,6 +9,7 @@ from harness.mutations.registry import Patch, named
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import AckOp
 from mirrorq.protocol.ring import TransferState
+from mirrorq.replication import donor
 from mirrorq.replication.donor import Incoming
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.replica import Replica
@@ -193,6 +194,11 @@ def _taken(times: Callable[[int], int]) -> Any:
             real(self, items)
 
     return add
+
+
+@named("page that differs taken for the same")
+def _page_of_any_digest() -> Sequence[Patch]:
+    return [(donor, "digest", lambda _: (0, 0))]
 
 
 @named("pages of a later state taken")

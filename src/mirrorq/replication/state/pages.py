@@ -216,6 +216,14 @@ class Snapshot:
         return not any(self._wanted.values())
 
     @property
+    def following(self) -> tuple[int, int] | None:
+        """(kind, first) of the next page; None when all have been taken."""
+        for kind, stretches in self._wanted.items():
+            if stretches:
+                return kind, stretches[-1][0]
+        return None
+
+    @property
     def is_full(self) -> bool:
         """Whether no more is kept before some has been taken."""
         return len(self._kept) >= KEPT_MAX
