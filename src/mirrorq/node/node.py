@@ -237,8 +237,24 @@ class Node(Access):
             witness=witness,
             seed=self._seed(),
             now_ms=clock.now_ms(),
+            read_page=self._read_page,
         )
         return Driver(engine, store, self._transport, self._on_notice)
+
+    def _read_page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
+        """A page of a queue's state on this disk, b"" when it is not as it was written."""
+        try:
+            return self._store.page(queue_id, kind, first, lsn)
+        except StoreCorrupt as error:
+            log.error(
+                "node %s: sizes and times of messages of queue %d from %d on are damaged on this "
+                "disk: no limit by bytes counts them, and no TTL ends them: %s",
+                self.name,
+                queue_id,
+                first,
+                error,
+            )
+            return b""
 
     def _image(self, queue_id: int) -> QueueImage:
         """A queue's copy on this disk, as far as anything can be made of it.
@@ -247,7 +263,7 @@ class Node(Access):
             StoreCorrupt: nothing can, and there is no other node that may have one.
         """
         try:
-            image = self._store.load(queue_id, next_sequence_of)
+            image = self._store.load(queue_id, next_sequence_of, whole=False)
         except StoreCorrupt as error:
             known = {*self.peers, *recorded_endpoints(self._store.raft_image())}
             if known <= {self.name}:
