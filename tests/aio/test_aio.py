@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 
-from mirrorq import Config, Confirmation, Empty, Full, Message, Node, ShutDown, StoreError, aio
+from mirrorq import (
+    Config,
+    Confirmation,
+    Empty,
+    Full,
+    Message,
+    Node,
+    PreconditionFailed,
+    ShutDown,
+    StoreError,
+    aio,
+)
 
 DEADLINE_S = 60
 
@@ -231,9 +242,89 @@ def test_a_coroutine_consumes(tmp_path: Path) -> None:
             await (await queue.put_many([b"%d" % i for i in range(20)]))
             await all_came.wait()
             assert seen == [b"%d" % i for i in range(20)]
+            assert not [one for one in threading.enumerate() if "consumer" in one.name]
             await asyncio.to_thread(consumer.cancel)
+            assert not consumer.is_active
 
     run(main())
+
+
+def test_a_consumer_ends_when_its_callback_has(tmp_path: Path) -> None:
+    """`cancel` in the loop does not wait, leaving does; what was not begun goes back uncounted."""
+
+    async def main() -> None:
+        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+            is_begun, may_end = asyncio.Event(), asyncio.Event()
+            done: list[bytes] = []
+
+            async def work(message: Message) -> None:
+                is_begun.set()
+                await may_end.wait()
+                await consumer.wait_cancelled()  # its own end is not waited for
+                done.append(message.body)
+                await message.ack()
+
+            await (await queue.put_many([b"1", b"2"]))
+            async with await queue.consume(work) as consumer:
+                await is_begun.wait()
+                consumer.cancel()
+                assert done == []
+                may_end.set()
+            assert done == [b"1"]
+            rest = await queue.get(timeout=DEADLINE_S)
+            assert (rest.body, rest.delivery_count) == (b"2", 1)
+
+    run(main())
+
+
+def test_what_a_callback_fails_on_comes_again(tmp_path: Path) -> None:
+    """Others are served meanwhile; one whose task is cancelled gives back what it is at."""
+
+    async def main() -> None:
+        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+            seen: list[tuple[bytes, int]] = []
+            all_came = asyncio.Event()
+
+            async def work(message: Message) -> None:
+                seen.append((message.body, message.delivery_count))
+                if message.body == b"bad" and not message.redelivered:
+                    raise asyncio.CancelledError  # its own doing, and no end of the consumer
+                if len(seen) == 3:
+                    all_came.set()
+                    await asyncio.Event().wait()
+                await message.ack()
+
+            consumer = await queue.consume(work)
+            await (await queue.put_many([b"bad", b"good"]))
+            await all_came.wait()
+            assert seen == [(b"bad", 1), (b"good", 1), (b"bad", 2)]
+            assert consumer._task is not None
+            consumer._task.cancel()
+            assert (await queue.get(timeout=DEADLINE_S)).delivery_count == 3
+            assert not consumer.is_active
+
+    run(main())
+
+
+def test_a_consumer_hears_in_its_loop_that_the_queue_ended_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with aio.Node.open("a", path=tmp_path) as node:
+            queue, other = await node.queue("orders"), await node.queue("orders")
+            told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            consumer = await queue.consume(_ack, exclusive=True, on_cancel=told.set_result)
+            with pytest.raises(PreconditionFailed):
+                await other.consume(_ack)
+            await other.delete()
+            assert await told is consumer
+            await consumer.wait_cancelled()
+            with pytest.raises(TypeError, match="callback is 3"):
+                await queue.consume(3)  # type: ignore[arg-type]
+
+    run(main())
+
+
+async def _ack(message: Message) -> None:
+    message.ack()
 
 
 def test_node_client_and_administration(tmp_path: Path) -> None:

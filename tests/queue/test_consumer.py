@@ -254,7 +254,7 @@ def test_closing_the_handle_ends_its_consumers() -> None:
         fill(queue, 10)
         queue.close()
         assert not consumer.is_active
-        assert not consumer._thread.is_alive()
+        assert consumer._finished.is_set()
 
 
 def test_a_consumer_that_hangs_is_cancelled_and_its_messages_go_to_others() -> None:

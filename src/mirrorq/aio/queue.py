@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from mirrorq.aio.bell import Bells, Line
+from mirrorq.aio.consumer import Consumer
 from mirrorq.aio.opening import Opening, opening
 from mirrorq.aio.stdlib_queue import QueueAdapter
 from mirrorq.aio.steps import Transaction
@@ -44,7 +45,6 @@ from mirrorq.session.calls import purge_request
 if TYPE_CHECKING:
     import os
 
-    from mirrorq.api.consumer import Consumer
     from mirrorq.monitoring.status import QueueStatus
 
 __all__ = ["Host", "MirroredQueue", "wrap_hosts_with"]
@@ -338,26 +338,23 @@ class MirroredQueue:
         on_cancel: Callable[[Consumer], object] | None = None,
         cancel_on_failover: bool = False,
     ) -> Consumer:
-        """Have `await callback(message)` run in this loop for each message, one at a time.
+        """Have `await callback(message)` run in this loop for each message, one at a time, by a
+        task of its own.
 
-        Arguments as in `mirrorq.MirroredQueue.consume`; the consumer has one thread, which
-        waits for the callback. Cancel it with `await asyncio.to_thread(consumer.cancel)`.
+        Arguments as in `mirrorq.MirroredQueue.consume`; `on_cancel` is called in this loop. Made
+        with `async with await queue.consume(…)` it is cancelled at the end of that.
         """
-        loop = asyncio.get_running_loop()
-
-        def run(message: Message) -> object:
-            return asyncio.run_coroutine_threadsafe(callback(message), loop).result()
-
-        consume = partial(
-            self.handle.consume,
-            run,
+        check_callable("on_cancel", on_cancel)
+        consumer = Consumer(
+            self.handle._handle,
+            callback,
             prefetch=prefetch,
             auto_ack=auto_ack,
             exclusive=exclusive,
-            on_cancel=on_cancel,
+            on_cancel=None if on_cancel is None else partial(self._call_in_loop, on_cancel),
             cancel_on_failover=cancel_on_failover,
         )
-        return await opened(consume, lambda consumer: consumer.cancel())
+        return await opened(consumer._begun, lambda consumer: consumer.cancel())
 
     # --- Questions ------------------------------------------------------------------------
 

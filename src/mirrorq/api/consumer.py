@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Self
 
-from mirrorq.api.arguments import COUNT_MAX
+from mirrorq.api.arguments import COUNT_MAX, check_callable
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
 from mirrorq.api.message import Chunk, Message, Run, names_of, runs_of
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
@@ -124,7 +124,7 @@ class Subscription:
             chunk.held = bytearray(b"\1" * chunk.count)
             self.unsettled += chunk.count
             self.buffer.extend(chunk.messages(0, chunk.count))
-        self._consumer._arrival.ring()
+        self._consumer._ring()
 
     def reclaim(self, message: Message) -> Message | None:
         """Take the next delivery of a message out of the buffer, if it is there."""
@@ -186,21 +186,29 @@ class Consumer:
         channel: Channel,
         callback: Callable[[Message], object],
         *,
-        prefetch: int,
+        prefetch: int | None,
         auto_ack: bool,
         exclusive: bool,
         on_cancel: Callable[[Consumer], object] | None,
         cancel_on_failover: bool,
     ) -> None:
+        """Arguments as of `MirroredQueue.consume`; it is nothing to its queue before `_begun`."""
+        if not callable(callback):
+            raise TypeError(f"callback is {callback!r}: give a function that takes a Message")
+        check_callable("on_cancel", on_cancel)
+        channel.check()
+        channel.check_right("read")
+        if prefetch is None:
+            prefetch = channel.config.prefetch
         _check_prefetch(prefetch)
         self.number = channel.next_consumer()
         """Its number in its handle."""
-        self.cancel_on_failover = cancel_on_failover
+        self.cancel_on_failover = bool(cancel_on_failover)
         """Whether it ends when another master takes over."""
         self.refused = ""
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
-        self._auto_ack = auto_ack
-        self._exclusive = exclusive
+        self._auto_ack = bool(auto_ack)
+        self._exclusive = bool(exclusive)
         self._prefetch = prefetch
         self._channel = channel
         self._callback = callback
@@ -211,17 +219,16 @@ class Consumer:
         """Whose turn it is, for ever."""
         self._arrival = Doorbell()
         self._message: Message | None = None
-        """The one that its thread is at."""
+        """The one that is being worked on."""
         self._untold = deque([None])
         """Who takes what is in it ends the consumer, and tells its user if that was not he."""
         self._is_ended = False
         self._is_begun = False
         """A refusal before that is told by `consume`."""
         self._finished = Latch()
-        """Its thread has ended."""
-        self._thread = threading.Thread(
-            target=self._run, name=f"mirrorq-consumer-{self.number}", daemon=True
-        )
+        """Nothing is being worked on any more."""
+        self._server = 0
+        """The thread that calls back, once it has begun."""
 
     @property
     def prefetch(self) -> int:
@@ -274,9 +281,17 @@ class Consumer:
         self.cancel()
 
     def _join(self, callers: Collection[int]) -> None:
-        is_waited_for = threading.get_ident() == self._thread.ident or self._thread.ident in callers
-        if self._is_begun and not is_waited_for:
+        if self._is_begun and self._server not in (threading.get_ident(), *callers):
             self._finished.wait(WAIT_S)
+
+    def _begun(self) -> Self:
+        """Begin; who is interrupted in it leaves none behind."""
+        try:
+            self._start()
+            return self
+        except BaseException:
+            self._abandon()
+            raise
 
     def _start(self) -> None:
         """Subscribe at each ring and begin.
@@ -293,12 +308,9 @@ class Consumer:
                 subscription.begin()
             self._turns = itertools.cycle(self._subscriptions)
             self._is_begun = True
-            begin_thread(self._thread)
+            self._begin_serving()
         except PreconditionFailed:
             self.cancel()
-            raise
-        except BaseException:
-            self._abandon()
             raise
 
     # --- The host's thread ----------------------------------------------------------------
@@ -325,38 +337,54 @@ class Consumer:
 
     def _end(self) -> None:
         self._is_ended = True
+        self._ring()
+
+    def _ring(self) -> None:
+        """Something has come, or it has ended."""
         self._arrival.ring()
 
-    # --- Its own thread -------------------------------------------------------------------
+    # --- What calls back: a thread of its own ---------------------------------------------
+
+    def _begin_serving(self) -> None:
+        name = f"mirrorq-consumer-{self.number}"
+        begin_thread(threading.Thread(target=self._run, name=name, daemon=True))
 
     def _run(self) -> None:
+        self._server = threading.get_ident()
         try:
             self._serve()
         except ProcessEnded:
             raise
         except BaseException:
-            log.critical(
-                "consumer %d of queue %s has failed: its messages go back",
-                self.number,
-                self._channel.name,
-                exc_info=True,
-            )
-            self._abandon()
-            self._end()
-            if self._message is not None and not self._message._is_settled:
-                self._message.nack()
-            if self._on_cancel is not None:
-                self._channel.outcomes.call_back(self._on_cancel, self)
+            self._fail()
         finally:
             self._finished.set()
+
+    def _fail(self) -> None:
+        """In the handler of what should not have been raised: it ends, and says so."""
+        log.critical(
+            "consumer %d of queue %s has failed: its messages go back",
+            self.number,
+            self._channel.name,
+            exc_info=True,
+        )
+        self._abandon()
+        self._end()
+        if self._message is not None and not self._message._is_settled:
+            self._message.nack()
+        if self._on_cancel is not None:
+            self._channel.outcomes.call_back(self._on_cancel, self)
 
     def _serve(self) -> None:
         while not self._is_ended:
             self._message = message = self._next()
             if message is not None:
                 self._handle_one(message)
-            elif not any(one.buffer for one in self._subscriptions):
+            elif not self._has_more():
                 self._arrival.wait()
+
+    def _has_more(self) -> bool:
+        return any(one.buffer for one in self._subscriptions)
 
     def _next(self) -> Message | None:
         """The next message, of the rings in turn; None when there is none, or it went back."""
@@ -375,18 +403,24 @@ class Consumer:
         except ProcessEnded:
             raise
         except BaseException as error:
-            # Others are served meanwhile; where all fail, each waits longer every time. What is
-            # no Exception is treated alike: the thread is the consumer's, not the callback's.
-            delay_s = pause_s(message.delivery_count)
-            log.exception(
-                "a callback failed on message %d of queue %s; it comes again in %.1f s%s",
-                message.sequence,
-                message.queue,
-                delay_s,
-                EXIT_TEXT if isinstance(error, SystemExit) else "",
-            )
-            if not message._is_settled:
-                message.nack(delay=delay_s)
+            self._give_back_later(message, error)
+
+    def _give_back_later(self, message: Message, error: BaseException) -> None:
+        """In the handler of what a callback has raised. What is no Exception is treated alike: it
+        is the callback that it was meant for.
+
+        Others are served meanwhile; where all fail, each waits longer every time.
+        """
+        delay_s = pause_s(message.delivery_count)
+        log.exception(
+            "a callback failed on message %d of queue %s; it comes again in %.1f s%s",
+            message.sequence,
+            message.queue,
+            delay_s,
+            EXIT_TEXT if isinstance(error, SystemExit) else "",
+        )
+        if not message._is_settled:
+            message.nack(delay=delay_s)
 
 
 def pause_s(delivery_count: int) -> float:

@@ -405,29 +405,17 @@ class MirroredQueue(Target):
         Raises:
             PreconditionFailed: `exclusive`, and there are other consumers; or another one is.
         """
-        if not callable(callback):
-            raise TypeError(f"callback is {callback!r}: give a function that takes a Message")
-        check_callable("on_cancel", on_cancel)
         from mirrorq.api.consumer import Consumer
 
-        handle = self._handle
-        handle.check()
-        handle.check_right("read")
-        consumer = Consumer(
-            handle,
+        return Consumer(
+            self._handle,
             callback,
-            prefetch=handle.config.prefetch if prefetch is None else prefetch,
-            auto_ack=bool(auto_ack),
-            exclusive=bool(exclusive),
+            prefetch=prefetch,
+            auto_ack=auto_ack,
+            exclusive=exclusive,
             on_cancel=on_cancel,
-            cancel_on_failover=bool(cancel_on_failover),
-        )
-        try:
-            consumer._start()
-            return consumer
-        except BaseException:
-            consumer._abandon()
-            raise
+            cancel_on_failover=cancel_on_failover,
+        )._begun()
 
     def lease(
         self, count_max: int | None = None, label: str = "", timeout: float = 30.0

@@ -1,0 +1,116 @@
+"""`Consumer` for asyncio: a coroutine function, run by one task of the loop. It has no thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from threading import get_ident
+from typing import Any, Self
+
+from mirrorq.aio.bell import Bell
+from mirrorq.api import consumer as blocking
+from mirrorq.api.channel import Channel
+from mirrorq.api.message import Message
+from mirrorq.waiting import ProcessEnded
+
+__all__ = ["Consumer"]
+
+
+class Consumer(blocking.Consumer):
+    """One consumer of one handle, in the loop in which it was made by `aio.MirroredQueue.consume`.
+
+    `cancel` may be called from any thread; in the loop it does not wait for the callback that is
+    under way, `wait_cancelled` does, and so does leaving `async with`. Whose task is cancelled, as
+    all are at the end of `asyncio.run`, gives back what it was working on.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        callback: Callable[[Message], Coroutine[Any, Any, object]],
+        **options: Any,
+    ) -> None:
+        """Arguments as of the one with a thread; in a coroutine."""
+        super().__init__(channel, callback, **options)
+        self._work = callback
+        self._loop = asyncio.get_running_loop()
+        self._bell = Bell(self._loop)
+        self._server = get_ident()
+        self._task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """Stop. What has come and was not begun goes back uncounted."""
+        if get_ident() == self._server:
+            self._abandon()
+            self._end()
+        else:
+            super().cancel()
+
+    async def wait_cancelled(self) -> None:
+        """Wait until nothing is being worked on any more; not in the callback itself."""
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            await asyncio.wait((task,))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel()
+        await self.wait_cancelled()
+
+    def _ring(self) -> None:
+        self._bell.ring()
+
+    def _begin_serving(self) -> None:
+        """In the thread that has made it known to the queue."""
+
+        def begin() -> None:
+            self._task = self._loop.create_task(self._run_in_loop())
+
+        try:
+            self._loop.call_soon_threadsafe(begin)
+        except RuntimeError:  # the loop is closed: nobody waits for this consumer
+            self._finished.set()
+            self._abandon()
+            self._end()
+
+    async def _run_in_loop(self) -> None:
+        try:
+            await self._serve_in_loop()
+        except ProcessEnded:
+            raise
+        except asyncio.CancelledError:
+            self.cancel()
+            self._give_back()
+            raise
+        except BaseException:
+            self._fail()
+        finally:
+            self._finished.set()
+
+    async def _serve_in_loop(self) -> None:
+        while not self._is_ended:
+            self._message = message = self._next()
+            if message is not None:
+                await self._handle_in_loop(message)
+            elif not self._has_more():
+                await self._bell.until(lambda: self._is_ended or self._has_more(), None)
+
+    async def _handle_in_loop(self, message: Message) -> None:
+        if self._auto_ack:
+            message.ack()
+        try:
+            await self._work(message)
+        except ProcessEnded:
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            self._give_back_later(message, error)
+
+    def _give_back(self) -> None:
+        message = self._message
+        if message is not None and not message._is_settled:
+            message.nack()
