@@ -75,8 +75,6 @@ log = logging.getLogger("mirrorq")
 
 SILENCE_MS = 2000
 """A call that waits longer for a cluster says in the log what that one waits for."""
-LOOK_S = 0.005
-"""How often who waits for a majority looks whether there is one."""
 CHECK_S = 0.1
 """How often who waits for an answer looks whether the client has been closed."""
 STATUS_S = 1.0
@@ -333,14 +331,17 @@ class Client(Access):
         Raises:
             NoQuorum: that did not come within `timeout` seconds.
         """
-        driver = self._driver
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         silences = Inquiry(silence_of)
-        while self.is_paused() or not driver.has_told or driver.unfounded:
+        while True:
             self._check_open()
+            driver = self._driver
+            heard = driver.news_count
+            if not (self.is_paused() or not driver.has_told or driver.unfounded):
+                return
             if self._is_late(deadline, silences):
                 raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
-            clock.sleep(LOOK_S)
+            self._hear(heard, deadline)
 
     def wait_founded(self, timeout: float | None = None) -> None:
         """Wait until a node that knows a cluster serves this client, with a majority or not.
@@ -349,17 +350,29 @@ class Client(Access):
             NoQuorum: none does, and who waits for whom. When all endpoints were tried, else after
                 `timeout` seconds.
         """
-        driver = self._driver
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        while not (driver.welcomed.is_set() and driver.has_told) or driver.unfounded:
+        while True:
             self._check_open()
-            why = driver.unfounded
+            driver = self._driver
+            heard, why = driver.news_count, driver.unfounded
+            if driver.welcomed.is_set() and driver.has_told and not why:
+                return
             # The endpoints go round: when one says it for the second time all were tried.
             if why and driver.unfounded_count >= min(len(self.endpoints), 2):
                 raise NoQuorum(why)
             if deadline is not None and clock.now_ms() >= deadline:
                 raise NoQuorum(why or self._no_answer_text(timeout))
-            clock.sleep(LOOK_S)
+            self._hear(heard, deadline)
+
+    def _hear(self, heard: int, deadline: int | None) -> None:
+        """Wait until its node, or another one, has said more than was heard; not past the deadline,
+        nor the moment at which `_is_late` asks the endpoints."""
+        driver = self._driver
+        left_s = None
+        if deadline is not None:
+            left_s = max((deadline - clock.now_ms()) / 1000, 0.001)
+            left_s = left_s - ASK_EARLY_S if left_s > ASK_EARLY_S else left_s
+        driver.news.wait_for(lambda: driver.news_count != heard or not driver.is_running, left_s)
 
     def _wait_connected(self, timeout: float | None) -> None:
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)

@@ -58,7 +58,7 @@ from mirrorq.transport.inbound import (
     SendLost,
     ServerMessage,
 )
-from mirrorq.waiting import Latch, ProcessEnded
+from mirrorq.waiting import Latch, ProcessEnded, Waiters
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 log = logging.getLogger("mirrorq")
@@ -137,6 +137,10 @@ class ClientDriver(HostThread[_Port]):
         """How often a node has said so as its first word."""
         self.trouble = ""
         """The last thing that went wrong, for whoever waits in vain."""
+        self.news_count = 0
+        """How often something of the above may have changed."""
+        self.news = Waiters()
+        """Told then, and at the end."""
         self.expelled = ""
         """Why somebody has disconnected it for good, "" while nobody has."""
         self._name = name
@@ -229,6 +233,7 @@ class ClientDriver(HostThread[_Port]):
             if not isinstance(error, ProcessEnded):
                 log.critical("client %s has stopped: %s", self._name, error, exc_info=True)
         self._end()
+        self._tell_news()
 
     def _round(self) -> None:
         timeout_ms = self._timeout_ms()
@@ -398,6 +403,7 @@ class ClientDriver(HostThread[_Port]):
             self._send_call(call)
         self._ping()
         self.welcomed.set()
+        self._tell_news()
         log.info("client %s is served by node %s", self._name, message.node)
         self.on_notice(Notice("connected", f"served by node {message.node}"))
 
@@ -414,8 +420,13 @@ class ClientDriver(HostThread[_Port]):
         self.entry_paused = message.paused
         # Last: who waits for it, on another thread, then looks at the rest.
         self.has_told = True
+        self._tell_news()
         if message.lost:
             self._lose_link()
+
+    def _tell_news(self) -> None:
+        self.news_count += 1
+        self.news.notify()
 
     def _lose_link(self) -> None:
         """Something may be gone on the way: handles say it again."""
@@ -460,6 +471,7 @@ class ClientDriver(HostThread[_Port]):
         if not self.welcomed.is_set():
             return
         self.welcomed.clear()
+        self._tell_news()
         self.on_notice(Notice("disconnected", why))
         for port in self._ports:
             # First the loss, while the handle still takes its master for there: it drops
