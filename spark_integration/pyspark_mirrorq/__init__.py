@@ -36,10 +36,13 @@ def register(spark: SparkSession) -> None:
     """Make `format("mirrorq")` known to a session that has not found it by itself.
 
     Raises:
-        ImportError: PySpark 4.0 or later, PyArrow or mirrorq is not installed here.
+        ImportError: PySpark 4.0 or later, PyArrow or mirrorq is not installed here, or not for the
+            Python that Spark runs.
     """
     from pyspark_mirrorq.source import DefaultSource
+    from pyspark_mirrorq.workers import check_python
 
+    check_python(spark)
     spark.dataSource.register(DefaultSource)
 
 

@@ -18,6 +18,7 @@ from mirrorq.errors import AckRefused, ConfigError, ShutDown
 from pyspark_mirrorq.cluster import connected, label, master_first
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.shards import parts_of
+from pyspark_mirrorq.workers import check_python
 
 __all__ = ["Drain"]
 
@@ -46,6 +47,7 @@ class Drain:
         """How many messages were acked; set when the block has ended well."""
 
     def __enter__(self) -> Drain:
+        check_python(self._spark)
         options = self._options
         with connected(options) as client:
             order = master_first(options, client, options.queues[0])

@@ -10,11 +10,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_mirrorq.options import Options, check_batch
 from pyspark_mirrorq.snapshot import snapshot
 from pyspark_mirrorq.stretches import Stretch, read_stretch
+from pyspark_mirrorq.workers import Sent
 
 __all__ = ["SnapshotReader"]
 
 
-class SnapshotReader(DataSourceReader):  # type: ignore[misc]
+class SnapshotReader(Sent, DataSourceReader):  # type: ignore[misc]
     """Reads what lived when the job was planned, from all copies, taking nothing."""
 
     # pushFilters is left alone: from Spark 4.1 to 4.3 a pushed filter leaks into other scans of

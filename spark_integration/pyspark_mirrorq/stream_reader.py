@@ -31,6 +31,7 @@ from pyspark_mirrorq.options import EARLIEST, LATEST, Options, check_stream
 from pyspark_mirrorq.snapshot import check_names, check_start, checked_start, position_of
 from pyspark_mirrorq.stream_driver import Held, Range, StreamDriver
 from pyspark_mirrorq.stretches import Stretch, cut, read_stretch
+from pyspark_mirrorq.workers import Sent
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -75,7 +76,7 @@ def _told(call: Callable[Given, Value]) -> Callable[Given, Value]:
     return told
 
 
-class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """One stream of one or more queues."""
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:

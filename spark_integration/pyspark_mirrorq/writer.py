@@ -23,6 +23,7 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 from mirrorq.errors import ConfigError, MirrorQError
 from pyspark_mirrorq.addresses import is_addressed
 from pyspark_mirrorq.options import Options
+from pyspark_mirrorq.workers import Sent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,7 +130,7 @@ def _abort(options: Options, messages: Iterable[Part | None]) -> None:
     abort(options, [message.part for message in messages if message is not None])
 
 
-class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+class BatchWriter(Sent, DataSourceArrowWriter):  # type: ignore[misc]
     """One job's write. Made once a job and pickled, so its names are those of all its tasks."""
 
     def __init__(self, options: Options) -> None:
@@ -155,7 +156,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         _abort(self._options, messages)
 
 
-class _Query:
+class _Query(Sent):
     """What writers of a stream share: the transaction is the query, the version its batch."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
