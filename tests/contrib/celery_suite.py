@@ -2,7 +2,8 @@
 
 A plugin of pytest, given by `-p celery_suite` with the folder of this file on PYTHONPATH: it starts
 a node for the session and says in the environment where broker and results are, where Celery's
-conftest looks. With BROKER=redis the suite runs over Redis, to compare.
+conftest looks. With BROKER=redis the suite runs over Redis, to compare; with ETA=worker tasks with
+an eta wait in a worker, as they do there.
 
 Results: where there is a `redis-server`, over one that is started here, as in Celery's own CI;
 else as files, and what looks into Redis is left out by the suite itself.
@@ -10,6 +11,7 @@ else as files, and what looks into Redis is left out by the suite itself.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -26,7 +28,7 @@ import mirrorq
 import mirrorq.contrib.kombu
 from mirrorq.demo.ports import free_ports
 
-ETA = "looks for a task with an eta in a worker: here it waits in its queue"
+ETA = "looks for a task with an eta in a worker: it waits in its queue, unless ETA=worker is said"
 LOGS = "fails over Redis, too: the worker's own log level hides what it looks for"
 CHORD = "fails over Redis, too: an exception that Celery's worker cannot pickle"
 EXCEPTIONS = {
@@ -52,6 +54,10 @@ def pytest_load_initial_conftests() -> None:
         os.environ["TEST_BROKER"] = f"{redis}/0"
     else:
         os.environ["TEST_BROKER"] = _node(folder)
+    options = {"eta": os.environ["ETA"]} if "ETA" in os.environ else {}
+    # Celery's conftest looks for its configuration here.
+    overrides = json.dumps({"broker_transport_options": options})
+    Path("integration-tests-config.json").write_text(overrides, "utf-8")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -65,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in items:
         why = EXCEPTIONS.get(item.nodeid.rpartition("/")[2])
-        if why is not None:
+        if why is not None and not (why == ETA and os.environ.get("ETA") == "worker"):
             item.add_marker(pytest.mark.xfail(reason=why, strict=True))
 
 

@@ -409,3 +409,47 @@ def test_a_forked_child_connects_anew(connecting: Connecting) -> None:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert channel.basic_get("q").message.body == b"from the child"
+
+
+def test_confirms_that_are_not_waited_for(
+    connecting: Connecting, node: mirrorq.Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With `confirm` "later" all that was accepted arrives, in order; what is refused is told in
+    the log. Who wants to know whether a message reaches a queue is told as before."""
+    channel = connecting(confirm="later").channel()
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    put(channel, "q", *map(str, range(500)))
+    settles_to(node, "q", 0, 500)
+    assert [channel.basic_get("q", no_ack=True).message.body for _ in range(500)] == [
+        b"%d" % number for number in range(500)
+    ]
+    returned: list[Any] = []
+    channel.events["basic_return"].add(lambda *told: returned.append(told))
+    channel.basic_publish(channel.prepare_message("lost"), "", "nobody", mandatory=True)
+    assert len(returned) == 1
+    settles_to(node, "q", 0, 0)
+    node.set_policy("short", "^q$", {"max-length": 1, "overflow": "reject-publish"})
+    put(channel, "q", "fits")
+    settles_to(node, "q", 0, 1)
+    put(channel, "q", "does not")
+    end = time.monotonic() + DEADLINE_S
+    while "a message that was not waited for is lost" not in caplog.text:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_an_option_that_is_none(connecting: Connecting) -> None:
+    with pytest.raises(mirrorq.ConfigError, match="confirm is 'never'"):
+        connecting(confirm="never").connect()
+
+
+def test_a_queue_that_is_declared_again(channel: Any, node: mirrorq.Node) -> None:
+    """It is asked for once in a while; one that was deleted over the connection is made anew."""
+    terms = {"durable": True, "auto_delete": True}
+    channel.queue_declare("q", **terms)
+    for _ in range(3):
+        assert channel.queue_declare("q", **terms).queue == "q"
+    channel.queue_delete("q")
+    channel.queue_declare("q", **terms)
+    put(channel, "q", "one")
+    assert channel.queue_declare("q", passive=True).message_count == 1

@@ -152,7 +152,8 @@ class Channel(Declarations):
         confirm_timeout: float | None = None,
         **_: Any,
     ) -> None:
-        """Publish, and wait until the message is on disk wherever it goes.
+        """Publish, and wait until the message is on disk wherever it goes; with the transport
+        option `confirm` "later" until it is accepted.
 
         Raises:
             NotConfirmed: it is certainly not stored.
@@ -167,15 +168,18 @@ class Channel(Declarations):
         if delay is not None:
             terms["delay"] = delay
         headers = sealed(message, exchange or "", routing_key or "")
+        # Who wants to know whether it reaches a queue waits for that.
+        is_waited_for = connection.confirm == "wait" or mandatory
+        publish = self._publish if is_waited_for or exchange else self._put_only
         with translated():
             try:
-                is_routed = self._publish(exchange, routing_key, message, headers, terms, wait_s)
+                is_routed = publish(exchange, routing_key, message, headers, terms, wait_s)
             except mirrorq.ShutDown:
                 # Its queue, not the client, has ended: there may be another of its name.
                 connection.check_open()
                 connection.queues.drop(routing_key)
                 connection.exchanges.drop(exchange)
-                is_routed = self._publish(exchange, routing_key, message, headers, terms, wait_s)
+                is_routed = publish(exchange, routing_key, message, headers, terms, wait_s)
         if not is_routed and mandatory:
             error = amqp.NoConsumers("the message reached no queue", reply_code=312)
             for returned in list(self.events["basic_return"]):
@@ -208,6 +212,24 @@ class Channel(Declarations):
         except mirrorq.QueueNotFound:
             return False
         queue.put(message.body, headers=headers, timeout=wait_s, **terms).result(wait_s)
+        return True
+
+    def _put_only(
+        self,
+        exchange: str,
+        routing_key: str,
+        message: Letter,
+        headers: dict[str, Any],
+        terms: dict[str, Any],
+        wait_s: float,
+    ) -> bool:
+        """Put into a queue, and wait only while too much is unconfirmed."""
+        try:
+            queue = self._host().queue(routing_key)
+        except mirrorq.QueueNotFound:
+            return False
+        confirmation = queue.put(message.body, headers=headers, timeout=wait_s, **terms)
+        confirmation.add_done_callback(_on_confirmed)
         return True
 
     # --- Taking -------------------------------------------------------------------------
@@ -407,3 +429,9 @@ class Channel(Declarations):
 
 def _on_refused(message: mirrorq.Message, error: mirrorq.AckRefused) -> None:
     log.warning("%r was acked too late and comes again: %s", message, error)
+
+
+def _on_confirmed(confirmation: mirrorq.Confirmation) -> None:
+    error = confirmation.exception(0)
+    if error is not None:
+        log.error("a message that was not waited for is lost, or may be: %s", error)

@@ -33,6 +33,8 @@ LOOK_S = 1.0
 """A wait without end looks this often whether the client is still there."""
 DRAIN_MAX = 256
 """Deliveries that one `drain_events` dispatches, however many come meanwhile."""
+KNOWN_S = 1.0
+"""A queue that is declared again within this time is not asked for again."""
 TARGETS_MAX = 512
 """Handles for publishing that a connection keeps: of reply queues there is one a producer."""
 
@@ -124,6 +126,7 @@ class Connection:
         *,
         confirm_timeout: float = 30.0,
         eta: str = "queue",
+        confirm: str = "wait",
     ) -> None:
         self.client = client
         """kombu's own connection, which looks for itself here."""
@@ -131,6 +134,7 @@ class Connection:
         self._make_channel = channel
         self.confirm_timeout = confirm_timeout
         self.eta = eta
+        self.confirm = confirm
         self.channels: dict[int, Channel] = {}
         self.queues = Targets()
         self.exchanges = Targets()
@@ -138,6 +142,8 @@ class Connection:
         """Of the exchanges that were declared here."""
         self.terms: dict[str, tuple[bool, bool]] = {}
         """Of the queues that were declared here: durable, auto_delete."""
+        self._counts: dict[str, tuple[tuple[int, int] | None, float]] = {}
+        """What the masters of those said last, and until when that is taken to hold."""
         self.exclusive: set[str] = set()
         """Queues that end with this connection."""
         self._pid = os.getpid()
@@ -210,17 +216,23 @@ class Connection:
         """Ready messages and consumers of a queue that was declared here in the same way and is
         still there; else None.
 
-        `rpc://` declares its reply queue for each task: its master is asked whether it has it.
+        `rpc://` declares its reply queue for each task. What its master has said of it is taken to
+        hold for `KNOWN_S`; a queue that is deleted over this connection is forgotten at once.
         """
         handle: mirrorq.MirroredQueue | None = self.queues.get(name)
         if handle is None or self.terms.get(name) != terms:
             return None
+        counts, until = self._counts.get(name, (None, 0.0))
+        if time.monotonic() < until:
+            return counts
         try:
-            return handle.qsize(), handle.status().consumers
+            counts = handle.qsize(), handle.status().consumers
         except (mirrorq.ShutDown, mirrorq.QueueNotFound):
             self.check_open()
             self.queues.drop(name)
             return None
+        self._counts[name] = counts, time.monotonic() + KNOWN_S
+        return counts
 
     def exchange(self, name: str) -> mirrorq.Exchange:
         """A handle on an exchange that exists. Raises QueueNotFound when it does not."""
@@ -234,6 +246,7 @@ class Connection:
         """It was deleted: whoever makes one of its name makes another queue."""
         self.exclusive.discard(name)
         self.terms.pop(name, None)
+        self._counts.pop(name, None)
         self.queues.drop(name)
         for channel in list(self.channels.values()):
             channel.forget_queue(name)

@@ -7,7 +7,9 @@ What stands in the URL is `mirrorq.connect`'s to read:
 
 `transport_options`: `security` and `insecure` and `config` as for `mirrorq.connect`;
 `confirm_timeout`, seconds that a publish waits for its confirmation (30); `eta`: "queue" (tasks
-wait in their queue) or "worker" (in the worker that they were delivered to, as with other brokers).
+wait in their queue) or "worker" (in the worker that they were delivered to, as with other brokers);
+`confirm`: "wait" or "later" (a publish to a queue returns when it is accepted, and what then fails
+is told in the log).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ __all__ = ["Transport"]
 
 DEFAULT_PORT = 7400
 ETA = ("queue", "worker")
+CONFIRM = ("wait", "later")
 
 
 class Transport(base.Transport):  # type: ignore[misc]
@@ -77,9 +80,12 @@ class Transport(base.Transport):  # type: ignore[misc]
         """
         told = self.client
         options = dict(told.transport_options or {})
-        eta = options.get("eta", "queue")
-        if eta not in ETA:
-            raise mirrorq.ConfigError(f"transport option eta is {eta!r}: it is one of {ETA}")
+        eta, confirm = options.get("eta", "queue"), options.get("confirm", "wait")
+        for name, value, values in (("eta", eta, ETA), ("confirm", confirm, CONFIRM)):
+            if value not in values:
+                raise mirrorq.ConfigError(
+                    f"transport option {name} is {value!r}: it is one of {values}"
+                )
         confirm_timeout = float(options.get("confirm_timeout", 30.0))
         with translated():
             client = mirrorq.connect(
@@ -91,7 +97,9 @@ class Transport(base.Transport):  # type: ignore[misc]
                 # Whose next URL or next try is to come soon need not wait for who is not there.
                 fail_fast=True,
             )
-        return Connection(told, client, Channel, confirm_timeout=confirm_timeout, eta=eta)
+        return Connection(
+            told, client, Channel, confirm_timeout=confirm_timeout, eta=eta, confirm=confirm
+        )
 
     def _url(self) -> str:
         """Where to connect to: the URL, or what kombu has made of an alternate one."""
