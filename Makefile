@@ -33,6 +33,8 @@ PORTABLE := $(addprefix tests/,test_system.py store transport spool processes/te
 CELERY_TESTS ?= worker inspect tasks canvas
 # Arguments of `make compare`; `--help` lists them.
 COMPARE ?=
+# Arguments of `make brokers`; `--help` lists them.
+BROKERS ?=
 # Arguments of `make scale`; `--help` lists them.
 SCALE ?=
 # Where `make pipeline` leaves its output: a folder that is empty or not there.
@@ -253,6 +255,10 @@ $(VENV)/.compare: $(STAMP) benches/compare/requirements.txt
 
 compare: $(VENV)/.compare  ## beside RabbitMQ, NATS, PySyncObj and others: COMPARE='--only mirrorq,rabbit --rounds 1'
 	cd benches && ../$(BIN)/python -m compare $(COMPARE)
+
+.PHONY: brokers
+brokers: $(VENV)/.compare  ## Celery over mirrorq, Redis and RabbitMQ: BROKERS='--tasks 2000 --rounds 3'
+	cd benches && ../$(BIN)/python -m brokers $(BROKERS)
 
 scale: $(VENV)/.compare  ## curves over nodes, queues, producers, sizes, depth, days; and what became of each aim: SCALE='--only nodes'
 	cd benches && ../$(BIN)/python -m scale $(SCALE)

@@ -125,22 +125,21 @@ class Channel:
 
 
 @contextmanager
-def _start(
-    directory: Path, arguments: dict[str, Any], prepare: Callable[[list[str]], None] | None
-) -> Iterator[Session]:
-    module_needed("pika", "pika")
+def nodes(directory: Path, count: int) -> Iterator[tuple[list[int], list[str]]]:
+    """Start so many of one cluster; gives their ports, and how rabbitmqctl is called."""
     path = program("rabbitmq-server", "rabbitmq-server", f"{LIBRARY}/rabbitmq-server")
     control = program("rabbitmqctl", "rabbitmq-server", f"{LIBRARY}/rabbitmqctl")
-    ports = free_ports(7)
+    ports = free_ports(2 * count + 1)
+    numbers = range(1, count + 1)
     (directory / "plugins").write_text("[].\n", encoding="ascii")
     settings = ["cluster_formation.peer_discovery_backend = classic_config"]
     settings += [
         f"cluster_formation.classic_config.nodes.{number} = {_name(ports, number)}"
-        for number in (1, 2, 3)
+        for number in numbers
     ]
     common = {
         "HOME": str(directory),
-        "ERL_EPMD_PORT": str(ports[6]),
+        "ERL_EPMD_PORT": str(ports[-1]),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "plugins"),
         "RABBITMQ_MNESIA_BASE": str(directory),
@@ -149,21 +148,30 @@ def _start(
     with ExitStack() as stack:
         epmd = program("epmd", "erlang-base")
         stack.enter_context(server([epmd], directory / "epmd.log", common))
-        for number in (1, 2, 3):
+        for number in numbers:
             file = directory / f"{number}.conf"
             own = [f"listeners.tcp.1 = 127.0.0.1:{ports[number - 1]}"]
             file.write_text("\n".join(settings + own) + "\n", encoding="ascii")
             environment = common | {
                 "RABBITMQ_NODENAME": _name(ports, number),
                 "RABBITMQ_CONFIG_FILE": str(file),
-                "RABBITMQ_DIST_PORT": str(ports[number + 2]),
+                "RABBITMQ_DIST_PORT": str(ports[number - 1 + count]),
             }
             log = directory / f"{number}.log"
             process = stack.enter_context(server([path], log, environment))
             wait_for_port(ports[number - 1], process, log)
         command = ["env", *(f"{key}={value}" for key, value in common.items())]
         command += [control, "-n", _name(ports, 1)]
-        _said([*command, "await_online_nodes", "3", "--timeout", str(int(START_S))])
+        _said([*command, "await_online_nodes", str(count), "--timeout", str(int(START_S))])
+        yield ports, command
+
+
+@contextmanager
+def _start(
+    directory: Path, arguments: dict[str, Any], prepare: Callable[[list[str]], None] | None
+) -> Iterator[Session]:
+    module_needed("pika", "pika")
+    with nodes(directory, 3) as (ports, command), ExitStack() as stack:
         if prepare is not None:
             prepare(command)
         channel = Channel(ports[0], arguments)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from harness.mutations import (
     clocks,
-    columns,
     consumers,
     damage,
     holding,
@@ -39,7 +38,6 @@ from harness.mutations.registry import MUTATIONS, mutation
 __all__ = [
     "MUTATIONS",
     "clocks",
-    "columns",
     "consumers",
     "damage",
     "holding",

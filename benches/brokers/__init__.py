@@ -1,0 +1,1 @@
+"""Celery over mirrorq, Redis and RabbitMQ, in turn: `python -m brokers --help`."""
