@@ -118,7 +118,7 @@ def test_what_lies_beyond_the_queue_is_read(host: Any) -> None:
 def test_the_prefetch_of_a_running_consumer(host: Any) -> None:
     with host.queue("q") as queue:
         consumer = queue.consume(lambda message: message.ack(), prefetch=2)
-        for value in (0, 2.5, "3", HUGE):
+        for value in (-1, False, 2.5, "3", HUGE):
             with pytest.raises(ConfigError, match="prefetch is"):
                 consumer.prefetch = value
         assert consumer.prefetch == 2

@@ -12,6 +12,7 @@ from fake_host import FakeHost, wait_until
 import mirrorq
 from mirrorq import Config
 from mirrorq.api import consumer as consumer_module
+from mirrorq.api.consumer import UNBOUNDED_COUNT
 from mirrorq.errors import AckRefused, ConfigError, PreconditionFailed
 from mirrorq.protocol.sessions import Deliver, Delivery
 
@@ -68,8 +69,8 @@ def test_prefetch_bounds_what_is_held() -> None:
         consumer.prefetch = 4
         wait_until(lambda: consumer.unsettled == 4)
         assert consumer.prefetch == 4
-        with pytest.raises(ConfigError, match="at least 1"):
-            consumer.prefetch = 0
+        with pytest.raises(ConfigError, match="0 for no bound"):
+            consumer.prefetch = -1
         for _ in range(20):
             gate.passes.release()
         wait_until(lambda: len(gate.seen) == 8)
@@ -272,6 +273,21 @@ def test_a_consumer_that_hangs_is_cancelled_and_its_messages_go_to_others() -> N
         assert [(m.sequence, m.delivery_count) for m in found] == [(1, 2), (2, 2)]
         hangs.set()
         queue.ack_many(found).result(30)
+
+
+def test_a_consumer_without_a_bound_holds_all_there_is() -> None:
+    """Far more than it is sent at once, those to come too."""
+    count = 3 * UNBOUNDED_COUNT
+    with FakeHost() as host, host.queue() as queue:
+        fill(queue, count)
+        held: list[mirrorq.Message] = []
+        consumer = queue.consume(held.append, prefetch=0)
+        wait_until(lambda: len(held) == count)
+        fill(queue, 10)
+        wait_until(lambda: len(held) == count + 10)
+        assert (consumer.prefetch, consumer.unsettled) == (0, count + 10)
+        queue.ack_many(held).result(30)
+        assert host.live == consumer.unsettled == 0
 
 
 def test_a_consumer_that_extends_its_message_is_not_cancelled() -> None:

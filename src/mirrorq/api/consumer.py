@@ -27,13 +27,16 @@ PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 """Delay of a message that its callback has failed on: doubled with each of its deliveries."""
 
+UNBOUNDED_COUNT = 4096
+"""A consumer without a bound is sent so many beyond those that it holds."""
+
 EXIT_TEXT = ". sys.exit() ends neither this consumer nor the process: cancel() does the former"
 
 
 def _check_prefetch(value: object) -> None:
-    if not isinstance(value, int) or not 1 <= value <= COUNT_MAX:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= COUNT_MAX:
         raise ConfigError(
-            f"prefetch is {value!r}: a consumer holds a whole number of messages, at least 1"
+            f"prefetch is {value!r}: a consumer holds a whole number of messages, 0 for no bound"
         )
 
 
@@ -50,6 +53,7 @@ class Subscription:
         self.number = number
         """In the ring's handle."""
         self.prefetch = prefetch
+        """0: no bound."""
         self.unsettled = 0
         """How many are delivered and neither acked nor given back."""
         self.buffer: deque[Message] = deque()
@@ -59,6 +63,12 @@ class Subscription:
         self.cancel_on_failover = consumer.cancel_on_failover
         self._channel = channel
         self._consumer = consumer
+
+    @property
+    def wanted(self) -> int:
+        """How many it may hold by now. Without a bound always some more than it does: its master
+        keeps the delivery high-water mark so far ahead, and no further."""
+        return self.prefetch or self.unsettled + UNBOUNDED_COUNT
 
     # --- The thread that makes the consumer ---------------------------------------------------
 
@@ -232,7 +242,7 @@ class Consumer:
 
     @property
     def prefetch(self) -> int:
-        """Most messages held unacknowledged; may be set while it runs."""
+        """Most messages held unacknowledged, 0 for no bound; may be set while it runs."""
         return self._prefetch
 
     @prefetch.setter
@@ -244,7 +254,7 @@ class Consumer:
 
     @property
     def _share(self) -> int:
-        return share(self._prefetch, self._channel.shards or 1)
+        return self._prefetch and share(self._prefetch, self._channel.shards or 1)
 
     @property
     def is_active(self) -> bool:

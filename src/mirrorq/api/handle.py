@@ -153,7 +153,7 @@ class Handle(RingChannel):
         session.complete_attach()
         self.receiver.fetch(session, now_ms)
         for place in self.subscriptions.values():
-            session.want(place.number, place.unsettled, place.prefetch)
+            session.want(place.number, place.unsettled, place.wanted)
         for holder in self.holders.values():
             session.want(holder.number, holder.held_in(session.epoch), holder.wanted)
         if session.closed:

@@ -395,8 +395,8 @@ class MirroredQueue(Target):
         messages are held unacknowledged.
 
         Args:
-            prefetch: None: `Config.prefetch`. Of a sharded queue it is divided over the shards,
-                at least one for each.
+            prefetch: None: `Config.prefetch`; 0: no bound, for who bounds its memory otherwise. Of
+                a sharded queue it is divided over the shards, at least one for each.
             auto_ack: messages are acked before the callback sees them.
             exclusive: nobody else may consume meanwhile, from any shard.
             on_cancel: called with the consumer when the queue, not its user, ends it.
