@@ -337,7 +337,7 @@ class World:
             while first <= last:
                 end, shift = state.staging.piece(first, last)
                 assert all(s - shift in self.bodies for s in range(first, end + 1))
-                assert state.sizes.total(first, end) == end - first + 1
+                assert state.columns.total(first, end) == end - first + 1
                 live += end - first + 1
                 first = end + 1
         assert live == state.live.count

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mirrorq.containers.run_length import Sizes
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, HorizonOp, PromotedOp, ReturnOp
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.replication.master.dispatch import BACK_COUNT, Dispatch, Subscription
+from mirrorq.replication.state.columns import Block
+from mirrorq.replication.state.pages import COLUMNS
 from mirrorq.replication.state.queue_state import QueueState
 
 from .entries import op, publish
@@ -61,8 +62,8 @@ def test_a_size_bounds_what_a_consumer_gets() -> None:
     """Bytes in a credit: the message that passes them still goes, what was not sent counts
     back, and the next credit begins anew."""
     state = _state(9)
-    state.sizes = Sizes()
-    state.sizes.append(1, 9, 10)
+    state.columns.replace(state.tables[COLUMNS], Block())
+    state.columns.append(1, 9, 10, 0, 0)
     dispatch = _dispatch(state, ONE, credit=0)
     dispatch.credit((ONE, 0), 8, size=25)
     assert _pieces(dispatch) == [("a", Delivery(1, 1, 1, 3, 1))]

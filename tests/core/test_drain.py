@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mirrorq.config import Config
 from mirrorq.protocol.sessions import AckRange, Purged, Subscribe
 from mirrorq.replication.disk_budget import OVERHEAD_BYTES
 from mirrorq.replication.events import Tick
+from mirrorq.replication.state import pages
+from mirrorq.replication.state.pages import COLUMNS
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.writes import QUIET_MS
 from mirrorq.testing.disk import QueueFiles
@@ -20,13 +24,12 @@ PLACE = OVERHEAD_BYTES + 20_000
 class Full:
     """A queue of messages that differ in size, on a store that takes no large value."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(pages.ENTRIES_MAX, COLUMNS, 256)
         state = QueueState()
         state.live.add(1, COUNT)
         for number in range(1, COUNT + 1):
-            state.sizes.append(number, number, number % 7)
-        state.stamps.append(1, COUNT, 1)
-        state.ttls.append(1, COUNT, 0)
+            state.columns.append(number, number, number % 7, 1, 0)
         state.next_sequence, state.applied, state.history = COUNT + 1, 1, [(1, 1)]
         files = QueueFiles(state=state.encode(), state_lsn=1, stable=1)
         self.queue = Queue(files, epoch=2, config=Config(checkpoint_ops=2))
@@ -64,9 +67,9 @@ class Full:
             self.queue.sync()
 
 
-def test_acks_go_on_while_no_checkpoint_has_a_place() -> None:
+def test_acks_go_on_while_no_checkpoint_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is written and told; when what is left is small, a checkpoint frees the rest."""
-    full = Full()
+    full = Full(monkeypatch)
     for first in range(1, 3001, 100):
         full.ack(first, first + 99)
     full.rest()
@@ -79,9 +82,9 @@ def test_acks_go_on_while_no_checkpoint_has_a_place() -> None:
     assert not full.queue.files.ops
 
 
-def test_a_queue_that_waits_for_a_place_sleeps() -> None:
+def test_a_queue_that_waits_for_a_place_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks again now and then, and does not step at once for ever."""
-    full = Full()
+    full = Full(monkeypatch)
     full.ack(1, 1)
     full.rest()
     full.queue.step(Tick())
@@ -89,9 +92,9 @@ def test_a_queue_that_waits_for_a_place_sleeps() -> None:
     assert full.queue.wake_at_ms >= full.queue.now_ms + QUIET_MS // 2
 
 
-def test_queues_share_the_place() -> None:
+def test_queues_share_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one of them writes in a commit is not there for the next one."""
-    full = Full()
+    full = Full(monkeypatch)
     full.place = full.queue.replica.room.draining = full.least = 1 << 30
     full.ack(1, 100)
     full.rest()

@@ -96,7 +96,7 @@ def test_a_state_of_version_1_is_read() -> None:
     older = msgspec.msgpack.encode([1, *fields[1:10]])
     read = QueueState.decode(older)
     assert msgspec.msgpack.decode(read.encode())[:11] == fields[:11]
-    assert (read.sizes.at(2), read.stamps.at(2)) == (0, 0)
+    assert (read.columns.size(2), read.columns.stamp_ms(2)) == (0, 0)
     read.apply(publish(2, 4))
     assert QueueState.decode(read.encode()).encode() == read.encode()
 

@@ -12,7 +12,7 @@ from mirrorq.protocol.ops import (
     AckOp,
 )
 from mirrorq.replication.state import pages
-from mirrorq.replication.state.pages import END, MESSAGES, PRODUCERS, Snapshot, Table
+from mirrorq.replication.state.pages import COLUMNS, END, MESSAGES, PRODUCERS, Snapshot, Table
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.wire.frames import pack_publish
 
@@ -22,7 +22,7 @@ from .random_ops import CODEC, PLACE, apply_one, next_one
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of a few messages: every boundary is met."""
-    monkeypatch.setattr(pages, "ENTRIES_MAX", {MESSAGES: 6, PRODUCERS: 2})
+    monkeypatch.setattr(pages, "ENTRIES_MAX", {MESSAGES: 6, PRODUCERS: 2, COLUMNS: 6})
 
 
 def _taken(snapshot: Snapshot) -> Iterator[Page]:
@@ -53,7 +53,7 @@ def test_pages_of_a_moment_are_the_state_of_that_moment(seed: int) -> None:
     assert not snapshot.is_void
     again = _built(head, taken)
     assert again.encode() == before
-    assert again.sizes.total(*again.live.front()) if again.live else True
+    assert again.columns.total(*again.live.front()) if again.live else True
     seed = chance.randint(0, 1000)
     straight = QueueState.decode(before)
     for one in (again, straight):
@@ -103,15 +103,16 @@ def test_equal_messages_are_one_page_and_different_ones_many() -> None:
         frame = pack_publish([b"x"] * 10, producer=0, first_number=0)
         where = {**PLACE, "lsn": lsn, "timestamp_us": 0}
         state.apply(CODEC.publish(frame, first_sequence=state.next_sequence, **where))
-    assert len([*_taken(_changed(state))]) == 1
+    assert [page.kind for page in _taken(_changed(state))] == [MESSAGES, COLUMNS]
     for lsn in range(200, 300):
         frame = pack_publish([bytes(lsn % 7)], producer=0, first_number=0)
         where = {**PLACE, "lsn": lsn, "timestamp_us": lsn * 1000}
         state.apply(CODEC.publish(frame, first_sequence=state.next_sequence, **where))
     assert len([*_taken(_changed(state))]) > 20
-    assert max(state.count_within(*one) for one in _stretches(state)) <= 6
+    assert max(state.count_within(*one) for one in _stretches(state) if one[0] == MESSAGES) <= 6
+    assert all(block.runs <= 6 for block in map(state.columns._block, range(17)))
     state.apply(CODEC.op(AckOp(((2050, 2050),)), **PLACE, lsn=300, timestamp_us=0))
-    assert len([*_taken(_changed(state))]) == 1
+    assert {page.kind for page in _taken(_changed(state))} == {MESSAGES}
 
 
 def _changed(state: QueueState) -> Snapshot:

@@ -60,10 +60,8 @@ def files_of(count: int) -> tuple[bytes, int, int]:
     for number in range(count):
         first, last = 2 * number, 2 * number + 1
         state.live.add(last, last)
-        state.sizes.append(first, last, 1 + number * 31 % 59)
-        state.stamps.append(first, last, BEGAN_MS + number)
+        state.columns.append(first, last, 1 + number * 31 % 59, BEGAN_MS + number, 0)
     state.next_sequence = 2 * count
-    state.ttls.append(1, 2 * count - 1, 0)
     state.applied = state.horizon = count
     state.history = [(1, count)]
     state.time_us = (BEGAN_MS + count) * 1000

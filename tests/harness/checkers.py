@@ -462,7 +462,7 @@ def _excess(cluster: SimulatedCluster, queue_id: int, name: str) -> str:
     fresh = RangeSet(replica.master.dispatch.ready)
     for first, last in cluster.onlooker.given_out.get(queue_id, RangeSet()):
         fresh.remove(first, last)
-    size = sum(replica.state.sizes.total(first, last) for first, last in fresh)
+    size = sum(replica.state.columns.total(first, last) for first, last in fresh)
     if fresh.count <= limit.count and size <= limit.size:
         return ""
     return (

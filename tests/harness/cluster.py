@@ -235,7 +235,7 @@ class SimulatedCluster:
         incarnation = node.disk.start()
         me = MemberId(node.name, node.disk.store, incarnation)
         self.note(f"start {node.name} incarnation {incarnation}")
-        images = node.disk.images()
+        images = node.disk.images(whole=False)
         self.onlooker.on_start(node.name, images)
         node.contacts.clear()
         config = self.config
@@ -253,6 +253,7 @@ class SimulatedCluster:
             witness=node.witness,
             seed=self.random.getrandbits(32),
             now_ms=self.clock_ms(node),
+            read_page=node.disk.page,
         )
         node.steady = SteadyTime(
             self.clock_ms(node) * 1000, self.wall_us(node), f"boot {node.boots}", node.disk.steady
@@ -898,7 +899,7 @@ def _frames(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[E
             found.append(entry)
             if shift:
                 span = (first - shift, end - shift, shift)
-                stamp_us = replica.state.stamps.at(first) * 1000
+                stamp_us = replica.state.columns.stamp_ms(first) * 1000
                 frame = frames.shifted(entry.frame, *span, stamp_us)
                 found[-1] = Entry(frames.header(frame), None, frame)
         if stored and stored[-1].header.last_sequence < end - shift:

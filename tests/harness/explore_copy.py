@@ -50,6 +50,7 @@ from mirrorq.replication.membership import Membership
 from mirrorq.replication.queue_time import QueueTime
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.columns import Block, Columns, Directory
 from mirrorq.replication.state.outbox import Outbox, TargetOutbox
 from mirrorq.replication.state.pages import Snapshot, Table
 from mirrorq.replication.state.priorities import Horizons, Lane, ReadyLanes
@@ -61,14 +62,17 @@ from mirrorq.testing.disk import QueueFiles
 
 PLAIN = (
     Attachments,
+    Block,
     Checkpoints,
     Claims,
+    Columns,
     Confirms,
     Couriers,
     Deadlines,
     Delays,
     Dispatch,
     Departures,
+    Directory,
     Donor,
     Endings,
     Expiry,
@@ -133,7 +137,7 @@ DEFINED = (
 """Mutable classes of attrs."""
 COLUMNS = (Column, RangeMap, Sizes)
 _GIVEN = ("_config", "_codec", "_targets", "config", "codec", "targets")
-SHARED = frozenset((*_GIVEN, "out", "_standing", "meter", "tally"))
+SHARED = frozenset((*_GIVEN, "out", "_standing", "meter", "tally", "_cache", "_owner"))
 """Fields that are no state, or follow from others: the same object in every copy."""
 
 _FIELDS: dict[type, tuple[str, ...]] = {

@@ -7,15 +7,16 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from mirrorq.replication import checkpoints, donor
-from mirrorq.replication.state import pages
-from mirrorq.replication.state.pages import MESSAGES, PRODUCERS
+from mirrorq.replication.state import columns, pages, queue_state
+from mirrorq.replication.state.pages import COLUMNS, MESSAGES, PRODUCERS
 
 
 @contextmanager
 def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
     """While it lasts, each page has few entries, and each part and commit few pages."""
     with ExitStack() as stack:
-        few, least = {MESSAGES: entries, PRODUCERS: 2}, {MESSAGES: 2, PRODUCERS: 1}
+        few = {MESSAGES: entries, PRODUCERS: 2, COLUMNS: entries}
+        least = {MESSAGES: 2, PRODUCERS: 1, COLUMNS: 2}
         stack.enter_context(patch.dict(pages.ENTRIES_MAX, few))
         stack.enter_context(patch.dict(pages.SMALL_MAX, least))
         for module in (checkpoints, donor):
@@ -24,4 +25,6 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.object(donor, "KNOWN_PAGES", 1))
         stack.enter_context(patch.object(pages, "PREIMAGES_MAX", 1))
         stack.enter_context(patch.object(pages, "KEPT_MAX", 3))
+        stack.enter_context(patch.object(columns, "CACHED_BLOCKS", 2))
+        stack.enter_context(patch.object(queue_state, "HELD_BLOCKS", 3))
         yield

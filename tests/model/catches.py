@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 from attrs import frozen
 
+from core import test_blocks, test_master
 from core import test_hold_times as core_hold_times
-from core import test_master
 from core import test_pages as core_pages
 from core import test_transfer as core_transfer
 from core.test_staging import test_every_order_in_two_queues as sealed_orders
@@ -84,6 +84,18 @@ def _stored_pages() -> None:
             test_pages.test_every_commit_leaves_the_last_whole_checkpoint(seed)
 
 
+def _blocks() -> None:
+    """What is read when it is wanted, against what is known of each message."""
+    with tiny_pages():
+        for seed in range(4):
+            test_blocks.test_what_is_on_the_disk_alone_is_read_when_it_is_asked_for(seed)
+
+
+def _given_blocks() -> None:
+    with tiny_pages():
+        test_blocks.test_a_state_is_given_whole_though_blocks_end_meanwhile()
+
+
 def _pages_of_a_moment() -> None:
     with tiny_pages():
         for seed in range(6):
@@ -113,6 +125,12 @@ SCENARIOS: dict[str, Scenario] = {
     "page of an older checkpoint counted": Scenario(_stored_pages, ""),
     "head written before its pages": Scenario(_stored_pages, ""),
     "stale pages stay on the disk": Scenario(_stored_pages, ""),
+    "block of columns not written": Scenario(_stored_pages, ""),
+    "block of an older checkpoint believed": Scenario(_blocks, ""),
+    "bytes of a block left out": Scenario(_blocks, ""),
+    "bytes of a block counted twice": Scenario(_blocks, ""),
+    "block skipped by a reader of times": Scenario(_blocks, ""),
+    "block that ended taken off too early": Scenario(_given_blocks, ""),
     "lease before an entry of the own term": Scenario(
         scenarios.stale_leader_grants, "check_leases"
     ),

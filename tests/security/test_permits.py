@@ -16,6 +16,7 @@ from mirrorq.protocol.clients import (
     ClientAdminister,
     ClientCall,
     ClientDeclare,
+    ClientDeclareWithArguments,
     ClientDelete,
     ClientLook,
     ClientRead,
@@ -230,6 +231,10 @@ def declare(name: str, *, passive: bool = False) -> ClientDeclare:
     return ClientDeclare(name, True, False, False, passive)
 
 
+def declare_with(arguments: str) -> ClientDeclareWithArguments:
+    return ClientDeclareWithArguments("new", True, False, False, False, 0, 0, arguments)
+
+
 @pytest.mark.parametrize(
     ("call", "enough", "too_little"),
     [
@@ -237,6 +242,12 @@ def declare(name: str, *, passive: bool = False) -> ClientDeclare:
         (declare("own", passive=True), {"write": ["own"]}, {"configure": ["other"]}),
         (declare("new"), {"configure": ["new"]}, {"read": ["new"], "write": ["new"]}),
         (declare("new", passive=True), {"read": ["n*"]}, {"read": ["own"]}),
+        (
+            declare_with('{"dead-letter-queue":"dead"}'),
+            {"configure": ["new"], "write": ["dead"]},
+            {"configure": ["new"], "write": ["new"], "read": ["*"]},
+        ),
+        (declare_with('{"max-length":5}'), {"configure": ["new"]}, {"write": ["new"]}),
         (ClientDelete(OWN, False, False), {"configure": ["own"]}, {"read": ["*"], "write": ["*"]}),
         (ClientRead(OWN, 1, 2, 0, 0), {"read": ["own"]}, {"write": ["*"], "configure": ["*"]}),
         (ClientSeek(OWN, 1, 0), {"read": ["own"]}, {"write": ["*"], "configure": ["*"]}),

@@ -181,8 +181,8 @@ def test_28_bytes_across_a_failover_and_a_new_mirror() -> None:
     while not producer.is_done:
         producer.publish()
         world.cluster.run(20)
-    sizes = world.cluster.engine(world.master or "").replicas[world.queue_id].state.sizes
-    total = sum(sizes.at(sequence) for sequence in world.left)
+    sizes = world.cluster.engine(world.master or "").replicas[world.queue_id].state.columns
+    total = sum(sizes.size(sequence) for sequence in world.left)
     assert 33 < total <= 40
     assert world.wrong == []
     world.check_copies()

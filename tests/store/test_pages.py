@@ -8,13 +8,14 @@ from random import Random
 
 import pytest
 
-from core.random_ops import CODEC, PLACE, apply_one, next_one
+from core.random_ops import CODEC, PLACE, next_one
 from harness.tiny_pages import tiny_pages
 from mirrorq.config import Config
 from mirrorq.node.verification import verify
 from mirrorq.protocol.effects import QueueImage, QueueWrite
 from mirrorq.protocol.ops import AckOp, ProducerOp
 from mirrorq.replication.checkpoints import Checkpoints
+from mirrorq.replication.state.columns import PageCache
 from mirrorq.replication.state.pages import END
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.store.node_store import Store
@@ -38,10 +39,19 @@ class Life:
         self.disk = SimulatedDisk(1)
         self.store = store
         self.state = QueueState()
+        self.state.columns.keep_in(PageCache(self.disk.page), QUEUE)
+        self.twin = QueueState()
+        """What it would be without a disk."""
         self.checkpoints = Checkpoints()
         self.told: dict[int, bytes] = {0: QueueState().encode()}
         """Each state whose head was written, by lsn."""
         self.begun: dict[int, bytes] = {}
+
+    def apply_one(self) -> None:
+        """An op of chance, to both."""
+        entry = next_one(self.chance, self.state)
+        self.state.apply(entry)
+        self.twin.apply(entry)
 
     def commit(self, write: QueueWrite) -> None:
         self.disk.commit([write], None)
@@ -61,6 +71,7 @@ class Life:
         while not self.checkpoints.begin(state):
             self.part()
         self.begun[state.applied] = state.encode()
+        assert state.encode() == self.twin.encode()
         while self.checkpoints.is_open:
             self.part()
             if self.chance.random() < 0.5:
@@ -76,6 +87,7 @@ class Life:
             if self.state.is_full:
                 self.part()
         self.state.apply(entry)
+        self.twin.apply(entry)
 
     def part(self) -> None:
         pages, one = self.checkpoints.part(self.state)
@@ -84,11 +96,15 @@ class Life:
         head = None if one is None else one.head
         lsn = 0 if one is None else one.lsn
         self.commit(QueueWrite(QUEUE, pages=tuple(pages), state=head, state_lsn=lsn, stable=1))
+        if not self.checkpoints.is_open:
+            self.state.columns.release()
 
     def restart(self) -> None:
-        """The process ends, wherever it is, and begins again with what is on the disk."""
-        (image,) = self.disk.images()
-        self.state = QueueState.of_image(image)
+        """The process ends, wherever it is, and begins again with what is on the disk: what it
+        does not need at once it reads when it wants it."""
+        (image,) = self.disk.images(whole=False)
+        self.state = QueueState.of_image(image, PageCache(self.disk.page))
+        self.twin = QueueState.decode(self.state.encode())
         stale = image.stale if self.state.is_paged else (*image.stale, *image.pages)
         self.checkpoints = Checkpoints(stale)
         self.chance = Random(self.chance.random())
@@ -96,7 +112,7 @@ class Life:
     def run(self, turns: int) -> None:
         for _ in range(turns):
             for _ in range(self.chance.randint(1, 20)):
-                apply_one(self.chance, self.state)
+                self.apply_one()
             self.checkpoint()
             if self.chance.random() < 0.3 and self.disk.queues:
                 self.restart()
@@ -143,7 +159,7 @@ def test_a_state_that_came_replaces_all_pages() -> None:
     life = Life(5)
     life.run(3)
     for _ in range(40):
-        apply_one(life.chance, life.state)
+        life.apply_one()
     while not life.checkpoints.begin(life.state):
         life.part()
     life.begun[life.state.applied] = life.state.encode()
@@ -151,10 +167,10 @@ def test_a_state_that_came_replaces_all_pages() -> None:
     assert life.checkpoints.is_open
     other = Life(6)
     while other.state.applied <= life.state.applied:
-        apply_one(other.chance, other.state)
+        other.apply_one()
     life.checkpoints.replace(life.state, other.state)
     other.state.note_unwritten()
-    life.state = other.state
+    life.state, life.twin = other.state, other.twin
     life.checkpoint()
     while life.checkpoints.is_busy:
         life.part()
@@ -168,9 +184,10 @@ def test_what_is_small_is_one_value_as_it_always_was() -> None:
     life = Life(1)
     life.run(3)
     state = life.state
-    state.apply(CODEC.op(AckOp(((1, END),)), **PLACE, lsn=state.applied + 1, timestamp_us=0))
-    gone = ProducerOp("", tuple(state.producers))
-    state.apply(CODEC.op(gone, **PLACE, lsn=state.applied + 1, timestamp_us=0))
+    for end in (AckOp(((1, END),)), ProducerOp("", tuple(state.producers))):
+        entry = CODEC.op(end, **PLACE, lsn=state.applied + 1, timestamp_us=0)
+        state.apply(entry)
+        life.twin.apply(entry)
     life.checkpoint()
     while life.checkpoints.is_busy:
         life.part()

@@ -18,7 +18,7 @@ from mirrorq.api.arguments import check_command
 from mirrorq.api.exchange import Exchange, ExchangeHost
 from mirrorq.api.host import Declared
 from mirrorq.api.listeners import Listeners
-from mirrorq.api.options import DeclareOptions, spelled_out
+from mirrorq.api.options import DeclareOptions, QueueArguments, arguments_said, spelled_out
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.api.staged import Staged
 from mirrorq.errors import ConfigError, ProtocolError
@@ -29,6 +29,7 @@ from mirrorq.protocol.clients import (
     ClientAdminister,
     ClientAnswer,
     ClientDeclare,
+    ClientDeclareWithArguments,
     ClientDelete,
     ClientDisconnect,
     ClientLook,
@@ -119,6 +120,12 @@ class Access(Administration, ExchangeHost):
             passive: do not make it.
             shards: make it of so many rings, 1 to 256, whose masters are spread over the nodes.
                 None: as it is; a new one is one ring, not sharded.
+            expires, message_ttl, consumer_timeout: times in seconds, or a timedelta; these and
+                the next are what a policy says by the same words, said of this queue alone and
+                kept with it. Where a policy says it too, the lesser number holds, and else the
+                policy's word. None: as it is.
+            max_length, max_length_bytes, delivery_limit: numbers, as a policy's.
+            overflow, dead_letter_queue: words, as a policy's.
 
         Raises:
             PreconditionFailed: it exists with other properties, or belongs to another handle.
@@ -128,6 +135,7 @@ class Access(Administration, ExchangeHost):
         declared = self._declare(name, **options)
         return MirroredQueue._attach(self, declared, name)
 
+    @spelled_out
     def _declare(
         self,
         name: str,
@@ -138,6 +146,7 @@ class Access(Administration, ExchangeHost):
         passive: bool = False,
         shards: int | None = None,
         timeout: float | None = 30,
+        **arguments: Unpack[QueueArguments],
     ) -> Declared:
         """Declare a queue, without a handle on it: see `queue`."""
         wrong = declaration_error(
@@ -145,14 +154,16 @@ class Access(Administration, ExchangeHost):
         )
         if wrong:
             raise ConfigError(wrong)
+        said = arguments_said(arguments)
         if passive:
             self._wait_known(timeout)
         owner = self._new_session() if exclusive else None
         number = 0 if owner is None else owner.number
-        answer = self._ask(
-            ClientDeclare(name, durable, exclusive, auto_delete, passive, number, shards or 0),
-            timeout,
-        )
+        flags = (durable, exclusive, auto_delete, passive)
+        call = ClientDeclare(name, *flags, number, shards or 0)
+        if said and not passive:
+            call = ClientDeclareWithArguments(name, *flags, number, shards or 0, said)
+        answer = self._ask(call, timeout)
         refusals = self._decoded(answer, "refusals", dict[str, str])
         return Declared(answer.value, owner, refusals, answer.rings)
 

@@ -12,9 +12,11 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from mirrorq.api.publish_options import PLAIN, Seconds, Terms, terms_of
+from mirrorq.api.publish_options import PLAIN, Seconds, Terms, milliseconds, terms_of
+from mirrorq.errors import ConfigError, PolicyError
+from mirrorq.protocol.policy import arguments_text
 from mirrorq.wire.properties import HeaderValue, pack_properties
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ __all__ = [
     "MessageOptions",
     "NodeOptions",
     "PublishOptions",
+    "QueueArguments",
+    "arguments_said",
     "packed",
     "said_of_node",
     "spelled_out",
@@ -59,7 +63,20 @@ class MessageOptions(PublishOptions, total=False):
     key: Key
 
 
-class DeclareOptions(TypedDict, total=False):
+class QueueArguments(TypedDict, total=False):
+    """What a queue is declared with and keeps: its arguments."""
+
+    expires: Seconds | None
+    message_ttl: Seconds | None
+    max_length: int | None
+    max_length_bytes: int | None
+    overflow: Literal["block", "reject-publish", "drop-head"] | None
+    dead_letter_queue: str | None
+    delivery_limit: int | None
+    consumer_timeout: Seconds | None
+
+
+class DeclareOptions(QueueArguments, total=False):
     """Of a queue that is declared."""
 
     durable: bool
@@ -136,6 +153,29 @@ def packed(
     return terms, pack_properties(
         headers, message_id, key, reply_to, correlation_id, content_type
     )
+
+
+_TIMES = ("expires", "message_ttl", "consumer_timeout")
+
+
+def arguments_said(arguments: QueueArguments) -> str:
+    """Return the arguments of a declaration as the catalog keeps them, "" when there are none.
+
+    Raises:
+        ConfigError: one is of the wrong type or out of its range.
+        TypeError: there is no such argument.
+    """
+    given: dict[str, object] = {}
+    for name, value in arguments.items():
+        if name not in QueueArguments.__annotations__:
+            raise TypeError(f"queue() got an unexpected keyword argument {name!r}")
+        if value is not None:
+            value = milliseconds(name, value) if name in _TIMES else value  # type: ignore[arg-type]
+            given[name.replace("_", "-")] = value
+    try:
+        return arguments_text(given)
+    except PolicyError as error:
+        raise ConfigError(str(error)) from None
 
 
 def said_of_node(options: NodeOptions) -> dict[str, Any]:

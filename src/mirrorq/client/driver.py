@@ -28,6 +28,7 @@ from mirrorq.protocol.clients import (
     ClientCall,
     ClientClose,
     ClientClosed,
+    ClientDeclareWithArguments,
     ClientForget,
     ClientHello,
     ClientLinkLost,
@@ -39,6 +40,7 @@ from mirrorq.protocol.clients import (
     ClientUnknown,
     ClientWelcome,
 )
+from mirrorq.protocol.commands import LEVEL
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.sessions import Attach, SessionReply, SessionRequest
 from mirrorq.security.settings import Security
@@ -125,6 +127,8 @@ class ClientDriver(HostThread[_Port]):
         """Name of the last that did."""
         self.entry_paused = False
         """It has no contact with a majority."""
+        self._entry_level = 0
+        """What it reads: see ClientWelcome."""
         self.has_told = False
         """Whether the node that serves this client has said how it is."""
         self.unfounded = ""
@@ -193,6 +197,16 @@ class ClientDriver(HostThread[_Port]):
             self._send_call(call)
 
     def _send_call(self, call: Call) -> None:
+        """Ask the entry node, unless it would read less than is meant."""
+        asked = call.message.call
+        if isinstance(asked, ClientDeclareWithArguments) and self._entry_level < LEVEL:
+            text = (
+                f"node {self.entry_node} runs a version that knows no arguments of queues: upgrade "
+                f"it, then declare queue {asked.name!r} again"
+            )
+            number = call.message.number
+            self._on_answer(ClientAnswer(number, 0, "PreconditionFailed", text, b""))
+            return
         call.send_count += 1
         self._send(call.message)
 
@@ -378,13 +392,14 @@ class ClientDriver(HostThread[_Port]):
         self._window.begin()
         self._keepalive.on_welcome(clock.now_ms(), message.session_expiry_ms)
         self.entry_node = message.node
+        self._entry_level = message.level
         self.entry_paused = False
         self.has_told = False
         self.trouble = ""
         self.refusals = {}
         for port in self._ports:
             self._send(ClientOpen(port.number, port.queue_id))
-        for call in self._asked.values():
+        for call in list(self._asked.values()):
             self._send_call(call)
         self._ping()
         self.welcomed.set()
@@ -417,7 +432,7 @@ class ClientDriver(HostThread[_Port]):
         """Something may be gone on the way: handles say it again."""
         for port in self._ports:
             self._ports.tell(port, LinkLost())
-        for call in self._asked.values():
+        for call in list(self._asked.values()):
             self._send_call(call)
 
     def _keep_alive(self, now_ms: int) -> None:

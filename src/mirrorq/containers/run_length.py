@@ -216,6 +216,27 @@ class Column:
         """Runs as they are: equal neighbours stay two."""
         self._extend([lasts, values])
 
+    @property
+    def last(self) -> int:
+        """The end of the last run; 0 when there is none."""
+        return self._ends[-1] if self._chunks else 0
+
+    @property
+    def greatest(self) -> int:
+        """The greatest value of all."""
+        return max((max(chunk[1]) for chunk in self._chunks), default=0)
+
+    def run_end(self, first: int, count: int) -> int:
+        """Where the last of so many runs ends, of which the first holds `first`."""
+        at, index = self._find(first)
+        index += count - 1
+        while at < len(self._chunks):
+            lasts = self._chunks[at][0]
+            if index < len(lasts):
+                return lasts[index]
+            at, index = at + 1, index - len(lasts)
+        return MASK
+
     def check_end(self, last: int) -> None:
         """Raises ValueError when there are runs behind `last`."""
         if len(self) and self._ends[-1] > last:

@@ -65,7 +65,7 @@ from mirrorq.protocol.control import (
     Yield,
     Yielded,
 )
-from mirrorq.protocol.effects import OutboxLoaded, Persisted, QueueImage, RaftImage
+from mirrorq.protocol.effects import OutboxLoaded, PageReader, Persisted, QueueImage, RaftImage
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.protocol.raft import RAFT_MESSAGES
 from mirrorq.protocol.ring import RingMessage
@@ -95,6 +95,7 @@ class Engine:
         witness: bool = False,
         seed: int = 0,
         now_ms: int = 0,
+        read_page: PageReader | None = None,
     ) -> None:
         """Continue from what the disk holds.
 
@@ -102,12 +103,13 @@ class Engine:
             endpoint: where others reach this node, "" when it listens nowhere.
             peers: the nodes that the configuration names, with their endpoints.
             join: endpoints of a cluster through which an empty store joins it.
+            read_page: reads pages of this node's disk.
         """
         self.me = me
         self.config = config
         self.requests = CatalogRequests()
         self.hosting = Hosting(
-            me, config, codec, queue_images, Catalog(), self.requests, self.is_alive
+            me, config, codec, queue_images, Catalog(), self.requests, self.is_alive, read_page
         )
         self.replicas = self.hosting.replicas
         self.reports = self.hosting.reports
@@ -225,6 +227,11 @@ class Engine:
         said = self._last_hello(member)
         known = self._life.spooled if member == self.me else said.spooled if said else ()
         return (known[0], known[1]) if len(known) > 1 else (0, 0)
+
+    def older_nodes(self, level: int) -> tuple[str, ...]:
+        """Names of nodes that have said, alive, that they read less than this."""
+        said = [self._last_hello(node.member) for node in self.catalog.nodes()]
+        return tuple(one.node for one in said if one is not None and one.level < level)
 
     def _last_hello(self, member: MemberId) -> Hello | None:
         peer = self._admission.peers.find(member.node)

@@ -8,6 +8,7 @@ from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.life import Life
 from mirrorq.engine.peer_admission import foreign_text
+from mirrorq.protocol.commands import LEVEL
 from mirrorq.protocol.control import Hello
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.replication.events import NodeGone
@@ -46,6 +47,7 @@ class Greetings:
             life.alarms,
             life.hosting.broken,
             life.spooled,
+            level=LEVEL,
         )
 
     def say(self, node: str) -> None:

@@ -27,7 +27,14 @@ from mirrorq.engine.sync_reports import SyncReports
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.commands import DeleteQueue, DropCopy
 from mirrorq.protocol.control import Yielded
-from mirrorq.protocol.effects import Notice, Persisted, QueueImage, QueueWrite, ReplicaEffects
+from mirrorq.protocol.effects import (
+    Notice,
+    PageReader,
+    Persisted,
+    QueueImage,
+    QueueWrite,
+    ReplicaEffects,
+)
 from mirrorq.protocol.identities import MemberId, SessionId
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
 from mirrorq.protocol.views import find_store, view_text
@@ -52,6 +59,7 @@ from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.courier import courier_number, is_courier, source_of
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
+from mirrorq.replication.state.columns import PageCache
 
 __all__ = ["LEFTOVER_FACTOR", "Hosting"]
 
@@ -109,10 +117,12 @@ class Hosting:
         catalog: Catalog,
         requests: CatalogRequests,
         is_alive: Callable[[MemberId], bool],
+        read_page: PageReader | None = None,
     ) -> None:
         """Continue from the copies on disk.
 
         Args:
+            read_page: reads pages of this node's disk.
             catalog: to be replaced when a snapshot has come.
             requests: takes what is wanted of the catalog.
             is_alive: whether this life of a node runs, as far as is known here.
@@ -126,6 +136,8 @@ class Hosting:
         self.lease = Lease()
         self.room = Room(most=config.store_bytes_max // 4 * 3, node=me.node)
         """Set by the driver before each step."""
+        self.cache = PageCache(read_page)
+        """Shared by all queues."""
         self.rounds = CommitBatches()
         self.sessions = LocalSessions()
         self.reports = QueueReports()
@@ -390,6 +402,7 @@ class Hosting:
                 self.lease,
                 self.room,
                 self._targets,
+                self.cache,
             )
         return replica
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 __all__ = ["NodeStatus", "PolicyStatus", "QueueStatus"]
 
@@ -79,6 +79,9 @@ class QueueStatus:
     shards: int = 0
     """Of a sharded queue: all counts are sums over its shards, `master` names all nodes that lead
     one, `state` is the worst of them. 0: it is not sharded."""
+    arguments: dict[str, Any] = field(factory=dict, hash=False)
+    """With which it was declared, by a policy's words, durations in ms. Where its policy says
+    the same, the lesser number holds, and else the policy's word."""
     missing: tuple[str, ...] = ()
     """Nodes that the policy wants in the ring, that do not run and are out of it."""
 

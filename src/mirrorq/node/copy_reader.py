@@ -73,9 +73,9 @@ def seek_copy(engine: Engine, queue_id: int, stamp_ms: int, applied: int) -> int
     if state.applied < applied:
         return None
     for first, last in state.live:
-        for low, _, stamp in state.stamps.runs(first, last):
-            if stamp >= stamp_ms:
-                return low
+        found = state.columns.since(stamp_ms, first, last)
+        if found is not None:
+            return found
     return state.next_sequence
 
 

@@ -57,7 +57,7 @@ class FrameReader:
                     return found
                 raise
             if shift:
-                stamp_us = replica.state.stamps.at(first) * 1000
+                stamp_us = replica.state.columns.stamp_ms(first) * 1000
                 moved = (first - shift, end - shift, shift, stamp_us)
                 read = [memoryview(frames.shifted(frame, *moved)) for frame in read]
             bytes_max -= sum(map(len, read))

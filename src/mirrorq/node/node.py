@@ -13,13 +13,14 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast, overload
+from typing import TYPE_CHECKING, Literal, Unpack, cast, overload
 
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
 from mirrorq.api.arguments import check_config
 from mirrorq.api.host import SessionPort
 from mirrorq.api.listeners import Listeners
+from mirrorq.api.options import DeclareOptions, spelled_out
 from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.config import Config
 from mirrorq.engine.core import Engine
@@ -237,8 +238,24 @@ class Node(Access):
             witness=witness,
             seed=self._seed(),
             now_ms=clock.now_ms(),
+            read_page=self._read_page,
         )
         return Driver(engine, store, self._transport, self._on_notice)
+
+    def _read_page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
+        """A page of a queue's state on this disk, b"" when it is not as it was written."""
+        try:
+            return self._store.page(queue_id, kind, first, lsn)
+        except StoreCorrupt as error:
+            log.error(
+                "node %s: sizes and times of messages of queue %d from %d on are damaged on this "
+                "disk: no limit by bytes counts them, and no TTL ends them: %s",
+                self.name,
+                queue_id,
+                first,
+                error,
+            )
+            return b""
 
     def _image(self, queue_id: int) -> QueueImage:
         """A queue's copy on this disk, as far as anything can be made of it.
@@ -247,7 +264,7 @@ class Node(Access):
             StoreCorrupt: nothing can, and there is no other node that may have one.
         """
         try:
-            image = self._store.load(queue_id, next_sequence_of)
+            image = self._store.load(queue_id, next_sequence_of, whole=False)
         except StoreCorrupt as error:
             known = {*self.peers, *recorded_endpoints(self._store.raft_image())}
             if known <= {self.name}:
@@ -353,16 +370,7 @@ class Node(Access):
 
     @overload
     def queue(
-        self,
-        name: str,
-        *,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        passive: bool = False,
-        shards: int | None = None,
-        timeout: float | None = 30,
-        spool: Literal[False] = False,
+        self, name: str, *, spool: Literal[False] = False, **options: Unpack[DeclareOptions]
     ) -> MirroredQueue: ...
 
     @overload
@@ -376,17 +384,9 @@ class Node(Access):
         spool: Literal[True],
     ) -> SpooledQueue: ...
 
+    @spelled_out
     def queue(
-        self,
-        name: str,
-        *,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        passive: bool = False,
-        shards: int | None = None,
-        timeout: float | None = 30,
-        spool: bool = False,
+        self, name: str, *, spool: bool = False, **options: Unpack[DeclareOptions]
     ) -> MirroredQueue | SpooledQueue:
         """Declare a queue and return a handle on it, as `Client.queue` does.
 
@@ -395,19 +395,13 @@ class Node(Access):
                 sent on when there is a majority.
             Others: as in `Client.queue`.
         """
-        if spool:
-            others = {"exclusive": exclusive, "passive": passive, "shards": shards}
-            return self._spools.queue(
-                name, durable=durable, auto_delete=auto_delete, others=others
-            )
-        return super().queue(
-            name,
-            durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            passive=passive,
-            shards=shards,
-            timeout=timeout,
+        if not spool:
+            return super().queue(name, **options)
+        others = dict(options)
+        durable, auto_delete = others.pop("durable", True), others.pop("auto_delete", False)
+        others.pop("timeout", None)
+        return self._spools.queue(
+            name, durable=bool(durable), auto_delete=bool(auto_delete), others=others
         )
 
     def _open_queue(

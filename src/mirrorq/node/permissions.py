@@ -14,11 +14,12 @@ from __future__ import annotations
 from attrs import define, field
 
 from mirrorq.cluster.catalog.core import Catalog
-from mirrorq.errors import ProtocolError
+from mirrorq.errors import PolicyError, ProtocolError
 from mirrorq.protocol.clients import (
     ClientAdminister,
     ClientCall,
     ClientDeclare,
+    ClientDeclareWithArguments,
     ClientDelete,
     ClientDisconnect,
     ClientLook,
@@ -29,6 +30,7 @@ from mirrorq.protocol.clients import (
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.commands import Bind, DeclareExchange, DeleteExchange, Unbind
 from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP, Step
+from mirrorq.protocol.policy import arguments_of
 from mirrorq.protocol.sessions import (
     AckRange,
     Browse,
@@ -78,6 +80,9 @@ class Permits:
         """Why it is refused, "" when it is not."""
         match call.call:
             case ClientDeclare() as declare:
+                wrong = self._dead_refusal(declare)
+                if wrong:
+                    return wrong
                 if declare.passive or self._id_of(declare.name):
                     return self._unknown(logical_name(declare.name))
                 wrong = refusal(self.key, Right.CONFIGURE, declare.name)
@@ -126,6 +131,17 @@ class Permits:
             f"that match its patterns for configure, {wanted} wanted, and it may have {most}: "
             "delete some, or give it more"
         )
+
+    def _dead_refusal(self, declare: ClientDeclare) -> str:
+        """Why it may not have what ends in its queue go to another, "" when it may: what it puts
+        here comes there."""
+        if not isinstance(declare, ClientDeclareWithArguments):
+            return ""
+        try:
+            target = arguments_of(declare.arguments).get("dead-letter-queue")
+        except PolicyError as error:
+            return str(error)
+        return "" if target is None else refusal(self.key, Right.WRITE, target)
 
     def may_declare(self, name: str) -> bool:
         """Whether it may make the queue; else only one that exists is given to it."""

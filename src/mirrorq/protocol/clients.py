@@ -34,6 +34,8 @@ class ClientWelcome(Struct, frozen=True, gc=False):
     node: str
     session_expiry_ms: int
     """The client is gone for the node when it is silent for so long."""
+    level: int = 0
+    """What the node reads: `commands.LEVEL`."""
 
 
 class ClientUnknown(Struct, frozen=True, gc=False):
@@ -98,6 +100,13 @@ class ClientDeclare(Struct, frozen=True, gc=False):
     """To be made with so many; 0: nothing is said of shards."""
 
 
+class ClientDeclareWithArguments(ClientDeclare, frozen=True, gc=False):
+    """The same, with arguments: to a node that says in its welcome that it knows them."""
+
+    arguments: str = ""
+    """`policy.arguments_text`."""
+
+
 class ClientDelete(Struct, frozen=True, gc=False):
     """A call: delete a queue."""
 
@@ -159,6 +168,7 @@ class ClientDisconnect(Struct, frozen=True, gc=False):
 
 AnyCall = (
     ClientDeclare
+    | ClientDeclareWithArguments
     | ClientDelete
     | ClientLook
     | ClientAdminister

@@ -53,6 +53,19 @@ class DeclareShards(Struct, frozen=True, gc=False):
     """The first view of each shard, all in sync; the master first. Chosen by the leader."""
 
 
+class DeclareWithArguments(DeclareQueue, frozen=True, gc=False):
+    """The same, of a queue with arguments: another command, for who knows none."""
+
+    arguments: str = ""
+    """`policy.arguments_text`."""
+
+
+class DeclareShardsWithArguments(DeclareShards, frozen=True, gc=False):
+    """The same, of a sharded queue: each shard has them."""
+
+    arguments: str = ""
+
+
 class DeleteQueue(Struct, frozen=True, gc=False):
     """Delete a queue, or a sharded one with all its rings."""
 
@@ -112,6 +125,11 @@ class SetPolicy(Struct, frozen=True, gc=False):
     name: str
     text: str
     """The rest of the policy: `policy.to_text`."""
+
+
+class SetLaterPolicy(SetPolicy, frozen=True, gc=False):
+    """The same, of a policy with keys that versions up to 7cfbddc do not know: to them it would be
+    none, and they would go on with others than the rest."""
 
 
 class ClearPolicy(Struct, frozen=True, gc=False):
@@ -191,6 +209,8 @@ CatalogCommand = (
     | NodeStopped
     | DeclareQueue
     | DeclareShards
+    | DeclareWithArguments
+    | DeclareShardsWithArguments
     | DeleteQueue
     | NoteConsumers
     | NoteOutbox
@@ -199,6 +219,7 @@ CatalogCommand = (
     | RemoveNode
     | NameCluster
     | SetPolicy
+    | SetLaterPolicy
     | ClearPolicy
     | Synchronise
     | DeclareExchange
@@ -208,6 +229,19 @@ CatalogCommand = (
     | TransferMaster
     | Rebalance
 )
+
+LEVEL = 1
+"""What this version reads, told in Hello: 0: what 7cfbddc does; 1: the commands in `LATER`, too."""
+LATER = (DeclareWithArguments, DeclareShardsWithArguments, SetLaterPolicy)
+"""Asked for only when no node says that it is of level 0."""
+
+
+def arguments_in(command: DeclareQueue | DeclareShards) -> str:
+    """Return the arguments of a declaration, "" when it says none."""
+    if isinstance(command, DeclareWithArguments | DeclareShardsWithArguments):
+        return command.arguments
+    return ""
+
 
 Administrative = (
     SetPolicy

@@ -6,7 +6,7 @@ each queue and one `RaftWrite` make up a round's single transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from attrs import frozen
 from msgspec import Struct, field
@@ -87,7 +87,16 @@ class Page(Struct, frozen=True, gc=False):
     """Where the stretch begins that it shows."""
     lsn: int
     data: bytes | None
-    """b"": there is no such page any more. None, in a write: it is taken off the disk."""
+    """b"": there is no such page any more. None, in a write: it is taken off the disk; in an image:
+    it is there, and is read when it is wanted."""
+
+
+COLUMNS = 2
+"""Kind of a page that is not read at a start: see `replication.state.columns`."""
+PageReader = Callable[[int, int, int, int], bytes]
+"""(queue id, kind, first, lsn) -> the page on this node's disk, b"" where it is not there as it was
+written. What is asked for has been written, and is never written over: the answer is always the
+same."""
 
 
 class QueueWrite(Struct, frozen=True, gc=False, eq=False):
@@ -155,9 +164,9 @@ def sorted_out(pages: Iterable[Page], lsn: int) -> tuple[tuple[Page, ...], tuple
         if before is not None:
             stale.append(before)
         newest[page.kind, page.first] = page
-    stale += [page for page in newest.values() if not page.data]
+    stale += [page for page in newest.values() if page.data == b""]
     stale.sort(key=lambda page: (page.lsn, page.kind, page.first))
-    counting = sorted((page.kind, page.first) for page in newest.values() if page.data)
+    counting = sorted((page.kind, page.first) for page in newest.values() if page.data != b"")
     return tuple([newest[where] for where in counting]), tuple(stale)
 
 

@@ -19,19 +19,25 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
-from attrs import asdict, fields_dict, frozen
+from attrs import asdict, evolve, fields_dict, frozen
 
 from mirrorq.errors import MALFORMED, PolicyError
 from mirrorq.protocol.pattern_cost import cost_error
 
 __all__ = [
     "APPLY_TO",
+    "ARGUMENTS",
     "DEFAULT",
     "NAME_CHARS_MAX",
     "PATTERN_CHARS_MAX",
     "Definition",
     "Policy",
+    "arguments_error",
+    "arguments_of",
+    "arguments_text",
+    "definition_with",
     "from_text",
+    "has_later_keys",
     "in_force",
     "parse",
     "to_text",
@@ -96,6 +102,22 @@ class Definition:
 
 DEFAULT = Definition()
 """What holds where no policy matches."""
+
+ARGUMENTS = (
+    "consumer-timeout",
+    "dead-letter-queue",
+    "delivery-limit",
+    "expires",
+    "max-length",
+    "max-length-bytes",
+    "message-ttl",
+    "overflow",
+)
+"""Keys that a queue's declaration may give a value, too, in the order in which they are written."""
+LESSER = frozenset(ARGUMENTS) - {"dead-letter-queue", "overflow"}
+"""Those of which the lesser holds where policy and declaration both speak; else the policy's."""
+LATER = frozenset({"consumer-timeout"})
+"""Keys that versions up to 7cfbddc do not know."""
 
 _KEYS = {name.replace("_", "-"): name for name in fields_dict(Definition)}
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -215,6 +237,83 @@ def from_text(name: str, text: str) -> Policy:
     except MALFORMED as error:
         raise PolicyError(f"policy {name!r} is not readable: {error}") from None
     return parse(name, pattern, definition, priority, apply_to)
+
+
+def has_later_keys(text: str) -> bool:
+    """Whether the text of a policy has keys that older versions refuse."""
+    try:
+        _, definition, *_ = msgspec.json.decode(text, type=tuple[str, dict[str, Any], int, str])
+    except MALFORMED:
+        return False
+    return not LATER.isdisjoint(definition)
+
+
+def arguments_text(given: Mapping[str, object]) -> str:
+    """Return a declaration's arguments as the catalog keeps them, equal ones alike; "": none.
+
+    Raises:
+        PolicyError: a key that no declaration has, or a value that is none.
+    """
+    for key in given:
+        if key not in ARGUMENTS:
+            raise PolicyError(f"unknown argument {key!r}: they are {', '.join(ARGUMENTS)}")
+    checked = {key: _value(key, given[key]) for key in ARGUMENTS if key in given}
+    return msgspec.json.encode(checked).decode() if checked else ""
+
+
+@lru_cache(maxsize=512)
+def _arguments(text: str) -> tuple[tuple[str, Any], ...]:
+    """What `arguments_text` wrote. Raises PolicyError when it is something else."""
+    try:
+        given = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+    except MALFORMED as error:
+        raise PolicyError(f"arguments of a queue are not readable: {error}") from None
+    arguments_text(given)
+    return tuple(given.items())
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """Return what `arguments_text` wrote.
+
+    Raises:
+        PolicyError: it is something else.
+    """
+    return dict(_arguments(text))
+
+
+def arguments_error(text: object) -> str:
+    """Return why this is not what `arguments_text` writes, "" when it is."""
+    if not isinstance(text, str):
+        return f"a queue's arguments are text, not {text!r}"
+    try:
+        known = arguments_text(arguments_of(text))
+    except PolicyError as error:
+        return str(error)
+    return "" if known == text else f"a queue's arguments are written {known}, not {text}"
+
+
+@lru_cache(maxsize=512)
+def definition_with(policy: Policy | None, text: str) -> Definition:
+    """Return what holds for a queue that was declared with these arguments under this policy.
+
+    Where both speak the lesser number holds, and of anything else what the policy says.
+    """
+    definition = DEFAULT if policy is None else policy.definition
+    spoken = () if policy is None else policy.keys
+    changes: dict[str, Any] = {}
+    for key, value in _arguments(text):
+        name = _KEYS[key]
+        if key not in spoken:
+            changes[name] = value
+        elif key in LESSER:
+            changes[name] = _lesser(key, value, getattr(definition, name))
+    return evolve(definition, **changes) if changes else definition
+
+
+def _lesser(key: str, one: int, other: int) -> int:
+    if key == "consumer-timeout" and 0 in (one, other):
+        return max(one, other)  # 0 is without end
+    return min(one, other)
 
 
 def _text(what: str, value: object, chars_max: int) -> str:

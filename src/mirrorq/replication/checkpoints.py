@@ -77,6 +77,7 @@ class Checkpoints:
         """Take the state as it is now; False when something stale has to go first."""
         if self.is_busy:
             return False
+        state.columns.sweep()
         if state.is_small:
             gone = [page for kind, one in state.tables.items() for page in _on_disk(kind, one)]
             state.forget_pages()

@@ -60,6 +60,7 @@ from mirrorq.replication.master.courier import Targets
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.columns import PageCache
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 from mirrorq.replication.writes import Writes, quiet_tick_ms
@@ -90,6 +91,7 @@ class Replica:
         lease: Lease,
         room: Room | None = None,
         targets: Targets | None = None,
+        cache: PageCache | None = None,
     ) -> None:
         self.me = me
         self.queue_id = queue_id
@@ -98,7 +100,8 @@ class Replica:
         view has it join, and then it begins anew."""
         self.halted = image.broken and f"the copy here is damaged and is not used: {image.broken}"
         """Why this copy has stopped: damage, or an op of a version to come."""
-        self.state = QueueState.of_image(image)
+        self._cache = cache or PageCache()
+        self.state = QueueState.of_image(image, self._cache)
         self.room = room or Room()
         self.timers = Timers()
         """When parts of this copy want to be woken; those of a master are its own."""
@@ -235,7 +238,7 @@ class Replica:
                     master.on_request(now_ms, event.request)
             case Persisted():
                 self.ring.on_persisted(event.number)
-                self._writes.on_persisted(event.number)
+                self._writes.on_persisted(event.number, self.state)
                 for first, last in self.transfer.on_written(event.number):
                     named = _messages_text(first, last)
                     text = f"fetched, and whole again on this disk: {named}"
@@ -436,6 +439,7 @@ class Replica:
 
     def _start_over(self) -> None:
         self.state = QueueState()
+        self.state.columns.keep_in(self._cache, self.queue_id)
         self._writes.start_over()
         self.ring.reset(0, [])
         self.ring.stable = 0
@@ -466,6 +470,7 @@ class Replica:
             state = self.state  # Lemma 3
         else:
             self._writes.on_state(self.state, state)
+            state.columns.keep_in(self._cache, self.queue_id)
         self.state = state
         ring.time.note(state.time_us)
         ring.reset(state.applied, state.history)

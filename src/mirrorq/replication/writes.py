@@ -130,10 +130,12 @@ class Writes:
         self._checkpoints.replace(old, new)
         self._state_came = True
 
-    def on_persisted(self, number: int) -> None:
+    def on_persisted(self, number: int, state: QueueState) -> None:
         """This write and all before it are on disk."""
         if 0 < self._part_number <= number:
             self._part_number = 0
+            if not self._checkpoints.is_open:
+                state.columns.release()
             if self._ops_since and not self._checkpoints.is_busy:
                 self._quiet.set(quiet_tick_ms(self._config, self._applied_ms + QUIET_MS))
 
@@ -275,6 +277,8 @@ class Writes:
             return False
         if self._ended and self._is_room_short() and self._is_cheap():
             return True
+        if state.is_heavy:
+            return True
         config = self._config
         due = self._ops_since >= config.checkpoint_ops
         due = due or self._bytes_since >= config.checkpoint_bytes
@@ -290,6 +294,8 @@ class Writes:
         """Whether the store takes a checkpoint for sure. While it does not, the log is kept: acks
         go on, and make the state smaller."""
         room = self._room
+        if room.draining != PLENTY:
+            state.columns.sweep()
         return room.draining == PLENTY or cost(_bytes_wanted(state)) <= room.draining
 
     def _is_room_short(self) -> bool:

@@ -164,10 +164,14 @@ class Store:
         """Every queue that has anything in this store, in order."""
         return self._environment.read(lambda txn: self._log(txn).queue_ids())
 
-    def load(self, queue_id: int, next_sequence: NextSequence = none_may) -> QueueImage:
+    def load(
+        self, queue_id: int, next_sequence: NextSequence = none_may, *, whole: bool = True
+    ) -> QueueImage:
         """What is held of a queue: checkpoint and all ops after it; empty when unknown.
 
         Args:
+            whole: with all pages; else of those that `page` reads when they are wanted only the
+                names.
             next_sequence: tells of a checkpoint which sequence comes next, so that messages which
                 it covers may be damaged; without it none may.
 
@@ -175,11 +179,28 @@ class Store:
             StoreCorrupt: One of them is not as it was written, or an op is missing.
         """
         behind = self._pending.of_queue(queue_id)
-        image = self._environment.read(lambda txn: self._log(txn).image(queue_id, next_sequence))
+        image = self._environment.read(
+            lambda txn: self._log(txn).image(queue_id, next_sequence, whole=whole)
+        )
         if behind is None:
             return image
         stable = image.stable if behind.stable is None else behind.stable
         return replace(image, entries=image.entries + behind.append, stable=stable)
+
+    def page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
+        """Read a page that was written for a checkpoint, and not taken off the disk since.
+
+        Raises:
+            StoreCorrupt: It is not there as it was written.
+        """
+
+        def work(txn: lmdb.Transaction[memoryview]) -> bytes:
+            data = self._log(txn).page(queue_id, kind, first, lsn)
+            if data is None:
+                raise Damaged("queues", b"", f"page {kind} {first} {lsn} of {queue_id} is missing")
+            return data
+
+        return self._environment.read(work)
 
     def raft_image(self) -> RaftImage:
         """What is held of the catalog.

@@ -17,10 +17,11 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from mirrorq.containers.ranges import Range, RangeSet
-from mirrorq.protocol.effects import Page, QueueImage, QueueWrite, sorted_out
+from mirrorq.protocol.effects import COLUMNS, Page, QueueImage, QueueWrite, sorted_out
 from mirrorq.protocol.ops import Entry, OpKind
 from mirrorq.store.environment import Tables
 from mirrorq.store.records import (
+    SEAL_BYTES,
     Damaged,
     decoded,
     lacking_key,
@@ -127,10 +128,13 @@ class QueueLog:
         value = self._txn.get(key, db=self._tables.queues)
         return None if value is None else decoded("queues", key, value, _decode_record)
 
-    def image(self, queue_id: int, next_sequence: NextSequence = none_may) -> QueueImage:
+    def image(
+        self, queue_id: int, next_sequence: NextSequence = none_may, *, whole: bool = True
+    ) -> QueueImage:
         """The checkpoint and every entry after it.
 
         Args:
+            whole: with all pages; else of those that are read when they are wanted only the names.
             next_sequence: what the first message after a checkpoint has at least: what is damaged
                 below that is of no op that is to be applied.
         """
@@ -162,7 +166,7 @@ class QueueLog:
             lacking = decoded("queues", key, value, RangeSet.from_bytes)
         for piece, _ in damaged:
             lacking.add(*piece)
-        pages, stale = sorted_out(self._pages(queue_id, record.generation), state_lsn)
+        pages, stale = sorted_out(self._pages(queue_id, record.generation, whole), state_lsn)
         return QueueImage(
             queue_id,
             state,
@@ -176,13 +180,24 @@ class QueueLog:
             stale=stale,
         )
 
-    def _pages(self, queue_id: int, generation: int) -> Iterator[Page]:
+    def page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes | None:
+        """A page of the queue as it is now; None when there is none."""
+        record = self.record(queue_id)
+        if record is None:
+            return None
+        key = page_key(queue_id, record.generation, kind, first, lsn)
+        value = self._txn.get(key, db=self._tables.queues)
+        return None if value is None else unseal("queues", key, value)
+
+    def _pages(self, queue_id: int, generation: int, whole: bool) -> Iterator[Page]:
         cursor = self._txn.cursor(self._tables.queues)
         prefix = page_prefix(queue_id, generation)
         there = cursor.set_range(prefix)
         while there and bytes(cursor.key()[: len(prefix)]) == prefix:
             key = bytes(cursor.key())
-            yield Page(*page_place(key), unseal("queues", key, cursor.value()))
+            place, value = page_place(key), cursor.value()
+            is_named = not whole and place[0] == COLUMNS and len(value) > SEAL_BYTES
+            yield Page(*place, None if is_named else unseal("queues", key, value))
             there = cursor.next()
 
     def _time_ahead_us(self, queue_id: int) -> int:

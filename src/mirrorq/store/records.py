@@ -37,6 +37,10 @@ class Damaged(Exception):
         """Of a frame of messages: the sequences that it may have held."""
 
 
+SEAL_BYTES = _CRC.size
+"""Of a stored value, beside its data."""
+
+
 def seal(key: bytes, data: bytes) -> bytes:
     """The value to store `data` as under `key`."""
     return _CRC.pack(crc32c(key + data)) + data

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attrs import define, evolve, field
+from msgspec.structs import replace
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.errors import ProtocolError, StoreCorrupt
 from mirrorq.protocol.effects import (
+    COLUMNS,
     Page,
     QueueImage,
     QueueWrite,
@@ -91,7 +93,7 @@ class QueueFiles:
         self.frames = {key: op for key, op in self.frames.items() if op.lsn <= lsn}
         self.damaged = {key: None for key in self.damaged if key in self.frames}
 
-    def image(self, queue_id: int) -> QueueImage:
+    def image(self, queue_id: int, *, whole: bool = True) -> QueueImage:
         spans = [(key, self.frames[key].header.last_sequence) for key in self.damaged]
         is_log_damaged = any(self.frames[key].lsn > self.state_lsn for key in self.damaged)
         if self.is_state_damaged or is_log_damaged:
@@ -99,7 +101,8 @@ class QueueFiles:
         entries = [*self.ops.values(), *self.frames.values()]
         entries = [entry for entry in entries if entry.lsn > self.state_lsn]
         entries.sort(key=lambda entry: entry.lsn)
-        pages, stale = sorted_out(self.pages.values(), self.state_lsn)
+        found = self.pages.values() if whole else map(_named, self.pages.values())
+        pages, stale = sorted_out(found, self.state_lsn)
         return QueueImage(
             queue_id,
             self.state,
@@ -112,6 +115,12 @@ class QueueFiles:
             pages=pages,
             stale=stale,
         )
+
+
+def _named(page: Page) -> Page:
+    """What of a page is read at a start."""
+    is_read_later = page.kind == COLUMNS and page.data
+    return replace(page, data=None) if is_read_later else page
 
 
 @define
@@ -165,8 +174,15 @@ class SimulatedDisk:
     def raft_image(self) -> RaftImage:
         return RaftImage(self.raft_state, self.snapshot, tuple(self.entries))
 
-    def images(self) -> list[QueueImage]:
-        return [files.image(queue_id) for queue_id, files in sorted(self.queues.items())]
+    def images(self, *, whole: bool = True) -> list[QueueImage]:
+        queues = sorted(self.queues.items())
+        return [files.image(queue_id, whole=whole) for queue_id, files in queues]
+
+    def page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
+        """A page that was written and not taken off the disk since."""
+        data = self.queues[queue_id].pages[kind, first, lsn].data
+        assert data, "a page that is no more is not asked for"
+        return data
 
     def read(self, queue_id: int, first: int, last: int) -> list[Entry]:
         """Publish ops that hold messages of first to last, in order."""

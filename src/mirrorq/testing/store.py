@@ -55,9 +55,15 @@ class SimulatedStore:
         """Every queue that has anything on the disk, in order."""
         return sorted(self._drive.disk.queues)
 
-    def load(self, queue_id: int, next_sequence: NextSequence = none_may) -> QueueImage:
+    def load(
+        self, queue_id: int, next_sequence: NextSequence = none_may, *, whole: bool = True
+    ) -> QueueImage:
         """What is held of a queue."""
-        return self._drive.disk.queues[queue_id].image(queue_id)
+        return self._drive.disk.queues[queue_id].image(queue_id, whole=whole)
+
+    def page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
+        """A page of a checkpoint."""
+        return self._drive.disk.page(queue_id, kind, first, lsn)
 
     def raft_image(self) -> RaftImage:
         """What is held of the catalog."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from harness.mutations import (
     clocks,
+    columns,
     consumers,
     damage,
     holding,
@@ -38,6 +39,7 @@ from harness.mutations.registry import MUTATIONS, mutation
 __all__ = [
     "MUTATIONS",
     "clocks",
+    "columns",
     "consumers",
     "damage",
     "holding",

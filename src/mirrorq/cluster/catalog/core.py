@@ -187,7 +187,8 @@ class Catalog:
 
     def definition_of(self, name: str) -> Definition:
         """Return what holds for a queue of this name."""
-        return self._policies.definition_of(name)
+        known = self._queues.named(name)
+        return self._policies.definition_of(name, "" if known is None else known.arguments)
 
     def synchronising(self, queue_id: int) -> tuple[MemberId, ...]:
         """Return the joining members of a queue that fetch what they lack: those that were

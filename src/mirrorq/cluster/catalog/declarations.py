@@ -10,8 +10,14 @@ from mirrorq.cluster.catalog.queues import Queues
 from mirrorq.cluster.catalog.records import CatalogResult, QueueRecord, difference, refused
 from mirrorq.cluster.catalog.sharding import ShardedRecord, Sharding
 from mirrorq.cluster.catalog.sharding import difference as sharded_difference
-from mirrorq.protocol.commands import DeclareQueue, DeclareShards
+from mirrorq.protocol.commands import (
+    DeclareQueue,
+    DeclareShards,
+    DeclareWithArguments,
+    arguments_in,
+)
 from mirrorq.protocol.identities import MemberId
+from mirrorq.protocol.policy import arguments_error
 from mirrorq.protocol.shard_names import shard_name
 from mirrorq.protocol.validation import shards_error
 from mirrorq.protocol.views import Member, View, order_error
@@ -39,7 +45,7 @@ class Declarations:
             wrong = _known_error(known, command)
             return refused(wrong) if wrong else CatalogResult(value=known.id)
         members = tuple(Member(member, True) for member in command.members)
-        wrong = order_error(members)
+        wrong = order_error(members) or arguments_error(arguments_in(command))
         if wrong:
             return CatalogResult(
                 error="ProtocolError", text=f"queue {command.name!r} cannot be made: {wrong}"
@@ -56,7 +62,8 @@ class Declarations:
     def _make(
         self, command: DeclareQueue, members: tuple[Member, ...], owner_life: MemberId | None = None
     ) -> int:
-        definition = self._policies.definition_of(command.name)
+        arguments = arguments_in(command)
+        definition = self._policies.definition_of(command.name, arguments)
         made = QueueRecord(
             self._queues.give_id(),
             command.name,
@@ -68,6 +75,7 @@ class Declarations:
             View(1, members, master_epoch=1, durability=definition.durability),
             owner_life,
             has_outbox=bool(definition.dead_letter_queue),
+            arguments=arguments,
         )
         self._queues.enter(made)
         return made.id
@@ -80,7 +88,7 @@ class Declarations:
         wrong = self._existing_error(known, command)
         if wrong:
             return refused(wrong)
-        wrong = shards_error(command.shards)
+        wrong = shards_error(command.shards) or arguments_error(arguments_in(command))
         if wrong:
             return CatalogResult(error="ConfigError", text=wrong)
         rings = (0,) * command.shards if known is None else known.rings
@@ -93,8 +101,17 @@ class Declarations:
             text = f"queue {command.name!r} cannot be made with {command.shards} shards: {wrong}"
             return CatalogResult(error="ProtocolError", text=text)
         if known is None:
-            known = ShardedRecord(self._queues.give_id(), command.name, command.durable, rings)
-        made = {shard: self._make_shard(command, shard, views[shard]) for shard in lacking}
+            known = ShardedRecord(
+                self._queues.give_id(),
+                command.name,
+                command.durable,
+                rings,
+                arguments=arguments_in(command),
+            )
+        made = {
+            shard: self._make_shard(command, shard, views[shard], known.arguments)
+            for shard in lacking
+        }
         rings = tuple(made.get(shard, ring) for shard, ring in enumerate(rings))
         self._sharding.put(evolve(known, rings=rings))
         return CatalogResult(value=known.id, queues=tuple(made.values()))
@@ -124,9 +141,13 @@ class Declarations:
                 return "a shard's name is taken"
         return ""
 
-    def _make_shard(self, command: DeclareShards, shard: int, members: tuple[Member, ...]) -> int:
-        name = shard_name(command.name, shard)
-        one = DeclareQueue(name, command.durable, False, False, command.declarer, None, ())
+    def _make_shard(
+        self, command: DeclareShards, shard: int, members: tuple[Member, ...], arguments: str
+    ) -> int:
+        name, declarer = shard_name(command.name, shard), command.declarer
+        one = DeclareWithArguments(
+            name, command.durable, False, False, declarer, None, (), arguments
+        )
         return self._make(one, members)
 
 

@@ -11,12 +11,16 @@ from mirrorq.cluster.catalog.records import NodeRecord, QueueRecord
 from mirrorq.cluster.catalog.sharding import ShardedRecord
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.protocol.identities import StoreId
+from mirrorq.protocol.policy import has_later_keys
 from mirrorq.protocol.routing import ExchangeRecord
 
 __all__ = ["Image", "decode_image", "encode_image"]
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 """Raised when a snapshot can no longer be read by the version before."""
+PLAIN_VERSION = 1
+"""Of a snapshot that has nothing which versions up to 7cfbddc would pass over: arguments of queues,
+keys of policies that they do not know."""
 
 
 @frozen
@@ -39,7 +43,13 @@ class Image:
 
 def encode_image(image: Image) -> bytes:
     """Return the snapshot. Equal images give equal bytes."""
-    return msgspec.msgpack.encode((SNAPSHOT_VERSION, image))
+    return msgspec.msgpack.encode((_version_of(image), image))
+
+
+def _version_of(image: Image) -> int:
+    arguments = [one.arguments for one in image.queues] + [one.arguments for one in image.sharded]
+    is_later = any(arguments) or any(has_later_keys(text) for _, text in image.policies)
+    return SNAPSHOT_VERSION if is_later else PLAIN_VERSION
 
 
 def decode_image(data: bytes) -> Image:
@@ -50,10 +60,10 @@ def decode_image(data: bytes) -> Image:
     """
     try:
         version, raw = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
-        if version != SNAPSHOT_VERSION:
+        if not PLAIN_VERSION <= version <= SNAPSHOT_VERSION:
             raise LaterVersion(
-                f"catalog snapshot has version {version}, this node reads {SNAPSHOT_VERSION}: "
-                "run the version that wrote it"
+                f"catalog snapshot has version {version}, this node reads up to "
+                f"{SNAPSHOT_VERSION}: run the version that wrote it"
             )
         return msgspec.msgpack.decode(raw, type=Image)
     except MALFORMED as error:

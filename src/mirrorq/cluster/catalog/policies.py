@@ -6,7 +6,15 @@ from collections.abc import Iterable
 
 from attrs import evolve
 
-from mirrorq.protocol.policy import DEFAULT, Definition, Policy, from_text, in_force, to_text
+from mirrorq.protocol.policy import (
+    DEFAULT,
+    Definition,
+    Policy,
+    definition_with,
+    from_text,
+    in_force,
+    to_text,
+)
 from mirrorq.protocol.shard_names import logical_name, split_name
 
 __all__ = ["Policies"]
@@ -36,12 +44,12 @@ class Policies:
         """Return the policy in force for a queue of this name, or None; a shard has its queue's."""
         return in_force(self._policies.values(), logical_name(name))
 
-    def definition_of(self, name: str) -> Definition:
-        """Return what holds for a queue of this name."""
-        if not self._policies:
+    def definition_of(self, name: str, arguments: str = "") -> Definition:
+        """Return what holds for a queue of this name that was declared with these arguments."""
+        if not self._policies and not arguments:
             return DEFAULT
-        policy = self.policy_of(name)
-        definition = DEFAULT if policy is None else policy.definition
+        policy = self.policy_of(name) if self._policies else None
+        definition = definition_with(policy, arguments)
         if definition.expires is not None and split_name(name) is not None:
             # Shards are used unequally: one that nobody needs now is no less a part of its queue.
             return evolve(definition, expires=None)

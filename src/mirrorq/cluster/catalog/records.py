@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from mirrorq.protocol.commands import DeclareQueue
+from mirrorq.protocol.commands import DeclareQueue, arguments_in
 from mirrorq.protocol.identities import MemberId, SessionId, StoreId
+from mirrorq.protocol.policy import arguments_of
 from mirrorq.protocol.views import View
 
 __all__ = [
     "CatalogResult",
     "NodeRecord",
     "QueueRecord",
+    "arguments_differing",
     "difference",
     "exclusive_text",
     "is_on",
@@ -63,6 +65,8 @@ class QueueRecord:
     """It may have messages on their way to other queues, or has had."""
     is_ending: bool = False
     """It is being deleted: its master sees to it that its outbox becomes empty first."""
+    arguments: str = ""
+    """With which it was declared: `policy.arguments_text`."""
 
 
 @frozen
@@ -127,6 +131,17 @@ def exclusive_text(record: QueueRecord) -> str:
     )
 
 
+def arguments_differing(known: str, asked: str) -> list[str]:
+    """Return in words which arguments of a declaration are not those of the queue; what the
+    declaration does not name it takes as it is."""
+    is_now = arguments_of(known)
+    return [
+        f"{key}={is_now.get(key)!r}, not {value!r}"
+        for key, value in arguments_of(asked).items()
+        if is_now.get(key) != value
+    ]
+
+
 def difference(known: QueueRecord, command: DeclareQueue) -> str:
     """Return in words how a declaration differs from the queue, "" when it does not."""
     if known.exclusive and known.owner != command.owner:
@@ -134,6 +149,7 @@ def difference(known: QueueRecord, command: DeclareQueue) -> str:
     names = ("durable", "exclusive", "auto_delete")
     values = [(name, getattr(known, name), getattr(command, name)) for name in names]
     parts = [f"{name}={is_now}, not {asked}" for name, is_now, asked in values if is_now != asked]
+    parts += arguments_differing(known.arguments, arguments_in(command))
     if not parts:
         return ""
     return (

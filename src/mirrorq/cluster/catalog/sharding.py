@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 
 from attrs import evolve, frozen
 
-from mirrorq.protocol.commands import DeclareQueue, DeclareShards
+from mirrorq.cluster.catalog.records import arguments_differing
+from mirrorq.protocol.commands import DeclareQueue, DeclareShards, arguments_in
 from mirrorq.protocol.shard_names import shard_name
 
 __all__ = ["ShardedRecord", "Sharding"]
@@ -29,6 +30,8 @@ class ShardedRecord:
     """Ids of the queues that are its shards, by their number."""
     is_ending: bool = False
     """It is being deleted: some of its rings still have messages for other queues."""
+    arguments: str = ""
+    """With which it was declared; each of its rings has them."""
 
     def names(self) -> tuple[str, ...]:
         """Of its shards."""
@@ -120,3 +123,4 @@ def _parts(known: ShardedRecord, command: DeclareQueue | DeclareShards) -> Itera
         yield f"shards={len(known.rings)}, not {command.shards}"
     if command.durable != known.durable:
         yield f"durable={known.durable}, not {command.durable}"
+    yield from arguments_differing(known.arguments, arguments_in(command))

@@ -227,6 +227,7 @@ function fillCard(card, queue) {
   const facts = ["epoch " + queue.epoch, queue.consumers + (queue.consumers === 1 ? " consumer"
     : " consumers"), bytes(queue.store_bytes) + " here"];
   if (queue.policy) facts.push("policy " + queue.policy);
+  for (const [key, value] of Object.entries(queue.arguments || {})) facts.push(key + " " + value);
   if (queue.messages_delayed) facts.push(count(queue.messages_delayed) + " delayed");
   say(card.facts, facts.join(" · "));
   fillRing(card, queue);

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from mirrorq.engine.events import Answer
-from mirrorq.errors import AuthenticationError, MirrorQError, ShutDown
+from mirrorq.errors import AuthenticationError, MirrorQError, PreconditionFailed, ShutDown
 from mirrorq.protocol.clients import ClientAnswer, ClientCall
-from mirrorq.protocol.commands import CatalogCommand
+from mirrorq.protocol.commands import LATER, LEVEL, CatalogCommand
 from mirrorq.protocol.identities import SessionId
 
 if TYPE_CHECKING:
@@ -133,6 +133,14 @@ class Calls:
         self, number: int, command: CatalogCommand, answered: Callable[[ClientAnswer], None]
     ) -> None:
         """Have a catalog command done, and be called with what came of it."""
+        older = self._driver.engine.older_nodes(LEVEL) if isinstance(command, LATER) else ()
+        if older:
+            text = (
+                f"this is not known to the version that node {', '.join(older)} runs: upgrade all "
+                "nodes first, then ask again"
+            )
+            answered(refused(number, PreconditionFailed(text)))
+            return
 
         def if_awaited(answer: Answer) -> None:
             is_told = self.is_own or answer.error != "ShutDown"

@@ -29,6 +29,7 @@ from mirrorq.protocol.clients import (
     ClientUnknown,
     ClientWelcome,
 )
+from mirrorq.protocol.commands import LEVEL
 from mirrorq.protocol.sessions import SessionRequest
 from mirrorq.protocol.validation import NAME_CHARS_MAX
 from mirrorq.transport.flow_control import Window
@@ -198,7 +199,7 @@ class Gateway:
             return
         own_ms = self._config.session_expiry_ms
         expiry_ms = max(own_ms, min(hello.expiry_ms, EXPIRY_MS_MAX))
-        welcome = ClientWelcome(hello.number, self._engine.me.node, expiry_ms)
+        welcome = ClientWelcome(hello.number, self._engine.me.node, expiry_ms, LEVEL)
         send(self._transport, identity, welcome)
         self._clients[identity] = self._client(inbound, name)
         self._idle_timeouts.begin(identity, expiry_ms)

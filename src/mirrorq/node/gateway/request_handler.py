@@ -25,8 +25,15 @@ from mirrorq.protocol.clients import (
     ClientWatch,
     Seen,
 )
-from mirrorq.protocol.commands import DeleteQueue
+from mirrorq.protocol.commands import (
+    Administrative,
+    CatalogCommand,
+    DeleteQueue,
+    SetLaterPolicy,
+    SetPolicy,
+)
 from mirrorq.protocol.copy_page import pack_pieces
+from mirrorq.protocol.policy import has_later_keys
 
 if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
@@ -62,7 +69,7 @@ class RequestHandler:
             case ClientLook():
                 calls.answer(self._look(calls, number, call))
             case ClientAdminister():
-                calls.ask(number, call.command, calls.answer)
+                calls.ask(number, _as_later(call.command), calls.answer)
             case ClientWatch():
                 calls.wait_for(number, lambda: self._seen(number, call), on_catalog=True)
             case ClientRead() | ClientSeek():
@@ -168,3 +175,10 @@ class RequestHandler:
 
 def _data(number: int, seen: object) -> ClientAnswer:
     return ClientAnswer(number, 0, "", "", msgspec.json.encode(seen))
+
+
+def _as_later(command: Administrative) -> CatalogCommand:
+    """A policy with keys that older versions do not know is another command to the catalog."""
+    if isinstance(command, SetPolicy) and has_later_keys(command.text):
+        return SetLaterPolicy(command.name, command.text)
+    return command

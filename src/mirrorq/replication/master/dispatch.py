@@ -267,14 +267,14 @@ class Dispatch:
     def ready_size(self) -> int:
         """Bytes of the bodies of what is ready: counted once, and kept from then on."""
         if self._ready_size is None:
-            total = self._state.sizes.total
+            total = self._state.columns.total
             self._ready_size = sum(total(first, last) for first, last in self.ready_sequences())
         return self._ready_size
 
     def _note_ready(self, first: int, last: int, sign: int) -> None:
         """These sequences have become ready (1), or are it no more (-1)."""
         if self._ready_size is not None:
-            self._ready_size += sign * self._state.sizes.total(first, last)
+            self._ready_size += sign * self._state.columns.total(first, last)
 
     def drop_oldest(self, excess: Depth, count_max: int = DROP_COUNT) -> tuple[list[Range], Depth]:
         """Take the oldest ready messages of the lowest priority out, then those of the next, until
@@ -287,7 +287,7 @@ class Dispatch:
             lane = self.ready.lane(priority)
             while lane and (excess.count or excess.size) and len(dropped) < count_max:
                 first, last, shift = self._front(lane)
-                last, excess = oldest(self._state.sizes, first, last, excess)
+                last, excess = oldest(self._state.columns, first, last, excess)
                 lane.remove(first + shift, last + shift)
                 self._note_ready(first, last, -1)
                 dropped.append((first, last))
@@ -431,9 +431,9 @@ class Dispatch:
         count, last = self._state.count_run(first - shift, last - shift)
         if subscription.size_left is not None:
             last, _ = oldest(
-                self._state.sizes, first - shift, last, Depth(0, subscription.size_left)
+                self._state.columns, first - shift, last, Depth(0, subscription.size_left)
             )
-            subscription.size_left -= self._state.sizes.total(first - shift, last)
+            subscription.size_left -= self._state.columns.total(first - shift, last)
         lane.remove(first, last + shift)
         first -= shift
         self._note_ready(first, last, -1)
@@ -530,7 +530,7 @@ class Dispatch:
                 subscription = self.consumers[key]
                 subscription.handed -= gone
                 if subscription.size_left is not None:
-                    subscription.size_left += self._state.sizes.total(first, last)
+                    subscription.size_left += self._state.columns.total(first, last)
                 self._note_wants(subscription)
         if not delivery.left:
             self._close(piece.number)

@@ -53,7 +53,7 @@ class Expiry:
 
     def note(self, ranges: Iterable[Range]) -> None:
         """These have become ready."""
-        if self._policy_ms is None and not self._state.has_ttls:
+        if self._policy_ms is None and not self._state.columns.has_ttls:
             return
         fresh = RangeSet(piece for piece in ranges if piece[0] <= piece[1])
         if fresh:
@@ -90,14 +90,14 @@ class Expiry:
 
     def deadlines(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """(first, last, deadline) of live messages that have one: ms since 1970."""
-        state, policy_ms = self._state, self._policy_ms
-        for low, high, ttl_ms in state.ttls.runs(first, last):
+        columns, policy_ms = self._state.columns, self._policy_ms
+        for low, high, ttl_ms in columns.ttls(first, last):
             life_ms = policy_ms
             if ttl_ms and (life_ms is None or ttl_ms < life_ms):
                 life_ms = ttl_ms
             if life_ms is None:
                 continue
-            for start, end, stamp_ms in state.stamps.runs(low, high):
+            for start, end, stamp_ms in columns.stamps(low, high):
                 if stamp_ms:
                     yield start, end, stamp_ms + life_ms
 

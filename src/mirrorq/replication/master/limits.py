@@ -14,7 +14,7 @@ queue for nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -174,6 +174,18 @@ def full_text(limit: Limit, depth: Depth) -> str:
     return f"the queue is full: {held} are ready, its policy says {limit.text()}: consume and ack"
 
 
+class Summed(Protocol):
+    """Sizes of messages, and sums of them."""
+
+    def total(self, first: int, last: int) -> int:
+        """Bytes of first to last, all of which are live."""
+        ...
+
+    def reach(self, first: int, last: int, size: int) -> int:
+        """The first message, from `first` on, with which they are so many bytes."""
+        ...
+
+
 class InLog:
     """Messages that are in the master's log and not applied yet."""
 
@@ -227,7 +239,7 @@ class InLog:
         return dropped, excess
 
 
-def oldest(sizes: Sizes, first: int, last: int, excess: Depth) -> tuple[int, Depth]:
+def oldest(sizes: Summed, first: int, last: int, excess: Depth) -> tuple[int, Depth]:
     """Where the first messages end without which the excess is gone, and what is left of it.
 
     The end is first - 1 when nothing is in excess.

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from mirrorq.containers.ranges import Range
-from mirrorq.protocol.effects import Page
+from mirrorq.protocol.effects import COLUMNS, Page
 from mirrorq.protocol.ops import (
     AckOp,
     DiscardOp,
@@ -42,7 +42,7 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.protocol.staged import CommitOp
 
-__all__ = ["MESSAGES", "PRODUCERS", "Pages", "Snapshot", "Table", "changed_by"]
+__all__ = ["COLUMNS", "MESSAGES", "PRODUCERS", "Pages", "Snapshot", "Table", "changed_by"]
 
 MESSAGES = 0
 """Kind of a page: what lives of a stretch of sequences."""
@@ -50,9 +50,9 @@ PRODUCERS = 1
 """Of a stretch of producer ids."""
 END = 2**63 - 1
 """No sequence and no id is greater."""
-ENTRIES_MAX = {MESSAGES: 2048, PRODUCERS: 128}
+ENTRIES_MAX = {MESSAGES: 2048, PRODUCERS: 128, COLUMNS: 2048}
 """Runs and ranges of a page, 16 to 32 bytes each, and producers. One with more is cut in two."""
-SMALL_MAX = {MESSAGES: 256, PRODUCERS: 64}
+SMALL_MAX = {MESSAGES: 256, PRODUCERS: 64, COLUMNS: 256}
 """A state with no more than this is one value, without pages."""
 PREIMAGES_MAX = 64
 """Pages that one step makes because an op is about to change them: some milliseconds."""
@@ -140,12 +140,41 @@ class Table:
 
     def drop(self, first: int) -> None:
         """The page that begins at `first` holds nothing: what comes there is the one's before."""
+        self.clear(first)
+        if first:
+            index = bisect_left(self.firsts, first)
+            del self.firsts[index], self._lsns[index]
+
+    def append(self, first: int) -> None:
+        """Another page begins behind all others."""
+        self.firsts.append(first)
+        self._lsns.append(0)
+
+    def renew(self, first: int) -> None:
+        """The page that begins at `first` holds something again."""
+        self._lsns[bisect_left(self.firsts, first)] = self.gone.pop(first)
+
+    def clear(self, first: int) -> None:
+        """The page that begins at `first` holds nothing now."""
         index = bisect_left(self.firsts, first)
         if self._lsns[index]:
             self.gone[first] = self._lsns[index]
             self._lsns[index] = 0
-        if first:
-            del self.firsts[index], self._lsns[index]
+
+    def drop_many(self, begin: int, end: int) -> None:
+        """The same as `drop` of each of these, by their places in `firsts`."""
+        dropped = self.firsts[begin:end]
+        for first, lsn in zip(dropped, self._lsns[begin:end], strict=True):
+            if lsn:
+                self.gone[first] = lsn
+            self.changed.pop(first, None)
+        if begin == 0:
+            self._lsns[0] = 0
+        del self.firsts[max(begin, 1) : end], self._lsns[max(begin, 1) : end]
+
+    def lsn(self, first: int) -> int:
+        """Under which lsn the page that begins at `first` is on the disk; 0: it is not there."""
+        return self._lsns[bisect_left(self.firsts, first)]
 
     def place(self, first: int, lsn: int) -> int:
         """A page is on the disk under this lsn; return the one that it had."""
@@ -260,7 +289,8 @@ class Snapshot:
         return first, last
 
     def _is_large(self, kind: int, first: int, last: int) -> bool:
-        if self._count(kind, first, last) <= ENTRIES_MAX[kind]:
+        # A block of columns is small from the start, and is never cut.
+        if kind == COLUMNS or self._count(kind, first, last) <= ENTRIES_MAX[kind]:
             return False
         least, most = self._pages.extent_within(kind, first, last)
         return least < most
@@ -279,6 +309,12 @@ class Snapshot:
         these were all of them."""
         kept_max = min(len(self._kept) + PREIMAGES_MAX, KEPT_MAX)
         return all(self._make(*one, kept_max) for one in changes)
+
+    def wants(self, kind: int, first: int, last: int) -> bool:
+        """Whether a page is still to be taken of this stretch."""
+        stretches = () if self.is_void else self._wanted.get(kind, ())
+        index = bisect_left(stretches, -last, key=lambda stretch: -stretch[0])
+        return index < len(stretches) and stretches[index][1] >= first
 
     def before(self, kind: int, first: int, last: int) -> None:
         """What is in this stretch is about to change."""

@@ -65,8 +65,10 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.history import HISTORY_COUNT, extend_history
+from mirrorq.replication.state.columns import Block, Columns, PageCache
 from mirrorq.replication.state.outbox import PUT, Image, Outbox, needs_no_op
 from mirrorq.replication.state.pages import (
+    COLUMNS,
     END,
     MESSAGES,
     PRODUCERS,
@@ -94,8 +96,9 @@ OLDEST_VERSION = 1
 """The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
 messages count 0 bytes, and no policy's TTL ends them. Up to 4 none knew delays, and
 up to 5 none knew an outbox, up to 6 nothing staged, up to 7 no ranges of what has come back."""
-PAGED_VERSION = 9
-"""What of a state is in no page; the rest of it is in pages."""
+PAGED_VERSION = 10
+"""What of a state is in no page; the rest of it is in pages. No release wrote a 9, whose pages had
+sizes and times beside what lives."""
 GENERATION_BITS = 40
 """Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
 all that the lost past can have given out, and room for eight million of them."""
@@ -106,6 +109,9 @@ MARKS_TRIM_COUNT = 8
 
 OFFSET_SIZE = 4
 """Bytes of an offset in a frame."""
+
+HELD_BLOCKS = 64
+"""Sealed blocks, some 80 KiB each, that wait in memory for a checkpoint: with more it is due."""
 
 REFUSED = 0
 """First sequence of an outcome that is a refusal."""
@@ -222,18 +228,17 @@ class _Image(msgspec.Struct, array_like=True):
     returned_ranges: bytes = b""
     """From version 8 on, as `returned` and `resting` before."""
     resting_ranges: bytes = b""
-    held: tuple[_Number, _Number] = (0, 0)
-    """Messages and producers in pages, so that none of these can be missing."""
+    held: tuple[_Number, _Number, _Number] = (0, 0, 0)
+    """Messages and producers in pages, and where the last block of columns begins and 1 more (0:
+    there is nothing in it), so that no page can be missing."""
 
 
 class _MessagesPage(msgspec.Struct, array_like=True):
-    """What lives of a stretch of sequences."""
+    """What lives of a stretch of sequences, and the lines of the blocks that begin in it."""
 
     live: bytes
+    blocks: bytes
     transient: bytes
-    sizes: bytes
-    stamps: bytes
-    ttls: bytes
     delayed: bytes
     places: bytes
     returned: bytes
@@ -285,14 +290,6 @@ class QueueState:
         """Promotions: (lsn, sequence). Counts for live messages below sequence."""
         self.lanes: dict[int, Lane] = {}
         """Priorities above 0 that were ever used."""
-        self.sizes = Sizes()
-        """Bytes of each live message's body."""
-        self.stamps = Column()
-        """When each live message was published: ms since 1970; 0 is not known."""
-        self.ttls = Column()
-        """Each live message's own time to live in ms; 0 is none."""
-        self.has_ttls = False
-        """Whether some message may have one. Not part of the state: a hint for a master."""
         self.delayed = Spans()
         """Published with a delay that has not ended, each with the moment at which it will, in
         microseconds since 1970."""
@@ -317,14 +314,16 @@ class QueueState:
         """Term of the last unclean promotion: no delivery of an earlier one can be acked."""
         self.lost = 0
         """Messages that unclean promotions have lost, as far as their masters could tell."""
-        self.tables = {MESSAGES: Table(), PRODUCERS: Table()}
+        self.tables = {MESSAGES: Table(), PRODUCERS: Table(), COLUMNS: Table()}
         """Which pages there are, and what of them has changed. Not part of the state."""
         self.snapshots: list[Snapshot] = []
         """Whom to tell before something changes. Not part of the state."""
+        self.columns = Columns(self.tables[COLUMNS], self)
+        """Size, time and ttl of each live message."""
         self.is_paged = False
         """It was read from pages, or is to be."""
-        self._awaited = (0, 0)
-        """Messages and producers that its pages have to have."""
+        self._awaited = (0, 0, 0)
+        """What its pages have to have, as the head says it."""
         self._producer_ids = RangeSet()
 
     # --- Queries ------------------------------------------------------------------------
@@ -471,9 +470,8 @@ class QueueState:
     def latest_stamp_us(self) -> int:
         """The greatest stamp that the state still shows, for one of a version that did not keep
         the greatest of all."""
-        stamps = (value for _, _, value in self.stamps.runs(1, self.next_sequence - 1))
         used = (producer.used_us for producer in self.producers.values())
-        latest_us = max(max(stamps, default=0) * 1000, max(used, default=0))
+        latest_us = max(self.columns.latest_ms(self.live) * 1000, max(used, default=0))
         return min(latest_us, NUMBER_MAX)
 
     def epoch_span(self, lsn: int) -> tuple[int, int, int, int]:
@@ -497,7 +495,9 @@ class QueueState:
         Where they are many some are made now, and the op is applied in a later step."""
         if not self.snapshots:
             return True
-        changes = changed_by(entry)
+        changes, tail = changed_by(entry), self.tables[COLUMNS].firsts[-1]
+        if any(kind == MESSAGES and last >= tail for kind, _, last in changes):
+            changes += [(COLUMNS, tail, tail), (MESSAGES, tail, tail)]
         return all(one.prepare(changes) for one in self.snapshots)
 
     @property
@@ -554,12 +554,10 @@ class QueueState:
     def _publish(self, entry: Entry) -> None:
         header = entry.header
         first, last = header.first_sequence, header.first_sequence + header.count - 1
-        self._touch(MESSAGES, first, last)
+        self.touch(MESSAGES, first, last)
         self.live.add(first, last)
-        self.sizes.append_offsets(first, entry.offsets, header.count)
-        self.stamps.append(first, last, max(header.timestamp_us, 0) // 1000)
-        self.ttls.append(first, last, header.ttl_ms)
-        self.has_ttls = self.has_ttls or header.ttl_ms > 0
+        stamp_ms = max(header.timestamp_us, 0) // 1000
+        self.columns.publish(first, entry.offsets, header.count, stamp_ms, header.ttl_ms)
         self.next_sequence = last + 1
         if header.flags & FLAG_TRANSIENT:
             self.transient.add(first, last)
@@ -624,11 +622,9 @@ class QueueState:
             first += high - low + 1
         if first == op.sequence + 1:
             return
-        self._touch(MESSAGES, op.sequence + 1, first - 1)
+        self.touch(MESSAGES, op.sequence + 1, first - 1)
         self.live.add(op.sequence + 1, first - 1)
-        self.stamps.append(op.sequence + 1, first - 1, stamp_ms)
-        self.ttls.append(op.sequence + 1, first - 1, 0)
-        self.sizes.append_pieces(op.sequence + 1, outcome.sizes)
+        self.columns.append_pieces(op.sequence + 1, outcome.sizes, stamp_ms)
 
     def _producer_of(self, number: int) -> Producer | None:
         """The producer of this id. Another queue's, or a spool's, needs no op to begin."""
@@ -636,11 +632,11 @@ class QueueState:
         if known is None and needs_no_op(number):
             known = self._add_producer(number, Producer())
         elif known is not None:
-            self._touch(PRODUCERS, number, number)
+            self.touch(PRODUCERS, number, number)
         return known
 
     def _add_producer(self, number: int, producer: Producer) -> Producer:
-        self._touch(PRODUCERS, number, number)
+        self.touch(PRODUCERS, number, number)
         self._producer_ids.add(number, number)
         self.producers[number] = producer
         return producer
@@ -695,7 +691,7 @@ class QueueState:
 
     def _end(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
         for first, last in ranges:
-            self._touch(MESSAGES, first, last)
+            self.touch(MESSAGES, first, last)
             self.live.remove(first, last)
             if self.transient:
                 self.transient.remove(first, last)
@@ -704,10 +700,7 @@ class QueueState:
             if self.returned:
                 self.returned.remove(first, last)
         for first, _ in ranges:
-            gap = self.live.gap(first, 1, self.next_sequence - 1)
-            self.sizes.forget(*gap)
-            self.stamps.forget(*gap)
-            self.ttls.forget(*gap)
+            self.columns.forget(*self.live.gap(first, 1, self.next_sequence - 1))
         if len(self.marks) > MARKS_TRIM_COUNT:
             self._trim_marks()
         return ranges
@@ -724,14 +717,14 @@ class QueueState:
         """Delays have ended."""
         place = payload.place
         for first, last in payload.entering:
-            self._touch(MESSAGES, first, last)
+            self.touch(MESSAGES, first, last)
             for low, high, _ in self.delayed.within(first, last):
                 self.places.enter(low, high, place + low - first)
             self.delayed.remove(first, last)
             place += last - first + 1
         self.next_sequence = max(self.next_sequence, place)
         for first, last in payload.returning:
-            self._touch(MESSAGES, first, last)
+            self.touch(MESSAGES, first, last)
             self.resting.remove(first, last)
 
     def _return_later(self, payload: ReturnLaterOp, lsn: int) -> None:
@@ -752,7 +745,7 @@ class QueueState:
 
     def _return(self, ranges: tuple[Range, ...], lsn: int) -> None:
         for first, last in ranges:
-            self._touch(MESSAGES, first, last)
+            self.touch(MESSAGES, first, last)
             for low, high in self.live.within(first, last):
                 self._count_return(low, high, lsn)
 
@@ -801,7 +794,7 @@ class QueueState:
         sequences = self.needed_set(payload.lost)
         losers = [n for n, producer in self.producers.items() if producer.has_some_of(sequences)]
         for number in losers:
-            self._touch(PRODUCERS, number, number)
+            self.touch(PRODUCERS, number, number)
             self.producers[number].lose(sequences, reason)
         lost = self.staging.lose(payload.lost)
         dropped = self.staging.lost_runs(payload.lost)
@@ -810,7 +803,7 @@ class QueueState:
 
     def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
         for number in payload.expired:
-            self._touch(PRODUCERS, number, number)
+            self.touch(PRODUCERS, number, number)
             self._producer_ids.remove(number, number)
             self.producers.pop(number, None)
         if not payload.expired:
@@ -818,7 +811,7 @@ class QueueState:
 
     # --- Pages --------------------------------------------------------------------------
 
-    def _touch(self, kind: int, first: int, last: int) -> None:
+    def touch(self, kind: int, first: int, last: int) -> None:
         """What is known of this stretch is about to change."""
         if self.snapshots:
             for one in self.snapshots:
@@ -828,17 +821,21 @@ class QueueState:
     @property
     def is_small(self) -> bool:
         """Whether it is one value on the disk, without pages."""
-        return all(self.count_within(kind, 0, END) <= most for kind, most in SMALL_MAX.items())
+        kinds = (MESSAGES, PRODUCERS)
+        return all(
+            self.count_within(kind, 0, END) <= SMALL_MAX[kind] for kind in kinds
+        ) and self.columns.is_small(self.live, SMALL_MAX[COLUMNS])
 
     def count_within(self, kind: int, first: int, last: int) -> int:
         """How many entries the page of this stretch has; 0: it holds nothing."""
         if kind == PRODUCERS:
             return self._producer_ids.count_within(first, last)
-        count = self.live.count_within(first, last)
+        if kind == COLUMNS:
+            return self.columns.count_of(first)
+        count, blocks = self.live.count_within(first, last), self.columns.blocks(first, last)
         if not count:
-            return 0
-        columns = (self.sizes, self.stamps, self.ttls)
-        count += sum(column.count_within(first, last) for column in columns)
+            return blocks
+        count += blocks
         if self.transient:
             count += self.transient.count_within(first, last)
         if self.returned:
@@ -851,8 +848,13 @@ class QueueState:
 
     def extent_within(self, kind: int, first: int, last: int) -> Range:
         """The first and the last thing in this stretch, which holds something."""
-        held = self._producer_ids if kind == PRODUCERS else self.live
-        return held.extent_within(first, last)
+        if kind == PRODUCERS:
+            return self._producer_ids.extent_within(first, last)
+        blocks = self.columns.directory.extent(first, last)
+        if not self.live.count_within(first, last):
+            return blocks
+        least, most = self.live.extent_within(first, last)
+        return min(least, blocks[0]), max(most, blocks[1])
 
     def page(self, kind: int, first: int, last: int) -> bytes:
         """The page of this stretch, which holds something."""
@@ -865,14 +867,13 @@ class QueueState:
             return msgspec.msgpack.encode(
                 {number: _fields_of(self.producers[number]) for number in ids}
             )
-        first, last = self.live.extent_within(first, last)
+        if kind == COLUMNS:
+            return self.columns.page(first)
         return msgspec.msgpack.encode(
             _MessagesPage(
                 self.live.part(first, last),
+                self.columns.directory.part(first, last),
                 self.transient.part(first, last),
-                self.sizes.part(first, last),
-                self.stamps.part(first, last),
-                self.ttls.part(first, last),
                 self.delayed.part(first, last),
                 self.places.by_sequence.part(first, last),
                 self.returned.part(first, last),
@@ -890,8 +891,13 @@ class QueueState:
 
         Raises ValueError when it is no such thing.
         """
-        if not page.data or not self.is_paged:
+        if page.data == b"" or not self.is_paged:
             raise ValueError(f"a page from {page.first} that no state has")
+        if page.kind == COLUMNS:
+            self.columns.add_page(page)
+            return
+        if page.data is None:
+            raise ValueError(f"a page from {page.first} that was not read")
         try:
             if page.kind == PRODUCERS:
                 self._add_producers(msgspec.msgpack.decode(page.data, type=_ProducersPage))
@@ -911,9 +917,7 @@ class QueueState:
     def _add_messages(self, page: _MessagesPage) -> None:
         self.live.extend(page.live)
         self.transient.extend(page.transient)
-        self.sizes.extend(page.sizes)
-        self.stamps.extend(page.stamps)
-        self.ttls.extend(page.ttls)
+        self.columns.directory.extend(page.blocks)
         self.delayed.extend(page.delayed)
         self.places.by_sequence.extend(page.places)
         self.returned.extend(page.returned)
@@ -928,11 +932,12 @@ class QueueState:
 
         Raises ValueError when some are missing, or tell what cannot be.
         """
+        messages, producers, tail_end = self._awaited
         held = (self.live.count, len(self.producers))
-        if held != self._awaited:
-            raise ValueError(f"pages of {held} messages and producers, not {self._awaited}")
+        if held != (messages, producers):
+            raise ValueError(f"pages of {held} messages and producers, not {self._awaited[:2]}")
+        self.columns.end_pages(tail_end, self.next_sequence)
         self.places = Places.from_bytes(self.places.by_sequence.to_bytes(), self.next_sequence)
-        self.has_ttls = bool(len(self.ttls))
         self._check()
 
     def note_unwritten(self) -> None:
@@ -945,6 +950,7 @@ class QueueState:
         for kind in self.tables:
             self.tables[kind] = Table()
             self.tables[kind].changed = {0: None}
+        self.columns.collapse(self.tables[COLUMNS], self.live)
 
     def changed_pages(self) -> list[tuple[int, Range]]:
         """(kind, stretch) of what is not on the disk as it is; from now on it counts as written."""
@@ -953,7 +959,11 @@ class QueueState:
             for first in sorted(table.changed):
                 stretch = table.stretch(first)
                 if self.count_within(kind, *stretch):
+                    if first in table.gone:
+                        table.renew(first)
                     wanted.append((kind, stretch))
+                elif kind == COLUMNS:
+                    table.clear(first)  # It is the last one, which stays.
                 else:
                     table.drop(first)
             table.changed = {}
@@ -967,13 +977,21 @@ class QueueState:
             for first in table.firsts
         ]
 
+    @property
+    def is_heavy(self) -> bool:
+        """Whether much waits in memory for the next checkpoint."""
+        return self.columns.held_count >= HELD_BLOCKS
+
     # --- Bytes --------------------------------------------------------------------------
 
     @property
     def bytes_about(self) -> int:
         """Of `encode`, without making it."""
+        return self._bytes_but_columns + self.columns.bytes_about
+
+    @property
+    def _bytes_but_columns(self) -> int:
         runs = len(self.live) + len(self.transient)
-        runs += len(self.sizes) + len(self.stamps) + len(self.ttls)
         runs += sum(len(lane.members) for lane in self.lanes.values())
         numbered = len(self.delayed) + len(self.places.by_sequence) + len(self.resting)
         size = RUN_BYTES * (runs + numbered + len(self.returned))
@@ -984,8 +1002,9 @@ class QueueState:
     @property
     def changed_bytes_about(self) -> int:
         """Of what the next checkpoint writes, or more."""
-        pages = sum(len(table.changed) for table in self.tables.values())
-        return min(self.bytes_about, pages * PAGE_BYTES_ABOUT)
+        changed = sum(len(self.tables[kind].changed) for kind in (MESSAGES, PRODUCERS))
+        rest = min(self._bytes_but_columns, changed * PAGE_BYTES_ABOUT)
+        return rest + self.columns.changed_bytes
 
     def encode_head(self) -> bytes:
         """What of the state is in no page."""
@@ -1007,7 +1026,7 @@ class QueueState:
             outbox=self.outbox.image(),
             staging=self.staging.image(),
             time_us=self.time_us,
-            held=(self.live.count, len(self.producers)),
+            held=(self.live.count, len(self.producers), self.columns.tail_end),
         )
         return msgspec.msgpack.encode(image)
 
@@ -1021,6 +1040,7 @@ class QueueState:
         is_plain = is_plain or self.returned.count + self.resting.count <= PLAIN_COUNT
         returned = self.returned if is_plain else ()
         resting = self.resting if is_plain else ()
+        columns = self.columns.merged(self.live)
         image = _Image(
             PLAIN_VERSION if is_plain else STATE_VERSION,
             self.applied,
@@ -1036,12 +1056,12 @@ class QueueState:
                 (priority, lane.horizon, lane.marks, lane.members.to_bytes())
                 for priority, lane in self.lanes.items()
             ],
-            self.sizes.to_bytes(),
-            self.stamps.to_bytes(),
+            columns.sizes.to_bytes(),
+            columns.stamps.to_bytes(),
             self.generation,
             self.fence,
             self.lost,
-            self.ttls.to_bytes(),
+            columns.ttls.to_bytes(),
             self.delayed.to_bytes(),
             self.places.by_sequence.to_bytes(),
             {n: due_us for a, b, (due_us,) in resting for n in range(a, b + 1)},
@@ -1072,7 +1092,7 @@ class QueueState:
         state.is_paged = image.version == PAGED_VERSION
         state._awaited = image.held
         for table in state.tables.values():
-            table.changed = {} if state.is_paged else {0: None}
+            table.changed = {}
         state.applied = image.applied
         state.next_sequence = image.next_sequence
         state.horizon = image.horizon
@@ -1089,16 +1109,10 @@ class QueueState:
         state.returned = _ranges_of(image.returned_ranges, image.returned, 2)
         state.marks = image.marks
         state.history = image.history[-HISTORY_COUNT:]
-        state.sizes = Sizes.from_bytes(image.sizes)
-        state.stamps = Column.from_bytes(image.stamps)
-        state.ttls = Column.from_bytes(image.ttls)
-        state.has_ttls = bool(len(state.ttls))
-        if image.version == UNTIMED_VERSION and state.live:
-            state.ttls.append(1, image.next_sequence - 1, 0)
         state._check()
-        if image.version < UNTIMED_VERSION and state.live:
-            for column in (state.sizes, state.stamps, state.ttls):
-                column.append(1, image.next_sequence - 1, 0)
+        if not state.is_paged:
+            state.columns.replace(state.tables[COLUMNS], _block_of(image))
+            state.note_unwritten()
         state.generation = image.generation
         state.fence = image.fence
         state.lost = image.lost
@@ -1107,11 +1121,15 @@ class QueueState:
         return state
 
     @classmethod
-    def of_image(cls, image: QueueImage) -> QueueState:
-        """The state of a copy's checkpoint. Raises ValueError when it is none."""
-        if image.state is None:
-            return cls()
-        state = cls.decode(image.state)
+    def of_image(cls, image: QueueImage, cache: PageCache | None = None) -> QueueState:
+        """The state of a copy's checkpoint. Raises ValueError when it is none.
+
+        Args:
+            cache: reads pages of this disk, of which the image has only the names.
+        """
+        state = cls() if image.state is None else cls.decode(image.state)
+        if cache is not None:
+            state.columns.keep_in(cache, image.queue_id)
         if state.is_paged:
             for page in image.pages:
                 state.add_page(page)
@@ -1126,8 +1144,21 @@ class QueueState:
         ends += [held.last for held in (self.returned, self.resting) if held]
         if max(ends, default=0) >= self.next_sequence:
             raise ValueError(f"a queue's state holds {max(ends)} of {self.next_sequence - 1}")
-        for column in (self.sizes, self.stamps, self.ttls):
-            column.check_end(self.next_sequence - 1)
+
+
+def _block_of(image: _Image) -> Block:
+    """Sizes and times of a state that is one value. What an older version did not keep is 0."""
+    block, last = Block(), image.next_sequence - 1
+    block.sizes = Sizes.from_bytes(image.sizes)
+    block.stamps = Column.from_bytes(image.stamps)
+    block.ttls = Column.from_bytes(image.ttls)
+    unknown = {UNTIMED_VERSION: (block.ttls,)}.get(image.version, ())
+    for column in block.columns() if image.version < UNTIMED_VERSION else unknown:
+        if image.live:
+            column.append(1, last, 0)
+    for column in block.columns():
+        column.check_end(last)
+    return block
 
 
 def _fields_of(producer: Producer) -> tuple[int, int, list[tuple[int, int, int, str]], int]:
