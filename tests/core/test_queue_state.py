@@ -22,15 +22,9 @@ from mirrorq.protocol.ops import (
     ReturnOp,
 )
 from mirrorq.replication.history import HISTORY_COUNT, extend_history
-from mirrorq.replication.state.queue_state import (
-    LOST,
-    PLAIN_COUNT,
-    PLAIN_VERSION,
-    REFUSED,
-    STATE_VERSION,
-    Producer,
-    QueueState,
-)
+from mirrorq.replication.state.image import PLAIN_COUNT, PLAIN_VERSION, STATE_VERSION
+from mirrorq.replication.state.producer import LOST, REFUSED, Producer
+from mirrorq.replication.state.queue_state import QueueState
 
 from .entries import PRODUCER, op, publish
 

@@ -22,8 +22,9 @@ from mirrorq.protocol.ring import (
 )
 from mirrorq.replication import donor
 from mirrorq.replication.donor import PARTS_AHEAD, Donor
+from mirrorq.replication.state.image import STATE_VERSION
 from mirrorq.replication.state.pages import Snapshot
-from mirrorq.replication.state.queue_state import STATE_VERSION, QueueState
+from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import (
     AGAIN_MS,
     ANSWER_FACTOR,

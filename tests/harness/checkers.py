@@ -16,7 +16,7 @@ from mirrorq.containers.ranges import RangeSet
 from mirrorq.replication.master.limits import Limit, limit_of
 from mirrorq.replication.queue_time import KEPT_US
 from mirrorq.replication.replica import Replica
-from mirrorq.replication.state.queue_state import LOST, REFUSED
+from mirrorq.replication.state.producer import LOST, REFUSED
 from mirrorq.wire import frames
 
 STATE_BYTES = 256

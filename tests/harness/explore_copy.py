@@ -54,7 +54,8 @@ from mirrorq.replication.state.columns import Block, Columns, Directory
 from mirrorq.replication.state.outbox import Outbox, TargetOutbox
 from mirrorq.replication.state.pages import Snapshot, Table
 from mirrorq.replication.state.priorities import Horizons, Lane, ReadyLanes
-from mirrorq.replication.state.queue_state import Producer, QueueState
+from mirrorq.replication.state.producer import Producer
+from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.state.staging import Attempt, Run, Staging, Work
 from mirrorq.replication.transfer import Transfer
 from mirrorq.replication.writes import Writes

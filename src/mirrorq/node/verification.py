@@ -31,7 +31,8 @@ from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.effects import RaftImage
 from mirrorq.protocol.ops import Entry, OpKind, UnknownOp
-from mirrorq.replication.state.queue_state import NUMBER_MAX, QueueState, next_sequence_of
+from mirrorq.replication.state.image import NUMBER_MAX
+from mirrorq.replication.state.queue_state import QueueState, next_sequence_of
 from mirrorq.store import runs
 from mirrorq.store.environment import Transaction
 from mirrorq.store.log_mark import FORMAT, MARK, check_format, left_in_log

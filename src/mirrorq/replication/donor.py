@@ -23,8 +23,9 @@ from mirrorq.errors import MALFORMED
 from mirrorq.protocol.effects import Page
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ring import KnownPage, TransferRequest, TransferState
+from mirrorq.replication.state.image import STATE_VERSION
 from mirrorq.replication.state.pages import Snapshot
-from mirrorq.replication.state.queue_state import STATE_VERSION, QueueState
+from mirrorq.replication.state.queue_state import QueueState
 
 PART_BYTES = 256 * 1024
 """Of one part, about: small beside what a node takes in a round."""

@@ -12,8 +12,8 @@ from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.protocol.ops import OutboxDoneOp, OutboxOp
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.producers import Producers
+from mirrorq.replication.state.image import NUMBER_MAX
 from mirrorq.replication.state.outbox import Outbox
-from mirrorq.replication.state.queue_state import NUMBER_MAX
 
 
 @named("outbox published from an unstable op")

@@ -12,7 +12,7 @@ from mirrorq.protocol.ops import Header
 from mirrorq.protocol.sessions import Confirmed, Refused
 from mirrorq.protocol.views import in_sync_ids
 from mirrorq.replication.master.term import LEASE_IDLE_MS, Term
-from mirrorq.replication.state.queue_state import LOST, REFUSED
+from mirrorq.replication.state.producer import LOST, REFUSED
 
 __all__ = ["Confirms", "Run"]
 

@@ -14,7 +14,7 @@ from mirrorq.protocol.sessions import Delivery, Purged, Settle, Settled
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.term import PORTION, Term
-from mirrorq.replication.state.queue_state import NUMBER_MAX
+from mirrorq.replication.state.image import NUMBER_MAX
 
 __all__ = ["WENT_BACK", "Duties", "PendingSettle", "Settling", "pieces_without"]
 

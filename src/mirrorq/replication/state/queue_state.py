@@ -29,21 +29,18 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
-from attrs import define, field
 
 from mirrorq.containers.range_map import Places, RangeMap, Spans
 from mirrorq.containers.ranges import Range, RangeSet
-from mirrorq.containers.run_length import Column, Sizes
 from mirrorq.errors import MALFORMED
 from mirrorq.protocol.effects import Page, QueueImage
 from mirrorq.protocol.ops import (
     FLAG_PRIORITY,
     FLAG_TRANSIENT,
-    PRIORITY_MAX,
     AckOp,
     DiscardOp,
     DropHeadOp,
@@ -65,8 +62,22 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.history import HISTORY_COUNT, extend_history
-from mirrorq.replication.state.columns import Block, Columns, PageCache
-from mirrorq.replication.state.outbox import PUT, Image, Outbox, needs_no_op
+from mirrorq.replication.state.columns import Columns, PageCache
+from mirrorq.replication.state.image import (
+    NUMBER_MAX,
+    PAGED_VERSION,
+    PLAIN_COUNT,
+    PLAIN_VERSION,
+    STATE_VERSION,
+    MessagesPage,
+    ProducersPage,
+    StateImage,
+    block_of,
+    fields_of,
+    image_of,
+    ranges_of,
+)
+from mirrorq.replication.state.outbox import PUT, Outbox, needs_no_op
 from mirrorq.replication.state.pages import (
     COLUMNS,
     END,
@@ -78,8 +89,8 @@ from mirrorq.replication.state.pages import (
     changed_by,
 )
 from mirrorq.replication.state.priorities import Lane
+from mirrorq.replication.state.producer import REFUSED, Producer
 from mirrorq.replication.state.staging import RUN_BYTES, Outcome, Staging
-from mirrorq.replication.state.staging import Image as StagingImage
 
 NUMBER_BYTES = 8
 """Of each number of a range."""
@@ -87,23 +98,9 @@ PLAIN_ITEM_BYTES = 24
 """Of an item of a plain list or dict: a producer, an outcome of it, a parcel, a mark."""
 PAGE_BYTES_ABOUT = 32 * 1024
 """Of a page, as a rule."""
-STATE_VERSION = 8
-PLAIN_VERSION = 7
-"""Names what has come back message by message. Version 8 does so by ranges, and is written only of
-a queue to which more has come back than `PLAIN_COUNT`: others an older mirrorq reads, too."""
-PLAIN_COUNT = 4096
-OLDEST_VERSION = 1
-"""The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
-messages count 0 bytes, and no policy's TTL ends them. Up to 4 none knew delays, and
-up to 5 none knew an outbox, up to 6 nothing staged, up to 7 no ranges of what has come back."""
-PAGED_VERSION = 10
-"""What of a state is in no page; the rest of it is in pages. No release wrote a 9, whose pages had
-sizes and times beside what lives."""
 GENERATION_BITS = 40
 """Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
 all that the lost past can have given out, and room for eight million of them."""
-UNTIMED_VERSION = 3
-"""The first version with sizes and times; 4 has each message's ttl too."""
 MARKS_TRIM_COUNT = 8
 """Promotion marks are looked through for dead ones when there are more than this."""
 
@@ -112,145 +109,6 @@ OFFSET_SIZE = 4
 
 HELD_BLOCKS = 64
 """Sealed blocks, some 80 KiB each, that wait in memory for a checkpoint: with more it is due."""
-
-REFUSED = 0
-"""First sequence of an outcome that is a refusal."""
-LOST = -1
-"""The same of what was stored, and has since been lost."""
-
-
-@define
-class Producer:
-    """One producer id: the highest number in the applied log and what became of each."""
-
-    highest: int = 0
-    settled: int = 0
-    outcomes: list[tuple[int, int, int, str]] = field(factory=list)
-    """(first number, count, first sequence or REFUSED, reason), in order of number."""
-    used_us: int = 0
-    """Timestamp of the last op that named it; decides about expiry."""
-
-    def note(self, first: int, count: int, sequence: int, reason: str, settled: int) -> None:
-        """Record the outcome of numbers first to first + count - 1."""
-        self.highest = max(self.highest, first + count - 1)
-        self.settled = max(self.settled, settled)
-        outcomes = self.outcomes
-        if outcomes and sequence != REFUSED:
-            before = outcomes[-1]
-            joins = before[0] + before[1] == first and before[2] + before[1] == sequence
-            if joins and before[2] > REFUSED:
-                outcomes[-1] = (before[0], before[1] + count, before[2], "")
-                count = 0
-        if count:
-            outcomes.append((first, count, sequence, reason))
-        self._forget_settled()
-
-    def _forget_settled(self) -> None:
-        keep = 0
-        for first, count, _, _ in self.outcomes:
-            if first + count - 1 > self.settled:
-                break
-            keep += 1
-        if keep:
-            del self.outcomes[:keep]
-
-    def outcomes_of(self, first: int, last: int) -> list[tuple[int, int, int, str]]:
-        """What became of first to last, as far as it is kept."""
-        found = []
-        for start, count, sequence, reason in self.outcomes:
-            low, high = max(first, start), min(last, start + count - 1)
-            if low <= high:
-                shifted = sequence + low - start if sequence > REFUSED else sequence
-                found.append((low, high - low + 1, shifted, reason))
-        return found
-
-    def has_some_of(self, lost: RangeSet) -> bool:
-        """Whether some of these sequences are in its outcomes."""
-        return any(
-            sequence > REFUSED and lost.around(sequence, sequence + count - 1) is not None
-            for _, count, sequence, _ in self.outcomes
-        )
-
-    def lose(self, lost: RangeSet, reason: str) -> None:
-        """These sequences are lost: who asks again what became of them must not hear a confirm."""
-        kept, self.outcomes = self.outcomes, []
-        for outcome in kept:
-            first, count, sequence, why = outcome
-            gone = lost.within(sequence, sequence + count - 1) if sequence > REFUSED else []
-            if not gone:
-                self.outcomes.append(outcome)
-                continue
-            begin = sequence
-            for low, high in gone:
-                if begin < low:
-                    self.outcomes.append((first + begin - sequence, low - begin, begin, why))
-                self.outcomes.append((first + low - sequence, high - low + 1, LOST, reason))
-                begin = high + 1
-            if begin < sequence + count:
-                rest = sequence + count - begin
-                self.outcomes.append((first + begin - sequence, rest, begin, why))
-
-
-_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""What a frame's header and the store's keys can hold."""
-
-
-_Priority = Annotated[int, msgspec.Meta(ge=1, le=PRIORITY_MAX)]
-
-
-class _Image(msgspec.Struct, array_like=True):
-    """The state as bytes: a checkpoint, or what a transfer carries."""
-
-    version: int
-    applied: _Number
-    next_sequence: _Number
-    horizon: _Number
-    live: bytes
-    transient: bytes
-    returned: dict[_Number, tuple[_Number, _Number]]
-    marks: list[tuple[_Number, _Number]]
-    producers: dict[_Number, tuple[_Number, _Number, list[tuple[int, int, int, str]], int]]
-    history: list[tuple[_Number, _Number]]
-    lanes: list[tuple[_Priority, _Number, list[tuple[_Number, _Number]], bytes]] = []
-    """(priority, horizon, marks, members), in order of priority."""
-    sizes: bytes = b""
-    stamps: bytes = b""
-    generation: _Number = 0
-    fence: _Number = 0
-    lost: _Number = 0
-    ttls: bytes = b""
-    delayed: bytes = b""
-    places: bytes = b""
-    resting: dict[_Number, _Number] = {}
-    outbox: Image = []
-    staging: StagingImage = []
-    time_us: _Number = 0
-    returned_ranges: bytes = b""
-    """From version 8 on, as `returned` and `resting` before."""
-    resting_ranges: bytes = b""
-    held: tuple[_Number, _Number, _Number] = (0, 0, 0)
-    """Messages and producers in pages, and where the last block of columns begins and 1 more (0:
-    there is nothing in it), so that no page can be missing."""
-
-
-class _MessagesPage(msgspec.Struct, array_like=True):
-    """What lives of a stretch of sequences, and the lines of the blocks that begin in it."""
-
-    live: bytes
-    blocks: bytes
-    transient: bytes
-    delayed: bytes
-    places: bytes
-    returned: bytes
-    resting: bytes
-    lanes: list[tuple[_Priority, bytes]]
-
-
-_ProducersPage = dict[_Number, tuple[_Number, _Number, list[tuple[int, int, int, str]], int]]
-
-
-NUMBER_MAX = 2**63 - 1
-
 
 class Run(NamedTuple):
     """Neighbours in order of sequence that share a lane."""
@@ -865,12 +723,12 @@ class QueueState:
                 for n in range(low, high + 1)
             )
             return msgspec.msgpack.encode(
-                {number: _fields_of(self.producers[number]) for number in ids}
+                {number: fields_of(self.producers[number]) for number in ids}
             )
         if kind == COLUMNS:
             return self.columns.page(first)
         return msgspec.msgpack.encode(
-            _MessagesPage(
+            MessagesPage(
                 self.live.part(first, last),
                 self.columns.directory.part(first, last),
                 self.transient.part(first, last),
@@ -900,21 +758,21 @@ class QueueState:
             raise ValueError(f"a page from {page.first} that was not read")
         try:
             if page.kind == PRODUCERS:
-                self._add_producers(msgspec.msgpack.decode(page.data, type=_ProducersPage))
+                self._add_producers(msgspec.msgpack.decode(page.data, type=ProducersPage))
             else:
-                self._add_messages(msgspec.msgpack.decode(page.data, type=_MessagesPage))
+                self._add_messages(msgspec.msgpack.decode(page.data, type=MessagesPage))
         except MALFORMED as error:
             raise ValueError(f"a page of {len(page.data)} bytes: {error}") from error
         self.tables[page.kind].load(page.first, page.lsn)
 
-    def _add_producers(self, page: _ProducersPage) -> None:
+    def _add_producers(self, page: ProducersPage) -> None:
         for number, fields in page.items():
             if number in self.producers:
                 raise ValueError(f"producer {number} comes twice")
             self.producers[number] = Producer(*fields)
             self._producer_ids.add(number, number)
 
-    def _add_messages(self, page: _MessagesPage) -> None:
+    def _add_messages(self, page: MessagesPage) -> None:
         self.live.extend(page.live)
         self.transient.extend(page.transient)
         self.columns.directory.extend(page.blocks)
@@ -1008,7 +866,7 @@ class QueueState:
 
     def encode_head(self) -> bytes:
         """What of the state is in no page."""
-        image = _Image(
+        image = StateImage(
             PAGED_VERSION,
             self.applied,
             self.next_sequence,
@@ -1041,7 +899,7 @@ class QueueState:
         returned = self.returned if is_plain else ()
         resting = self.resting if is_plain else ()
         columns = self.columns.merged(self.live)
-        image = _Image(
+        image = StateImage(
             PLAIN_VERSION if is_plain else STATE_VERSION,
             self.applied,
             self.next_sequence,
@@ -1050,7 +908,7 @@ class QueueState:
             self.transient.to_bytes(),
             {n: (often, lsn) for a, b, (often, lsn) in returned for n in range(a, b + 1)},
             self.marks,
-            {number: _fields_of(producer) for number, producer in sorted(self.producers.items())},
+            {number: fields_of(producer) for number, producer in sorted(self.producers.items())},
             self.history,
             [
                 (priority, lane.horizon, lane.marks, lane.members.to_bytes())
@@ -1079,15 +937,7 @@ class QueueState:
 
         Raises ValueError on anything else.
         """
-        try:
-            image = msgspec.msgpack.decode(data, type=_Image)
-        except MALFORMED as error:
-            raise ValueError(f"a queue's state of {len(data)} bytes: {error}") from error
-        if not OLDEST_VERSION <= image.version <= PAGED_VERSION:
-            raise ValueError(
-                f"a queue's state of version {image.version}, not {OLDEST_VERSION} to "
-                f"{PAGED_VERSION}"
-            )
+        image = image_of(data)
         state = cls()
         state.is_paged = image.version == PAGED_VERSION
         state._awaited = image.held
@@ -1103,15 +953,15 @@ class QueueState:
         state.delayed = Spans.from_bytes(image.delayed)
         state.places = Places.from_bytes(image.places, image.next_sequence)
         resting = {sequence: (due_us,) for sequence, due_us in image.resting.items()}
-        state.resting = _ranges_of(image.resting_ranges, resting, 1)
+        state.resting = ranges_of(image.resting_ranges, resting, 1)
         state.outbox = Outbox.restore(image.outbox, image.next_sequence)
         state.staging = Staging.restore(image.staging, image.next_sequence)
-        state.returned = _ranges_of(image.returned_ranges, image.returned, 2)
+        state.returned = ranges_of(image.returned_ranges, image.returned, 2)
         state.marks = image.marks
         state.history = image.history[-HISTORY_COUNT:]
         state._check()
         if not state.is_paged:
-            state.columns.replace(state.tables[COLUMNS], _block_of(image))
+            state.columns.replace(state.tables[COLUMNS], block_of(image))
             state.note_unwritten()
         state.generation = image.generation
         state.fence = image.fence
@@ -1144,43 +994,6 @@ class QueueState:
         ends += [held.last for held in (self.returned, self.resting) if held]
         if max(ends, default=0) >= self.next_sequence:
             raise ValueError(f"a queue's state holds {max(ends)} of {self.next_sequence - 1}")
-
-
-def _block_of(image: _Image) -> Block:
-    """Sizes and times of a state that is one value. What an older version did not keep is 0."""
-    block, last = Block(), image.next_sequence - 1
-    block.sizes = Sizes.from_bytes(image.sizes)
-    block.stamps = Column.from_bytes(image.stamps)
-    block.ttls = Column.from_bytes(image.ttls)
-    unknown = {UNTIMED_VERSION: (block.ttls,)}.get(image.version, ())
-    for column in block.columns() if image.version < UNTIMED_VERSION else unknown:
-        if image.live:
-            column.append(1, last, 0)
-    for column in block.columns():
-        column.check_end(last)
-    return block
-
-
-def _fields_of(producer: Producer) -> tuple[int, int, list[tuple[int, int, int, str]], int]:
-    return producer.highest, producer.settled, producer.outcomes, producer.used_us
-
-
-def _ranges_of(data: bytes, plain: Mapping[int, tuple[int, ...]], width: int) -> RangeMap:
-    """What has come back: as version 8 writes it, or message by message as those before it do."""
-    if not plain:
-        return RangeMap.from_bytes(data, width)
-    made = RangeMap(width)
-    first = last = 0
-    numbers: tuple[int, ...] = ()
-    for sequence, each in sorted(plain.items()):
-        if first and sequence == last + 1 and each == numbers:
-            last = sequence
-            continue
-        if first:
-            made.put(first, last, *numbers)
-        first, last, numbers = sequence, sequence, each
-    made.put(first, last, *numbers)
-    return made
 
 
 def next_sequence_of(image: bytes | None) -> int:
