@@ -186,10 +186,12 @@ def test_a_state_is_given_whole_though_blocks_end_meanwhile() -> None:
     while deep.state.live.count < COUNT:
         deep.publish()
     deep.checkpoint()
-    told, given, incoming = deep.state.encode(), Given(1, deep.state), Incoming()
+    own = QueueState()
+    told, given, incoming = deep.state.encode(), Given(1, deep.state), Incoming(own)
     part, state = 0, None
     while state is None:
         part += 1
+        given.know(incoming.request(QUEUE, 1, 1, part))
         found = given.part(part)
         assert found is not None
         data, is_last, check = found
