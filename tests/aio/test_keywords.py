@@ -26,6 +26,26 @@ PAIRS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
     (mirrorq.Node.queue, aio.Node.queue),
     (mirrorq.Client.exchange, aio.Client.exchange),
     *(
+        (getattr(host, name), getattr(aio.Node, name))
+        for name in (
+            "wait_ready",
+            "queues",
+            "nodes",
+            "policies",
+            "set_policy",
+            "clear_policy",
+            "sync_queue",
+            "cancel_sync",
+            "transfer_master",
+            "rebalance",
+            "clients",
+            "consumers",
+            "disconnect",
+            "forget_node",
+        )
+        for host in (mirrorq.Node, mirrorq.Client)
+    ),
+    *(
         (getattr(mirrorq.MirroredQueue, name), getattr(aio.MirroredQueue, name))
         for name in (
             "put",
@@ -103,6 +123,7 @@ WRONG = {
     'await aclient.queue("q", exclusiv=True)': 'did you mean "exclusive"',
     'await aexchange.publish("k", b"x", manditory=1)': 'did you mean "mandatory"',
     'await aio.Node.open("a", path=".", witnes=True)': 'did you mean "witness"',
+    'await aclient.set_policy("p", "", {}, prioriti=1)': 'did you mean "priority"',
     'await aio.connect("tcp://h:1", timeut=3)': 'did you mean "timeout"',
 }
 """What a user may write wrongly, and a part of what mypy says to it."""

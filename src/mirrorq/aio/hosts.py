@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from mirrorq.aio.administration import Administration
 from mirrorq.aio.exchange import Exchange
 from mirrorq.aio.opening import opening
 from mirrorq.aio.queue import MirroredQueue, wrap_hosts_with
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Node", "connect"]
 
 
-class Host:
+class Host(Administration):
     """A node or a client, for one loop. Calls that are not here run in a thread, with the same
     arguments."""
 
@@ -54,7 +55,7 @@ class Host:
         await in_thread(self.host.close)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        """Administration: `await node.set_policy(…)` and all the others."""
+        """What a node or a client has besides, awaited."""
         method = getattr(self.host, name)
         if name.startswith("_") or not callable(method):
             raise AttributeError(f"{name} is no call: take it from .host")

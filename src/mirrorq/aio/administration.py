@@ -1,0 +1,101 @@
+"""What a program may do with a cluster, awaited: each call of a node or a client in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mirrorq.aio.threads import in_thread
+
+if TYPE_CHECKING:
+    from mirrorq.client.client import Client
+    from mirrorq.monitoring.presence import ClientStatus, ConsumerStatus
+    from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+    from mirrorq.node.node import Node
+
+__all__ = ["Administration"]
+
+
+class Administration:
+    """Arguments, results and errors are those of `mirrorq.Node`. Cancelled it may take effect."""
+
+    host: Node | Client
+
+    async def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait for a cluster that has a majority."""
+        await in_thread(partial(self.host.wait_ready, timeout))
+
+    async def queues(self, *, shards: bool = False) -> list[QueueStatus]:
+        """The status of every queue of the cluster, by name."""
+        return await in_thread(partial(self.host.queues, shards=shards))
+
+    async def nodes(self) -> list[NodeStatus]:
+        """Every node of the cluster, by name."""
+        return await in_thread(self.host.nodes)
+
+    async def policies(self) -> list[PolicyStatus]:
+        """Every policy of the cluster, by name."""
+        return await in_thread(self.host.policies)
+
+    async def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        priority: int = 0,
+        apply_to: str = "queues",
+        *,
+        timeout: float | None = 30,
+    ) -> None:
+        """Set a policy for the queues whose names match the pattern."""
+        values = (name, pattern, definition, priority, apply_to)
+        await in_thread(partial(self.host.set_policy, *values, timeout=timeout))
+
+    async def clear_policy(self, name: str, *, timeout: float | None = 30) -> None:
+        """Take a policy away."""
+        await in_thread(partial(self.host.clear_policy, name, timeout=timeout))
+
+    async def sync_queue(
+        self,
+        queue: str,
+        wait: bool = False,
+        *,
+        timeout: float | None = 30,
+        on_progress: Callable[[QueueStatus], None] | None = None,
+    ) -> None:
+        """Synchronise a queue's mirrors; `on_progress` is called in the thread that waits."""
+        call = partial(self.host.sync_queue, queue, wait, timeout=timeout, on_progress=on_progress)
+        await in_thread(call)
+
+    async def cancel_sync(self, queue: str, *, timeout: float | None = 30) -> bool:
+        """Stop synchronising a queue's mirrors; False: none was being synchronised."""
+        return await in_thread(partial(self.host.cancel_sync, queue, timeout=timeout))
+
+    async def transfer_master(self, queue: str, node: str, *, timeout: float | None = 30) -> None:
+        """Make a mirror in sync the master of a queue."""
+        await in_thread(partial(self.host.transfer_master, queue, node, timeout=timeout))
+
+    async def rebalance(self, *, timeout: float | None = 60) -> int:
+        """Spread masters over the nodes; returns how many were moved."""
+        return await in_thread(partial(self.host.rebalance, timeout=timeout))
+
+    async def clients(self) -> list[ClientStatus]:
+        """Every client of the cluster."""
+        return await in_thread(self.host.clients)
+
+    async def consumers(self, queue: str | None = None) -> list[ConsumerStatus]:
+        """Every consumer of the cluster, or of one queue."""
+        return await in_thread(partial(self.host.consumers, queue))
+
+    async def disconnect(
+        self, client: str, reason: str = "", *, timeout: float | None = 30
+    ) -> None:
+        """End a client, or one consumer."""
+        await in_thread(partial(self.host.disconnect, client, reason, timeout=timeout))
+
+    async def forget_node(
+        self, name: str, force: bool = False, *, timeout: float | None = 30
+    ) -> None:
+        """Take a node that is no more out of the cluster."""
+        await in_thread(partial(self.host.forget_node, name, force, timeout=timeout))
