@@ -71,6 +71,7 @@ class Host:
         self._node = Node(name, path=path, peers=peers, **config)
         self.steps = Steps(self._node)
         self._handles: dict[str, MirroredQueue] = {}
+        self.held: dict[str, Any] = {}
         self.started_s = time.perf_counter() - began
 
     def close(self) -> None:
@@ -122,6 +123,27 @@ def take(host: Host, name: str, count: int) -> int:
     while not pending.empty():
         pending.get().result(OUTCOME_S)
     return done
+
+
+def hold(host: Host, name: str) -> None:
+    """Take a message and keep it."""
+    host.held[name] = host.handle(name).get(timeout=OUTCOME_S)
+
+
+def let_go(host: Host, name: str) -> None:
+    host.held.pop(name).ack().result(OUTCOME_S)
+
+
+def wait_for_checkpoint(host: Host, timeout_s: float) -> int:
+    """Until all of the deepest queue is on the disk: bytes of the last checkpoint."""
+    node: Any = host._node
+    replicas = node._driver.engine.replicas.values()
+    deepest = max(replicas, key=lambda replica: replica.state.live.count)
+    writes = deepest._writes
+    for _ in looks(timeout_s):
+        if not writes._ops_since and not writes._is_making:
+            break
+    return int(writes._checkpoints.size)
 
 
 def purge(host: Host, name: str) -> int:

@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from core.entries import CODEC, QUEUE, A
+from core.entries import CODEC, QUEUE, A, view
 from core.test_master import ONE, Queue
 from mirrorq.config import Config
 from mirrorq.containers.ranges import Range
@@ -37,7 +37,7 @@ from mirrorq.replication.events import (
 )
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
-from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.state.queue_state import Producer, QueueState
 from mirrorq.testing.disk import QueueFiles
 
 from .instructions import Work, work_of
@@ -305,3 +305,23 @@ def test_an_unclean_promotion_says_what_is_lost_in_few_words() -> None:
         assert replica.state.live.count == count - replica.state.lost
         assert not replica.transfer.missing
         assert replica.is_serving
+
+
+def test_a_term_begins_alike_however_many_producers_there_are() -> None:
+    """What is known of them is looked up, and not copied."""
+    found = []
+    for count in (FEW, MANY):
+        state = QueueState()
+        state.applied = state.generation = 1
+        state.history = [(1, 1)]
+        for number in range(1, count + 1):
+            state._add_producer(number, Producer(highest=3))
+        files = QueueFiles(state=state.encode(), state_lsn=1, stable=1)
+        lease = Lease(until_ms=1 << 60)
+        replica = Replica(A, QUEUE, Config(), CODEC, files.image(QUEUE), lease)
+        begins = ViewInstalled(view(2, "a", master_epoch=2))
+        found.append(work_of(lambda: replica.step(1000, 0, begins)).count)  # noqa: B023
+        assert replica.master is not None
+        assert replica.master.log.highest.get(count) == 3
+        assert replica.master.log.highest.get(count + 1) is None
+    assert found[1] < GROWTH_MAX * found[0]

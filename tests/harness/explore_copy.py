@@ -39,7 +39,7 @@ from mirrorq.replication.master.expiry import Expiry
 from mirrorq.replication.master.intake import Intake
 from mirrorq.replication.master.length_limit import Level
 from mirrorq.replication.master.limits import InLog
-from mirrorq.replication.master.log_tail import LogTail
+from mirrorq.replication.master.log_tail import Highest, LogTail
 from mirrorq.replication.master.open_deliveries import Extensions, OpenDelivery
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.purging import OpenPurge, Purges, Purging, Stretch
@@ -79,6 +79,7 @@ PLAIN = (
     Expiry,
     Extensions,
     Given,
+    Highest,
     Deliveries,
     Horizons,
     InLog,

@@ -17,8 +17,7 @@ def _dedupe_applied() -> Sequence[Patch]:
     real = Producers.first_new
 
     def first_new(self: Producers, *batch: Any) -> int:
-        for number, producer in self._term.state.producers.items():
-            self._term.log.highest[number] = producer.highest
+        self._term.log.highest._said.clear()
         return real(self, *batch)
 
     return [(Producers, "first_new", first_new)]
@@ -34,7 +33,7 @@ def _gap_accepted() -> Sequence[Patch]:
         highest = self._term.log.highest
         known = highest.get(header.producer)
         if known is not None and header.first_number > known + 1:
-            highest[header.producer] = header.first_number - 1
+            highest.raise_to(header.producer, header.first_number - 1)
         return real(self, session, attachment, header, is_whole)
 
     return [(Producers, "first_new", first_new)]
@@ -47,7 +46,7 @@ def _unknown_producer() -> Sequence[Patch]:
     def first_new(
         self: Producers, session: Any, attachment: Any, header: Any, is_whole: bool
     ) -> int:
-        self._term.log.highest.setdefault(header.producer, 0)
+        self._term.log.highest.raise_to(header.producer, 0)
         return real(self, session, attachment, header, is_whole)
 
     return [(Producers, "first_new", first_new)]
@@ -82,10 +81,10 @@ def _expired_goes_on() -> Sequence[Patch]:
 
     def expire(self: Producers, now_ms: int) -> None:
         highest = self._term.log.highest
-        known = tuple(highest)
+        known = [number for number in self._term.state.producers if number in highest]
         real(self, now_ms)
         for number in known:
-            highest.setdefault(number, 0)
+            highest.raise_to(number, 0)
 
     return [(Producers, "expire", expire)]
 

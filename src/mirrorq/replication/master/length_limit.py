@@ -93,7 +93,7 @@ class Level:
     def _tell(self, session: SessionId, attachment: Attachment, depth: Depth) -> None:
         term = self._term
         producer = attachment.producer
-        highest = term.log.highest.get(producer, 0)
+        highest = term.log.highest.get(producer) or 0
         count_max = term.config.unconfirmed_count_max
         flow = attachment.told.news(self.limit, depth, producer, highest, count_max)
         if flow is not None:

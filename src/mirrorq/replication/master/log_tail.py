@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mirrorq.containers.run_length import SizedPiece, Sizes
 from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.identities import OUTBOX_BIT
 from mirrorq.protocol.ops import (
     Entry,
     LaneOp,
@@ -21,6 +22,7 @@ from mirrorq.protocol.ops import (
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, Stage
 from mirrorq.replication.master.limits import InLog
 from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.outbox import is_outbox
 from mirrorq.replication.state.queue_state import GENERATION_BITS, QueueState
 
 __all__ = ["LogTail"]
@@ -36,14 +38,49 @@ _NUMBERED = (
 """Kinds of ops that use numbers of a producer."""
 
 
+class Highest:
+    """Producer -> its highest number in the log; who is not here is unknown.
+
+    That is what the applied state knows of it, but for those about whom the log has said something
+    in this term: a term begins with nothing, however many producers there are.
+    """
+
+    def __init__(self, state: QueueState) -> None:
+        self._state = state
+        self._said: dict[int, int | None] = {}
+        """None: it is no more."""
+
+    def get(self, producer: int) -> int | None:
+        """None when it is unknown."""
+        if producer in self._said:
+            return self._said[producer]
+        known = self._state.producers.get(producer)
+        return None if known is None else known.highest
+
+    def outboxes(self) -> list[int]:
+        """Ids of other queues."""
+        known = {*self._state.producers_from(OUTBOX_BIT), *self._said}
+        return [number for number in sorted(known) if is_outbox(number) and number in self]
+
+    def __contains__(self, producer: int) -> bool:
+        return self.get(producer) is not None
+
+    def raise_to(self, producer: int, number: int) -> None:
+        """It is known, and has used its numbers up to this one."""
+        self._said[producer] = max(self.get(producer) or 0, number)
+
+    def end(self, producer: int) -> None:
+        """It is unknown from here on."""
+        self._said[producer] = None
+
+
 class LogTail:
     """What one master's term has proposed and not applied. It begins with what the
     master inherited."""
 
     def __init__(self, ring: Ring, state: QueueState, codec: OpCodec) -> None:
         self.next_sequence = state.next_sequence
-        self.highest = {number: p.highest for number, p in state.producers.items()}
-        """Producer -> its highest number in the log; who is not here is unknown."""
+        self.highest = Highest(state)
         self.coming = InLog()
         """Messages that are not applied yet."""
         self.outbox_lsn = 0
@@ -60,7 +97,7 @@ class LogTail:
         self.note(entry)
         if isinstance(entry.payload, ProducerOp):
             for number in entry.payload.expired:
-                self.highest.pop(number, None)
+                self.highest.end(number)
 
     @property
     def last(self) -> int:
@@ -124,7 +161,7 @@ class LogTail:
         header = entry.header
         if header.kind in _NUMBERED and header.producer:
             number = header.producer
-            self.highest[number] = max(self.highest.get(number, 0), header.last_number)
+            self.highest.raise_to(number, header.last_number)
         if header.kind == OpKind.PUBLISH:
             self._note_publish(entry)
         else:

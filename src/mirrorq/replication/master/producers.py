@@ -39,7 +39,7 @@ class Producers:
         """Another queue -> its ids here, one for each past that it had."""
         self.doubtful: dict[int, None] = {}
         """Other queues that may be deleted; at first all."""
-        for producer in filter(is_outbox, term.log.highest):
+        for producer in term.log.highest.outboxes():
             self._note_sender(producer)
         self.look_at_senders(None)
 
@@ -55,7 +55,7 @@ class Producers:
         """An id has been given, or ids have expired."""
         term = self._term
         if not payload.expired:
-            term.log.highest.setdefault(term.state.producer_id(lsn), 0)
+            term.log.highest.raise_to(term.state.producer_id(lsn), 0)
         opener = self._openers.pop(lsn, None)
         if opener is not None:
             opened = term.state.producer_id(lsn)
@@ -100,14 +100,14 @@ class Producers:
             self._admit_sender(producer)
         elif is_spool(producer):
             # It is kept for as long as a spool may come back with what it has sent before.
-            highest.setdefault(producer, 0)
+            highest.raise_to(producer, 0)
         if producer not in highest or not self._owns(session, attachment, producer):
             term.reply(session, ProducerUnknown(producer))
             return 0
         self._claim(session, attachment, producer)
         if last <= header.settled:
             return 0
-        expected = max(highest[producer], header.settled) + 1
+        expected = max(highest.get(producer) or 0, header.settled) + 1
         first = header.first_number
         if first > expected:
             term.reply(session, ResendNumber(producer, expected))
@@ -139,7 +139,7 @@ class Producers:
         sender = sender_of(producer)
         if producer in self._term.log.highest or self._term.targets.serving(sender) is None:
             return
-        self._term.log.highest[producer] = 0
+        self._term.log.highest.raise_to(producer, 0)
         self._note_sender(producer)
 
     def _note_sender(self, producer: int) -> None:
@@ -162,7 +162,7 @@ class Producers:
         if producers:
             self._term.log.propose(ProducerOp("", producers))
         for number in producers:
-            self._term.log.highest.pop(number, None)
+            self._term.log.highest.end(number)
             self._term.claims.forget(number)
 
     # --- Expiry ---------------------------------------------------------------------------

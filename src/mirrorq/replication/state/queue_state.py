@@ -229,6 +229,11 @@ class QueueState:
         """The id that a producer op at `lsn` gives: lsns come again in another past."""
         return lsn + (self.generation << GENERATION_BITS)
 
+    def producers_from(self, least: int) -> Iterator[int]:
+        """Ids of producers that are no less than this one."""
+        for first, last in self._producer_ids.within(least, NUMBER_MAX):
+            yield from range(first, last + 1)
+
     def returned_often(self, ranges: RangeSet, limit: int) -> RangeSet:
         """Those of these messages that one more return would bring above a delivery limit."""
         if limit == 0:
