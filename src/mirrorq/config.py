@@ -99,6 +99,9 @@ class Config:
     """Small groups of messages go from a queue's master straight to each mirror, and each tells it
     straight what it has on disk: of use where one put waits for the next. Where one of the queue's
     nodes has it False all goes along the ring."""
+    rail: bool = _bool(default=False)
+    """A thread without Python puts what comes so on a mirror's disk and tells the master. Only with
+    `star`."""
     producer_expiry_ms: int = _int(24 * 3600 * 1000, 1000)
     """An idle producer id is forgotten after this."""
     spool_expiry_ms: int = _int(90 * 24 * 3600 * 1000, 1000)

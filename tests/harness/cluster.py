@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from harness.network import Link, Network
 from harness.onlooker import Onlooker
+from harness.rail import STOPPED, TAKEN, Rail, RailDisk
 from harness.wakeups import asleep
 from mirrorq.config import Config
 from mirrorq.containers.ranges import Range
@@ -31,6 +32,7 @@ from mirrorq.engine.events import (
     EngineEffects,
     EngineEvent,
     FromPeer,
+    FromRail,
     FromSession,
     LinkDown,
     LinkUp,
@@ -38,6 +40,7 @@ from mirrorq.engine.events import (
     MasterLinkLost,
     NotSent,
     Probed,
+    RailLetGo,
     SessionClosed,
     SessionOpened,
 )
@@ -45,11 +48,11 @@ from mirrorq.errors import StoreCorrupt
 from mirrorq.node.outbox_packing import packed
 from mirrorq.node.steady_time import SteadyTime
 from mirrorq.protocol.commands import CatalogCommand, DeclareQueue
-from mirrorq.protocol.effects import OutboxLoaded
+from mirrorq.protocol.effects import OutboxLoaded, RailArm
 from mirrorq.protocol.identities import MemberId, SessionId
 from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.raft import AppendRequest
-from mirrorq.protocol.ring import Data, FetchFrames, FrameChunk
+from mirrorq.protocol.ring import STAR, Data, FetchFrames, FrameChunk
 from mirrorq.protocol.sessions import Deliver, SessionReply, SessionRequest
 from mirrorq.protocol.views import View
 from mirrorq.replication.disk_budget import PLENTY
@@ -64,6 +67,8 @@ SessionPort = Callable[[object], None]
 START_US = 1_700_000_000_000_000
 CHUNK_FRAMES = 4
 """Frames in one chunk of a transfer."""
+LATE_MS = 10
+"""What the rail has taken is handed over within this."""
 IDLE_STEPS_MAX = 10
 """After so many steps that nothing came for and that did not wait, it never ends."""
 UNREAD_STEPS_MAX = 30
@@ -81,7 +86,7 @@ class SimulatedNode:
     """One node: a name with a disk, and a process when it runs."""
 
     name: str
-    disk: SimulatedDisk
+    disk: RailDisk
     witness: bool = False
     joins: tuple[str, ...] | None = None
     """Nodes through which it joins the cluster; None: it is one of the peers."""
@@ -123,6 +128,14 @@ class SimulatedNode:
     commits: deque[EngineEffects] = field(factory=deque)
     commit_ms: int = 1
     """How long a commit takes on this disk."""
+    rail: Rail | None = None
+    """Of this life; None: it has none."""
+    is_rail_busy: bool = False
+    """A group is on its way to the disk."""
+    railed: dict[int, int] = field(factory=dict)
+    """Round -> the last record of the rail that was taken before it."""
+    taken: int = 0
+    """The last record that was taken."""
     ports: dict[SessionId, tuple[int, SessionPort]] = field(factory=dict)
     answers: dict[int, Answer] = field(factory=dict)
 
@@ -179,7 +192,7 @@ class SimulatedCluster:
         self._lives: dict[str, int] = {}
         """Of nodes that were thrown away: who comes under such a name is not taken for it."""
         for name in names:
-            disk = SimulatedDisk(self.random.getrandbits(62))
+            disk = RailDisk(self.random.getrandbits(62))
             self.nodes[name] = SimulatedNode(name, disk, name in witnesses)
 
     # --- Time ---------------------------------------------------------------------------
@@ -241,6 +254,9 @@ class SimulatedCluster:
         config = self.config
         if node.name == self.without_star:
             config = evolve(config, star=False)
+        node.rail = Rail() if config.star and config.rail else None
+        node.is_rail_busy, node.taken = False, 0
+        node.railed.clear()
         node.engine = Engine(
             me,
             f"sim://{node.name}",
@@ -275,7 +291,7 @@ class SimulatedCluster:
 
     def add(self, name: str, *joins: str, witness: bool = False) -> None:
         """A node with an empty disk that is to join the cluster through these; not started."""
-        disk = SimulatedDisk(self.random.getrandbits(62))
+        disk = RailDisk(self.random.getrandbits(62))
         node = self.nodes[name] = SimulatedNode(name, disk, witness, joins)
         node.life = self._lives.get(name, 0)
 
@@ -337,7 +353,7 @@ class SimulatedCluster:
         """The stopped node's disk is replaced by an empty one, or by one with an old copy's
         queues. It is another store in both cases: what it had promised is forgotten."""
         assert self.nodes[name].engine is None
-        disk = SimulatedDisk(self.random.getrandbits(62))
+        disk = RailDisk(self.random.getrandbits(62))
         if backup is not None:
             disk.queues, disk.steady = backup.backup().queues, backup.steady
         self.nodes[name].disk = disk
@@ -559,6 +575,8 @@ class SimulatedCluster:
         if self.now_ms < node.paused_until_ms:
             return
         events, node.inbox = node.inbox, []
+        if node.rail is not None:
+            events = [*self._taken(node, node.rail), *events]
         clock_ms = self.clock_ms(node)
         room = 0 if self.now_ms < node.no_room_until_ms else PLENTY
         node.engine.room.set(room, room, "")
@@ -569,6 +587,7 @@ class SimulatedCluster:
             node.disk.steady = node.steady.image()
             node.steady.on_kept()
         effects = node.engine.step(clock_ms, steady_us, events)
+        node.railed[effects.round] = node.taken
         engine = node.engine
         stepped = engine.hosting.stepped
         if stepped or effects.writes:
@@ -600,6 +619,8 @@ class SimulatedCluster:
                 self._reply(node, reply)
         for change in effects.changes:
             self._tell_ports(node, change)
+        if node.rail is not None:
+            self._tend_rail(node, node.rail, effects)
         if effects.round or node.commits:
             node.commits.append(effects)
             if len(node.commits) == 1:
@@ -632,7 +653,8 @@ class SimulatedCluster:
             self.after(RETRY_MS, self._committed, node, life)
             return
         effects = node.commits.popleft()
-        node.disk.commit(effects.writes, effects.raft)
+        railed = node.railed.pop(effects.round)
+        node.disk.commit_railed(effects.writes, effects.raft, railed)
         node.inbox.append(Committed(effects.round))
         self._schedule(node)
         self._carry_out(node, effects)
@@ -723,8 +745,73 @@ class SimulatedCluster:
         self, link: Link, generation: int, other: SimulatedNode, life: int, event: FromPeer
     ) -> None:
         if link.generation == generation and other.life == life:
+            message = event.message
+            if other.rail is not None and type(message) is Data and message.mode == STAR:
+                self._hear_rail(other, other.rail, event)
+                return
             other.inbox.append(event)
             self._schedule(other)
+
+    # --- The rail -----------------------------------------------------------------------
+
+    def _hear_rail(self, node: SimulatedNode, rail: Rail, event: FromPeer) -> None:
+        """A message of the star: the rail has it before the node's thread, also of one that is
+        paused. (A stopped process stops its rail, too: see `_sync_rail`.)"""
+        assert isinstance(event.message, Data)
+        rail.hear((event.node, event.incarnation), event.message)
+        self._hurry_rail(node, rail)
+
+    def _hurry_rail(self, node: SimulatedNode, rail: Rail) -> None:
+        """What it has to do next is done in a moment."""
+        if rail.group and not node.is_rail_busy:
+            node.is_rail_busy = True
+            self.after(node.commit_ms, self._sync_rail, node, node.life)
+        if rail.out:
+            late_ms = 0 if any(one.kind != TAKEN for one in rail.out) else LATE_MS
+            self.after(self.random.randint(0, late_ms), self._arouse, node, node.life)
+
+    def _arouse(self, node: SimulatedNode, life: int) -> None:
+        if node.life == life and node.engine is not None:
+            self._schedule(node)
+
+    def _sync_rail(self, node: SimulatedNode, life: int) -> None:
+        if node.life != life or node.engine is None or node.rail is None:
+            return
+        if self.now_ms < node.paused_until_ms:
+            self.at(node.paused_until_ms, self._sync_rail, node, life)
+            return
+        if self.now_ms < node.full_until_ms or node.is_failing:
+            node.rail.fail()
+        else:
+            record, marks = node.rail.sync()
+            if record is not None:
+                node.disk.records.append(record)
+            self._send(node, [(master[0], mark) for master, mark in marks])
+        node.is_rail_busy = False
+        self._hurry_rail(node, node.rail)
+
+    def _taken(self, node: SimulatedNode, rail: Rail) -> list[EngineEvent]:
+        """What the rail hands over, first of all in a step."""
+        events: list[EngineEvent] = []
+        for one in rail.take():
+            if one.kind == STOPPED:
+                events.append(RailLetGo(one.queue_id))
+                continue
+            assert one.data is not None
+            if one.kind == TAKEN:
+                node.taken = one.number
+                events.append(FromRail(one.data))
+            else:
+                events.append(FromPeer(*one.sender, one.data))
+        return events
+
+    def _tend_rail(self, node: SimulatedNode, rail: Rail, effects: EngineEffects) -> None:
+        for queue_id, wish in effects.rail:
+            if isinstance(wish, RailArm):
+                rail.arm(queue_id, wish)
+            else:
+                rail.disarm(queue_id)
+        self._hurry_rail(node, rail)
 
     def _probe(self, node: SimulatedNode, peer: str) -> None:
         name = node.contacts.get(peer, peer)

@@ -33,6 +33,7 @@ WALK_SLOW = 3
 PLAIN = Scope()
 USED = Scope(consumes=True)
 STAR = Scope(star=True)
+RAIL = Scope(star=True, rail=True)
 
 
 class Found(Exception):
@@ -120,6 +121,13 @@ SCOPES: dict[str, Plan] = {
     "star, breaks": Plan(Bounds(publishes=2, views=1, breaks=1), STAR),
     "star, joining": Plan(Bounds(publishes=2, views=1, counts=2, ticks=2), STAR, ("a", "b")),
     "star, four": Plan(Bounds(publishes=1, views=1, crashes=1, restarts=1), STAR, count=4),
+    # The mirrors' rails take them.
+    "rail, pair": Plan(Bounds(publishes=2, views=1, ticks=0), RAIL, count=2, quick=None, long=None),
+    "rail": Plan(Bounds(publishes=3, views=1), RAIL, quick=1, long=2),
+    "rail, views": Plan(Bounds(publishes=2, views=2, orders=True), RAIL),
+    "rail, crash": Plan(Bounds(publishes=2, views=1, crashes=1, restarts=1), RAIL),
+    "rail, breaks": Plan(Bounds(publishes=3, views=1, breaks=1), RAIL),
+    "rail, joining": Plan(Bounds(publishes=2, views=1, counts=2, ticks=2), RAIL, ("a", "b")),
 }
 
 

@@ -48,6 +48,7 @@ from mirrorq.replication.master.stages import Stages
 from mirrorq.replication.master.term import Lease, Term
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.queue_time import QueueTime
+from mirrorq.replication.rail import RailGuard
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.columns import Block, Columns, Directory
@@ -96,6 +97,7 @@ PLAIN = (
     Purging,
     QueueState,
     QueueTime,
+    RailGuard,
     ReadyLanes,
     Term,
     Replica,

@@ -14,13 +14,14 @@ from attrs import define, evolve, field, frozen
 from harness.explore_codec import ModelCodec
 from harness.explore_copy import copy, key, still
 from harness.explore_time import ToldTime
+from harness.rail import TAKEN, Rail, Record, replayed
 from mirrorq.config import Config
 from mirrorq.protocol import views
 from mirrorq.protocol.commands import ChangeView
-from mirrorq.protocol.effects import Persisted, QueueWrite, ReplicaEffects
+from mirrorq.protocol.effects import Persisted, QueueWrite, RailArm, ReplicaEffects
 from mirrorq.protocol.identities import MemberId, SessionId
 from mirrorq.protocol.ops import Entry
-from mirrorq.protocol.ring import FetchFrames, FrameChunk, RingMessage
+from mirrorq.protocol.ring import STAR, Data, FetchFrames, FrameChunk, RingMessage
 from mirrorq.protocol.sessions import (
     Attach,
     Credit,
@@ -38,6 +39,8 @@ from mirrorq.protocol.views import View
 from mirrorq.replication.events import (
     LeaseChanged,
     LinkLost,
+    Railed,
+    RailStopped,
     ReplicaEvent,
     Requested,
     RingReceived,
@@ -83,6 +86,16 @@ class Hears:
 @frozen
 class Writes:
     """The oldest write on its way is synced."""
+
+
+@frozen
+class Logs:
+    """The rail's group is synced."""
+
+
+@frozen
+class TakesOver:
+    """What the rail has taken comes to the copy."""
 
 
 @frozen
@@ -164,6 +177,8 @@ ProcessEvent = (
     Installs
     | Hears
     | Writes
+    | Logs
+    | TakesOver
     | Loses
     | Ticks
     | OpensProducer
@@ -209,8 +224,27 @@ class Process:
     epoch: int = 0
     """Of the newest view that its catalog has applied."""
     replica: Replica | None = None
-    pending: list[tuple[int, QueueWrite]] = field(factory=list)
-    """Writes on their way to the disk, with their numbers."""
+    pending: list[tuple[int, QueueWrite, int]] = field(factory=list)
+    """Writes on their way to the disk, with their numbers, and the last record of the rail before
+    each."""
+    rail: Rail = field(factory=Rail)
+    records: list[Record] = field(factory=list)
+    """The rail's log on the disk."""
+    has: int = 0
+    """The last record that the files have."""
+    taken: int = 0
+    """The last record that the copy was handed."""
+
+    @property
+    def found(self) -> QueueFiles:
+        """What a restart would find on the disk."""
+        files = self.files
+        write = replayed(files, QUEUE, self.records, self.has) if self.records else None
+        if write is None:
+            return files
+        after = evolve(files, ops=dict(files.ops), frames=dict(files.frames))
+        after.apply(write)
+        return after
 
     @property
     def member(self) -> MemberId:
@@ -231,6 +265,7 @@ class Scope:
     credit: int = 8
     joiner_bytes_max: int = 4096
     star: bool = False
+    rail: bool = False
 
 
 class Processes:
@@ -240,7 +275,10 @@ class Processes:
         self.codec = ModelCodec()
         # A mark that waits is one on a slow link, which the scopes have.
         self.config = Config(
-            joiner_bytes_max=scope.joiner_bytes_max, mark_delay_ms=0, star=scope.star
+            joiner_bytes_max=scope.joiner_bytes_max,
+            mark_delay_ms=0,
+            star=scope.star,
+            rail=scope.rail,
         )
         self.scope = scope
         self.producer = 0
@@ -265,7 +303,9 @@ class Processes:
             process.is_up,
             process.epoch,
             None if process.replica is None else key(process.replica),
-            tuple([(number, key(write)) for number, write in process.pending]),
+            tuple([(number, key(write), railed) for number, write, railed in process.pending]),
+            (tuple(process.rail.queues.items()), *process.rail.group, 0, *process.rail.out),
+            (process.rail.number, process.taken, *process.records),
             tuple(sorted(files.ops)),
             tuple(files.ops.values()),
             tuple(sorted(files.frames)),
@@ -332,7 +372,11 @@ class _Work:
             case Installs():
                 self._install(event)
             case Hears():
-                self._events(RingReceived(event.sender, event.message))
+                self._hear(event)
+            case Logs():
+                self._log()
+            case TakesOver():
+                self._take_over()
             case Writes():
                 self._write()
             case Loses():
@@ -361,13 +405,16 @@ class _Work:
             case Crashes():
                 process.replica = None
                 process.pending = []
+                process.rail, process.taken = Rail(), 0
                 process.is_up = False
             case Wiped():
                 process.files = QueueFiles()
+                process.records, process.has = [], 0
                 process.store += 1
             case Starts():
                 process.incarnation += 1
                 process.is_up = True
+                process.files, process.records, process.has = process.found, [], 0
                 process.epoch = event.epoch
         self._seat_consumer()
 
@@ -390,9 +437,41 @@ class _Work:
         self._events(ViewInstalled(event.view))
 
     def _write(self) -> None:
-        number, write = self._process.pending.pop(0)
-        self._process.files.apply(write)
+        process = self._process
+        number, write, process.has = process.pending.pop(0)
+        process.files.apply(write)
+        process.records = [one for one in process.records if one.number > process.has]
         self._events(Persisted(number))
+
+    # --- The rail -----------------------------------------------------------------------
+
+    def _hear(self, event: Hears) -> None:
+        message = event.message
+        if self._all.scope.rail and isinstance(message, Data) and message.mode == STAR:
+            self._process.rail.hear((event.sender.node, event.sender.incarnation), message)
+        else:
+            self._events(RingReceived(event.sender, message))
+
+    def _log(self) -> None:
+        record, marks = self._process.rail.sync()
+        if record is not None:
+            self._process.records.append(record)
+        me = self._process.member
+        self._send.extend((node, me, mark) for (node, _), mark in marks)
+
+    def _take_over(self) -> None:
+        """All at once: of a record that was taken in part the files would be said to have all."""
+        events: list[ReplicaEvent] = []
+        for one in self._process.rail.take():
+            self._process.taken = max(self._process.taken, one.number)
+            if one.data is None:
+                events.append(RailStopped())
+            elif one.kind == TAKEN:
+                events.append(Railed(one.data))
+            else:
+                node, incarnation = one.sender
+                events.append(RingReceived(_member(node, 1, incarnation), one.data))
+        self._events(*events)
 
     def _lease_of(self, replica: Replica) -> Lease:
         return replica._lease
@@ -450,6 +529,7 @@ class _Work:
         effects = replica.step(now_ms, time_us, *events)
         ring.time.begin(0)
         still(replica)
+        replica._rail._rest_ms = 0
         if now_ms == LATER_MS:
             _set_back(replica)
         before.update((entry.lsn, entry) for entry in ring.log)
@@ -464,7 +544,11 @@ class _Work:
         me = process.member
         self._send.extend((to.node, me, message) for to, message in effects.send)
         if effects.write is not None:
-            process.pending.append((effects.write_number, effects.write))
+            process.pending.append((effects.write_number, effects.write, process.taken))
+        if isinstance(effects.rail, RailArm):
+            process.rail.arm(QUEUE, effects.rail)
+        elif effects.rail is not None:
+            process.rail.disarm(QUEUE)
         for to, fetch in effects.reads:
             self._send.append((to.node, me, self._chunk(fetch)))
         self._replies.extend(effects.replies)
@@ -498,6 +582,8 @@ def _copied(process: Process) -> Process:
         files=evolve(files, ops=dict(files.ops), frames=dict(files.frames)),
         replica=None if process.replica is None else copy(process.replica, memo),
         pending=list(process.pending),
+        rail=process.rail.copy(),
+        records=list(process.records),
     )
 
 
@@ -526,14 +612,28 @@ def _renumber(process: Process) -> None:
     replica = process.replica
     if replica is None:
         return
+    _renumber_records(process)
     ring, transfer = replica.ring, replica.transfer
     base = process.pending[0][0] - 1 if process.pending else ring._write_number
-    process.pending = [(number - base, write) for number, write in process.pending]
+    process.pending = [(number - base, write, last) for number, write, last in process.pending]
     ring._write_number -= base
     ring._writes = type(ring._writes)((number - base, end) for number, end in ring._writes)
     transfer._landing = type(transfer._landing)(
         (number - base, piece) for number, piece in transfer._landing
     )
+
+
+def _renumber_records(process: Process) -> None:
+    """The same of the rail's records."""
+    base, rail = process.has, process.rail
+    if base == 0:
+        return
+    rail.number -= base
+    rail.out = [one._replace(number=max(one.number - base, 0)) for one in rail.out]
+    process.records = [one._replace(number=one.number - base) for one in process.records]
+    process.pending = [(number, write, last - base) for number, write, last in process.pending]
+    process.taken -= base
+    process.has = 0
 
 
 def replies_of(done: Done) -> tuple[Reply, ...]:
@@ -549,6 +649,7 @@ __all__ = [
     "Hears",
     "Installs",
     "LeaseEnds",
+    "Logs",
     "Loses",
     "OpensProducer",
     "Process",
@@ -559,6 +660,7 @@ __all__ = [
     "Scope",
     "Settles",
     "Starts",
+    "TakesOver",
     "Ticks",
     "Wiped",
     "Writes",

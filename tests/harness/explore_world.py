@@ -34,6 +34,7 @@ from harness.explore_process import (
     Hears,
     Installs,
     LeaseEnds,
+    Logs,
     Loses,
     OpensProducer,
     Process,
@@ -43,6 +44,7 @@ from harness.explore_process import (
     Scope,
     Settles,
     Starts,
+    TakesOver,
     Ticks,
     Wiped,
     Writes,
@@ -266,6 +268,8 @@ class World:
         for place in range(self.count):
             yield ("catalog", place, 0)
             yield ("disk", place, 0)
+            if self.scope.rail:
+                yield ("rail", place, 0)
             for other in range(self.count):
                 if other != place:
                     yield ("link", place, other)
@@ -287,6 +291,11 @@ class World:
                 continue
             if process.pending and (slow is None or ("disk", place, 0) in slow):
                 yield ("write", place)
+            if slow is None or ("rail", place, 0) in slow:
+                if process.rail.group:
+                    yield ("log", place)
+                if process.rail.out:
+                    yield ("take", place)
             behind = process.epoch < state.epoch
             if behind and (slow is None or ("catalog", place, 0) in slow):
                 yield ("install", place)
@@ -306,6 +315,10 @@ class World:
         for place, number in enumerate(state.nodes):
             if self.processes[number].pending and ("disk", place, 0) not in slow:
                 return ("write", place)
+        for place, number in enumerate(state.nodes):
+            rail = self.processes[number].rail
+            if (rail.group or rail.out) and ("rail", place, 0) not in slow:
+                return ("log" if rail.group else "take", place)
         return None
 
     def _user_actions(self, state: State, place: int, master_epoch: int) -> Iterator[Action]:
@@ -409,6 +422,10 @@ class World:
                 return self._lose(state, sender, receiver)
             case ("write", place):
                 return self._step(state, place, Writes())
+            case ("log", place):
+                return self._step(state, place, Logs())
+            case ("take", place):
+                return self._step(state, place, TakesOver())
             case ("install", place):
                 return self._install(state, place)
             case ("crash", place):

@@ -13,6 +13,7 @@ from zlib import crc32
 
 from attrs import define, field, frozen
 
+from harness.rail import RailDisk
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.effects import QueueImage, QueueWrite
 from mirrorq.protocol.identities import MemberId, SessionId
@@ -406,7 +407,7 @@ def _has_received(copy: Replica, last: int) -> bool:
 
 def _missing(disk: SimulatedDisk, queue_id: int, first: int, last: int) -> list[int]:
     """Sequences that are neither on this disk nor known there to have ended."""
-    files = disk.queues.get(queue_id)
+    files = disk.found(queue_id) if isinstance(disk, RailDisk) else disk.queues.get(queue_id)
     if files is None:
         return [first]
     gone = absent(files, first, last)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from harness.cluster import SimulatedCluster
+from harness.rail import RailDisk
 from mirrorq.cluster.force_boot import Loss, estate_of
 from mirrorq.protocol.identities import first_incarnation
-from mirrorq.testing.disk import SimulatedDisk
 
 __all__ = ["force_boot"]
 
@@ -23,7 +23,7 @@ def force_boot(cluster: SimulatedCluster, name: str) -> tuple[Loss, ...]:
     assert estate is not None, f"{name} is of no cluster yet"
     losses = estate.losses(tuple(old.queues))
     store, identity = cluster.random.getrandbits(62), cluster.random.getrandbits(62)
-    disk = SimulatedDisk(store, queues=old.queues)
+    disk = RailDisk(store, queues=old.queues)
     disk.incarnation = first_incarnation(store)
     disk.commit((), estate.inherited(tuple(old.queues), store, identity))
     node.disk = disk

@@ -65,6 +65,8 @@ FLEETING_SHARE = 0.15
 CLIENT_SHARE = 0.25
 CLOCK_SHARE = 0.35
 STAR_SHARE = 0.4
+RAIL_SHARE = 0.6
+"""Of the runs with the star: those in which it is taken by a rail."""
 MIXED_SHARE = 0.2
 """Of the runs with the star: those in which one node does not take part in it."""
 PAGES_SHARE = 0.5
@@ -203,7 +205,8 @@ class Swarm:
         )
         own = Random(f"{seed} star")
         if is_plain and own.random() < STAR_SHARE if star is None else star:
-            self.cluster.config = evolve(self.cluster.config, star=True)
+            has_rail = own.random() < RAIL_SHARE
+            self.cluster.config = evolve(self.cluster.config, star=True, rail=has_rail)
             if own.random() < MIXED_SHARE:
                 self.cluster.without_star = names[own.randrange(count)]
         by_chance = Random(f"{seed} clocks").random() < CLOCK_SHARE

@@ -31,11 +31,13 @@ from mirrorq.engine.events import (
     EngineEvent,
     Forget,
     FromPeer,
+    FromRail,
     FromSession,
     LinkDown,
     LinkUp,
     NotSent,
     Probed,
+    RailLetGo,
     Release,
     SessionClosed,
     SessionOpened,
@@ -71,7 +73,14 @@ from mirrorq.protocol.raft import RAFT_MESSAGES
 from mirrorq.protocol.ring import RingMessage
 from mirrorq.protocol.sessions import Deliver, SessionReply, SessionRequest
 from mirrorq.protocol.views import in_sync_ids
-from mirrorq.replication.events import FrameDamaged, RingReceived, Undelivered, YieldAsked
+from mirrorq.replication.events import (
+    FrameDamaged,
+    Railed,
+    RailStopped,
+    RingReceived,
+    Undelivered,
+    YieldAsked,
+)
 from mirrorq.replication.events import WriteAll as WriteAllOf
 
 LATE_FACTOR = 5
@@ -347,6 +356,10 @@ class Engine:
                 self._leader_requests.begin(event.token, event.command)
             case Forget():
                 self._leader_requests.forget(event.token)
+            case FromRail():
+                self.hosting.post(event.message.queue_id, Railed(event.message))
+            case RailLetGo():
+                self.hosting.post(event.queue_id, RailStopped())
             case OutboxLoaded():
                 self.hosting.post(event.queue_id, event)
             case NotSent():

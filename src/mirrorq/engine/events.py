@@ -8,9 +8,17 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from mirrorq.protocol.commands import CatalogCommand
-from mirrorq.protocol.effects import Notice, OutboxLoad, OutboxLoaded, QueueWrite, RaftWrite
+from mirrorq.protocol.effects import (
+    Notice,
+    OutboxLoad,
+    OutboxLoaded,
+    QueueWrite,
+    RaftWrite,
+    RailArm,
+    RailDisarm,
+)
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.ring import FetchFrames
+from mirrorq.protocol.ring import Data, FetchFrames
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
 
 # --- Events ------------------------------------------------------------------------------
@@ -82,6 +90,18 @@ class Committed(Struct, frozen=True, gc=False):
     round: int
 
 
+class FromRail(Struct, frozen=True, gc=False):
+    """Ops that the rail has put on this disk. What it did not take comes as `FromPeer`."""
+
+    message: Data
+
+
+class RailLetGo(Struct, frozen=True, gc=False):
+    """The rail has not taken this queue, or has given it back."""
+
+    queue_id: int
+
+
 class NotSent(Struct, frozen=True, gc=False):
     """A Deliver that the driver could not send in time (the lease had run out)."""
 
@@ -116,6 +136,8 @@ EngineEvent = (
     | Ask
     | Forget
     | Committed
+    | FromRail
+    | RailLetGo
     | NotSent
     | Damaged
     | OutboxLoaded
@@ -173,6 +195,8 @@ class EngineEffects(Struct):
     contacts: dict[str, str] | None = None
     """Node -> endpoint: keep connections to just these from now on. A process whose name is not
     known or cannot be used is "?" and its endpoint. None: to whom it was before."""
+    rail: list[tuple[int, RailArm | RailDisarm]] = field(default_factory=list)
+    """Queues that the rail may have, or is to give back; after the step, without waiting."""
     wake_at_ms: int | None = None
 
     @property

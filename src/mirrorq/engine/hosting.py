@@ -33,6 +33,7 @@ from mirrorq.protocol.effects import (
     Persisted,
     QueueImage,
     QueueWrite,
+    RailDisarm,
     ReplicaEffects,
 )
 from mirrorq.protocol.identities import MemberId, SessionId
@@ -293,6 +294,8 @@ class Hosting:
             self.take_reply(reply)
         for request in effects.requests:
             self.route(request)
+        if effects.rail is not None:
+            out.rail.append((queue_id, effects.rail))
         if effects.loads or effects.notices:
             self._carry_out_loads(queue_id, effects)
         if effects.propose is not None or effects.commands:
@@ -443,6 +446,7 @@ class Hosting:
         self.reports.drop_copy(queue_id)
         replica = self.replicas.pop(queue_id, None)
         if replica is not None:
+            self._out.rail.append((queue_id, RailDisarm()))
             self._is_handing_stale = True
             if replica.master is not None:
                 for request in replica.master.departures.couriers.end():

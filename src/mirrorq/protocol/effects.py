@@ -217,6 +217,21 @@ class RaftImage(Struct, frozen=True, gc=False):
     entries: tuple[RaftEntry, ...] = ()
 
 
+class RailArm(Struct, frozen=True, gc=False):
+    """The rail may take ops of this queue: those that its master sends in this epoch after this
+    lsn, to which all is on this disk. It answers with `RailStopped` when it does not, or not any
+    more."""
+
+    epoch: int
+    after: int
+    master: MemberId
+
+
+class RailDisarm(Struct, frozen=True, gc=False):
+    """The rail is to take nothing of this queue any more, and to say `RailStopped` behind what it
+    has taken."""
+
+
 class ReplicaEffects(Struct):
     """What one step of a replica wants done, in the order of the fields.
 
@@ -242,6 +257,7 @@ class ReplicaEffects(Struct):
     """What else the master asks the catalog for."""
     notices: list[tuple[str, str]] = field(default_factory=list)
     """(kind, text) for listeners and the log."""
+    rail: RailArm | RailDisarm | None = None
     wake_at_ms: int | None = None
 
 

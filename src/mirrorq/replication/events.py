@@ -7,7 +7,7 @@ from msgspec import Struct
 from mirrorq.protocol.effects import OutboxLoaded, Persisted
 from mirrorq.protocol.identities import MemberId, SessionId
 from mirrorq.protocol.policy import Definition
-from mirrorq.protocol.ring import RingMessage
+from mirrorq.protocol.ring import Data, RingMessage
 from mirrorq.protocol.sessions import Deliver, SessionReply, SessionRequest
 from mirrorq.protocol.views import View
 
@@ -105,6 +105,17 @@ class RingReceived(Struct, frozen=True, gc=False):
     message: RingMessage
 
 
+class Railed(Struct, frozen=True, gc=False):
+    """Ops of the star that the rail has put on this disk, and told the master of, unless it had
+    been asked to stop."""
+
+    message: Data
+
+
+class RailStopped(Struct, frozen=True, gc=False):
+    """The rail has not taken the queue, or has given it back: all that it took has come before."""
+
+
 class Requested(Struct, frozen=True, gc=False):
     request: SessionRequest
 
@@ -164,6 +175,8 @@ ReplicaEvent = (
     | Fetching
     | FrameDamaged
     | RingReceived
+    | Railed
+    | RailStopped
     | Requested
     | Persisted
     | LinkLost

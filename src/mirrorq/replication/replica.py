@@ -43,6 +43,8 @@ from mirrorq.replication.events import (
     LinkLost,
     NeighboursChanged,
     NodeGone,
+    Railed,
+    RailStopped,
     ReplicaEvent,
     Requested,
     RingReceived,
@@ -59,6 +61,7 @@ from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.courier import Targets
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.membership import Membership
+from mirrorq.replication.rail import RailGuard
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.columns import PageCache
 from mirrorq.replication.state.queue_state import QueueState
@@ -154,6 +157,7 @@ class Replica:
             self.timers,
         )
         self._membership = Membership(self.ring, config)
+        self._rail = RailGuard(self.ring, may_arm=config.rail)
         self._load(image)
 
     def _load(self, image: QueueImage) -> None:
@@ -200,9 +204,13 @@ class Replica:
         self.ring.out = out
         self.ring.time.begin(steady_us)
         for event in events:
-            self._on_event(now_ms, event)
+            if self._rail.state:
+                self._on_event_beside_rail(now_ms, event)
+            else:
+                self._on_event(now_ms, event)
         if not self.halted:
             self._settle(now_ms, out)
+            self._rail.settle(now_ms)
         if not self.broken:
             self._writes.make(now_ms, self.state, out)
             if self.ring.is_placing or self._writes.is_placing:
@@ -222,6 +230,16 @@ class Replica:
         is_to_go_on = self._is_preparing and not self.state.is_full
         out.wake_at_ms = self._next_ms(now_ms if is_to_go_on else out.wake_at_ms)
         return out
+
+    def _on_event_beside_rail(self, now_ms: int, event: ReplicaEvent) -> None:
+        rail = self._rail
+        if type(event) is RailStopped:
+            for held in rail.on_stopped(now_ms):
+                self._on_event(now_ms, held)
+        elif type(event) is Railed:
+            self.ring.on_railed(event.message, is_marked=rail.is_marking)
+        elif not rail.holds(event):
+            self._on_event(now_ms, event)
 
     def _on_event(self, now_ms: int, event: ReplicaEvent) -> None:
         if self.broken and not isinstance(event, ViewInstalled | Defined | Declared | Fetching):

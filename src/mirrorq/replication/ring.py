@@ -155,6 +155,8 @@ class Ring:
         """All mirrors up to the left take ops from the master, as its watermark said."""
         self._is_direct = False
         """In this epoch marks go straight to the master: at the master, they may."""
+        self.is_star_heard = False
+        """Ops have come by the star since the rail last had the queue, and in this epoch."""
         self._row_sent = 0
         """At the master: the last op that it has sent along the row."""
         self._round_mark = 0
@@ -213,7 +215,7 @@ class Ring:
         self.has_joiners = not all(member.in_sync for member in view.members)
         self.repaired = False
         self._w_left = self._w_sent = self._round_mark = 0
-        self._is_star_left = self._is_direct = False
+        self._is_star_left = self._is_direct = self.is_star_heard = False
         self._row_sent = self.received
         self.is_at_receipt = view.durability == "replicated"
         self._recount_behind()
@@ -387,7 +389,32 @@ class Ring:
         self.time.hear(message.time_us)
         self._learn_stable(message.stable)
         if is_straight:
+            self.is_star_heard = True
             self._note_star(before)
+
+    def on_railed(self, message: Data, *, is_marked: bool) -> None:
+        """Ops that the rail has put on this disk: they are in the log, come what may."""
+        assert message.epoch == self.epoch
+        before = self.received
+        for entry in message.entries:
+            assert entry.lsn == self.received + 1
+            if entry.payload is None:
+                self._room.take(len(entry.frame))
+            self._accept(entry)
+        if is_marked:
+            self._w_sent = max(self._w_sent, self.received)
+        self.time.hear(message.time_us)
+        self._learn_stable(message.stable)
+        self._note_star(before)
+
+    @property
+    def steady_master(self) -> MemberId | None:
+        """Who sends by the star, when all is as usual and all of the log is on this disk."""
+        is_still = self.durable == self.received and not self.refused_bytes and self.complete
+        if not (is_still and self.is_star_heard and self.repaired and self.in_sync):
+            return None
+        is_usual = self.view is not None and self.view.durability == "fsync"
+        return self._standing.master if is_usual and not self.has_joiners else None
 
     def _go_direct(self) -> None:
         """The master hears marks itself from now on: of what was told to the right only, too."""
