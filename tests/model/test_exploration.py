@@ -33,6 +33,12 @@ BOUNDED = {
     "star, breaks": 300,
     "star, joining": 250,
     "star, four": 200,
+    "rail, pair": 400,
+    "rail": 300,
+    "rail, views": 200,
+    "rail, crash": 300,
+    "rail, breaks": 200,
+    "rail, joining": 250,
 }
 """States of scopes that would take ten seconds and more each; `make explore` exhausts them."""
 

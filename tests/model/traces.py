@@ -31,6 +31,35 @@ STAR_AND_BACK = (
 with what that one had."""
 
 TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
+    "rail marks before its sync": ("rail", "disk", (("publish", 0),)),
+    "epoch begun while the rail has the queue": (
+        "rail",
+        "invariant",
+        (("slow", ("catalog", 0, 0)), ("view", "demote", "c"), ("publish", 0)),
+    ),
+    "rail takes on while it is asked to stop": (
+        "rail",
+        "memory",
+        (("break", 0, 1), ("publish", 0)),
+    ),
+    "rail's log cut before the files have it": (
+        "rail",
+        "disk",
+        (
+            ("slow", ("link", 0, 2)),
+            ("view", "promote", "b"),
+            ("crash", 0),
+            ("start", 0),
+            ("lose", 0, 2),
+            ("view", "demote", "a"),
+            *[("hear", 0, 2)] * 2,
+            ("commit", 0),
+            ("view", "promote", "a"),
+            *[("hear", 0, 2)] * 3,
+            *[("publish", 0)] * 2,
+            *[("hear", 0, 2)] * 3,
+        ),
+    ),
     "mark straight to the master before the sync": ("star", "disk", ()),
     "stable by the first mark that came straight": ("star", "invariant", ()),
     "straight marks kept over a view change": (
