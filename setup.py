@@ -1,6 +1,7 @@
-"""Builds the C part: one abi3 extension for CPython 3.11 and later; and the page for an index."""
+"""Builds the C part: two abi3 extensions for CPython 3.11 and later; and the page for an index."""
 
 import re
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -21,8 +22,13 @@ def options() -> dict[str, dict[str, str]]:
     return {"bdist_wheel": {"py_limited_api": "cp311"}}
 
 
+BUILD = "src/mirrorq/_native/build.py"
+MODULES = [f"{BUILD}:wire"]
+if sys.platform != "win32":
+    MODULES.append(f"{BUILD}:rail")  # Threads and files of POSIX
+
 setup(
-    cffi_modules=["src/mirrorq/_native/build.py:ffibuilder"],
+    cffi_modules=MODULES,
     options=options(),
     long_description=page(),
     long_description_content_type="text/markdown",

@@ -377,7 +377,7 @@ def test_the_store_of_another_node_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "data", "text"),
     [
-        (b"format", (3).to_bytes(8, "little"), "has format 3, this mirrorq reads up to 2"),
+        (b"format", (4).to_bytes(8, "little"), "has format 4, this mirrorq reads up to 3"),
         (b"lmdb", b"1.0", "made by LMDB 1.0, this is 0.9"),
     ],
 )

@@ -441,6 +441,6 @@ def test_a_later_format_is_refused(path: Path, store: Store) -> None:
     with lmdb.open(str(path), max_dbs=8) as environment:
         meta = environment.open_db(b"meta")
         with environment.begin(write=True) as txn:
-            txn.put(FORMAT, seal(FORMAT, pack_u64(3)), db=meta)
-    with pytest.raises(StoreError, match="has format 3, this mirrorq reads up to 2"):
+            txn.put(FORMAT, seal(FORMAT, pack_u64(4)), db=meta)
+    with pytest.raises(StoreError, match="has format 4, this mirrorq reads up to 3"):
         open_store(path)

@@ -30,6 +30,7 @@ from mirrorq.transport.inbound import (
     HandshakeRefused,
     PeerMessage,
     ProbeResult,
+    RailMark,
     ReplyLost,
     SendLost,
     TooLarge,
@@ -638,3 +639,99 @@ def test_two_links_to_one_endpoint_do_not_end_each_other(net: Net) -> None:
     a.forget_peer("?b")
     a.send("b", DATA, [b"third"])
     net.until_in(b, PeerMessage("a", 1, DATA, [b"third"]))
+
+
+# --- The rail's channel ------------------------------------------------------------------------
+
+
+class Sockets:
+    """The sockets that a rail's thread would use."""
+
+    def __init__(self) -> None:
+        self.notify_fd, self.tell = os.pipe()
+        self.used: dict[str, zmq.Socket[bytes]] = {}
+        self.let_go: list[str] = []
+
+    def add(self, peer: str, address: int) -> None:
+        self.used[peer] = zmq.Socket.shadow(address)
+
+    def remove(self, peer: str) -> None:
+        self.let_go.append(peer)
+        del self.used[peer]
+
+    def close(self) -> None:
+        for descriptor in (self.notify_fd, self.tell):
+            os.close(descriptor)
+
+
+@pytest.fixture
+def sockets() -> Iterator[Sockets]:
+    sockets = Sockets()
+    try:
+        yield sockets
+    finally:
+        sockets.close()
+
+
+HELLO = b"mqr1\3\0\0\0"
+
+
+def test_a_rail_says_hello_and_is_sent_ops(net: Net, sockets: Sockets) -> None:
+    a, b = net.transport("a"), net.transport("b", incarnation=2)
+    a.carry_rail(sockets)
+    a.connect_peer("b", b.endpoint)
+    b.connect_peer("a", a.endpoint)
+    net.until_in(b, Connected("a"))
+    assert not b.send_rail("a", b"early"), "it has not said hello"
+    rail = sockets.used["b"]
+
+    def is_heard() -> bool:
+        with contextlib.suppress(zmq.Again):
+            rail.send(HELLO, zmq.NOBLOCK)
+        return b.send_rail("a", b"ops")
+
+    net.until(is_heard)
+    assert rail.poll(10_000)
+    assert rail.recv() == b"ops"
+    mark = b"mqr1\2\0\0\0" + b"".join(number.to_bytes(8, "little") for number in (7, 5, 9))
+    rail.send(mark)
+    net.until_in(b, RailMark("a", 1, 7, 5, 9))
+    rail.send_multipart([mark, mark])
+    rail.send(mark[:-1])
+    net.until(lambda: len([one for one in net.of(b) if isinstance(one, Garbage)]) == 2)
+
+
+def test_a_rail_lets_go_of_its_socket_first(net: Net, sockets: Sockets) -> None:
+    a, b = net.transport("a"), net.transport("b", incarnation=2)
+    a.carry_rail(sockets)
+    a.connect_peer("b", b.endpoint)
+    net.until_in(a, Connected("b"))
+    a.forget_peer("b")
+    assert sockets.let_go == ["b"]
+    a.connect_peer("b", b.endpoint)
+    net.close(a)
+    assert sockets.let_go == ["b", "b"]
+
+
+def test_a_rail_that_is_gone_is_sent_nothing(net: Net, sockets: Sockets) -> None:
+    a, b = net.transport("a"), net.transport("b", incarnation=2)
+    a.carry_rail(sockets)
+    a.connect_peer("b", b.endpoint)
+    b.connect_peer("a", a.endpoint)
+    rail = sockets.used["b"]
+
+    def is_heard() -> bool:
+        with contextlib.suppress(zmq.Again):
+            rail.send(HELLO, zmq.NOBLOCK)
+        return b.send_rail("a", b"ops")
+
+    net.until(is_heard)
+    net.close(a)
+    net.until(lambda: not b.send_rail("a", b"ops"))
+
+
+def test_the_rail_ends_a_poll(net: Net, sockets: Sockets) -> None:
+    a = net.transport("a")
+    a.carry_rail(sockets)
+    os.write(sockets.tell, bytes(8))
+    assert a.poll(60_000) == []

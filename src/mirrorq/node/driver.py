@@ -17,7 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field
 
@@ -42,6 +42,7 @@ from mirrorq.engine.events import (
     MasterLinkLost,
     NotSent,
     Probed,
+    RailLetGo,
     SessionClosed,
     SessionOpened,
     WriteAll,
@@ -61,9 +62,9 @@ from mirrorq.node.watch import Watch
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.control import NodeAnswer, NodeQuestion
 from mirrorq.protocol.copy_page import CopyPage
-from mirrorq.protocol.effects import Notice, OutboxLoad, OutboxLoaded
+from mirrorq.protocol.effects import Notice, OutboxLoad, OutboxLoaded, RailArm, RailDisarm
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.ring import FetchFrames, PackedChunk
+from mirrorq.protocol.ring import STAR, Data, FetchFrames, JoinerDurable, PackedChunk
 from mirrorq.protocol.sessions import Browsed, Deliver, SessionReply, SessionRequest
 from mirrorq.session.calls import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.store.node_store import Store
@@ -78,6 +79,7 @@ from mirrorq.transport.inbound import (
     Inbound,
     PeerMessage,
     ProbeResult,
+    RailMark,
     ReplyLost,
     SendLost,
     TooLarge,
@@ -86,6 +88,10 @@ from mirrorq.transport.transport import Transport
 from mirrorq.waiting import Doorbell, ProcessEnded
 from mirrorq.wire.frames import check_publish
 from mirrorq.wire.messages import Part, decode, encode
+from mirrorq.wire.rail import pack_data
+
+if TYPE_CHECKING:
+    from mirrorq.node.rail import NodeRail
 
 log = logging.getLogger("mirrorq")
 
@@ -135,6 +141,7 @@ class Driver(HostThread[_Port]):
         store: Store,
         transport: Transport | None,
         on_notice: Callable[[Notice], None],
+        rail: NodeRail | None = None,
     ) -> None:
         super().__init__("mirrorq-node")
         self.engine = engine
@@ -154,6 +161,7 @@ class Driver(HostThread[_Port]):
         self._steady = SteadyClock(store)
         self._frames = FrameReader(store, engine.replicas)
         self._transport = transport
+        self._rail = rail
         self._on_notice = on_notice
         self._events: list[EngineEvent] = []
         self._session_numbers = itertools.count(1)
@@ -254,6 +262,7 @@ class Driver(HostThread[_Port]):
         try:
             while not self.is_stopping:
                 self._round()
+            self._stop_rail()
             self.post(WriteAll())
             self._round()
         except BaseException as error:
@@ -262,12 +271,17 @@ class Driver(HostThread[_Port]):
             if not isinstance(error, ProcessEnded):
                 log.critical("node %s has stopped: %s", self.engine.me.node, error, exc_info=True)
         try:
+            self._stop_rail()
             self._end()
         finally:
             if self.failure is not None and self._transport is not None:
                 # Last, for with it this node is known dead, and others hand out: clients and nodes
                 # find out now, and not when it has been silent for long.
                 self._transport.abandon()
+
+    def _stop_rail(self) -> None:
+        if self._rail is not None:
+            self._rail.stop()
 
     def _end(self) -> None:
         """Tell everybody who waits in this process."""
@@ -313,6 +327,8 @@ class Driver(HostThread[_Port]):
             self._commit_all()
         else:
             self._carry_out(effects)
+        for queue_id, wanted in effects.rail:
+            self._carry_out_rail(queue_id, wanted)
         if self._reads:
             self._read_next()
         self._step_ports(clock.now_ms())
@@ -321,6 +337,13 @@ class Driver(HostThread[_Port]):
         self.watch.look(clock.now_ms())
         if self.sampler.is_busy:
             self.sampler.advance()
+
+    def _carry_out_rail(self, queue_id: int, wanted: RailArm | RailDisarm) -> None:
+        if self._rail is None:
+            self.post(RailLetGo(queue_id))
+            return
+        for event in self._rail.carry_out(queue_id, wanted):
+            self.post(event)
 
     def _set_room(self) -> None:
         """What the store takes for sure in the commit of this round."""
@@ -359,6 +382,9 @@ class Driver(HostThread[_Port]):
             return
         for inbound in self._transport.poll(timeout_ms):
             self._on_inbound(inbound)
+        if self._rail is not None:
+            # First: it came before anything that asks for what the log holds.
+            self._events[:0] = self._rail.take()
 
     def _timeout_ms(self) -> int:
         if self._events or self._calls or self._ports.are_due or self._reads:
@@ -387,6 +413,9 @@ class Driver(HostThread[_Port]):
                     self.queries.on_message(inbound.peer, inbound.incarnation, message)
                 elif message is not None:
                     self.post(FromPeer(inbound.peer, inbound.incarnation, message))
+            case RailMark():
+                mark = JoinerDurable(inbound.queue_id, inbound.epoch, inbound.lsn)
+                self.post(FromPeer(inbound.peer, inbound.incarnation, mark))
             case Connected():
                 self.post(LinkUp(inbound.peer))
             case Disconnected():
@@ -535,12 +564,30 @@ class Driver(HostThread[_Port]):
         if self._transport is None or not messages:
             return
         encoded: dict[int, Sequence[Part]] = {}
+        if self._rail is not None:
+            messages = self._send_by_rail(self._transport, messages)
         for node, message in messages:
             parts = encoded.get(id(message))
             if parts is None:
                 parts = encoded[id(message)] = encode(message)  # type: ignore[arg-type]
             if not self._transport.send(node, _channel(message), parts):
                 self._note_unsent(self._transport, node, message, parts)
+
+    def _send_by_rail(
+        self, transport: Transport, messages: list[tuple[str, object]]
+    ) -> list[tuple[str, object]]:
+        """Send what nodes' rails take. Returns the rest."""
+        rest: list[tuple[str, object]] = []
+        packed: dict[int, bytes] = {}
+        for node, message in messages:
+            if isinstance(message, Data) and message.mode == STAR:
+                data = packed.get(id(message))
+                if data is None:
+                    data = packed[id(message)] = pack_data(message)
+                if transport.send_rail(node, data):
+                    continue
+            rest.append((node, message))
+        return rest
 
     def _note_unsent(
         self, transport: Transport, node: str, message: object, parts: Sequence[Part]

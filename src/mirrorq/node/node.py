@@ -55,6 +55,7 @@ from mirrorq.wire.ops import FrameCodec
 if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.dashboard import Dashboard
+    from mirrorq.node.rail import NodeRail
     from mirrorq.spool.queue import SpooledQueue
     from mirrorq.spool.spool import SpoolStatus
 
@@ -156,6 +157,7 @@ class Node(Access):
         self._endpoint = ""
         self._listeners = Listeners()
         self._transport: Transport | None = None
+        self._rail: NodeRail | None = None
         self._dashboard: Dashboard | None = None
         self._authority = None if security is None else Authority(security)
         """Who may do what, None without security. The node thread's."""
@@ -194,6 +196,8 @@ class Node(Access):
             return
         if parts.get("_transport") is not None:
             parts["_transport"].close()
+        if parts.get("_rail") is not None:
+            parts["_rail"].free()
         if "_store" in parts:
             parts["_store"].close()
 
@@ -206,6 +210,7 @@ class Node(Access):
         address = endpoints.to_bind(recorded_endpoints(self._store.raft_image()))
         if address is not None:
             self._transport = self._open_transport(address)
+            self._rail = self._open_rail()
             self._endpoint = endpoints.endpoint(self._transport.endpoint)
 
     # What `mirrorq.testing` plays: the disk, the network, chance, and the process.
@@ -216,6 +221,19 @@ class Node(Access):
     def _open_transport(self, address: str) -> Transport:
         incarnation = self._store.incarnation
         return Transport(self.name, incarnation, address, self.config, self._authority)
+
+    def _open_rail(self) -> NodeRail | None:
+        if self._transport is None or not (self.config.star and self.config.rail):
+            return None
+        try:
+            # Its C part is loaded only where it is used; not every system has it.
+            from mirrorq.node.rail import NodeRail
+        except ImportError as error:
+            log.warning("the rail is out of use: %s", error)
+            return None
+
+        rail_log = self._store.begin_rail()
+        return None if rail_log is None else NodeRail(self._store, rail_log, self._transport)
 
     def _seed(self) -> int:
         return secrets.randbits(32)
@@ -240,7 +258,7 @@ class Node(Access):
             now_ms=clock.now_ms(),
             read_page=self._read_page,
         )
-        return Driver(engine, store, self._transport, self._on_notice)
+        return Driver(engine, store, self._transport, self._on_notice, self._rail)
 
     def _read_page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
         """A page of a queue's state on this disk, b"" when it is not as it was written."""
@@ -338,6 +356,8 @@ class Node(Access):
         self._listeners.close(1.0, self._closing.callers)
         if self._transport is not None:
             self._transport.close()
+        if self._rail is not None:
+            self._rail.free()
         self._store.close()
 
     def _hand_over(self) -> None:

@@ -35,7 +35,7 @@ from mirrorq.replication.state.image import NUMBER_MAX
 from mirrorq.replication.state.queue_state import QueueState, next_sequence_of
 from mirrorq.store import runs
 from mirrorq.store.environment import Transaction
-from mirrorq.store.log_mark import FORMAT, MARK, check_format, left_in_log
+from mirrorq.store.log_mark import FORMAT, MARK, RAIL_MARK, check_format, left_in_log
 from mirrorq.store.offline import OfflineStore
 from mirrorq.store.queue_log import QueueLog, Record
 from mirrorq.store.raft_log import RaftLog
@@ -186,7 +186,7 @@ class _Walk:
             text = decoded("meta", key, value, bytes.decode)
             if key == b"node":
                 self._report.node = text
-        elif key == MARK or key.startswith(b"value "):
+        elif key in (MARK, RAIL_MARK) or key.startswith(b"value "):
             unseal("meta", key, value)
         else:
             raise Damaged("meta", key, "no such value is written")

@@ -23,6 +23,7 @@ from mirrorq.errors import StoreError, StoreLocked
 from mirrorq.store.environment import DATA_FILE, is_store
 from mirrorq.store.offline import OfflineStore
 from mirrorq.store.pathlock import is_open_here
+from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE
 from mirrorq.store.write_ahead import FILE_NAME as LOG_FILE
 from mirrorq.store.write_ahead import contents, whole_prefix
 
@@ -34,6 +35,7 @@ LOOK_S = 0.1
 CHUNK_BYTES = 8 << 20
 TRIES = 10
 """The node may let its map grow between opening and reading."""
+_LOGS = (LOG_FILE, RAIL_FILE)
 
 
 @contextmanager
@@ -89,21 +91,29 @@ def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None
             raise
         # The process that has it open has looked at its pages.
     for _ in range(TRIES):
-        log = contents(path)
+        logs = {name: contents(path, name) for name in _LOGS}
         try:
             _copy(path, part, on_progress)
-            if log is None and contents(path) is not None:
+            if any(log is None and contents(path, name) for name, log in logs.items()):
                 # The node has begun one meanwhile.
                 (part / DATA_FILE).unlink()
                 continue
-            if log is not None:
-                (part / LOG_FILE).write_bytes(whole_prefix(log))
+            for name, log in logs.items():
+                if log is not None:
+                    (part / name).write_bytes(_whole(name, log))
             return
         except lmdb.MapResizedError:
             continue
         except lmdb.Error as error:
             raise StoreError(f"store {path} cannot be copied to {part.parent}: {error}") from error
     raise StoreError(f"store {path} grows too fast to be copied: try again")
+
+
+def _whole(name: str, log: bytes) -> bytes:
+    """The whole records of a log that is being written meanwhile."""
+    if name == LOG_FILE:
+        return whole_prefix(log)
+    return whole_prefix(log[:HALF_BYTES]) + whole_prefix(log[HALF_BYTES:])
 
 
 def _copy(path: Path, part: Path, on_progress: Progress | None) -> None:
@@ -158,6 +168,7 @@ def put_back(backup: Path, part: Path, on_progress: Progress | None = None) -> N
                 done += len(chunk)
                 if on_progress is not None:
                     on_progress(done, total)
-        log = contents(backup)
-        if log is not None:
-            (part / LOG_FILE).write_bytes(log)
+        for name in _LOGS:
+            log = contents(backup, name)
+            if log is not None:
+                (part / name).write_bytes(log)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import lmdb
+from attrs import define, field
 from msgspec.structs import replace
 
 from mirrorq.config import Config
@@ -21,6 +22,9 @@ from mirrorq.store.environment import Environment, Space
 from mirrorq.store.log_mark import (
     FORMAT,
     FORMAT_VERSION,
+    FORMAT_WITH_LOG,
+    FORMAT_WITH_RAIL,
+    RAIL_MARK,
     check_format,
     end_log,
     put_mark,
@@ -28,15 +32,19 @@ from mirrorq.store.log_mark import (
 )
 from mirrorq.store.queue_log import NextSequence, QueueLog, Record, none_may
 from mirrorq.store.raft_log import RaftLog
+from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE
 from mirrorq.store.records import Damaged, decoded, pack_u64, seal, unpack_u64
 from mirrorq.store.run_table import Hint
 from mirrorq.store.write_ahead import (
     LogFile,
+    Mark,
     Pending,
     Tail,
     is_append,
+    is_stable_alone,
     packed,
     pieces_of,
+    size_of,
 )
 from mirrorq.wire import frames
 
@@ -50,6 +58,22 @@ STORE_ID = b"store id"
 INCARNATION = b"incarnation"
 _VALUE = b"value "
 """Before the names of what `put_meta` keeps."""
+
+
+@define
+class Rail:
+    """The rail's log while it is in use."""
+
+    file: LogFile
+    salt: int
+    taken: int = 0
+    """The last record that is in memory here."""
+    lmdb_has: int = 0
+    """The last one that is in LMDB."""
+    bytes_behind: int = 0
+    """What those between take there, about."""
+    ends: dict[int, int] = field(factory=dict)
+    """Of each queue the last op that it has logged, unless the queue was cut since."""
 
 
 class Store:
@@ -86,6 +110,7 @@ class Store:
         """Of each queue the lsn that was committed last, where that was an append."""
         self._is_log_refused = False
         """It cannot be made or has failed: everything goes to LMDB."""
+        self._rail: Rail | None = None
         self._environment = Environment(self.path, config.store_bytes_max)
         try:
             self.store_id, self.incarnation = self._environment.write(self._begin)
@@ -111,6 +136,9 @@ class Store:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._rail is not None:
+            self._rail.file.close()
+            self._rail = None
         self._environment.close()
 
     # --- Identity -----------------------------------------------------------------------
@@ -228,6 +256,10 @@ class Store:
             StoreCorrupt: Something that had to be read is not as it was written.
         """
 
+        if self._rail is not None:
+            queues = self._not_railed(self._rail, queues)
+            if not queues and raft is None:
+                return
         is_small = raft is None and is_append(queues) and self._follows(queues)
         if is_small and self._append_to_log(queues):
             return
@@ -238,7 +270,8 @@ class Store:
         self, queues: Sequence[QueueWrite], raft: RaftWrite | None, begun: Tail | None
     ) -> None:
         """Commit these, and all that waits in the log; with `begun` the log is in use from here."""
-        tail = begun or self._tail
+        tail, rail = begun or self._tail, self._rail
+        number = FORMAT_WITH_LOG if rail is None else FORMAT_WITH_RAIL
 
         def work(txn: lmdb.Transaction[memoryview]) -> dict[int, Record | None]:
             log = QueueLog(
@@ -252,7 +285,10 @@ class Store:
             if raft is not None:
                 RaftLog(txn, self._environment.tables.raft).apply(raft)
             if tail is not None and (tail is begun or tail.is_ahead):
-                put_mark(txn, self._environment.tables, tail.mark)
+                put_mark(txn, self._environment.tables, tail.mark, number=number)
+            if rail is not None and rail.taken > rail.lmdb_has:
+                mark = Mark(rail.salt, rail.taken)
+                put_mark(txn, self._environment.tables, mark, key=RAIL_MARK, number=number)
             return log.changed
 
         self._keep(self._environment.write(work))
@@ -262,6 +298,8 @@ class Store:
         self._tail = tail
         if tail is not None:
             tail.cut()
+        if rail is not None:
+            rail.lmdb_has, rail.bytes_behind = rail.taken, 0
 
     # --- The log ------------------------------------------------------------------------
 
@@ -318,6 +356,70 @@ class Store:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    # --- The rail's log -----------------------------------------------------------------
+
+    def begin_rail(self) -> Rail | None:
+        """A log for the rail's thread; None where there is none to be had."""
+        try:
+            file = LogFile(self.path, RAIL_FILE)
+        except OSError as error:
+            log.warning("store %s: it has no room for the rail's log: %s", self.path, error)
+            return None
+        if not file.is_synced:
+            file.close()
+            return None
+        rail = Rail(file, secrets.randbits(63))
+
+        def work(txn: lmdb.Transaction[memoryview]) -> None:
+            mark = Mark(rail.salt, 0)
+            tables = self._environment.tables
+            put_mark(txn, tables, mark, key=RAIL_MARK, number=FORMAT_WITH_RAIL)
+
+        self._environment.write(work)
+        self._rail = rail
+        return rail
+
+    def may_rail(self, queue_id: int, after: int) -> bool:
+        """Whether the rail's log may hold the ops of a queue that follow this one: a commit of this
+        life has ended there, and the disk has plenty."""
+        return self._ends.get(queue_id) == after and self.has_plenty
+
+    @property
+    def has_plenty(self) -> bool:
+        """Whether the disk has so much room that logs may be used."""
+        return self._environment.has_plenty
+
+    def take_railed(self, writes: Sequence[QueueWrite], number: int) -> None:
+        """Note what is durable in the rail's log: all of its records up to this one. LMDB gets it
+        with the next commit there: now, if much of that log waits for it."""
+        rail = self._rail
+        assert rail is not None
+        for write in writes:
+            rail.bytes_behind += size_of(sum(len(entry.frame) for entry in write.append))
+            if self._ends.get(write.queue_id) == write.append[0].lsn - 1:
+                # Else the queue was deleted meanwhile.
+                self._pending.add([write])
+                self._ends[write.queue_id] = rail.ends[write.queue_id] = write.append[-1].lsn
+        rail.taken = number
+        if rail.bytes_behind >= HALF_BYTES // 2:
+            with suppress(StoreFull):
+                self._commit_to_lmdb((), None, None)
+
+    def _not_railed(self, rail: Rail, queues: Sequence[QueueWrite]) -> list[QueueWrite]:
+        """These without ops that the rail has logged, which are durable already."""
+        rest: list[QueueWrite] = []
+        for write in queues:
+            if write.reset or write.truncate_to is not None:
+                rail.ends.pop(write.queue_id, None)
+            end = rail.ends.get(write.queue_id)
+            if end is not None and write.append and write.append[0].lsn <= end:
+                write = replace(write, append=write.append[end - write.append[0].lsn + 1 :])
+                if not write.append and is_stable_alone(write):
+                    self._pending.add([write])
+                    continue
+            rest.append(write)
+        return rest
 
     def collect(self) -> bool:
         """Delete a bounded part of what deleted and purged queues have left behind.

@@ -58,8 +58,8 @@ _ZEROS = bytes(PAGE_BYTES)
 class LogDamaged(Damaged):
     """The file is not what was written."""
 
-    def __init__(self, why: str) -> None:
-        Exception.__init__(self, f"{FILE_NAME}: {why}")
+    def __init__(self, why: str, name: str = FILE_NAME) -> None:
+        Exception.__init__(self, f"{name}: {why}")
         self.span = None
 
 
@@ -136,14 +136,32 @@ def surviving(data: bytes, mark: Mark) -> list[bytes]:
     return found
 
 
-def _refuse_hole(data: bytes, at: int, salt: int, last: int) -> None:
+def _refuse_hole(data: bytes, at: int, salt: int, last: int, name: str = FILE_NAME) -> None:
     """A record was written when the one before it was durable: that one is damaged, not torn."""
     for later in range(at, len(data), PAGE_BYTES):
         here = _record_at(data, later, salt)
         if here is not None and here[0] > last:
             raise LogDamaged(
-                f"at byte {at} record {last + 1} is not as it was written, and record {here[0]} is"
+                f"at byte {at} record {last + 1} is not as it was written, and record {here[0]} is",
+                name,
             )
+
+
+def records_of(data: bytes, mark: Mark, name: str) -> dict[int, bytes]:
+    """Payloads, by number, of the records that a part of a file begins with and LMDB has not.
+
+    Raises:
+        LogDamaged: a record that was durable is not whole.
+    """
+    found: dict[int, bytes] = {}
+    at = last = 0
+    while (here := _record_at(data, at, mark.salt)) is not None and last in (0, here[0] - 1):
+        last, payload = here
+        if last > mark.number:
+            found[last] = payload
+        at += size_of(len(payload))
+    _refuse_hole(data, at, mark.salt, max(mark.number, last), name)
+    return found
 
 
 def whole_prefix(data: bytes) -> bytes:
@@ -179,6 +197,11 @@ def is_append(writes: Sequence[QueueWrite]) -> bool:
         for entry in write.append:
             size += len(entry.frame)
     return 0 < size <= GROUP_BYTES_MAX
+
+
+def is_stable_alone(write: QueueWrite) -> bool:
+    """Whether it appends nothing and says at most what is stable."""
+    return not write.append and all(getattr(write, name) == usual for name, usual in _ELSE)
 
 
 def packed(writes: Sequence[QueueWrite]) -> bytes:
@@ -331,7 +354,7 @@ class Tail:
 class LogFile:
     """The file, open for writing. What `write` has written is durable when it returns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = FILE_NAME) -> None:
         """Open it, and make it first if it is not there whole: then it is on disk, too.
 
         Raises:
@@ -339,9 +362,10 @@ class LogFile:
         """
         synced = system.synced_writes()
         self._file = os.open(
-            path / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | synced, 0o600
+            path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | synced, 0o600
         )
-        self._is_synced = bool(synced)
+        self.is_synced = bool(synced)
+        """What any call writes is durable when it returns."""
         self.size = FILE_BYTES
         try:
             missing = self.size - os.fstat(self._file).st_size
@@ -365,17 +389,22 @@ class LogFile:
             if not done:
                 raise OSError("nothing was written")
             self.write(offset + done, [rest])
-        elif not self._is_synced:
+        elif not self.is_synced:
             system.sync(self._file)
+
+    @property
+    def descriptor(self) -> int:
+        """Of the open file."""
+        return self._file
 
     def close(self) -> None:
         os.close(self._file)
 
 
-def contents(path: Path) -> bytes | None:
+def contents(path: Path, name: str = FILE_NAME) -> bytes | None:
     """The file of a store; None when there is none."""
     try:
-        return (path / FILE_NAME).read_bytes()
+        return (path / name).read_bytes()
     except FileNotFoundError:
         return None
 

@@ -57,6 +57,9 @@ class SimulatedNode(Node):
         drive = cluster._drives[self.name]
         return cast("Store", SimulatedStore(cluster._scheduler, self.name, drive))
 
+    def _open_rail(self) -> None:
+        """None: it is a thread of its own, beside the simulated time."""
+
     def _open_transport(self, address: str) -> Transport:
         network, incarnation = self._cluster._network, self._store.incarnation
         end = SimulatedTransport(network, self._process, incarnation, address, self.config)

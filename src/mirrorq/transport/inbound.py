@@ -9,6 +9,8 @@ CONTROL = 0
 """Signs of life, leases, the catalog: small messages that must not wait."""
 DATA = 1
 """Frames, ring messages and sessions."""
+RAIL = 2
+"""Ops that a node's rail takes, and its marks: see `wire.rail`. Only with `Config.rail`."""
 PEER_MARK = b"N"
 """First byte of a peer's routing ids. A client's may begin with anything else; those that
 libzmq makes up begin with zero."""
@@ -29,6 +31,16 @@ class PeerMessage(Struct, frozen=True, gc=False):
     incarnation: int
     channel: int
     parts: Parts
+
+
+class RailMark(Struct, frozen=True, gc=False):
+    """Another node's rail has on disk what this node has sent it of a queue, up to `lsn`."""
+
+    peer: str
+    incarnation: int
+    queue_id: int
+    epoch: int
+    lsn: int
 
 
 @frozen
@@ -115,6 +127,7 @@ class Garbage(Struct, frozen=True, gc=False):
 
 Inbound = (
     PeerMessage
+    | RailMark
     | ClientMessage
     | Connected
     | Disconnected

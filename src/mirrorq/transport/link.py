@@ -65,6 +65,28 @@ def set_bounds(socket: zmq.Socket[bytes], config: Config) -> None:
     socket.setsockopt(zmq.TCP_MAXRT, UNACKNOWLEDGED_FAILURES_MAX * config.failure_ms)
 
 
+def dealer(
+    context: zmq.Context[zmq.Socket[bytes]],
+    endpoint: Endpoint,
+    routing_id: bytes,
+    config: Config,
+    keys: LinkKeys | None,
+) -> zmq.Socket[bytes]:
+    """A DEALER with all that is to be set before it connects."""
+    socket = context.socket(zmq.DEALER)
+    set_bounds(socket, config)
+    if keys is not None:
+        keys.apply(socket)
+    socket.setsockopt(zmq.ROUTING_ID, routing_id)
+    # Without it messages would queue for a dead peer and reach its next incarnation.
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, config.failure_ms)
+    socket.setsockopt(zmq.IPV6, int(":" in endpoint.host))
+    return socket
+
+
 class Link:
     """A DEALER connected to one endpoint, its outbox, and the state of its connection."""
 
@@ -80,17 +102,7 @@ class Link:
     ) -> None:
         self.is_up = False
         self.outbox = SendBuffer()
-        self.socket = context.socket(zmq.DEALER)
-        set_bounds(self.socket, config)
-        if keys is not None:
-            keys.apply(self.socket)
-        self.socket.setsockopt(zmq.ROUTING_ID, routing_id)
-        # Without it messages would queue for a dead peer and reach its next incarnation.
-        self.socket.setsockopt(zmq.IMMEDIATE, 1)
-        self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
-        self.socket.setsockopt(zmq.CONNECT_TIMEOUT, config.failure_ms)
-        self.socket.setsockopt(zmq.IPV6, int(":" in endpoint.host))
+        self.socket = dealer(context, endpoint, routing_id, config, keys)
         watched = _WATCHED | int(zmq.EVENT_CONNECT_RETRIED) if watch_failures else _WATCHED
         self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(watched)
         self.socket.connect(endpoint.zmq_text)

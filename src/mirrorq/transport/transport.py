@@ -7,6 +7,7 @@ import os
 import struct
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 import zmq
 from attrs import define
@@ -35,6 +36,7 @@ from mirrorq.transport.inbound import (
     CONTROL,
     DATA,
     PEER_MARK,
+    RAIL,
     ClientMessage,
     Connected,
     Disconnected,
@@ -43,6 +45,7 @@ from mirrorq.transport.inbound import (
     Inbound,
     PeerMessage,
     ProbeResult,
+    RailMark,
     ReplyLost,
     SendLost,
     TooLarge,
@@ -54,6 +57,7 @@ from mirrorq.transport.link import (
     UNLIKE,
     UP,
     Link,
+    dealer,
     part_bytes_max,
     set_bounds,
 )
@@ -69,6 +73,7 @@ from mirrorq.transport.parts import (
 )
 from mirrorq.transport.probe import Probe
 from mirrorq.transport.wake import Waker
+from mirrorq.wire import rail
 
 NODE_NAME_BYTES_MAX = 200
 """A routing id has at most 255 bytes and holds more than the name."""
@@ -105,6 +110,23 @@ class _Peer:
     """When the next one is to be tried."""
     trouble: str = ""
     """Why there is no connection, as was told: it is tried several times a second."""
+    rail: zmq.Socket[bytes] | None = None
+    """The rail's thread reads it and writes to it."""
+
+
+class RailSockets(Protocol):
+    """Who uses the sockets of the channel `RAIL` to peers, on a thread of its own."""
+
+    notify_fd: int
+    """Readable when the owner of the transport is to look."""
+
+    def add(self, peer: str, address: int) -> None:
+        """Use a socket, whose address in libzmq this is."""
+        ...
+
+    def remove(self, peer: str) -> None:
+        """Let go of it, before this returns."""
+        ...
 
 
 class Transport:
@@ -159,6 +181,9 @@ class Transport:
         """Peer that refused a probe while its own connections stand -> until when they may end."""
         self._newest: dict[str, int] = {}
         """Peer -> its newest incarnation that was heard."""
+        self._rail: RailSockets | None = None
+        self._rails: dict[str, bytes] = {}
+        """Routing ids of peers' rails."""
         self._lost: list[Inbound] = []
         self._look_at_ms = 0
         """When connections are looked at, even if none is known to have changed."""
@@ -245,11 +270,30 @@ class Transport:
         keys = () if self._guard is None else self._guard.keys_of(peer)
         self._peers[peer] = known = _Peer(parsed, (), keys=keys)
         if self._guard is None or keys:
-            self._open_links(known)
+            self._open_links(peer, known)
         else:
             self._lost.append(HandshakeRefused(peer, f"no key with the role peer is named {peer}"))
 
-    def _open_links(self, peer: _Peer) -> None:
+    def carry_rail(self, rail: RailSockets) -> None:
+        """Have a connection of the channel `RAIL` to each peer, too. Before there are any."""
+        self._rail = rail
+        self._poller.register(rail.notify_fd, zmq.POLLIN)
+
+    def _open_rail(self, name: str, peer: _Peer, keys: LinkKeys | None, nonce: bytes) -> None:
+        if self._rail is None:
+            return
+        routing_id = _ROUTING_ID.pack(PEER_MARK, RAIL, self._incarnation, nonce) + self._name
+        peer.rail = dealer(self._context, peer.endpoint, routing_id, self._config, keys)
+        peer.rail.connect(peer.endpoint.zmq_text)
+        self._rail.add(name, int(peer.rail.underlying))
+
+    def _close_rail(self, name: str, peer: _Peer) -> None:
+        if peer.rail is not None and self._rail is not None:
+            self._rail.remove(name)
+            peer.rail.close(linger=0)
+        peer.rail = None
+
+    def _open_links(self, name: str, peer: _Peer) -> None:
         # A listener takes a second connection with an id for the first one come anew. Two nodes
         # that were given one name, or two links to one endpoint, must not end each other.
         nonce = os.urandom(8)
@@ -268,8 +312,10 @@ class Transport:
         )
         for link in peer.links:
             self._poller.register(link.monitor, zmq.POLLIN)
+        self._open_rail(name, peer, keys, nonce)
 
     def _close_links(self, name: str, peer: _Peer) -> None:
+        self._close_rail(name, peer)
         links, peer.links = peer.links, ()
         for channel, link in enumerate(links):
             self._dirty.pop((name, channel), None)
@@ -308,6 +354,27 @@ class Transport:
             return True
         self._dirty[peer, channel] = link
         return True
+
+    def send_rail(self, peer: str, data: bytes) -> bool:
+        """Give the peer's rail a message of `wire.rail`; it leaves at once.
+
+        Returns:
+            False: it is not known to have one, or nothing more can be sent there now.
+        """
+        identity = self._rails.get(peer)
+        if identity is None:
+            return False
+        try:
+            send_parts(self._router, [identity, data])
+        except zmq.ZMQError:
+            # Until it says hello again.
+            del self._rails[peer]
+            return False
+        return True
+
+    def newest_of(self, peer: str) -> int | None:
+        """The newest incarnation of a peer that was heard."""
+        return self._newest.get(peer)
 
     def reply(self, identity: bytes, parts: Sequence[Part], channel: int = DATA) -> bool:
         """Give one message to a client; it leaves at the next `flush` or `poll`.
@@ -445,6 +512,8 @@ class Transport:
                 is_ready = True
             elif item == waker_fd:
                 is_woken = True
+            elif self._rail is not None and item == self._rail.notify_fd:
+                os.read(item, 4096)
             else:
                 is_look_due = True
         self._waker.awake(is_readable=is_woken)
@@ -466,11 +535,11 @@ class Transport:
                     peer.is_up = False
                     inbound.append(Disconnected(name))
                 if peer.keys:
-                    self._open_links(peer)
+                    self._open_links(name, peer)
             elif peer.next_key_ms is not None and now_ms >= peer.next_key_ms:
                 self._close_links(name, peer)
                 peer.keys, peer.next_key_ms = (*peer.keys[1:], peer.keys[0]), None
-                self._open_links(peer)
+                self._open_links(name, peer)
 
     def _read_links(self, inbound: list[Inbound]) -> None:
         for name, peer in self._peers.items():
@@ -592,8 +661,26 @@ class Transport:
             return
         if self._newest.get(peer, 0) < incarnation and peer in self._peers:
             self._newest[peer] = incarnation
+        if channel == RAIL:
+            self._read_rail(peer, incarnation, identity, parts, inbound)
+            return
         messages = unpack(parts)
         inbound.extend([PeerMessage(peer, incarnation, channel, message) for message in messages])
+
+    def _read_rail(
+        self,
+        peer: str,
+        incarnation: int,
+        identity: bytes,
+        parts: list[bytes],
+        inbound: list[Inbound],
+    ) -> None:
+        """Something that a peer's rail says."""
+        mark = rail.unpack_mark(parts)
+        if mark is not None:
+            inbound.append(RailMark(peer, incarnation, *mark))
+        elif self._newest.get(peer) == incarnation:
+            self._rails[peer] = identity
 
     def _read_probes(self, inbound: list[Inbound]) -> None:
         now_ms = _now_ms()
@@ -647,7 +734,8 @@ class Transport:
         self._is_closed = True
         for peer in list(self._probes):
             self._end_probe(peer)
-        for known in self._peers.values():
+        for peer_name, known in self._peers.items():
+            self._close_rail(peer_name, known)
             for link in known.links:
                 link.close(linger_ms)
         self._peers.clear()
@@ -672,6 +760,15 @@ class Transport:
             )
         if self._is_closed:
             raise ShutDown("the node's sockets are closed")
+
+
+def libzmq_user() -> str:
+    """A shared library of pyzmq that is loaded and uses libzmq; "" where there is none."""
+    try:
+        from zmq.backend.cython import _zmq
+    except ImportError:
+        return ""
+    return str(_zmq.__file__)
 
 
 def _now_ms() -> int:
@@ -701,7 +798,7 @@ def _parse_routing_id(identity: bytes) -> tuple[str, int, int]:
         peer = identity[size:].decode()
     except (struct.error, UnicodeDecodeError):
         raise ProtocolError("the sender's routing id is not that of a node") from None
-    if channel not in (CONTROL, DATA) or not peer:
+    if channel not in (CONTROL, DATA, RAIL) or not peer:
         raise ProtocolError("the sender's routing id is not that of a node")
     return peer, incarnation, channel
 

@@ -1,0 +1,133 @@
+"""A node's rail: its thread, and what goes to and fro between that and the engine.
+
+What the rail has made durable is noted in the store before the engine hears of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+
+from mirrorq.engine.events import EngineEvent, FromPeer, FromRail, RailLetGo
+from mirrorq.protocol.effects import QueueWrite, RailArm, RailDisarm
+from mirrorq.store.node_store import Rail, Store
+from mirrorq.store.rail_log import HALF_BYTES
+from mirrorq.transport.transport import Transport, libzmq_user
+from mirrorq.wire.native_rail import NativeRail
+from mirrorq.wire.rail import LOGGED, STOPPED, Handed
+
+__all__ = ["NodeRail"]
+
+log = logging.getLogger("mirrorq")
+
+
+class NodeRail:
+    """The node's thread makes it, calls it and stops it."""
+
+    def __init__(self, store: Store, log_of_rail: Rail, transport: Transport) -> None:
+        """Raises: OSError, MemoryError."""
+        self._store = store
+        self._log = log_of_rail
+        self._transport = transport
+        self._numbers: dict[str, int] = {}
+        self._names: list[str] = []
+        """Peers by their numbers."""
+        self._cut = 0
+        self.notify_fd, self._tell = os.pipe()
+        for descriptor in (self.notify_fd, self._tell):
+            os.set_blocking(descriptor, False)
+        self._native = NativeRail(self._log.salt, HALF_BYTES)
+        self.is_running = self._native.start(
+            libzmq_user(), self._log.file.descriptor, self._tell
+        )
+        if self.is_running:
+            transport.carry_rail(self)
+        else:
+            log.warning("this libzmq cannot be called past pyzmq: the rail is out of use")
+
+    # --- Sockets ------------------------------------------------------------------------
+
+    def add(self, peer: str, address: int) -> None:
+        """Use a socket to a peer."""
+        self._native.add_socket(self._number_of(peer), address)
+
+    def remove(self, peer: str) -> None:
+        """Let go of it."""
+        self._native.remove_socket(self._number_of(peer))
+
+    def _number_of(self, peer: str) -> int:
+        number = self._numbers.get(peer)
+        if number is None:
+            number = self._numbers[peer] = len(self._names)
+            self._names.append(peer)
+        return number
+
+    # --- Queues -------------------------------------------------------------------------
+
+    def carry_out(self, queue_id: int, wanted: RailArm | RailDisarm) -> list[EngineEvent]:
+        """Have the rail take a queue, or let go of it. Returns what the engine is to be told
+        now; the rest comes by `take`."""
+        if isinstance(wanted, RailArm):
+            has_it = (
+                self.is_running
+                and self._store.may_rail(queue_id, wanted.after)
+                and self._arm(queue_id, wanted)
+            )
+        else:
+            has_it = self._native.disarm(queue_id)
+        return [] if has_it else [RailLetGo(queue_id)]
+
+    def _arm(self, queue_id: int, wanted: RailArm) -> bool:
+        peer = self._number_of(wanted.master.node)
+        return self._native.arm(queue_id, wanted.epoch, wanted.after, peer)
+
+    def take(self) -> list[EngineEvent]:
+        """What the rail has handed over: it is in the store now, and the engine is to hear it."""
+        handed = self._native.take()
+        if handed:
+            self._note(handed)
+        if self._cut != self._log.lmdb_has:
+            self._cut = self._log.lmdb_has
+            self._native.cut(self._cut)
+        return list(self._events_of(handed))
+
+    def _note(self, handed: Sequence[Handed]) -> None:
+        logged = [one for one in handed if one.kind == LOGGED]
+        if not logged:
+            return
+        writes = [
+            QueueWrite(one.queue_id, append=one.message.entries, stable=one.message.stable)
+            for one in logged
+            if one.message is not None
+        ]
+        self._store.take_railed(writes, logged[-1].number)
+        if not self._store.has_plenty:
+            for write in writes:
+                self._native.disarm(write.queue_id)
+
+    def _events_of(self, handed: Sequence[Handed]) -> Iterator[EngineEvent]:
+        for one in handed:
+            if one.kind == STOPPED:
+                yield RailLetGo(one.queue_id)
+            elif one.message is not None and one.kind == LOGGED:
+                yield FromRail(one.message)
+            elif one.message is not None:
+                name = self._names[one.peer]
+                incarnation = self._transport.newest_of(name)
+                if incarnation is not None:
+                    yield FromPeer(name, incarnation, one.message)
+
+    # --- End ----------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End the thread. What it has taken is still to be taken."""
+        self.is_running = False
+        self._native.stop()
+
+    def free(self) -> None:
+        """After the sockets are closed."""
+        self.stop()
+        self._native.free()
+        os.close(self.notify_fd)
+        os.close(self._tell)

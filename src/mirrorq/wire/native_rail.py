@@ -1,0 +1,70 @@
+"""The rail's C part as Python sees it; loaded only where there is a rail."""
+
+from __future__ import annotations
+
+from mirrorq._native._rail import ffi, lib
+from mirrorq.wire.rail import Handed, handed_in
+
+__all__ = ["NativeRail"]
+
+GROUP_BYTES_MAX = 64 << 10
+"""Of frames in a record. A message of more is not taken."""
+LATE_US = 10_000
+"""What the rail has taken waits so long for Python, unless it is much."""
+
+
+class NativeRail:
+    """The rail of one node. The node's thread calls it."""
+
+    def __init__(self, salt: int, half_bytes: int) -> None:
+        """Raises: MemoryError."""
+        self._rail = lib.mq_rail_new(salt, 1, half_bytes, GROUP_BYTES_MAX)
+        if self._rail == ffi.NULL:
+            raise MemoryError
+
+    def start(self, library: str, log: int, notify: int) -> bool:
+        """Begin; False where libzmq is not found through this library that uses it.
+
+        Args:
+            library: path of a shared library.
+            log: descriptor of the preallocated file, open with O_DSYNC.
+            notify: descriptor that eight bytes are written to when `take` is to be called.
+        """
+        if lib.mq_rail_load_zmq(library.encode()) != 0:
+            return False
+        return lib.mq_rail_start(self._rail, log, notify, LATE_US) == 0
+
+    def stop(self) -> None:
+        """End the thread; what it has taken is still there. In a forked child: nothing."""
+        lib.mq_rail_stop(self._rail)
+
+    def free(self) -> None:
+        """After `stop`; not to be used after it."""
+        lib.mq_rail_free(self._rail)
+
+    def add_socket(self, peer: int, address: int) -> None:
+        lib.mq_rail_add_socket(self._rail, peer, ffi.cast("void *", address))
+
+    def remove_socket(self, peer: int) -> None:
+        lib.mq_rail_remove_socket(self._rail, peer)
+
+    def arm(self, queue_id: int, epoch: int, after: int, peer: int) -> bool:
+        """Whether the rail has the queue from now on."""
+        return lib.mq_rail_arm(self._rail, queue_id, epoch, after, peer, 0) == 0
+
+    def disarm(self, queue_id: int) -> bool:
+        """Whether `STOPPED` comes, or waits to be taken: not of one that it had not."""
+        return lib.mq_rail_disarm(self._rail, queue_id) == 0
+
+    def cut(self, number: int) -> None:
+        """LMDB has all records up to this one."""
+        lib.mq_rail_cut(self._rail, number)
+
+    def take(self) -> list[Handed]:
+        """All that waits: whole records."""
+        size = lib.mq_rail_waiting(self._rail)
+        if not size:
+            return []
+        out = bytes(size)
+        taken = lib.mq_rail_take(self._rail, ffi.from_buffer(out), size)
+        return list(handed_in(memoryview(out)[:taken]))

@@ -1,0 +1,84 @@
+"""The rail's messages, and what it hands over, as bytes: `_native`, rail.h, has the layouts."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from mirrorq.errors import ProtocolError
+from mirrorq.protocol.ops import Entry
+from mirrorq.protocol.ring import STAR, Data
+from mirrorq.wire.frames import split_run
+from mirrorq.wire.ops import make_entry
+
+__all__ = ["LOGGED", "RAW", "STOPPED", "Handed", "handed_in", "pack_data", "unpack_mark"]
+
+RAW, LOGGED, STOPPED = 1, 2, 3
+_MAGIC = 0x3172716D
+_DATA = struct.Struct("<IIQQQQ")
+_MARK = struct.Struct("<IIQQQ")
+_HELLO = struct.pack("<II", _MAGIC, 3)
+_BATCH = struct.Struct("<IIQQQQQQQ")
+
+
+def pack_data(message: Data) -> bytes:
+    """What the rail takes: the same ops."""
+    head = _DATA.pack(
+        _MAGIC, 1, message.queue_id, message.epoch, message.stable, message.time_us
+    )
+    return b"".join((head, *[entry.frame for entry in message.entries]))
+
+
+def unpack_mark(parts: Sequence[bytes]) -> tuple[int, int, int] | None:
+    """Queue, epoch and lsn of a mark; None: the rail only says that it is there.
+
+    Raises:
+        ProtocolError: it is nothing that a rail says.
+    """
+    if len(parts) == 1 and parts[0] == _HELLO:
+        return None
+    if len(parts) == 1 and len(parts[0]) == _MARK.size:
+        magic, kind, *mark = _MARK.unpack(parts[0])
+        if (magic, kind) == (_MAGIC, 2) and max(mark) < 1 << 63:
+            return mark[0], mark[1], mark[2]
+    raise ProtocolError("nothing that a rail says")
+
+
+class Handed(Struct, frozen=True, gc=False):
+    """What the rail hands over, in the order of receipt."""
+
+    kind: int
+    """`RAW`: as it came. `LOGGED`: it is in the record `number`. `STOPPED`: it has let go of the
+    queue."""
+    peer: int
+    queue_id: int
+    message: Data | None
+    number: int = 0
+
+
+def handed_in(data: memoryview) -> Iterator[Handed]:
+    """What stands in these bytes, end to end."""
+    at = 0
+    while at < len(data):
+        kind, peer, queue_id, epoch, stable, time_us, number, size, _ = _BATCH.unpack_from(data, at)
+        at += _BATCH.size
+        if kind == STOPPED:
+            yield Handed(kind, peer, queue_id, None)
+            continue
+        entries = _entries(data[at : at + size], is_checked=kind == LOGGED)
+        at += size
+        if entries is not None:
+            message = Data(queue_id, epoch, stable, entries, time_us, STAR)
+            yield Handed(kind, peer, queue_id, message, number)
+
+
+def _entries(run: memoryview, *, is_checked: bool) -> tuple[Entry, ...] | None:
+    """The ops of a run; None: they are damaged, and lost as on a link that breaks."""
+    try:
+        return tuple([make_entry(bytes(frame)) for frame in split_run(run)]) if run else ()
+    except ProtocolError:
+        if is_checked:
+            raise
+        return None

@@ -1,0 +1,299 @@
+"""The rail's log in a store: what it holds outlives a crash, once, and goes into LMDB."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from mirrorq.errors import StoreCorrupt
+from mirrorq.node.verification import verify
+from mirrorq.protocol.effects import QueueWrite
+from mirrorq.protocol.ops import Entry
+from mirrorq.protocol.ring import STAR, Data
+from mirrorq.store.copies import back_up, put_back
+from mirrorq.store.log_mark import FORMAT, RAIL_MARK
+from mirrorq.store.node_store import Rail, Store
+from mirrorq.store.offline import OfflineStore
+from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE
+from mirrorq.wire.rail import LOGGED, pack_data
+
+from .writing import NEIGHBOUR, QUEUE, Writer, bodies_of, frames_of, open_store
+
+_rail: Any = pytest.importorskip("mirrorq._native._rail", reason="this system has no rail")
+ffi, lib = _rail.ffi, _rail.lib
+PEER = 1
+
+
+class Railed:
+    """A store, and a rail without a thread that writes into its log."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = open_store(path)
+        found = self.store.begin_rail()
+        assert found is not None
+        self.log: Rail = found
+        from mirrorq.wire.native_rail import NativeRail
+
+        self.native = NativeRail(self.log.salt, HALF_BYTES)
+        self.rail = self.native._rail
+
+    def arm(self, writer: Writer) -> None:
+        assert self.store.may_rail(writer.queue_id, writer.lsn)
+        assert self.native.arm(writer.queue_id, writer.epoch, writer.lsn, PEER)
+
+    def write(self, *entries: Entry, stable: int = 0) -> None:
+        """Into the log's file; Python has not taken it then."""
+        message = pack_data(Data(entries[0].header.queue_id, 1, stable, entries, 0, STAR))
+        assert lib.mq_rail_on_message(self.rail, PEER, message, len(message)) == 0
+        out, offset = ffi.new("uint8_t[]", 1 << 18), ffi.new("uint64_t *")
+        size = lib.mq_rail_begin_write(self.rail, out, 1 << 18, offset)
+        assert size > 0
+        self.log.file.write(offset[0], [bytes(ffi.buffer(out, size))])
+        assert lib.mq_rail_end_write(self.rail, 1) == 0
+
+    def take(self) -> list[Entry]:
+        handed = [one for one in self.native.take() if one.kind == LOGGED]
+        writes = [
+            QueueWrite(one.queue_id, append=one.message.entries, stable=one.message.stable)
+            for one in handed
+            if one.message is not None
+        ]
+        if writes:
+            self.store.take_railed(writes, handed[-1].number)
+        return [entry for write in writes for entry in write.append]
+
+    def crash(self, path: Path, copy: Path) -> Path:
+        """What a killed process leaves."""
+        shutil.copytree(path, copy)
+        return copy
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def begun(path: Path, *writers: Writer) -> Railed:
+    """One op of each queue is in LMDB, and the rail has the queues."""
+    railed = Railed(path)
+    for writer in writers:
+        railed.store.commit([QueueWrite(writer.queue_id, append=(writer.publish([b"first"]),))])
+        railed.arm(writer)
+    return railed
+
+
+def loaded(path: Path, queue_id: int = QUEUE) -> list[bytes]:
+    store = open_store(path)
+    try:
+        return frames_of(store.load(queue_id).entries)
+    finally:
+        store.close()
+
+
+def test_what_python_has_not_taken_outlives_a_crash(path: Path, tmp_path: Path) -> None:
+    writer, neighbour = Writer(), Writer(NEIGHBOUR)
+    railed = begun(path, writer, neighbour)
+    before = railed.store.load(QUEUE).entries
+    more = [writer.publish([b"%d" % number]) for number in range(20)]
+    other = neighbour.publish([b"other"])
+    for entry in more[:10]:
+        railed.write(entry)
+    railed.write(other)
+    for entry in more[10:]:
+        railed.write(entry)
+    crashed = railed.crash(path, tmp_path / "crashed")
+    with OfflineStore(crashed) as offline:
+        report = verify(offline)
+    assert (report.problems, report.logged) == ([], 21)
+    assert loaded(crashed) == frames_of([*before, *more])
+    assert loaded(crashed, NEIGHBOUR)[-1:] == frames_of([other])
+    assert loaded(crashed) == frames_of([*before, *more]), "once"
+
+
+def test_what_was_taken_is_read_and_written_only_once(path: Path, tmp_path: Path) -> None:
+    writer = Writer()
+    railed = begun(path, writer)
+    before = railed.store.load(QUEUE).entries
+    more = tuple(writer.publish([b"%d" % number]) for number in range(5))
+    for entry in more:
+        railed.write(entry)
+    assert frames_of(railed.take()) == frames_of(more)
+    assert bodies_of(railed.store.read(QUEUE, 2, 9, 1 << 20)) == {
+        number + 2: b"%d" % number for number in range(5)
+    }
+    files = {file.name: file.read_bytes() for file in path.iterdir()}
+    railed.store.commit([QueueWrite(QUEUE, append=more, stable=4)])
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == files
+    assert frames_of(railed.store.load(QUEUE).entries) == frames_of([*before, *more])
+    assert railed.store.load(QUEUE).stable == 4
+    assert loaded(railed.crash(path, tmp_path / "crashed")) == frames_of([*before, *more])
+
+
+def test_both_logs_hold_parts_of_a_queue(path: Path, tmp_path: Path) -> None:
+    """The rail lets go, and its queue goes on in the write-ahead log; then the rail again."""
+    writer = Writer()
+    railed = begun(path, writer)
+    entries = list(railed.store.load(QUEUE).entries)
+    for number in range(6):
+        first, second = writer.publish([b"r%d" % number]), writer.publish([b"w%d" % number])
+        railed.write(first)
+        assert railed.native.disarm(QUEUE)
+        assert frames_of(railed.take()) == [first.frame]
+        railed.store.commit([QueueWrite(QUEUE, append=(first, second))])
+        railed.arm(writer)
+        entries += [first, second]
+    last = writer.publish([b"last"])
+    railed.write(last)
+    assert loaded(railed.crash(path, tmp_path / "crashed")) == frames_of([*entries, last])
+    railed.take()
+    railed.store.close()
+    assert loaded(path) == frames_of([*entries, last])
+
+
+def test_what_was_cut_does_not_come_back(path: Path, tmp_path: Path) -> None:
+    writer = Writer()
+    railed = begun(path, writer)
+    before = list(railed.store.load(QUEUE).entries)
+    wrong = [writer.publish([b"wrong"]) for _ in range(3)]
+    for entry in wrong:
+        railed.write(entry)
+    assert railed.native.disarm(QUEUE)
+    railed.take()
+    writer.lsn, writer.sequence, writer.epoch = 1, 1, 2
+    right = tuple(writer.publish([b"right"]) for _ in range(2))
+    cut = QueueWrite(QUEUE, truncate_to=1, append=right)
+    railed.store.commit([cut])
+    assert loaded(railed.crash(path, tmp_path / "crashed")) == frames_of([*before, *right])
+    assert frames_of(railed.store.load(QUEUE).entries) == frames_of([*before, *right])
+
+
+def test_a_queue_that_was_deleted_does_not_come_back(path: Path, tmp_path: Path) -> None:
+    writer, neighbour = Writer(), Writer(NEIGHBOUR)
+    railed = begun(path, writer, neighbour)
+    railed.write(writer.publish([b"late"]))
+    railed.store.commit([QueueWrite(QUEUE, reset=True)])
+    kept = neighbour.publish([b"kept"])
+    railed.write(kept)
+    crashed = railed.crash(path, tmp_path / "crashed")
+    assert loaded(crashed) == []
+    assert loaded(crashed, NEIGHBOUR)[-1:] == [kept.frame]
+    railed.take()
+    railed.store.close()
+    assert loaded(path) == []
+    assert loaded(path, NEIGHBOUR)[-1:] == [kept.frame]
+
+
+def test_lmdb_is_given_what_the_log_holds_before_it_is_full(path: Path, tmp_path: Path) -> None:
+    """Both halves are used again and again, and a crash at any time loses nothing."""
+    writer = Writer()
+    railed = begun(path, writer)
+    entries = list(railed.store.load(QUEUE).entries)
+    records = 3 * 2 * HALF_BYTES // 4096
+    for number in range(records):
+        entry = writer.publish([b"%d" % number])
+        railed.write(entry)
+        entries.append(entry)
+        if number % 50 == 0:
+            railed.take()
+            railed.native.cut(railed.log.lmdb_has)
+        if number % 331 == 0:
+            crashed = railed.crash(path, tmp_path / f"crashed{number}")
+            assert loaded(crashed) == frames_of(entries)
+    assert railed.log.lmdb_has > HALF_BYTES // 4096
+
+
+def _spoil(path: Path, record: int) -> None:
+    with (path / RAIL_FILE).open("r+b") as file:
+        file.seek(record * 4096 + 100)
+        file.write(b"\xff" * 8)
+
+
+@pytest.mark.parametrize("record", [0, 4])
+def test_a_record_that_was_damaged_is_seen(path: Path, tmp_path: Path, record: int) -> None:
+    writer = Writer()
+    railed = begun(path, writer)
+    for number in range(10):
+        railed.write(writer.publish([b"%d" % number]))
+    crashed = railed.crash(path, tmp_path / "crashed")
+    _spoil(crashed, record)
+    with pytest.raises(StoreCorrupt, match=r"mirrorq\.rail"):
+        open_store(crashed)
+
+
+def test_a_torn_tail_is_none(path: Path, tmp_path: Path) -> None:
+    writer = Writer()
+    railed = begun(path, writer)
+    entries = [writer.publish([b"%d" % number]) for number in range(10)]
+    for entry in entries:
+        railed.write(entry)
+    crashed = railed.crash(path, tmp_path / "crashed")
+    _spoil(crashed, 9)
+    assert loaded(crashed)[1:] == frames_of(entries[:9])
+
+
+def test_a_log_that_is_missing_is_seen(path: Path, tmp_path: Path) -> None:
+    railed = begun(path, Writer())
+    crashed = railed.crash(path, tmp_path / "crashed")
+    (crashed / RAIL_FILE).unlink()
+    with pytest.raises(StoreCorrupt, match="is missing"):
+        open_store(crashed)
+
+
+def test_it_is_in_backups(path: Path, tmp_path: Path) -> None:
+    writer = Writer()
+    railed = begun(path, writer)
+    entries = list(railed.store.load(QUEUE).entries)
+    for number in range(HALF_BYTES // 4096 + 5):
+        entries.append(writer.publish([b"%d" % number]))
+        railed.write(entries[-1])
+    crashed = railed.crash(path, tmp_path / "crashed")
+    for name in ("backup", "restored"):
+        (tmp_path / name).mkdir()
+    back_up(crashed, tmp_path / "backup")
+    put_back(tmp_path / "backup", tmp_path / "restored")
+    assert loaded(tmp_path / "restored") == frames_of(entries)
+
+
+def _meta(path: Path) -> Sequence[bytes | None]:
+    with lmdb.open(str(path), max_dbs=8, readonly=True, lock=False) as environment:
+        meta = environment.open_db(b"meta", create=False)
+        with environment.begin() as txn:
+            return [txn.get(key, db=meta) for key in (FORMAT, RAIL_MARK)]
+
+
+def test_a_store_that_was_closed_is_as_without(path: Path, tmp_path: Path) -> None:
+    plain = open_store(tmp_path / "plain")
+    plain.close()
+    railed = begun(path, Writer())
+    crashed = railed.crash(path, tmp_path / "crashed")
+    assert _meta(crashed)[0] != _meta(tmp_path / "plain")[0]
+    railed.store.close()
+    assert _meta(path) == _meta(tmp_path / "plain")
+
+
+def test_the_rail_may_have_only_what_a_commit_of_this_life_has_ended(path: Path) -> None:
+    writer = Writer()
+    railed = Railed(path)
+    assert not railed.store.may_rail(QUEUE, 0)
+    railed.store.commit([QueueWrite(QUEUE, append=(writer.publish([b"first"]),))])
+    assert railed.store.may_rail(QUEUE, 1)
+    assert not railed.store.may_rail(QUEUE, 2)
+    railed.store.commit([QueueWrite(QUEUE, reset=True)])
+    assert not railed.store.may_rail(QUEUE, 1)
+    railed.store.close()
+
+
+def test_a_disk_without_room_has_no_rail(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Store = open_store(path)
+
+    def refused(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mirrorq.store.node_store.LogFile", refused)
+    assert store.begin_rail() is None
+    store.close()
