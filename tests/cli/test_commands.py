@@ -48,6 +48,8 @@ def test_lists_are_text_or_json(run: Run, endpoint: str) -> None:
     run("publish", "listed", given=b"a\nb\n")
     rows = json.loads(run("list-queues", "--json", "name", "messages", "master").stdout)
     assert {"name": "listed", "messages": 2, "master": "a"} in rows
+    listed = run("list-queues", "name", "arguments").stdout.decode().splitlines()
+    assert all(json.loads(line.split("\t")[1]) == {} for line in listed[1:])
     text = run("list-queues", "name", "messages").stdout.decode().splitlines()
     assert text[0] == "name\tmessages"
     assert "listed\t2" in text

@@ -70,6 +70,8 @@ def list_queues(client: Client, columns: tuple[str, ...], shards: bool, is_json:
     is_sharded = any(queue.shards for queue in queues)
     columns = columns or ((*COLUMNS, "shards") if is_sharded else COLUMNS)
     rows = [[getattr(queue, column) for column in columns] for queue in queues]
+    if not is_json:
+        rows = [[json.dumps(one) if isinstance(one, dict) else one for one in row] for row in rows]
     print_rows(columns, rows, is_json=is_json)
 
 
