@@ -190,15 +190,13 @@ class QueueAdapter(Generic[Item]):
             self._looking = None
 
     def _begun(self, found: list[Message]) -> Item:
-        is_read = False
+        task = object()
         try:
             item = self._items.unpacked(found[0])
-            is_read = True
-            self._tasks.begin(found[0])
+            self._tasks.begin(found[0], task)
             return item
         except BaseException:
-            if is_read:
-                self._tasks.withdraw(found[0])
+            self._tasks.withdraw(found[0], task)
             unsee(found)
             raise
 

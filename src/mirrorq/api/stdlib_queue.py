@@ -70,6 +70,8 @@ log = logging.getLogger("mirrorq")
 Item = TypeVar("Item")
 AckAt = Literal["get", "task_done"]
 
+TASKS_MAX = 1 << 20
+"""Who never says that a task is done has no more than so many counted."""
 JOIN_PAUSE_S = 0.02
 """join() asks the queue this often."""
 SETTLE_S = 1.0
@@ -203,11 +205,11 @@ class Tasks(ABC):
         """How many there are."""
 
     @abstractmethod
-    def begin(self, message: Message) -> None:
-        """A call is about to return it."""
+    def begin(self, message: Message, task: object) -> None:
+        """A call is about to return it; `task` is a new thing that stands for it."""
 
     @abstractmethod
-    def withdraw(self, message: Message) -> None:
+    def withdraw(self, message: Message, task: object) -> None:
         """That call was interrupted, in `begin` or after it."""
 
     @abstractmethod
@@ -222,30 +224,26 @@ def _too_many() -> ValueError:
 class Counted(Tasks):
     """Tasks whose messages are acked when they are got."""
 
-    # No call is between reading and writing it: no thread and no signal handler comes between.
-    _count = 0
+    def __init__(self) -> None:
+        self._open: deque[object] = deque(maxlen=TASKS_MAX)
+        """One thing for each: in and out by one operation, and it can be taken back."""
 
     @property
     def count(self) -> int:
-        return self._count
+        return len(self._open)
 
-    def begin(self, message: Message) -> None:
-        self._count += 1
-        try:
-            message.ack()
-        except BaseException:
-            if not message._is_settled:
-                self._count -= 1
-            raise
+    def begin(self, message: Message, task: object) -> None:
+        self._open.append(task)
+        message.ack()
 
-    def withdraw(self, message: Message) -> None:
-        if message._is_settled:
-            self._count -= 1
+    def withdraw(self, message: Message, task: object) -> None:
+        take_back(self._open, task)
 
     def end(self) -> None:
-        if self._count <= 0:
-            raise _too_many()
-        self._count -= 1
+        try:
+            self._open.popleft()
+        except IndexError:
+            raise _too_many() from None
 
 
 class Held(Tasks):
@@ -265,14 +263,14 @@ class Held(Tasks):
     def count(self) -> int:
         return sum(not message._is_settled for message in list(self._open))
 
-    def begin(self, message: Message) -> None:
+    def begin(self, message: Message, task: object) -> None:
         own = self._own()
         while own and own[0]._is_settled:
             own.popleft()  # other threads have ended them
         own.append(message)
         self._open.append(message)
 
-    def withdraw(self, message: Message) -> None:
+    def withdraw(self, message: Message, task: object) -> None:
         if take_back(self._own(), message):
             take_back(self._open, message)
 
@@ -408,20 +406,19 @@ class QueueAdapter(Generic[Item]):
         """
         _check_timeout(block, timeout)
         found: list[Message] = []
-        is_read = False
+        task = object()
         try:
             try:
                 in_thread(self._handle.receiver.getting(found, block, timeout))
             except (NoQuorum, QueueDown) as error:
                 raise _as_empty(error) from None
             item = self._items.unpacked(found[0])
-            is_read = True
-            self._tasks.begin(found[0])
+            self._tasks.begin(found[0], task)
             return item
         except BaseException:
             # Interrupted: it comes again, and is nobody's to be done with.
-            if is_read:
-                self._tasks.withdraw(found[0])
+            if found:
+                self._tasks.withdraw(found[0], task)
             unsee(found)
             raise
 
