@@ -47,8 +47,10 @@ def code_of(path: Path) -> Iterator[str]:
 
 
 def test_one_module_alone_knows_linux() -> None:
-    """Everybody else would fail where Linux is not."""
-    others = [path for path in sorted(SOURCES.rglob("*.py")) if path.name != "system.py"]
+    """Everybody else would fail where Linux is not. What builds the C part imports nothing of
+    mirrorq, and names a linker's libraries."""
+    knowing = {SOURCES / "system.py", SOURCES / "_native" / "build.py"}
+    others = [path for path in sorted(SOURCES.rglob("*.py")) if path not in knowing]
     found = [
         f"{path.relative_to(SOURCES)}: {line.strip()}"
         for path in others
