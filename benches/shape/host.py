@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from compare.peer import OUTCOME_S, START_S
-from mirrorq import MirroredQueue, Node, connect
+from mirrorq import Full, MirroredQueue, Node, NoQuorum, connect
 
 BATCH_COUNT = 4096
 IN_FLIGHT = 32
@@ -163,7 +163,11 @@ def fill_up(host: Host, name: str, count_max: int) -> int:
             except TimeoutError:
                 break
             put += BATCH_COUNT
-        pending.put(handle.put_many(batch))
+        try:
+            # Its handle's window may be full before so many batches are under way.
+            pending.put(handle.put_many(batch, timeout=FULL_S))
+        except (Full, NoQuorum):
+            break
     return put
 
 
