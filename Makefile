@@ -304,4 +304,4 @@ sanitize: $(STAMP)  ## the C part under AddressSanitizer and UndefinedBehaviorSa
 clean:  ## remove what was built
 	rm -rf $(VENV) build dist .native .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src spark_integration tests benches -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -rf src/*.egg-info src/mirrorq/_native/*.so
+	rm -rf *.egg-info src/*.egg-info src/mirrorq/_native/*.so

@@ -41,11 +41,12 @@ class Declarations:
     def declare(self, command: DeclareQueue) -> CatalogResult:
         """Make a queue; one that is there must be equal, and answers with its id."""
         known = self._sharding.named(command.name) or self._queues.named(command.name)
-        if known is not None:
+        members = tuple(Member(member, True) for member in command.members)
+        malformed = arguments_error(arguments_in(command))
+        if known is not None and not malformed:
             wrong = _known_error(known, command)
             return refused(wrong) if wrong else CatalogResult(value=known.id)
-        members = tuple(Member(member, True) for member in command.members)
-        wrong = order_error(members) or arguments_error(arguments_in(command))
+        wrong = malformed or order_error(members)
         if wrong:
             return CatalogResult(
                 error="ProtocolError", text=f"queue {command.name!r} cannot be made: {wrong}"
@@ -85,10 +86,13 @@ class Declarations:
     def declare_shards(self, command: DeclareShards) -> CatalogResult:
         """Make a sharded queue, or the rings that it has lost."""
         known = self._sharding.named(command.name)
+        wrong = arguments_error(arguments_in(command))
+        if wrong:
+            return CatalogResult(error="ConfigError", text=wrong)
         wrong = self._existing_error(known, command)
         if wrong:
             return refused(wrong)
-        wrong = shards_error(command.shards) or arguments_error(arguments_in(command))
+        wrong = shards_error(command.shards)
         if wrong:
             return CatalogResult(error="ConfigError", text=wrong)
         rings = (0,) * command.shards if known is None else known.rings
