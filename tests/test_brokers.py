@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.bench_program import run_bench
 
-BENCHES = Path(__file__).parents[1] / "benches"
-
-
-def run(*arguments: str, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "brokers", *arguments],
-        cwd=BENCHES,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+run = partial(run_bench, "brokers")
 
 
 def test_mirrorq_is_measured(tmp_path: Path) -> None:

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
-BENCHES = Path(__file__).parents[1] / "benches"
+from tests.bench_program import run_bench
 
-
-def run(*arguments: str, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "compare", *arguments],
-        cwd=BENCHES,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+run = partial(run_bench, "compare")
 
 
 def test_the_embedded_ones_side_by_side(tmp_path: Path) -> None:

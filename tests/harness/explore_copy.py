@@ -37,7 +37,7 @@ from mirrorq.replication.master.dispatch import Dispatch, Subscription
 from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.expiry import Expiry
 from mirrorq.replication.master.intake import Intake
-from mirrorq.replication.master.length_limit import Level
+from mirrorq.replication.master.length_limit import LengthLimit
 from mirrorq.replication.master.limits import InLog
 from mirrorq.replication.master.log_tail import Highest, LogTail
 from mirrorq.replication.master.open_deliveries import Extensions, OpenDelivery
@@ -86,7 +86,7 @@ PLAIN = (
     InLog,
     Incoming,
     Intake,
-    Level,
+    LengthLimit,
     LogTail,
     Master,
     Membership,

@@ -69,7 +69,7 @@ def _of_disk(writes: Writes, replica: Replica, now_ms: int) -> Iterator[Wish]:
 
 
 def _of_master(master: Master, replica: Replica, now_ms: int) -> Iterator[Wish]:
-    config, dispatch, master_epoch = replica._config, master.dispatch, master._term
+    config, dispatch, term = replica._config, master.dispatch, master._term
     for _, attachment in master.attachments.all():
         if attachment.lost_ms is not None:
             yield "a lost handle", attachment.lost_ms + 2 * config.failure_ms
@@ -87,11 +87,11 @@ def _of_master(master: Master, replica: Replica, now_ms: int) -> Iterator[Wish]:
         yield "held puts", None if intake.held_by else now_ms + HELD_MS
         if intake._pace is not None:
             yield "rate limit", intake._pace.opens_at_ms(now_ms)
-    time_us = master_epoch.log.time_us
+    time_us = term.log.time_us
     if master.endings.expiry.next_ms is not None:
         left_ms = master.endings.expiry.next_ms - time_us // 1000
         yield "ttl", now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS)
-    due_us = master_epoch.delays._timetable.next_us()
+    due_us = term.delays._timetable.next_us()
     if due_us is not None:
         yield "delay", now_ms + min(max(-((time_us - due_us) // 1000), 1), LOOK_MS)
     deadlines = master.departures.couriers._deadlines

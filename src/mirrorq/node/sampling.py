@@ -234,8 +234,6 @@ class Sampler:
 def _copy(name: str, counts: tuple[int, int], replica: Replica, copy_bytes: int) -> QueueSample:
     master = replica.master if replica.is_serving else None
     dispatch = None if master is None else master.dispatch
-    missing, live = replica.transfer.missing.count, replica.state.live.count
-    share = 1 - min(missing, live) / live if live else 1.0
     tally = replica.tally
     return QueueSample(
         name=name,
@@ -250,6 +248,6 @@ def _copy(name: str, counts: tuple[int, int], replica: Replica, copy_bytes: int)
         unstable_bytes=replica.ring.unstable_bytes,
         is_blocked=bool(master is not None and master.blocked_by),
         copy_bytes=copy_bytes,
-        sync_share=share if replica.ring.has_state else 0.0,
+        sync_share=replica.copied_share,
         tally=evolve(tally, ended=dict(tally.ended)),
     )

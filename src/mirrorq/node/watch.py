@@ -132,11 +132,10 @@ class Watch:
             record, replica = catalog.queue(queue_id), replicas[queue_id]
             if record is None:
                 continue
-            missing, live = replica.transfer.missing.count, replica.state.live.count
             text = "waits for its master's state"
             if replica.ring.has_state:
-                share = 1 - min(missing, live) / live if live else 1.0
-                text = f"has {share:.0%}, {missing} messages are missing"
+                missing = replica.transfer.missing.count
+                text = f"has {replica.copied_share:.0%}, {missing} messages are missing"
             told.append(f"{record.name!r} {text}")
         if told:
             more = f", and {len(joining) - len(told)} more" if len(joining) > len(told) else ""

@@ -192,6 +192,14 @@ class Replica:
         return self.room.full_text if self.ring.is_member and self.room.is_short else ""
 
     @property
+    def copied_share(self) -> float:
+        """How much of what lives is on this disk, 0 to 1; 0 while it is not known what lives."""
+        if not self.ring.has_state:
+            return 0.0
+        missing, live = self.transfer.missing.count, self.state.live.count
+        return 1 - min(missing, live) / live if live else 1.0
+
+    @property
     def yielded_epoch(self) -> int | None:
         """The present epoch, when its master hands out nothing in it any more."""
         master = self.master
@@ -373,14 +381,14 @@ class Replica:
         if not ring.is_master:
             self.master = None
         elif self.master is None or self.master.master_epoch != view.master_epoch:
-            self._term(now_ms, view)
+            self._begin_term(now_ms, view)
         if before is not None and before is not self.master:
             ring.out.requests += before.departures.couriers.end()
         early = ring.take_early()
         if early is not None:
             self._on_ring(now_ms, *early)
 
-    def _term(self, now_ms: int, view: View) -> None:
+    def _begin_term(self, now_ms: int, view: View) -> None:
         master = Master(
             self.ring,
             self.state,

@@ -14,7 +14,7 @@ from mirrorq.replication.master.dispatch import Dispatch, Subscription
 def _claim_ignored() -> Sequence[Patch]:
     real = Dispatch._next_subscription
 
-    def next_seat(self: Dispatch, counts: Any) -> Subscription | None:
+    def next_subscription(self: Dispatch, counts: Any) -> Subscription | None:
         seats = [seat for seat in self.consumers.values() if seat.is_claim]
         for seat in seats:
             seat.bare = False
@@ -23,7 +23,7 @@ def _claim_ignored() -> Sequence[Patch]:
             seat.bare = True
         return found
 
-    return [(Dispatch, "_next_subscription", next_seat)]
+    return [(Dispatch, "_next_subscription", next_subscription)]
 
 
 @named("claim got beside others")
@@ -45,13 +45,13 @@ def _claim_beside() -> Sequence[Patch]:
 def _several_active() -> Sequence[Patch]:
     real = Dispatch._next_subscription
 
-    def next_seat(self: Dispatch, counts: Any) -> Subscription | None:
+    def next_subscription(self: Dispatch, counts: Any) -> Subscription | None:
         kept, self.is_single = self.is_single, False
         found = real(self, counts)
         self.is_single = kept
         return found
 
-    return [(Dispatch, "_next_subscription", next_seat)]
+    return [(Dispatch, "_next_subscription", next_subscription)]
 
 
 @named("place of a dead handle kept")

@@ -63,7 +63,7 @@ from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.inquiries import browsed, counts
 from mirrorq.replication.master.intake import Intake
-from mirrorq.replication.master.length_limit import Level
+from mirrorq.replication.master.length_limit import LengthLimit
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.purging import Purging
 from mirrorq.replication.master.settling import Settling
@@ -112,7 +112,7 @@ class Master:
         self.producers = Producers(self._term, self.confirms)
         self.departures = Departures(self._term)
         self.endings = Endings(self._term, self.departures)
-        self.level = Level(self._term, self.endings)
+        self.level = LengthLimit(self._term, self.endings)
         self.intake = Intake(self._term, self.producers, self.level, self.endings, self.departures)
         self.settling = Settling(self._term, self.endings, self.departures)
         self.deliveries = Deliveries(self._term, self.settling)
@@ -175,15 +175,15 @@ class Master:
 
     def define(self, definition: Definition) -> None:
         """What the policy in force says, from now on."""
-        master_epoch = self._term
-        before, master_epoch.definition = master_epoch.definition, definition
+        term = self._term
+        before, term.definition = term.definition, definition
         if definition == before:
             return
         if definition.message_ttl != before.message_ttl:
             self.endings.begin()
         self.intake.define(before)
         self.level.define()
-        master_epoch.dispatch.is_single = definition.single_active_consumer
+        term.dispatch.is_single = definition.single_active_consumer
         if definition.consumer_timeout != before.consumer_timeout:
             self.deliveries.set_overdue()
         self.idle_expiry.expires_ms = definition.expires

@@ -17,7 +17,7 @@ from mirrorq.replication.master.attachments import Attachment
 from mirrorq.replication.master.courier import is_courier
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.endings import Endings
-from mirrorq.replication.master.length_limit import Level
+from mirrorq.replication.master.length_limit import LengthLimit
 from mirrorq.replication.master.limits import Depth, Limit, Verdict, judge
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.rate_limit import Pace, has_same_pace, pace_of
@@ -42,7 +42,7 @@ class Intake:
         self,
         term: Term,
         producers: Producers,
-        level: Level,
+        level: LengthLimit,
         endings: Endings,
         departures: Departures,
     ) -> None:

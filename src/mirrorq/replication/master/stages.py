@@ -26,7 +26,7 @@ from mirrorq.replication.master.confirms import Confirms
 from mirrorq.replication.master.courier import is_courier, source_of
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.intake import HELD_COUNT, Intake
-from mirrorq.replication.master.length_limit import Level
+from mirrorq.replication.master.length_limit import LengthLimit
 from mirrorq.replication.master.limits import judge
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.term import Term
@@ -46,7 +46,7 @@ class Stages:
         producers: Producers,
         confirms: Confirms,
         intake: Intake,
-        level: Level,
+        level: LengthLimit,
         departures: Departures,
     ) -> None:
         self._term = term
