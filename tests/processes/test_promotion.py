@@ -81,6 +81,23 @@ def test_scenario_21_when_synced_waits_for_the_master(cluster: Cluster, end: str
     assert cluster.ask("b", "browse") == [[1, "m1"], [2, "m2"]]
 
 
+def test_scenario_21_who_was_out_of_the_ring_is_not_promoted(cluster: Cluster) -> None:
+    """`always` lets a mirror that is late go on, not a copy from before: that may be a day old."""
+    always = {"ha_promote_on_failure": "always", "ha_promote_on_shutdown": "always"}
+    _out_of_sync(cluster, **always)
+    cluster["b"].stop_cleanly()
+    until(lambda: cluster.status("a")["mirrors"] == [], lambda: cluster.status("a"))
+    cluster.kill("a")
+    cluster.start("b")
+    cluster.open("orders", "b", passive=True)
+    until(lambda: cluster.status("b")["state"] == "down", lambda: cluster.status("b"))
+    told = "".join(cluster.status("b")["warnings"])
+    assert "start a (failed). The policy lets a mirror that is not in sync go on" in told
+    cluster.start("a")
+    cluster.wait_master("a", on="b")
+    assert cluster.ask("b", "browse") == [[1, "m1"], [2, "m2"]]
+
+
 def test_sigterm_hands_the_master_over(cluster: Cluster) -> None:
     """Every publish is confirmed, what was acked never comes again, and the process ends as
     SIGTERM ends one."""

@@ -146,9 +146,16 @@ def down_text(engine: Engine, queue_id: int) -> str:
             "on, by an unclean promotion, when one of these has started again and all others have "
             "started or are known to have ended; forget the node of one that does not come back"
         )
+    start = f"no member in sync is running: start {' or '.join(named)}"
+    if engine.catalog.may_lose(record):
+        # What was out of the ring may lack all of the time since: it is not a mirror that is late.
+        return (
+            f"{start}. The policy lets a mirror that is not in sync go on without them, but none "
+            "that runs was in the ring when the last of them ended"
+        )
     return (
-        f"no member in sync is running: start {' or '.join(named)}, or allow the loss of what "
-        "only they have with ha-promote-on-failure and ha-promote-on-shutdown: always"
+        f"{start}, or allow the loss of what only they have with ha-promote-on-failure and "
+        "ha-promote-on-shutdown: always"
     )
 
 
