@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -27,43 +28,51 @@ def seeds_of(text: str) -> list[int]:
     return list(range(int(first), int(last) + 1)) if dash else list(range(int(text)))
 
 
-def describe(result: Result) -> str:
+def describe(result: Result, *, with_rail: bool = False) -> str:
     """What went wrong with a seed, and the command that shows how."""
     lines = [f"seed {result.seed} fails:"]
     lines += [f"    {sentence}" for sentence in result.wrong]
-    lines.append(f"    replay, from tests/: python -m harness --seeds {result.seed}, --trace")
+    options = f"--seeds {result.seed}, --trace{' --rail' * with_rail}"
+    lines.append(f"    replay, from tests/: python -m harness {options}")
     return "\n".join(lines)
 
 
-def run_seed(seed: int, version: str) -> Result:
+def _swarm(seed: int, with_rail: bool) -> Swarm:
+    return Swarm(seed, star=True, rail=True) if with_rail else Swarm(seed)
+
+
+def run_seed(seed: int, version: str, *, with_rail: bool = False) -> Result:
     """One seed, in any process. What it raises is a failure of the seed."""
     try:
-        return result_of(Swarm(seed).run(), version)
+        return result_of(_swarm(seed, with_rail).run(), version)
     except Exception as error:
         wrong = [f"{type(error).__name__}: {error}"]
         return Result(seed, version, 0, 0, 0, 0, 0, 0, {}, {}, wrong)
 
 
-def run_seeds(seeds: Sequence[int], version: str, jobs: int) -> Iterator[Result]:
+def run_seeds(
+    seeds: Sequence[int], version: str, jobs: int, with_rail: bool = False
+) -> Iterator[Result]:
     """The results as they come, in any order."""
+    run = partial(run_seed, version=version, with_rail=with_rail)
     if jobs == 1:
-        yield from (run_seed(seed, version) for seed in seeds)
+        yield from map(run, seeds)
         return
     waiting = iter(seeds)
     with ProcessPoolExecutor(jobs) as pool:
-        running = {pool.submit(run_seed, seed, version) for seed in islice(waiting, 2 * jobs)}
+        running = {pool.submit(run, seed) for seed in islice(waiting, 2 * jobs)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
-            running |= {pool.submit(run_seed, s, version) for s in islice(waiting, len(done))}
+            running |= {pool.submit(run, seed) for seed in islice(waiting, len(done))}
 
 
-def trace(seeds: Sequence[int]) -> int:
+def trace(seeds: Sequence[int], with_rail: bool) -> int:
     """Run seeds here and print all that happens in them."""
     failed = 0
     for seed in seeds:
-        report = Swarm(seed).run()
+        report = _swarm(seed, with_rail).run()
         print("\n".join(report.trace))
         for sentence in report.wrong:
             print(f"wrong: {sentence}")
@@ -81,6 +90,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--summary", action="store_true", help="print the file's totals, run none")
     parser.add_argument("--trace", action="store_true", help="print what happened in each seed")
+    parser.add_argument("--rail", action="store_true", help="star and rail in each run")
     options = parser.parse_args(arguments)
     if options.summary and options.results is None:
         parser.error("--summary needs --results FILE")
@@ -91,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run seeds; exit status 1 when one fails or has failed before."""
     options = parse(arguments)
     if options.trace:
-        return trace(options.seeds)
+        return trace(options.seeds, options.rail)
     known: dict[int, Result] = {}
     if options.results is not None:
         known = results.load(options.results, options.code)
@@ -102,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left = [seed for seed in options.seeds if seed not in known]
     for result in found.values():
         if result.wrong:
-            print(describe(result), flush=True)
+            print(describe(result, with_rail=options.rail), flush=True)
     columns = (*Progress.get_default_columns()[:1], BarColumn(), MofNCompleteColumn())
     console = Console(stderr=True)
     with Progress(
@@ -113,12 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         redirect_stdout=False,
     ) as bar:
         task = bar.add_task("seeds", total=len(options.seeds), completed=len(found))
-        for result in run_seeds(left, options.code, options.jobs):
+        for result in run_seeds(left, options.code, options.jobs, options.rail):
             found[result.seed] = result
             if options.results is not None:
                 results.append(options.results, result)
             if result.wrong:
-                print(describe(result), flush=True)
+                print(describe(result, with_rail=options.rail), flush=True)
             bar.advance(task)
     print(results.summary(found.values()))
     return 1 if any(result.wrong for result in found.values()) else 0

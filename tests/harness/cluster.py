@@ -8,8 +8,8 @@ PYTHONHASHSEED.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
@@ -169,6 +169,8 @@ class SimulatedCluster:
         self.config = config or Config()
         self.without_star = ""
         """A node that does not take part in the star."""
+        self.rail_counts: Counter[str] = Counter()
+        """What rails have done, and what was done to nodes whose rail had a queue."""
         """Of all nodes."""
         self.now_ms = 0
         """Virtual time."""
@@ -230,6 +232,26 @@ class SimulatedCluster:
         self.now_ms, _, action, arguments = heappop(self._events)
         action(*arguments)
 
+    def quiet_down(self, queue_ids: Iterable[int], quiet_ms: int, most_ms: int) -> None:
+        """Let so much time pass, and more while a node makes a checkpoint, or takes pages off its
+        disk before it may make one, with which the last messages leave the disk: with tiny pages
+        a deep queue's are thousands of commits."""
+        end_ms = self.now_ms + most_ms
+        self.run(quiet_ms)
+        while self.now_ms < end_ms and any(map(self._is_checkpointing, queue_ids)):
+            self.run(quiet_ms)
+
+    def _is_checkpointing(self, queue_id: int) -> bool:
+        copies = (
+            (node.disk.queues.get(queue_id), node.engine.replicas.get(queue_id))
+            for node in self.nodes.values()
+            if node.engine is not None
+        )
+        return any(
+            files is not None and files.ops and copy is not None and copy._writes._is_making
+            for files, copy in copies
+        )
+
     def note(self, text: str) -> None:
         """Add a line to the trace."""
         self.trace.append(f"{self.now_ms:>8} {text}")
@@ -245,6 +267,7 @@ class SimulatedCluster:
         if node.engine is not None:
             return
         node.life += 1
+        self.rail_counts["groups replayed"] += len(node.disk.records)
         incarnation = node.disk.start()
         me = MemberId(node.name, node.disk.store, incarnation)
         self.note(f"start {node.name} incarnation {incarnation}")
@@ -333,6 +356,8 @@ class SimulatedCluster:
         if node.engine is None:
             return
         self.note(f"kill {name}")
+        if node.rail is not None and node.rail.queues:
+            self.rail_counts["killed while armed"] += 1
         node.engine = None
         node.life += 1
         node.inbox.clear()
@@ -781,10 +806,12 @@ class SimulatedCluster:
             self.at(node.paused_until_ms, self._sync_rail, node, life)
             return
         if self.now_ms < node.full_until_ms or node.is_failing:
+            self.rail_counts["groups refused by the disk"] += bool(node.rail.group)
             node.rail.fail()
         else:
             record, marks = node.rail.sync()
             if record is not None:
+                self.rail_counts["groups synced"] += 1
                 node.disk.records.append(record)
             self._send(node, [(master[0], mark) for master, mark in marks])
         node.is_rail_busy = False
@@ -794,6 +821,7 @@ class SimulatedCluster:
         """What the rail hands over, first of all in a step."""
         events: list[EngineEvent] = []
         for one in rail.take():
+            self.rail_counts[f"handed over: {one.kind}"] += 1
             if one.kind == STOPPED:
                 events.append(RailLetGo(one.queue_id))
                 continue
@@ -809,7 +837,9 @@ class SimulatedCluster:
         for queue_id, wish in effects.rail:
             if isinstance(wish, RailArm):
                 rail.arm(queue_id, wish)
+                self.rail_counts["armed" if queue_id in rail.queues else "arming refused"] += 1
             else:
+                self.rail_counts["disarmed"] += queue_id in rail.queues
                 rail.disarm(queue_id)
         self._hurry_rail(node, rail)
 

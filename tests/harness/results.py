@@ -32,6 +32,7 @@ class Result(msgspec.Struct):
     """In Jepsen's words, see `checkers.Tally`."""
     faults: dict[str, int]
     wrong: list[str]
+    rails: dict[str, int] = {}
 
 
 def result_of(report: Report, version: str) -> Result:
@@ -47,6 +48,7 @@ def result_of(report: Report, version: str) -> Result:
         asdict(report.tally),
         report.faults,
         report.wrong[:10],
+        report.rails,
     )
 
 
@@ -78,9 +80,11 @@ def summary(results: Iterable[Result]) -> str:
     """The totals, some lines of text."""
     results = list(results)
     faults: Counter[str] = Counter()
+    rails: Counter[str] = Counter()
     tally = Tally()
     for result in results:
         faults.update(result.faults)
+        rails.update(result.rails)
         tally.add(Tally(**result.tally))
     hours = sum(result.simulated_ms for result in results) / 3_600_000
     healed = sorted(result.healed_ms for result in results) or [0]
@@ -92,6 +96,7 @@ def summary(results: Iterable[Result]) -> str:
         f"    drained and in sync after heal: half within {healed[len(healed) // 2]} ms, "
         f"all within {healed[-1]} ms",
         *(f"    {count:>8,}  {kind}" for kind, count in sorted(faults.items())),
+        *(f"    {count:>8,}  rails: {kind}" for kind, count in sorted(rails.items())),
     ]
     if failed:
         lines.append(f"failed: {','.join(map(str, sorted(failed)))},")

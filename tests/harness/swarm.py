@@ -81,7 +81,8 @@ PRESS_MS = 2000
 """At the end it is asked so often that nodes that are gone be forgotten."""
 DEAD = "dead"
 QUIET_MS = 3000
-"""After the drain checkpoints are written and marks have gone round within this."""
+"""After the drain checkpoints are written and marks have gone round within this. Where pages are
+tiny, a checkpoint of many of them may be on its way for longer: see `quiet_down`."""
 
 
 @define
@@ -98,6 +99,8 @@ class Report:
     simulated_ms: int
     healed_ms: int
     """From heal until all was drained and in sync."""
+    rails: dict[str, int] = field(factory=dict)
+    """What rails have done."""
     trace: list[str] = field(factory=list)
 
 
@@ -125,8 +128,9 @@ class Swarm:
         flips: bool | None = None,
         pages: bool | None = None,
         star: bool | None = None,
+        rail: bool | None = None,
     ) -> None:
-        """Draw a run; what may be in it or not is so as chance wants (None)."""
+        """Draw a run; what may be in it or not is so as chance wants (None). Rails want a star."""
         self.seed = seed
         self._pages = pages
         """States in pages of a few messages each."""
@@ -205,7 +209,8 @@ class Swarm:
         )
         own = Random(f"{seed} star")
         if is_plain and own.random() < STAR_SHARE if star is None else star:
-            has_rail = own.random() < RAIL_SHARE
+            by_chance = own.random() < RAIL_SHARE
+            has_rail = by_chance if rail is None else rail
             self.cluster.config = evolve(self.cluster.config, star=True, rail=has_rail)
             if own.random() < MIXED_SHARE:
                 self.cluster.without_star = names[own.randrange(count)]
@@ -273,6 +278,7 @@ class Swarm:
             len(self._queue_ids()),
             cluster.now_ms,
             healed_ms,
+            dict(sorted((+cluster.rail_counts).items())),
             cluster.trace,
         )
 
@@ -400,7 +406,7 @@ class Swarm:
             done = self._is_drained()
         healed_ms = cluster.now_ms - began_ms
         wrong = [] if done else [f"no progress: {self._situation()}"]
-        cluster.run(QUIET_MS)
+        cluster.quiet_down(self._queue_ids(), QUIET_MS, DRAIN_MS)
         return wrong + self._check(), healed_ms
 
     def _check(self) -> list[str]:

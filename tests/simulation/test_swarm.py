@@ -81,7 +81,7 @@ def test_a_run_goes_on_where_it_ended(
     base = ["--jobs", "1", "--results", str(file), "--code", "abc"]
     ran: list[int] = []
 
-    def fake(seed: int, version: str) -> Result:
+    def fake(seed: int, version: str, **_: bool) -> Result:
         ran.append(seed)
         wrong = ["lost: b'p/1'"] if seed == 2 else []
         return Result(seed, version, 3, 1, 1000, 10, 5, 6, {"attempts": 5}, {"kill": 1}, wrong)
@@ -120,3 +120,13 @@ def test_a_cluster_that_does_not_get_on_has_failed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Faults, "end", end)
     monkeypatch.setattr("harness.swarm.DRAIN_MS", 3000)
     assert run_seed(0, "abc").wrong[0].startswith("no progress")
+
+
+def test_rails_are_counted_where_a_run_is_made_to_have_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`--rail` puts star and rail into each run, and the summary says what rails did."""
+    assert main(["--seeds", "233,", "--jobs", "1", "--rail"]) == 0
+    told = capsys.readouterr().out
+    assert "rails: armed" in told
+    assert "rails: handed over: taken" in told
