@@ -128,6 +128,10 @@ class Config:
     session_expiry_ms: int = _int(1000, 1)
     """A client that is silent this long is gone; what it held goes back."""
 
+    consumer_return_ms: int = _int(30_000, 0)
+    """An auto-delete queue whose last consumer's client was taken for gone, and never said goodbye,
+    waits so long for it: a client that only was late finds its queue, and what came into it."""
+
     client_window_bytes: int = _int(16 * MIB, 64 * KIB)
     """Bytes between a client and its entry node that have not come in, each way. At the bound the
     client's requests wait in their handles' turn, and masters hand out no more to it."""

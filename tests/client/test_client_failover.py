@@ -106,6 +106,29 @@ def test_a_dead_client_gives_back(
             consumer.kill()
 
 
+def test_a_client_that_was_only_late_finds_its_auto_delete_queue(
+    processes: NodeProcesses, connecting: Connecting
+) -> None:
+    """Its entry node has taken it for gone, and the queue has no consumer: it is there, with all
+    that has come meanwhile, when the client runs again."""
+    entry, other = list(processes.peers.values())[:2]
+    client = connecting(other)
+    bystander = Script("bystander_process.py", entry, "answers")
+    try:
+        assert bystander.line() == "consumes\n"
+        answers = client.queue("answers", auto_delete=True)
+        until(lambda: answers.status().consumers == 1)
+        bystander.process.send_signal(signal.SIGSTOP)
+        until(lambda: answers.status().consumers == 0)
+        answers.put(b"late").result(30)
+        bystander.process.send_signal(signal.SIGCONT)
+        assert bystander.line() == "late\n"
+        bystander.end()
+        until(lambda: "answers" not in [queue.name for queue in client.queues()])
+    finally:
+        bystander.kill()
+
+
 def test_questions_go_on(processes: NodeProcesses, connecting: Connecting) -> None:
     """A declaration goes on at the next entry node; without a majority it ends with NoQuorum."""
     client = connecting(*processes.endpoints)

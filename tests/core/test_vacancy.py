@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from mirrorq.config import Config
 from mirrorq.protocol.commands import DeleteQueue, NoteConsumers
-from mirrorq.protocol.sessions import Credit, Subscribe, Unsubscribe
-from mirrorq.replication.events import Declared, SessionGone
+from mirrorq.protocol.sessions import Credit, Detach, Subscribe, Unsubscribe
+from mirrorq.replication.events import Declared, NodeGone, SessionGone
 from mirrorq.replication.master.auto_delete import AutoDelete
 
 from .entries import QUEUE
@@ -110,3 +111,56 @@ def test_a_consumer_that_attaches_again_keeps_the_queue() -> None:
     wake_ms = master.auto_delete.wake_at_ms()
     assert wake_ms is not None
     assert wake_ms > NOW_MS
+
+
+WAIT_MS = Config().consumer_return_ms
+
+
+def test_a_consumer_that_was_lost_is_waited_for() -> None:
+    """Its client went silent, or its entry node died: the queue, with what comes into it, is there
+    when it is back; when it never comes, the queue goes after a while."""
+    for how in (Detach(is_lost=True), NodeGone(ONE.node, None)):
+        queue, asked = consumed()
+        queue.attach(ONE, owner="key", line=7, turn=1)
+        queue.ask(ONE, Subscribe(1, 10))
+        if isinstance(how, Detach):
+            queue.ask(ONE, how)
+        else:
+            queue.step(how)
+        assert asked == []
+        queue.now_ms += WAIT_MS - 1
+        queue.attach(TWO, owner="key", line=7, turn=2)
+        queue.ask(TWO, Subscribe(1, 10))
+        queue.now_ms += 10 * WAIT_MS
+        queue.step()
+        assert asked == []
+        queue.ask(TWO, Detach(is_lost=True))
+        assert queue.wake_at_ms is not None
+        assert queue.wake_at_ms <= queue.now_ms + WAIT_MS
+        queue.now_ms += WAIT_MS
+        queue.step()
+        assert asked == [DeleteQueue(QUEUE, 1)]
+
+
+def test_a_consumer_that_was_lost_is_waited_for_though_another_leaves() -> None:
+    """And when it is back and leaves too, nobody waits for anything."""
+    queue, asked = consumed()
+    queue.attach(TWO, owner="key", line=7, turn=1)
+    queue.ask(TWO, Subscribe(1, 10))
+    queue.ask(TWO, Detach(is_lost=True))
+    queue.ask(ONE, Unsubscribe(1))
+    assert asked == []
+    queue.attach(TWO, owner="key", line=7, turn=2)
+    queue.ask(TWO, Subscribe(1, 10))
+    queue.now_ms += Config().failure_ms
+    queue.ask(TWO, Unsubscribe(1))
+    assert asked == [DeleteQueue(QUEUE, 1)]
+
+
+def test_handles_that_were_lost_are_not_kept_for_ever() -> None:
+    """A consumer that stays, and many that come and are lost: those that were given up are
+    forgotten."""
+    one = auto_delete()
+    for number in range(1000):
+        one.lose(number, number, 10)
+        assert len(one._away) <= 10

@@ -153,6 +153,10 @@ class Inquire(Struct, frozen=True, gc=False):
 class Detach(Struct, frozen=True, gc=False):
     """The handle is closed. Everything it holds goes back (what users took: counted)."""
 
+    is_lost: bool = False
+    """It was not closed: its client was taken for gone by its entry node, which says this in its
+    name. It may come back."""
+
 
 class Ping(Struct, frozen=True, gc=False):
     """A sign of life, or a mark: the Pong comes when all requests before it have been taken, and

@@ -309,7 +309,7 @@ class Replica:
                     master.on_link_lost(now_ms, event.node)
             case NodeGone():
                 if master is not None:
-                    master.on_node_gone(event.node, event.incarnation)
+                    master.on_node_gone(now_ms, event.node, event.incarnation)
             case SessionGone():
                 if master is not None:
                     master.on_session_gone(event.session)

@@ -11,5 +11,6 @@ publish is bounded by R10 and their window, what they are sent by their credit a
 
 A client is gone when it says so, when its connection refuses a reply, or when it is silent for
 `session_expiry_ms`. Then each of its sessions ends with a Detach in its name, because the master
-may be on another node: what it held goes back, counted.
+may be on another node: what it held goes back, counted. It tells whether the client said so: a
+queue that goes with its consumer waits for one that did not.
 """

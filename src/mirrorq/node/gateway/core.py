@@ -175,7 +175,7 @@ class Gateway:
         if client is None:
             return
         if gone:
-            self._end(client, "its connection ended")
+            self._end(client, "its connection ended", is_lost=True)
         else:
             client.link.on_lost(size)
 
@@ -185,7 +185,7 @@ class Gateway:
         identity = inbound.identity
         known = self._clients.get(identity)
         if known is not None:
-            self._end(known, "began anew")
+            self._end(known, "began anew", is_lost=True)
         if len(self._clients) >= CLIENTS_MAX:
             why = f"node {self._engine.me.node} has {CLIENTS_MAX} clients already"
             self._warn("refused a client: %s", why)
@@ -216,14 +216,14 @@ class Gateway:
         address = self._transport.address_of(inbound)
         return ServedClient(link, sessions, calls, address, clock.wall_us())
 
-    def _end(self, client: ServedClient, why: str) -> None:
+    def _end(self, client: ServedClient, why: str, *, is_lost: bool = False) -> None:
         log.info("client %s is gone: %s", client.name, why)
         identity = client.link.identity
         self.left_ms = clock.now_ms()
         del self._clients[identity]
         self._idle_timeouts.end(identity)
         client.calls.end()
-        client.sessions.end()
+        client.sessions.end(is_lost=is_lost)
 
     def served(self) -> tuple[Served, ...]:
         """Every client, for who asks who there is."""
@@ -281,7 +281,8 @@ class Gateway:
             return
         if self._transport.takes_turns(len(self._clients)):
             for identity, silence_ms in self._idle_timeouts.overdue(now_ms):
-                self._end(self._clients[identity], f"silent for {silence_ms} ms")
+                why = f"silent for {silence_ms} ms"
+                self._end(self._clients[identity], why, is_lost=True)
         self.wake_ms = now_ms + self._config.heartbeat_ms if self._clients else None
 
 

@@ -173,10 +173,14 @@ class ClientSessions:
             self._end(session)
         self._end_owner(number)
 
-    def end(self) -> None:
-        """The client is gone."""
+    def end(self, *, is_lost: bool) -> None:
+        """The client is gone.
+
+        Args:
+            is_lost: it has not said so, and may come back.
+        """
         for session in self._open.values():
-            self._end(session)
+            self._end(session, is_lost=is_lost)
         for number in list(self._owners):
             self._end_owner(number)
 
@@ -193,9 +197,9 @@ class ClientSessions:
         self.close(session.number)
         self._link.send(ClientClosed(session.number, why, refused=True))
 
-    def _end(self, session: ClientSession) -> None:
+    def _end(self, session: ClientSession, *, is_lost: bool = False) -> None:
         if session.attachment:
-            self._driver.post(FromSession(session.in_own_name(Detach())))
+            self._driver.post(FromSession(session.in_own_name(Detach(is_lost))))
         self._driver.close_port(session.session)
 
     def _end_owner(self, number: int) -> None:

@@ -10,7 +10,7 @@ A client's handle has a session at each node where its client enters, one after 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 
 from attrs import define, field
 
@@ -148,6 +148,10 @@ class Attachment:
     lost_ms: int | None = None
     """When the link to the session's node broke; None once it has attached again."""
     told: Told = field(factory=Told)
+
+    def handle(self, session: SessionId) -> Hashable:
+        """What the handle is known by at whichever entry node; the session is its own."""
+        return (self.owner, self.line) if self.line else session
 
 
 class Attachments:

@@ -3,7 +3,8 @@
 The rule is RabbitMQ's: an auto-delete queue lives without consumers until it has had one, and
 is deleted when the last has gone. `get` is no consumer. That there was one is kept in the
 catalog, so that a new master knows it; the consumers themselves are not, so they get time to
-come back after a change of master or of connection.
+come back after a change of master or of connection. So does one whose client was taken for gone and
+never said goodbye: it may only have been late, and what came into the queue meanwhile is its own.
 
 Once the deletion is asked for it may be done at any moment, and is not taken back: a consumer
 that comes after that is not seated. It learns that the queue is gone or, when the term ended
@@ -12,7 +13,9 @@ first (the deletion names it and then fails), asks the next master again.
 
 from __future__ import annotations
 
-from attrs import define
+from collections.abc import Hashable
+
+from attrs import define, field
 
 from mirrorq.protocol.commands import CatalogCommand, DeleteQueue, NoteConsumers
 
@@ -82,6 +85,9 @@ class AutoDelete:
     """That there was a consumer is asked for, or is in the catalog."""
     _back_by_ms: int = 0
     """Consumers that were there before may come back until then."""
+    _away: dict[Hashable, int] = field(factory=dict)
+    """Consumers' handles that were lost, by what they are known by when they come back -> when they
+    are given up: in the order of that. None: those of a former master's term."""
     _is_vacant: bool = False
 
     def declare(self, *, auto_delete: bool, was_consumed: bool) -> None:
@@ -95,6 +101,24 @@ class AutoDelete:
         if self.auto_delete:
             self._back_by_ms = max(self._back_by_ms, by_ms)
 
+    def lose(self, handle: Hashable, now_ms: int, wait_ms: int) -> None:
+        """A handle with consumers was lost, and is waited for. None: those of a former term."""
+        if not self.auto_delete:
+            return
+        while self._away and next(iter(self._away.values())) <= now_ms:
+            del self._away[next(iter(self._away))]
+        self._away.pop(handle, None)
+        self._away[handle] = now_ms + wait_ms
+
+    def find(self, handle: Hashable) -> bool:
+        """A handle is here; whether it had been lost."""
+        return self._away.pop(handle, None) is not None
+
+    @property
+    def _waits_until_ms(self) -> int:
+        """When nobody is expected to come back any more."""
+        return max(self._back_by_ms, next(reversed(self._away.values()), 0))
+
     def judge(self, now_ms: int, consumers: int) -> CatalogCommand | None:
         """Return what to ask the catalog for, now that there are so many consumers."""
         if not self.auto_delete or self.is_ending:
@@ -102,11 +126,12 @@ class AutoDelete:
         self._is_vacant = not consumers
         if consumers:
             self.was_consumed = True
+            self._away.pop(None, None)
             if self._is_noted:
                 return None
             self._is_noted = True
             return NoteConsumers(self.queue_id)
-        if not self.was_consumed or now_ms < self._back_by_ms:
+        if not self.was_consumed or now_ms < self._waits_until_ms:
             return None
         self.is_ending = True
         return DeleteQueue(self.queue_id, self.term)
@@ -114,4 +139,4 @@ class AutoDelete:
     def wake_at_ms(self) -> int | None:
         """When to judge again though nothing happens."""
         waits = self.auto_delete and self.was_consumed and self._is_vacant and not self.is_ending
-        return self._back_by_ms if waits else None
+        return self._waits_until_ms if waits else None

@@ -194,6 +194,7 @@ class Master:
         self.active = True
         self.idle_expiry.use(now_ms)
         if self.auto_delete.was_consumed:
+            self.auto_delete.lose(None, now_ms, self._config.consumer_return_ms)
             self.auto_delete.expect(now_ms + 2 * self._config.failure_ms)
         while self.waiting:
             self.on_request(now_ms, self.waiting.popleft())
@@ -214,6 +215,8 @@ class Master:
         if isinstance(body, Detach) and session in self.attachments:
             # Whatever was lost before it: the handle is closed, and all that it held goes back.
             if request.attachment >= self.attachments.number_of(session):
+                if body.is_lost:
+                    self._lose(now_ms, session)
                 self.on_session_gone(session)
             return
         attachment = self.attachments.accept(request)
@@ -238,7 +241,8 @@ class Master:
         attachment = self.attachments.begin(request, body)
         if attachment is None:
             return
-        if self._term.dispatch.has_consumer(former or session):
+        was_lost = self.auto_delete.find(attachment.handle(session))
+        if was_lost or self._term.dispatch.has_consumer(former or session):
             # It subscribes again next.
             self.auto_delete.expect(now_ms + self._config.failure_ms)
         if former is not None:
@@ -309,6 +313,13 @@ class Master:
 
     # --- Who is gone ----------------------------------------------------------------------
 
+    def _lose(self, now_ms: int, session: SessionId) -> None:
+        """A handle is about to go that nobody has closed."""
+        attachment = self.attachments.get(session)
+        if attachment is not None and self._term.dispatch.has_consumer(session):
+            handle, wait_ms = attachment.handle(session), self._config.consumer_return_ms
+            self.auto_delete.lose(handle, now_ms, wait_ms)
+
     def on_session_gone(self, session: SessionId) -> None:
         """A handle was closed or its process is gone: what it held goes back, counted."""
         self.waiting = deque(r for r in self.waiting if r.session != session)
@@ -322,11 +333,15 @@ class Master:
         """Somebody has disconnected one consumer: what it held goes back, counted."""
         self.deliveries.expel(session, consumer, why)
 
-    def on_node_gone(self, node: str, incarnation: int | None) -> None:
-        """A node's handles are gone; with an incarnation, only those of older lives."""
+    def on_node_gone(self, now_ms: int, node: str, incarnation: int | None) -> None:
+        """A node's handles are gone; with an incarnation, only those of older lives. Clients that
+        entered there go on to another one."""
         waiting = [request.session for request in self.waiting]
         for session in dict.fromkeys([*self.attachments, *waiting]):
             if session.node == node and (incarnation is None or session.incarnation < incarnation):
+                attachment = self.attachments.get(session)
+                if attachment is not None and attachment.line:
+                    self._lose(now_ms, session)
                 self.on_session_gone(session)
 
     def on_link_lost(self, now_ms: int, node: str) -> None:
@@ -444,6 +459,7 @@ class Master:
     def _end_overdue(self, now_ms: int) -> None:
         """Whose time is over, and what nobody else would look at."""
         for session in self.attachments.overdue(now_ms):
+            self._lose(now_ms, session)
             self.on_session_gone(session)
         self.deliveries.more.clear()
         if now_ms >= self.deliveries.overdue.at_ms:
