@@ -16,6 +16,7 @@ import pytest
 from amqp import exceptions as amqp
 
 import mirrorq
+from mirrorq.contrib.kombu import arguments as told
 from mirrorq.node.local import Place
 
 Connecting = Callable[..., Any]
@@ -453,3 +454,106 @@ def test_a_queue_that_is_declared_again(channel: Any, node: mirrorq.Node) -> Non
     channel.queue_declare("q", **terms)
     put(channel, "q", "one")
     assert channel.queue_declare("q", passive=True).message_count == 1
+
+
+# --- Arguments of queues --------------------------------------------------------------------
+
+ARGUMENTS = {
+    "x-expires": 60_000,
+    "x-message-ttl": 1_500,
+    "x-max-length": 10,
+    "x-max-length-bytes": 1_000,
+    "x-overflow": "reject-publish",
+    "x-dead-letter-exchange": "",
+    "x-dead-letter-routing-key": "dead",
+    "x-dead-letter-strategy": "at-least-once",
+    "x-delivery-limit": 3,
+    "x-consumer-timeout": 2_000,
+    "x-max-priority": 10,
+    "x-queue-type": "quorum",
+    "x-single-active-consumer": False,
+}
+
+
+def test_arguments_of_a_declaration_are_the_queues(node: mirrorq.Node, channel: Any) -> None:
+    """Each is kept as mirrorq's own of that meaning; declared again it is found, with another value
+    what differs is named."""
+    channel.queue_declare("q", durable=True, auto_delete=False, arguments=ARGUMENTS)
+    assert node.queue("q", passive=True).status().arguments == {
+        "expires": 60_000,
+        "message-ttl": 1_500,
+        "max-length": 10,
+        "max-length-bytes": 1_000,
+        "overflow": "reject-publish",
+        "dead-letter-queue": "dead",
+        "delivery-limit": 3,
+        "consumer-timeout": 2_000,
+    }
+    channel.queue_declare("q", durable=True, auto_delete=False, arguments=ARGUMENTS)
+    other = ARGUMENTS | {"x-max-length": 11}
+    with pytest.raises(amqp.PreconditionFailed, match="max-length"):
+        channel.queue_declare("q", durable=True, auto_delete=False, arguments=other)
+
+
+def test_what_was_declared_happens(node: mirrorq.Node, channel: Any) -> None:
+    """A queue that is full drops its oldest, as RabbitMQ's does when nothing else is said, and what
+    is dropped or rejected is in the dead-letter queue."""
+    channel.queue_declare("dead", durable=True, auto_delete=False)
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    bounded = {"x-max-length": 2, **letters}
+    channel.queue_declare("q", durable=True, auto_delete=False, arguments=bounded)
+    put(channel, "q", "1", "2", "3")
+    dead = Sink(channel, "dead")
+    assert dead.wait(1) == ["1"]
+    sink = Sink(channel, "q")
+    assert sink.wait(2) == ["2", "3"]
+    sink.messages[0].reject()
+    assert dead.wait(2) == ["1", "2"]
+
+
+def test_kombus_own_names_of_them(node: mirrorq.Node, connecting: Connecting) -> None:
+    """As Celery's `rpc://` and its control queues declare theirs, in seconds."""
+    queue = kombu.Queue("q", expires=60, message_ttl=1.5, max_length=3, max_priority=9)
+    queue(connecting()).declare()
+    assert node.queue("q", passive=True).status().arguments == {
+        "expires": 60_000,
+        "max-length": 3,
+        "message-ttl": 1_500,
+        "overflow": "drop-head",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"x-dead-letter-exchange": "dlx"}, "dead letters to a queue"),
+        ({"x-dead-letter-exchange": ""}, "dead letters to a queue"),
+        ({"x-dead-letter-routing-key": "dead"}, "dead letters to a queue"),
+        ({"x-overflow": "reject-publish-dlx"}, "drop-head and reject-publish"),
+        ({"x-queue-type": "stream"}, "classic or quorum"),
+        ({"x-single-active-consumer": True}, "single-active-consumer"),
+        ({"x-max-priority": 256}, "0 to 255"),
+        ({"x-max-length": "many"}, "x-max-length='many'"),
+        ({"x-message-ttl": 1.5}, "whole number"),
+        ({"x-expires": 0}, "expires"),
+        ({"x-max-length": -1}, "max-length"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(channel: Any, arguments: dict[str, Any], why: str) -> None:
+    """Where messages would fare otherwise than was asked for, and the queue is not made."""
+    with pytest.raises(amqp.PreconditionFailed, match=why):
+        channel.queue_declare("q", arguments=arguments)
+    with pytest.raises(amqp.NotFound):
+        channel.queue_declare("q", passive=True)
+
+
+def test_what_is_left_out_is_told_once(
+    channel: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where copies are is a policy's to say, and what nobody knows is left out, as in RabbitMQ."""
+    monkeypatch.setattr(told, "_told", set())
+    for name in ("q1", "q2"):
+        channel.queue_declare(name, arguments={"x-queue-mode": "lazy", "x-of-nobody": 1})
+    text = caplog.text
+    assert text.count("x-queue-mode, which is left out: messages wait on disk anyway") == 1
+    assert text.count("x-of-nobody, which is left out: mirrorq does not know it") == 1

@@ -20,7 +20,8 @@ Underneath, queues, exchanges and bindings are mirrorq's own, and
 
     transport    what kombu asks of a transport; where it connects to
     connection   one client of mirrorq, and what its channels share: deliveries on their way
-    channel      the methods of an AMQP channel; declarations: those that make queues and bind
+    channel      the methods of an AMQP channel; declarations: those that make queues and bind,
+                 arguments: what a queue's x- arguments are here
     envelope     a message's properties and headers as one header of mirrorq's
 """
 

@@ -17,15 +17,16 @@ import socket
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from amqp import exceptions as amqp
+from attrs import frozen
 
 import mirrorq
 from mirrorq.waiting import Waiters
 
-__all__ = ["Arrival", "Connection", "translated"]
+__all__ = ["Arrival", "Connection", "Terms", "translated"]
 
 log = logging.getLogger("mirrorq")
 
@@ -66,12 +67,21 @@ def translated() -> Iterator[None]:
         yield
     except mirrorq.QueueNotFound as error:
         raise amqp.NotFound(str(error)) from error
-    except mirrorq.PreconditionFailed as error:
+    except (mirrorq.PreconditionFailed, mirrorq.ConfigError) as error:
         raise amqp.PreconditionFailed(str(error)) from error
     except mirrorq.AuthenticationError as error:
         raise amqp.AccessRefused(str(error)) from error
     except TimeoutError as error:
         raise amqp.RecoverableConnectionError(str(error)) from error
+
+
+@frozen
+class Terms:
+    """What a queue was declared with."""
+
+    durable: bool
+    auto_delete: bool
+    arguments: Mapping[str, Any]
 
 
 class Targets:
@@ -140,8 +150,8 @@ class Connection:
         self.exchanges = Targets()
         self.kinds: dict[str, str] = {}
         """Of the exchanges that were declared here."""
-        self.terms: dict[str, tuple[bool, bool]] = {}
-        """Of the queues that were declared here: durable, auto_delete."""
+        self.terms: dict[str, Terms] = {}
+        """Of the queues that were declared here."""
         self._counts: dict[str, tuple[tuple[int, int] | None, float]] = {}
         """What the masters of those said last, and until when that is taken to hold."""
         self.exclusive: set[str] = set()
@@ -212,7 +222,7 @@ class Connection:
             self.queues.put(name, handle)
         return handle
 
-    def declared(self, name: str, terms: tuple[bool, bool]) -> tuple[int, int] | None:
+    def declared(self, name: str, terms: Terms) -> tuple[int, int] | None:
         """Ready messages and consumers of a queue that was declared here in the same way and is
         still there; else None.
 

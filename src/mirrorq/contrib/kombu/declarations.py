@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -12,24 +11,10 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.transport import base
 
 import mirrorq
-from mirrorq.contrib.kombu.connection import Connection, translated
+from mirrorq.contrib.kombu.arguments import declared_arguments
+from mirrorq.contrib.kombu.connection import Connection, Terms, translated
 
 __all__ = ["Declarations"]
-
-log = logging.getLogger("mirrorq")
-
-UNKNOWN_ARGUMENTS = (
-    "x-message-ttl",
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-expires",
-)
-"""Of a queue's declaration: policies say these."""
-
-_warned: set[str] = set()
-
 
 class Declarations(base.StdChannel):  # type: ignore[misc]
     """The part of a channel that declares."""
@@ -107,12 +92,16 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
         arguments: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> Any:
-        """Make a queue, or find it; returns its name, ready messages and consumers."""
+        """Make a queue, or find it; returns its name, ready messages and consumers.
+
+        Raises:
+            PreconditionFailed: it exists with other properties, or an argument cannot be had.
+        """
         connection = self._host()
         name = queue or f"amq.gen-{uuid.uuid4().hex}"
-        self._warn_of(name, arguments or {})
+        said = {} if passive else declared_arguments(name, arguments or {})
         # AMQP's exclusive queue may be published to by others, mirrorq's may not.
-        terms = (bool(durable) and not exclusive, bool(auto_delete) and not exclusive)
+        terms = Terms(bool(durable) and not exclusive, bool(auto_delete) and not exclusive, said)
         with translated():
             known = None if passive else connection.declared(name, terms)
             if known is not None:
@@ -121,10 +110,11 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
                 return queue_declare_ok_t(name, *known)
             handle = connection.mirrorq.queue(
                 name,
-                durable=terms[0],
-                auto_delete=terms[1],
+                durable=terms.durable,
+                auto_delete=terms.auto_delete,
                 passive=passive,
                 timeout=connection.confirm_timeout,
+                **said,
             )
             connection.queues.put(name, handle)
             if not passive:
@@ -132,18 +122,6 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
             if exclusive and not passive:
                 connection.exclusive.add(name)
             return queue_declare_ok_t(name, handle.qsize(), handle.status().consumers)
-
-    def _warn_of(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Say once a process what a declaration asks for that only policies can say."""
-        for argument in UNKNOWN_ARGUMENTS:
-            if arguments.get(argument) is not None and argument not in _warned:
-                _warned.add(argument)
-                log.info(
-                    "queue %r is declared with %s, which mirrorq takes from policies: set one "
-                    "(said once)",
-                    name,
-                    argument,
-                )
 
     def queue_bind(
         self,
