@@ -26,7 +26,7 @@ from mirrorq.containers.run_length import sizes_of
 from mirrorq.protocol.effects import QueueWrite
 from mirrorq.protocol.ops import Entry
 from mirrorq.replication.checkpoints import Checkpoints
-from mirrorq.replication.state.columns import PageCache
+from mirrorq.replication.state.pages import PageCache
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.store.node_store import Store
 from mirrorq.wire.frames import pack_publish
@@ -95,7 +95,7 @@ class Filling:
             written += self._part()
         while self.checkpoints.is_open:
             written += self._part()
-        self.state.columns.release()
+        self.state.release()
         return written
 
     def _part(self) -> int:

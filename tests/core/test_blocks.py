@@ -13,8 +13,8 @@ from mirrorq.protocol.ops import AckOp
 from mirrorq.protocol.ring import TransferState
 from mirrorq.replication.checkpoints import Checkpoints
 from mirrorq.replication.donor import Given, Incoming
-from mirrorq.replication.state import columns as of_columns
-from mirrorq.replication.state.columns import PageCache
+from mirrorq.replication.state import pages
+from mirrorq.replication.state.pages import PageCache
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.wire.frames import pack_publish
@@ -39,7 +39,7 @@ class Deep:
         self.disk = SimulatedDisk(1)
         self.reads: list[int] = []
         self.state = QueueState()
-        self.state.columns.keep_in(self.cache(), QUEUE)
+        self.state.keep_in(self.cache(), QUEUE)
         self.checkpoints = Checkpoints()
         self.known: dict[int, tuple[int, int, int]] = {}
         """Sequence -> (size, time, ttl)."""
@@ -83,7 +83,7 @@ class Deep:
         write = QueueWrite(QUEUE, pages=tuple(pages), state=head, state_lsn=lsn, stable=1)
         self.disk.commit([write], None)
         if not self.checkpoints.is_open:
-            self.state.columns.release()
+            self.state.release()
 
     def restart(self) -> None:
         (image,) = self.disk.images(whole=False)
@@ -208,7 +208,7 @@ def test_a_state_is_given_whole_though_blocks_end_meanwhile() -> None:
 
 def test_memory_has_so_many_blocks_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all queues that share a cache."""
-    monkeypatch.setattr(of_columns, "CACHED_BLOCKS", 5)
+    monkeypatch.setattr(pages, "CACHED_PAGES", 5)
     deep = Deep(4)
     while deep.state.live.count < COUNT:
         deep.publish()
@@ -217,7 +217,7 @@ def test_memory_has_so_many_blocks_and_no_more(monkeypatch: pytest.MonkeyPatch) 
     cache = deep.state.columns._cache
     other = QueueState.of_image(deep.disk.images(whole=False)[0], cache)
     assert other.encode() == deep.state.encode()
-    assert len(cache._blocks) == 5
+    assert len(cache._pages) == 5
 
 
 def test_a_block_that_is_damaged_is_of_unknown_sizes_and_times() -> None:

@@ -118,7 +118,7 @@ def test_the_size_of_a_state_is_known_before_it_is_written() -> None:
     bare = state.bytes_about
     for number in range(1, 5000):
         state.apply(op(number + 1, ReturnOp(((2 * number, 2 * number),))))
-        state.producers[number] = Producer(used_us=1 << 50)
+        state.producers.add(number, Producer(used_us=1 << 50))
     size = len(state.encode())
     assert bare < 1000
     assert size // 2 < state.bytes_about < 2 * size

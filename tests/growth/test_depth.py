@@ -315,7 +315,7 @@ def test_a_term_begins_alike_however_many_producers_there_are() -> None:
         state.applied = state.generation = 1
         state.history = [(1, 1)]
         for number in range(1, count + 1):
-            state._add_producer(number, Producer(highest=3))
+            state.producers.add(number, Producer(highest=3))
         files = QueueFiles(state=state.encode(), state_lsn=1, stable=1)
         lease = Lease(until_ms=1 << 60)
         replica = Replica(A, QUEUE, Config(), CODEC, files.image(QUEUE), lease)

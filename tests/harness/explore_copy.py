@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import attrs
 from msgspec import Struct
+from msgspec.structs import replace
 
 from harness.explore_time import ToldTime
 from mirrorq.containers.range_map import Places, RangeMap, Spans
@@ -56,6 +57,7 @@ from mirrorq.replication.state.outbox import Outbox, TargetOutbox
 from mirrorq.replication.state.pages import Snapshot, Table
 from mirrorq.replication.state.priorities import Horizons, Lane, ReadyLanes
 from mirrorq.replication.state.producer import Producer
+from mirrorq.replication.state.producer import Producers as StateProducers
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.state.staging import Attempt, Run, Staging, Work
 from mirrorq.replication.transfer import Transfer
@@ -107,6 +109,7 @@ PLAIN = (
     Spans,
     Stages,
     Staging,
+    StateProducers,
     Table,
     Timer,
     Timers,
@@ -129,7 +132,6 @@ DEFINED = (
     OpenPurge,
     TargetOutbox,
     PendingSettle,
-    Producer,
     QueueFiles,
     Room,
     Run,
@@ -221,6 +223,14 @@ def _copy_defined(value: Any, memo: dict[int, Any]) -> Any:
         copier = _COPIERS[item.__class__]
         setattr(twin, name, item if copier is None else copier(item, memo))
     return twin
+
+
+def _copy_producer(value: Producer, memo: dict[int, Any]) -> Producer:
+    return replace(value, outcomes=[*value.outcomes])
+
+
+def _key_producer(value: Producer, seen: set[int]) -> Any:
+    return value.highest, value.settled, tuple(value.outcomes), value.used_us
 
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
@@ -324,6 +334,7 @@ _COPIERS = _Table(
     | dict.fromkeys(COLUMNS, _copy_column)
     | dict.fromkeys(PLAIN, _copy_plain)
     | dict.fromkeys(DEFINED, _copy_defined)
+    | {Producer: _copy_producer}
 )
 _KEYERS = _Table(
     _ATOMS
@@ -332,6 +343,7 @@ _KEYERS = _Table(
     | dict.fromkeys(COLUMNS, _key_column)
     | dict.fromkeys(PLAIN, _key_plain)
     | dict.fromkeys(DEFINED, _key_defined)
+    | {Producer: _key_producer}
 )
 
 

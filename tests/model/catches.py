@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from attrs import frozen
 
-from core import test_blocks, test_master
+from core import test_blocks, test_master, test_producer_pages
 from core import test_hold_times as core_hold_times
 from core import test_pages as core_pages
 from core import test_transfer as core_transfer
@@ -91,6 +91,13 @@ def _blocks() -> None:
             test_blocks.test_what_is_on_the_disk_alone_is_read_when_it_is_asked_for(seed)
 
 
+def _producers() -> None:
+    """What is read when it is wanted, against what is known of each producer."""
+    with tiny_pages():
+        for seed in range(4):
+            test_producer_pages.test_producers_on_the_disk_alone_are_what_they_were(seed)
+
+
 def _given_blocks() -> None:
     with tiny_pages():
         test_blocks.test_a_state_is_given_whole_though_blocks_end_meanwhile()
@@ -127,6 +134,10 @@ SCENARIOS: dict[str, Scenario] = {
     "stale pages stay on the disk": Scenario(_stored_pages, ""),
     "block of columns not written": Scenario(_stored_pages, ""),
     "block of an older checkpoint believed": Scenario(_blocks, ""),
+    "page of producers not written": Scenario(_producers, ""),
+    "page of producers that has changed since leaves the memory": Scenario(_producers, ""),
+    "page of producers of an older checkpoint believed": Scenario(_producers, ""),
+    "producers lost where a page is cut": Scenario(_producers, ""),
     "bytes of a block left out": Scenario(_blocks, ""),
     "bytes of a block counted twice": Scenario(_blocks, ""),
     "block skipped by a reader of times": Scenario(_blocks, ""),

@@ -15,8 +15,7 @@ from mirrorq.node.verification import verify
 from mirrorq.protocol.effects import QueueImage, QueueWrite
 from mirrorq.protocol.ops import AckOp, ProducerOp
 from mirrorq.replication.checkpoints import Checkpoints
-from mirrorq.replication.state.columns import PageCache
-from mirrorq.replication.state.pages import END
+from mirrorq.replication.state.pages import END, PageCache
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.store.node_store import Store
 from mirrorq.store.offline import OfflineStore
@@ -39,7 +38,7 @@ class Life:
         self.disk = SimulatedDisk(1)
         self.store = store
         self.state = QueueState()
-        self.state.columns.keep_in(PageCache(self.disk.page), QUEUE)
+        self.state.keep_in(PageCache(self.disk.page), QUEUE)
         self.twin = QueueState()
         """What it would be without a disk."""
         self.checkpoints = Checkpoints()
@@ -97,7 +96,7 @@ class Life:
         lsn = 0 if one is None else one.lsn
         self.commit(QueueWrite(QUEUE, pages=tuple(pages), state=head, state_lsn=lsn, stable=1))
         if not self.checkpoints.is_open:
-            self.state.columns.release()
+            self.state.release()
 
     def restart(self) -> None:
         """The process ends, wherever it is, and begins again with what is on the disk: what it

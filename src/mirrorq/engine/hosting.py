@@ -60,7 +60,7 @@ from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.courier import courier_number, is_courier, source_of
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
-from mirrorq.replication.state.columns import PageCache
+from mirrorq.replication.state.pages import PageCache
 
 __all__ = ["LEFTOVER_FACTOR", "Hosting"]
 

@@ -40,7 +40,7 @@ from mirrorq.node.sampling import NodeSample
 from mirrorq.node.spawned import spawn
 from mirrorq.node.watch import ALARM, WAITS
 from mirrorq.protocol.clients import AnyCall, ClientAnswer, ClientRead, ClientSeek
-from mirrorq.protocol.effects import Notice, QueueImage
+from mirrorq.protocol.effects import COLUMNS, Notice, QueueImage
 from mirrorq.protocol.identities import MemberId, SessionId
 from mirrorq.protocol.routing import ExchangeRecord
 from mirrorq.replication.events import DAMAGE, SET_ASIDE
@@ -261,10 +261,17 @@ class Node(Access):
         return Driver(engine, store, self._transport, self._on_notice, self._rail)
 
     def _read_page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
-        """A page of a queue's state on this disk, b"" when it is not as it was written."""
+        """A page of a queue's state on this disk, b"" when it is not as it was written.
+
+        Raises:
+            StoreCorrupt: what it says cannot be done without: the node ends, and finds out at its
+                next start that this copy is damaged.
+        """
         try:
             return self._store.page(queue_id, kind, first, lsn)
         except StoreCorrupt as error:
+            if kind != COLUMNS:
+                raise
             log.error(
                 "node %s: sizes and times of messages of queue %d from %d on are damaged on this "
                 "disk: no limit by bytes counts them, and no TTL ends them: %s",

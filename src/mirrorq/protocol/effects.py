@@ -91,8 +91,14 @@ class Page(Struct, frozen=True, gc=False):
     it is there, and is read when it is wanted."""
 
 
+MESSAGES = 0
+"""Kind of a page: what lives of a stretch of sequences."""
+PRODUCERS = 1
+"""Of a stretch of producer ids: see `replication.state.producer`."""
 COLUMNS = 2
-"""Kind of a page that is not read at a start: see `replication.state.columns`."""
+"""Of sizes and times: see `replication.state.columns`."""
+LATER = (PRODUCERS, COLUMNS)
+"""Kinds that are not read at a start."""
 PageReader = Callable[[int, int, int, int], bytes]
 """(queue id, kind, first, lsn) -> the page on this node's disk, b"" where it is not there as it was
 written. What is asked for has been written, and is never written over: the answer is always the

@@ -63,7 +63,7 @@ from mirrorq.replication.master.term import Lease
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.rail import RailGuard
 from mirrorq.replication.ring import Ring
-from mirrorq.replication.state.columns import PageCache
+from mirrorq.replication.state.pages import PageCache
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 from mirrorq.replication.writes import Writes, quiet_tick_ms
@@ -465,7 +465,7 @@ class Replica:
 
     def _start_over(self) -> None:
         self.state = QueueState()
-        self.state.columns.keep_in(self._cache, self.queue_id)
+        self.state.keep_in(self._cache, self.queue_id)
         self._writes.start_over()
         self.ring.reset(0, [])
         self.ring.stable = 0
@@ -496,7 +496,7 @@ class Replica:
             state = self.state  # Lemma 3
         else:
             self._writes.on_state(self.state, state)
-            state.columns.keep_in(self._cache, self.queue_id)
+            state.keep_in(self._cache, self.queue_id)
         self.state = state
         ring.time.note(state.time_us)
         ring.reset(state.applied, state.history)

@@ -135,7 +135,7 @@ class Writes:
         if 0 < self._part_number <= number:
             self._part_number = 0
             if not self._checkpoints.is_open:
-                state.columns.release()
+                state.release()
             if self._ops_since and not self._checkpoints.is_busy:
                 self._quiet.set(quiet_tick_ms(self._config, self._applied_ms + QUIET_MS))
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.errors import ProtocolError, StoreCorrupt
 from mirrorq.protocol.effects import (
-    COLUMNS,
+    LATER,
     Page,
     QueueImage,
     QueueWrite,
@@ -119,7 +119,7 @@ class QueueFiles:
 
 def _named(page: Page) -> Page:
     """What of a page is read at a start."""
-    is_read_later = page.kind == COLUMNS and page.data
+    is_read_later = page.kind in LATER and page.data
     return replace(page, data=None) if is_read_later else page
 
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Hashable, Iterator
 
 from attrs import define, field
 
+from mirrorq.containers.range_map import RangeMap
 from mirrorq.containers.timers import FOREVER_MS, Timer
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Attach, Detached, Flow, Reply, SessionReply, SessionRequest
@@ -97,15 +98,23 @@ class Claims:
 
     def __init__(self) -> None:
         self._sessions: dict[int, tuple[SessionId, ...]] = {}
-        self._owners: dict[int, str] = {}
+        self._owners = RangeMap(1)
+        """Of each id the number of its owner."""
+        self._numbers: dict[str, int] = {}
 
     def open(self, producer: int, owner: str) -> None:
         """The id is given to this owner."""
-        self._owners[producer] = owner
+        self._owners.put(producer, producer, self._number(owner))
+
+    def _number(self, owner: str) -> int:
+        return self._numbers.setdefault(owner, len(self._numbers) + 1)
 
     def admits(self, producer: int, owner: str) -> bool:
         """Whether this owner may publish under the id; from now on it is its own."""
-        return self._owners.setdefault(producer, owner) == owner
+        (known,) = self._owners.at(producer)
+        if not known:
+            self.open(producer, owner)
+        return known in (0, self._number(owner))
 
     def take(self, producer: int, session: SessionId) -> None:
         """This session publishes under the id, too."""
@@ -127,7 +136,7 @@ class Claims:
 
     def forget(self, producer: int) -> None:
         """The id has expired."""
-        self._owners.pop(producer, None)
+        self._owners.remove(producer, producer)
         self._sessions.pop(producer, None)
 
 

@@ -43,7 +43,7 @@ class Confirms:
 
     def answer_known(self, session: SessionId, producer: int, first: int, last: int) -> None:
         """Numbers that the log holds: the applied ones now, the others when they are stable."""
-        known = self._term.state.producers.get(producer)
+        known = self._term.state.producers.find(producer)
         if known is None:
             return
         for number, count, sequence, reason in known.outcomes_of(first, last):

@@ -468,7 +468,7 @@ class Master:
     def _end_idle(self, now_ms: int) -> None:
         """Producers and messages that have been there for too long."""
         producers, endings = self.producers, self.endings
-        if now_ms >= producers.look_at_ms or producers.looked_at:
+        if now_ms >= producers.look_at_ms or producers.look_from is not None:
             producers.expire(now_ms)
         if producers.doubtful:
             producers.end_senders()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mirrorq.containers.run_length import SizedPiece, Sizes
 from mirrorq.protocol.codec import OpCodec
-from mirrorq.protocol.identities import OUTBOX_BIT
+from mirrorq.protocol.identities import OUTBOX_BIT, SPOOL_BIT
 from mirrorq.protocol.ops import (
     Entry,
     LaneOp,
@@ -37,29 +37,40 @@ _NUMBERED = (
 )
 """Kinds of ops that use numbers of a producer."""
 
+SAID_COUNT = 4096
+"""Producers of whom it is kept what the log says; twice as many while it is not applied."""
+
 
 class Highest:
     """Producer -> its highest number in the log; who is not here is unknown.
 
     That is what the applied state knows of it, but for those about whom the log has said something
-    in this term: a term begins with nothing, however many producers there are.
+    that may not be applied yet: a term begins with nothing, and never keeps many, however many
+    producers there are.
     """
 
-    def __init__(self, state: QueueState) -> None:
+    def __init__(self, ring: Ring, state: QueueState) -> None:
+        self._ring = ring
         self._state = state
         self._said: dict[int, int | None] = {}
         """None: it is no more."""
+        self._before: dict[int, int | None] = {}
+        """What was said before that; all of it is in the log up to `_upto`."""
+        self._upto = 0
 
     def get(self, producer: int) -> int | None:
         """None when it is unknown."""
         if producer in self._said:
             return self._said[producer]
-        known = self._state.producers.get(producer)
+        if producer in self._before:
+            return self._before[producer]
+        known = self._state.producers.find(producer)
         return None if known is None else known.highest
 
     def outboxes(self) -> list[int]:
         """Ids of other queues."""
-        known = {*self._state.producers_from(OUTBOX_BIT), *self._said}
+        known = {*self._state.producers.ids(OUTBOX_BIT, SPOOL_BIT | OUTBOX_BIT), *self._said}
+        known |= {*self._before}
         return [number for number in sorted(known) if is_outbox(number) and number in self]
 
     def __contains__(self, producer: int) -> bool:
@@ -67,11 +78,17 @@ class Highest:
 
     def raise_to(self, producer: int, number: int) -> None:
         """It is known, and has used its numbers up to this one."""
-        self._said[producer] = max(self.get(producer) or 0, number)
+        self._say(producer, max(self.get(producer) or 0, number))
 
     def end(self, producer: int) -> None:
         """It is unknown from here on."""
-        self._said[producer] = None
+        self._say(producer, None)
+
+    def _say(self, producer: int, number: int | None) -> None:
+        self._said[producer] = number
+        if len(self._said) > SAID_COUNT and self._state.applied >= self._upto:
+            self._before, self._said = self._said, {}
+            self._upto = self._ring.received + 1  # the op that says it may be the next one
 
 
 class LogTail:
@@ -80,7 +97,7 @@ class LogTail:
 
     def __init__(self, ring: Ring, state: QueueState, codec: OpCodec) -> None:
         self.next_sequence = state.next_sequence
-        self.highest = Highest(state)
+        self.highest = Highest(ring, state)
         self.coming = InLog()
         """Messages that are not applied yet."""
         self.outbox_lsn = 0

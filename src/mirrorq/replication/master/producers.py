@@ -19,8 +19,6 @@ __all__ = ["Producers"]
 
 EXPIRY_LOOKS = 16
 """Idle producer ids are looked for so often in one expiry time."""
-LOOK_COUNT = 1000
-"""So many of them in one step."""
 
 
 class Producers:
@@ -29,8 +27,8 @@ class Producers:
     def __init__(self, term: Term, confirms: Confirms) -> None:
         self.look_at_ms = 0
         """Idle ids are looked for again at this time."""
-        self.looked_at: list[int] = []
-        """Ids that are still to be looked at, some in each step."""
+        self.look_from: int | None = None
+        """Ids from this one on are still to be looked at, some in each step."""
         self._term = term
         self._confirms = confirms
         self._openers: dict[int, SessionId] = {}
@@ -171,21 +169,19 @@ class Producers:
         """Ids that were idle for long end by an op; from here on they are unknown."""
         term = self._term
         expiry_ms = term.config.producer_expiry_ms
-        if now_ms >= self.look_at_ms and not self.looked_at:
+        if now_ms >= self.look_at_ms and self.look_from is None:
             self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
-            self.looked_at = list(term.state.producers)
-        if not self.looked_at:
+            self.look_from = 0
+        if self.look_from is None:
             return
         least_us = term.log.time_us - expiry_ms * 1000
         least_spool_us = term.log.time_us - term.config.spool_expiry_ms * 1000
-        looked = self.looked_at[-LOOK_COUNT:]
-        del self.looked_at[-LOOK_COUNT:]
-        known = ((number, term.state.producers.get(number)) for number in looked)
+        looked, following = term.state.producers.walk(self.look_from)
+        self.look_from = following or None
         old = tuple(
             number
-            for number, producer in known
-            if producer
-            and producer.used_us < (least_spool_us if is_spool(number) else least_us)
+            for number, used_us in looked
+            if used_us < (least_spool_us if is_spool(number) else least_us)
             and self._may_expire(number)
         )
         self._end(old)

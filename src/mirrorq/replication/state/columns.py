@@ -21,19 +21,17 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.run_length import Column, SizedPiece, Sizes, equal_size, sizes_of
 from mirrorq.errors import MALFORMED
-from mirrorq.protocol.effects import Page, PageReader
+from mirrorq.protocol.effects import Page
 from mirrorq.replication.state import pages
-from mirrorq.replication.state.pages import COLUMNS, END, MESSAGES, Snapshot, Table
+from mirrorq.replication.state.pages import COLUMNS, END, MESSAGES, PageCache, Table, Watched
 
-CACHED_BLOCKS = 128
-"""Sealed blocks of all queues that are kept when they have been read: some 80 KiB each."""
 RUN_BYTES = 16
 """Of a run, in a page."""
 MERGED_BLOCKS = 2
@@ -82,42 +80,6 @@ class Block:
         for column in block.columns():
             column.check_end(last)
         return block
-
-
-class PageCache:
-    """Blocks of all queues of a node that were read from its disk: those that were used last."""
-
-    def __init__(self, read: PageReader | None = None) -> None:
-        """
-        Args:
-            read: reads a page of this node's disk; without it nothing ever leaves the memory.
-        """
-        self.can_read = read is not None
-        self._read = read
-        self._blocks: dict[tuple[int, int], Block] = {}
-        self._owners = 0
-
-    def owner(self) -> int:
-        """A number for who keeps blocks here: states of two pasts may share all others."""
-        self._owners += 1
-        return self._owners
-
-    def get(self, owner: int, first: int) -> Block | None:
-        """The block, when it is here; it is the one that was used last then."""
-        block = self._blocks.pop((owner, first), None)
-        if block is not None:
-            self._blocks[owner, first] = block
-        return block
-
-    def put(self, owner: int, first: int, block: Block) -> None:
-        """Keep it for a while."""
-        self._blocks[owner, first] = block
-        while len(self._blocks) > CACHED_BLOCKS:
-            del self._blocks[next(iter(self._blocks))]
-
-    def read(self, queue_id: int, first: int, lsn: int) -> bytes:
-        """Of the disk; b"" when it is not there as it was written."""
-        return b"" if self._read is None else self._read(queue_id, COLUMNS, first, lsn)
 
 
 class Directory:
@@ -193,16 +155,6 @@ class Directory:
             if low == 0:
                 column[0] = 0
             del column[max(low, 1) : high]
-
-
-class Watched(Protocol):
-    """The state that columns are of."""
-
-    snapshots: list[Snapshot]
-
-    def touch(self, kind: int, first: int, last: int) -> None:
-        """What is known of this stretch is about to change."""
-        ...
 
 
 class Columns:
@@ -308,7 +260,7 @@ class Columns:
         if index + 1 == len(firsts):
             return self.tail
         first = firsts[index]
-        block = self._held.get(first) or self._cache.get(self._owner, first)
+        block: Block | None = self._held.get(first) or self._cache.get(self._owner, first)
         if block is None:
             block = self._read(index)
             self._cache.put(self._owner, first, block)
@@ -317,7 +269,7 @@ class Columns:
     def _read(self, index: int) -> Block:
         """A block from the disk. Where it is damaged there, sizes and times are not known: 0."""
         first, last = self.table.stretch(self.table.firsts[index])
-        data = self._cache.read(self._queue_id, first, self.table.lsn(first))
+        data = self._cache.read(self._queue_id, COLUMNS, first, self.table.lsn(first))
         try:
             return Block.decode(data, last)
         except ValueError:
@@ -569,7 +521,7 @@ class Columns:
         if tail_end:
             held = self._held.pop(at, None)
             self.tail = held or Block.decode(
-                self._cache.read(self._queue_id, at, self.table.lsn(at)), next_sequence - 1
+                self._cache.read(self._queue_id, COLUMNS, at, self.table.lsn(at)), next_sequence - 1
             )
         counts = self.directory.counts
         self.has_ttls = self.tail.ttls.greatest > 0 or any(count & 1 for count in counts)

@@ -51,7 +51,7 @@ class StateImage(msgspec.Struct, array_like=True):
     transient: bytes
     returned: dict[_Number, tuple[_Number, _Number]]
     marks: list[tuple[_Number, _Number]]
-    producers: dict[_Number, tuple[_Number, _Number, list[tuple[int, int, int, str]], int]]
+    producers: dict[_Number, Producer]
     history: list[tuple[_Number, _Number]]
     lanes: list[tuple[_Priority, _Number, list[tuple[_Number, _Number]], bytes]] = []
     """(priority, horizon, marks, members), in order of priority."""
@@ -73,6 +73,8 @@ class StateImage(msgspec.Struct, array_like=True):
     held: tuple[_Number, _Number, _Number] = (0, 0, 0)
     """Messages and producers in pages, and where the last block of columns begins and 1 more (0:
     there is nothing in it), so that no page can be missing."""
+    producer_pages: _Number = 0
+    """Which pages of producers there are (`Producers.seal`); 0: an older version did not say."""
 
 
 class MessagesPage(msgspec.Struct, array_like=True):
@@ -86,9 +88,6 @@ class MessagesPage(msgspec.Struct, array_like=True):
     returned: bytes
     resting: bytes
     lanes: list[tuple[_Priority, bytes]]
-
-
-ProducersPage = dict[_Number, tuple[_Number, _Number, list[tuple[int, int, int, str]], int]]
 
 
 def image_of(data: bytes) -> StateImage:
@@ -117,10 +116,6 @@ def block_of(image: StateImage) -> Block:
     for column in block.columns():
         column.check_end(last)
     return block
-
-
-def fields_of(producer: Producer) -> tuple[int, int, list[tuple[int, int, int, str]], int]:
-    return producer.highest, producer.settled, producer.outcomes, producer.used_us
 
 
 def ranges_of(data: bytes, plain: Mapping[int, tuple[int, ...]], width: int) -> RangeMap:

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from mirrorq.containers.ranges import Range
-from mirrorq.protocol.effects import COLUMNS, Page
+from mirrorq.protocol.effects import COLUMNS, MESSAGES, PRODUCERS, Page, PageReader
 from mirrorq.protocol.ops import (
     AckOp,
     DiscardOp,
@@ -42,12 +42,18 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.protocol.staged import CommitOp
 
-__all__ = ["COLUMNS", "MESSAGES", "PRODUCERS", "Pages", "Snapshot", "Table", "changed_by"]
+__all__ = [
+    "COLUMNS",
+    "MESSAGES",
+    "PRODUCERS",
+    "PageCache",
+    "Pages",
+    "Snapshot",
+    "Table",
+    "Watched",
+    "changed_by",
+]
 
-MESSAGES = 0
-"""Kind of a page: what lives of a stretch of sequences."""
-PRODUCERS = 1
-"""Of a stretch of producer ids."""
 END = 2**63 - 1
 """No sequence and no id is greater."""
 ENTRIES_MAX = {MESSAGES: 2048, PRODUCERS: 128, COLUMNS: 2048}
@@ -56,6 +62,8 @@ SMALL_MAX = {MESSAGES: 256, PRODUCERS: 64, COLUMNS: 256}
 """A state with no more than this is one value, without pages."""
 PREIMAGES_MAX = 64
 """Pages that one step makes because an op is about to change them: some milliseconds."""
+CACHED_PAGES = 128
+"""Pages of all queues that are kept when they have been read: some 80 KiB each."""
 KEPT_MAX = 512
 """Pages that a snapshot keeps because they have changed since: some 16 MiB."""
 
@@ -67,8 +75,8 @@ class Pages(Protocol):
         """How many entries the page of this stretch has; 0: it holds nothing."""
         ...
 
-    def extent_within(self, kind: int, first: int, last: int) -> Range:
-        """The first and the last thing in this stretch, which holds something."""
+    def extent_within(self, first: int, last: int) -> Range:
+        """The first and the last thing of messages in this stretch, which holds something."""
         ...
 
     def page(self, kind: int, first: int, last: int) -> bytes:
@@ -137,6 +145,12 @@ class Table:
         index = bisect_right(self.firsts, first)
         self.firsts.insert(index, at)
         self._lsns.insert(index, self.gone.pop(at, 0))
+
+    def insert(self, first: int) -> None:
+        """Another page begins here, in the middle of one; it is not on the disk."""
+        index = bisect_right(self.firsts, first)
+        self.firsts.insert(index, first)
+        self._lsns.insert(index, 0)
 
     def drop(self, first: int) -> None:
         """The page that begins at `first` holds nothing: what comes there is the one's before."""
@@ -289,15 +303,15 @@ class Snapshot:
         return first, last
 
     def _is_large(self, kind: int, first: int, last: int) -> bool:
-        # A block of columns is small from the start, and is never cut.
-        if kind == COLUMNS or self._count(kind, first, last) <= ENTRIES_MAX[kind]:
+        # Others are small from the start, and are never cut here.
+        if kind != MESSAGES or self._count(kind, first, last) <= ENTRIES_MAX[kind]:
             return False
-        least, most = self._pages.extent_within(kind, first, last)
+        least, most = self._pages.extent_within(first, last)
         return least < most
 
     def _middle(self, kind: int, first: int, last: int) -> int:
         """Where to cut: the roundest number, so that copies cut at the same places."""
-        least, most = self._pages.extent_within(kind, first, last)
+        least, most = self._pages.extent_within(first, last)
         bit = (least ^ most).bit_length() - 1
         at = most >> bit << bit
         if self._tables:
@@ -351,3 +365,56 @@ class Snapshot:
         at = self._middle(kind, low, high)
         stretches[index : index + 1] = [(at, high), (low, at - 1)]
         return index if at <= last else index + 1
+
+
+class Watched(Protocol):
+    """A state, as its parts see it."""
+
+    @property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """Whom to tell before something changes."""
+        ...
+
+    def touch(self, kind: int, first: int, last: int) -> None:
+        """What is known of this stretch is about to change."""
+        ...
+
+
+class PageCache:
+    """Pages of all queues of a node that were read from its disk: those that were used last."""
+
+    def __init__(self, read: PageReader | None = None) -> None:
+        """
+        Args:
+            read: reads a page of this node's disk; without it nothing ever leaves the memory.
+        """
+        self.can_read = read is not None
+        self._read = read
+        self._pages: dict[tuple[int, int], Any] = {}
+        self._owners = 0
+
+    def owner(self) -> int:
+        """A number for who keeps pages here: states of two pasts may share all others."""
+        self._owners += 1
+        return self._owners
+
+    def get(self, owner: int, first: int) -> Any:
+        """The page, when it is here; it is the one that was used last then."""
+        page = self._pages.pop((owner, first), None)
+        if page is not None:
+            self._pages[owner, first] = page
+        return page
+
+    def put(self, owner: int, first: int, page: Any) -> None:
+        """Keep it for a while."""
+        self._pages[owner, first] = page
+        while len(self._pages) > CACHED_PAGES:
+            del self._pages[next(iter(self._pages))]
+
+    def drop(self, owner: int, first: int) -> None:
+        """It is to be kept no more."""
+        self._pages.pop((owner, first), None)
+
+    def read(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
+        """Of the disk; b"" when it is not there as it was written."""
+        return b"" if self._read is None else self._read(queue_id, kind, first, lsn)

@@ -1,26 +1,58 @@
-"""What became of the numbers of one producer. Pure."""
+"""What became of producers' numbers: of one producer, and of all of a queue's. Pure.
+
+A queue knows each handle that published to it within a day, a million of them as easily as ten. So
+producers lie in pages of some hundred neighbours, in order of id, like sizes and times do
+(`columns`): a page that has not changed since it was written is on the disk alone, and is read when
+somebody asks for one of its producers. Those that have changed wait in memory for the next
+checkpoint, as the bytes that it will write; the few that were used last are objects.
+
+Invariants:
+1. a page that is in `changed` of its table, or was when the checkpoint that is being made began, is
+   in memory. Of any other the table knows the lsn under which it is on the disk; 0: it is empty.
+2. a page that has changed is in no cache.
+3. none has more than `ENTRIES_MAX` producers; one with more is cut in two at once, at the roundest
+   id, so that copies cut alike.
+"""
 
 from __future__ import annotations
 
-from attrs import define, field
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+from zlib import crc32
+
+import msgspec
 
 from mirrorq.containers.ranges import RangeSet
+from mirrorq.errors import MALFORMED
+from mirrorq.protocol.effects import PRODUCERS, Page
+from mirrorq.replication.state import pages
+from mirrorq.replication.state.pages import END, PageCache, Table, Watched
 
-__all__ = ["LOST", "REFUSED", "Producer"]
+__all__ = ["LOST", "REFUSED", "Producer", "Producers", "Used"]
 
 REFUSED = 0
 """First sequence of an outcome that is a refusal."""
 LOST = -1
 """The same of what was stored, and has since been lost."""
+OPEN_PAGES = 32
+"""Changed pages of one queue that are objects, some 40 KiB each; others are bytes."""
+HELD_PAGES = 1024
+"""Changed pages, some 5 KiB each as bytes, that wait in memory for a checkpoint: with more it is
+due."""
+WALKED_PAGES = 8
+"""Pages that one look for idle producers reads: less than a millisecond."""
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=END)]
 
 
-@define
-class Producer:
+class Producer(msgspec.Struct, array_like=True):
     """One producer id: the highest number in the applied log and what became of each."""
 
-    highest: int = 0
-    settled: int = 0
-    outcomes: list[tuple[int, int, int, str]] = field(factory=list)
+    highest: _Number = 0
+    settled: _Number = 0
+    outcomes: list[tuple[int, int, int, str]] = []
     """(first number, count, first sequence or REFUSED, reason), in order of number."""
     used_us: int = 0
     """Timestamp of the last op that named it; decides about expiry."""
@@ -84,3 +116,314 @@ class Producer:
             if begin < sequence + count:
                 rest = sequence + count - begin
                 self.outcomes.append((first + begin - sequence, rest, begin, why))
+
+
+Chunk = dict[int, Producer]
+"""The producers of one page."""
+_Chunk = dict[_Number, Producer]
+_DECODER = msgspec.msgpack.Decoder(_Chunk)
+_ENCODER = msgspec.msgpack.Encoder()
+Used = tuple[int, int]
+"""(producer id, `used_us`)."""
+
+
+def _packed(chunk: Chunk) -> bytes:
+    return _ENCODER.encode(dict(sorted(chunk.items())))
+
+
+def _unpacked(data: bytes) -> Chunk:
+    """Raises ValueError when these are no producers."""
+    try:
+        return _DECODER.decode(data)
+    except MALFORMED as error:
+        raise ValueError(f"a page of {len(data)} bytes: {error}") from error
+
+
+def _part(chunk: Chunk, first: int, last: int) -> Chunk:
+    return {number: one for number, one in chunk.items() if first <= number <= last}
+
+
+class Producers(Mapping[int, Producer]):
+    """Of one queue's state, by id. What is got from it is to be looked at only: who changes one
+    says `change`."""
+
+    def __init__(self, table: Table, state: Watched) -> None:
+        """
+        Args:
+            table: of the pages. No other cuts them.
+        """
+        self.table = table
+        self._state = state
+        self._count = 0
+        self._open: dict[int, Chunk] = {}
+        """Changed pages, by their firsts; the one that was used last is the last."""
+        self._held: dict[int, tuple[int, bytes]] = {}
+        """Others that have changed: how many they hold, and their bytes."""
+        self._are_given = False
+        """Some have been given to a checkpoint."""
+        self._last_read = -1
+        """What the pages that have come reach to."""
+        self.keep_in(PageCache(), 0)
+
+    def keep_in(self, cache: PageCache, queue_id: int) -> None:
+        """What is on the disk needs not be in memory any more."""
+        self._cache = cache
+        self._owner = cache.owner()
+        self._queue_id = queue_id
+
+    # --- Queries ------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        """All ids, in order: for a small state, and for tests."""
+        return self.ids(0, END)
+
+    def __getitem__(self, number: int) -> Producer:
+        return self._chunk(self._find(number))[number]
+
+    def find(self, number: int) -> Producer | None:
+        """The producer of this id; it takes one page at most to know."""
+        return self._chunk(self._find(number)).get(number)
+
+    def ids(self, first: int, last: int) -> Iterator[int]:
+        """Those of first to last that are there, in order."""
+        for at in self._firsts(first, last):
+            yield from sorted(_part(self._chunk(at), first, last))
+
+    def walk(self, least: int) -> tuple[list[Used], int]:
+        """Producers from this id on, of a few pages, which no cache keeps; and the id to go on
+        from, 0 at the end."""
+        firsts, found = self.table.firsts, list[Used]()
+        index = bisect_right(firsts, least) - 1
+        end = min(index + WALKED_PAGES, len(firsts))
+        for at in firsts[index:end]:
+            found += [(n, one.used_us) for n, one in sorted(self._looked_at(at).items())]
+        return found, firsts[end] if end < len(firsts) else 0
+
+    def _find(self, number: int) -> int:
+        """Where the page of this id begins."""
+        firsts = self.table.firsts
+        return firsts[bisect_right(firsts, number) - 1]
+
+    def _firsts(self, first: int, last: int) -> Iterator[int]:
+        """Where the pages of first to last begin."""
+        firsts = self.table.firsts
+        index = bisect_right(firsts, first) - 1
+        while index < len(firsts) and firsts[index] <= last:
+            yield firsts[index]
+            index += 1
+
+    def _chunk(self, first: int) -> Chunk:
+        chunk = self._open.get(first)
+        if chunk is None and first in self._held:
+            chunk = self._reopen(first)
+        if chunk is None:
+            chunk = self._cache.get(self._owner, first)
+        if chunk is None:
+            chunk = self._read(first)
+            if chunk:
+                self._cache.put(self._owner, first, chunk)
+        return chunk
+
+    def _looked_at(self, first: int) -> Chunk:
+        """The same without a trace in what is kept."""
+        if first in self._held:
+            return _unpacked(self._held[first][1])
+        chunk = self._open.get(first)
+        return self._read(first) if chunk is None else chunk
+
+    def _read(self, first: int) -> Chunk:
+        data = self._bytes(first)
+        return _unpacked(data) if data else {}
+
+    def _bytes(self, first: int) -> bytes:
+        """Of a page that has not changed; b"" of an empty one."""
+        lsn = self.table.lsn(first)
+        if not lsn or first in self.table.changed:
+            return b""
+        return self._cache.read(self._queue_id, PRODUCERS, first, lsn)
+
+    # --- Changes ------------------------------------------------------------------------
+
+    def change(self, number: int) -> Producer | None:
+        """The producer of this id, which is about to change; None when it is unknown."""
+        first = self._find(number)
+        chunk = self._open.get(first)
+        if chunk is None or self._state.snapshots or first not in self.table.changed:
+            if number not in self._chunk(first):
+                return None
+            chunk = self._changing(first, number)
+        return chunk.get(number)
+
+    def add(self, number: int, producer: Producer) -> Producer:
+        """Another one."""
+        first = self._find(number)
+        chunk = self._changing(first, number)
+        self._count += number not in chunk
+        chunk[number] = producer
+        if len(chunk) > pages.ENTRIES_MAX[PRODUCERS]:
+            self._split(first, chunk, number)
+        return producer
+
+    def remove(self, number: int) -> None:
+        """It is no more."""
+        first = self._find(number)
+        if number in self._chunk(first):
+            del self._changing(first, number)[number]
+            self._count -= 1
+
+    def _changing(self, first: int, number: int) -> Chunk:
+        """A page, one producer of which is about to change."""
+        chunk = self._chunk(first)
+        self._state.touch(PRODUCERS, number, number)
+        self._cache.drop(self._owner, first)
+        self._keep_open(first, chunk)
+        return chunk
+
+    def _keep_open(self, first: int, chunk: Chunk) -> None:
+        self._open.pop(first, None)
+        self._open[first] = chunk
+        while len(self._open) > OPEN_PAGES:
+            oldest = next(iter(self._open))
+            packed = self._open.pop(oldest)
+            self._held[oldest] = len(packed), _packed(packed)
+
+    def _reopen(self, first: int) -> Chunk:
+        chunk = _unpacked(self._held.pop(first)[1])
+        self._keep_open(first, chunk)
+        return chunk
+
+    def _split(self, first: int, chunk: Chunk, number: int) -> None:
+        """A page is cut in two; that of this id, which is about to change, is open last."""
+        least, most = min(chunk), max(chunk)
+        bit = (least ^ most).bit_length() - 1
+        at = most >> bit << bit
+        self.table.insert(at)
+        self.table.touch(first, at)
+        halves = [(first, _part(chunk, first, at - 1)), (at, _part(chunk, at, END))]
+        for begin, half in halves if number >= at else reversed(halves):
+            self._keep_open(begin, half)
+
+    # --- Pages --------------------------------------------------------------------------
+
+    def count_within(self, first: int, last: int) -> int:
+        """How many of first to last there are. Of a page that has not changed it is not looked up:
+        1, when it holds something."""
+        return sum(self._count_of(at, first, last) for at in self._firsts(first, last))
+
+    def _count_of(self, at: int, first: int, last: int) -> int:
+        """How many of first to last are in the page that begins at `at`."""
+        low, high = self.table.stretch(at)
+        if low < first or high > last:
+            return len(_part(self._looked_at(at), first, last))
+        if at in self._held:
+            return self._held[at][0]
+        return len(self._open[at]) if at in self._open else not self._is_empty(at)
+
+    def page(self, first: int, last: int) -> bytes:
+        """The page of this stretch, which holds something."""
+        if self.table.stretch(self._find(first)) == (first, last):
+            return self._page(first)
+        found: Chunk = {}
+        for at in self._firsts(first, last):
+            found |= _part(self._looked_at(at), first, last)
+        return _packed(found)
+
+    def _page(self, first: int) -> bytes:
+        if first in self._held:
+            return self._held[first][1]
+        chunk = self._open.get(first)
+        return self._bytes(first) if chunk is None else _packed(chunk)
+
+    def drop(self, first: int) -> None:
+        """The page that begins here holds nothing, and is about to go."""
+        self._open.pop(first, None)
+        self._held.pop(first, None)
+        self._cache.drop(self._owner, first)
+
+    def collapse(self, table: Table) -> None:
+        """All of it is one value on the disk."""
+        whole = dict(self.items())
+        self.table, self._owner = table, self._cache.owner()
+        self._open, self._held, self._count = {}, {}, 0
+        self.load(whole)
+
+    def load(self, whole: Chunk) -> None:
+        """All producers of a state that is one value."""
+        for number, producer in sorted(whole.items()):
+            self.add(number, producer)
+
+    @property
+    def held_count(self) -> int:
+        """Pages that are to go to the disk before they can leave the memory."""
+        return len(self._held) + len(self._open) if self._cache.can_read else 0
+
+    def give(self) -> None:
+        """What has changed goes to the disk now."""
+        self._are_given = True
+
+    def release(self) -> None:
+        """All that was given to the disk is there, and no checkpoint is being made."""
+        if not self._are_given or not self._cache.can_read:
+            return
+        self._are_given = False
+        changed = self.table.changed
+        for first in [one for one in self._held if one not in changed]:
+            del self._held[first]
+        for first in [one for one in self._open if one not in changed]:
+            self._cache.put(self._owner, first, self._open.pop(first))
+
+    # --- A state that is read -----------------------------------------------------------
+
+    def seal(self) -> int:
+        """A number that tells which pages there are, so that none can be missing."""
+        empty = {first for first in (0, *self.table.changed) if self._is_empty(first)}
+        firsts = self.table.firsts
+        if empty:
+            firsts = array("Q", [first for first in firsts if first not in empty])
+        return crc32(firsts.tobytes()) + 1
+
+    def _is_empty(self, first: int) -> bool:
+        if first in self._held:
+            return not self._held[first][0]
+        if first in self._open:
+            return not self._open[first]
+        return first in self.table.changed or not self.table.lsn(first)
+
+    def add_page(self, page: Page) -> None:
+        """A page has come, or is on the disk, where it has no data.
+
+        Raises ValueError when it is no such thing.
+        """
+        if page.first <= self._last_read:
+            raise ValueError(f"a page of producers from {page.first} comes late")
+        self._last_read = page.first
+        self.table.load(page.first, page.lsn)
+        if page.data is not None:
+            chunk = _unpacked(page.data)
+            if not chunk or min(chunk) < page.first:
+                raise ValueError(f"a page from {page.first} that holds {len(chunk)} producers")
+            self._held[page.first] = len(chunk), page.data
+            self._last_read = max(chunk)
+
+    def end_pages(self, count: int, seal: int) -> None:
+        """All have.
+
+        Args:
+            count: of producers, as the head says it.
+            seal: which pages there are; 0: an older version wrote the head, which did not say it.
+
+        Raises ValueError when they are not those that the head names.
+        """
+        if seal and seal != self.seal():
+            raise ValueError("pages of other producers than the head names")
+        if not seal and sum(self._walked()) != count:
+            raise ValueError(f"pages of other than {count} producers")
+        self._count = count
+
+    def _walked(self) -> Iterator[int]:
+        """How many producers are in each page."""
+        for first in self.table.firsts:
+            yield self._held[first][0] if first in self._held else len(self._looked_at(first))

@@ -62,7 +62,7 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.history import HISTORY_COUNT, extend_history
-from mirrorq.replication.state.columns import Columns, PageCache
+from mirrorq.replication.state.columns import Columns
 from mirrorq.replication.state.image import (
     NUMBER_MAX,
     PAGED_VERSION,
@@ -70,10 +70,8 @@ from mirrorq.replication.state.image import (
     PLAIN_VERSION,
     STATE_VERSION,
     MessagesPage,
-    ProducersPage,
     StateImage,
     block_of,
-    fields_of,
     image_of,
     ranges_of,
 )
@@ -84,12 +82,13 @@ from mirrorq.replication.state.pages import (
     MESSAGES,
     PRODUCERS,
     SMALL_MAX,
+    PageCache,
     Snapshot,
     Table,
     changed_by,
 )
 from mirrorq.replication.state.priorities import Lane
-from mirrorq.replication.state.producer import REFUSED, Producer
+from mirrorq.replication.state.producer import HELD_PAGES, REFUSED, Producer, Producers
 from mirrorq.replication.state.staging import RUN_BYTES, Outcome, Staging
 
 NUMBER_BYTES = 8
@@ -163,7 +162,6 @@ class QueueState:
         """What is staged, and where bodies of committed messages lie."""
         self.verdict = ""
         """Why the last op about staged messages was refused. Not part of the state."""
-        self.producers: dict[int, Producer] = {}
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) of applied ops, the newest `HISTORY_COUNT` epochs, oldest first."""
         self.generation = 0
@@ -178,11 +176,21 @@ class QueueState:
         """Whom to tell before something changes. Not part of the state."""
         self.columns = Columns(self.tables[COLUMNS], self)
         """Size, time and ttl of each live message."""
+        self.producers = Producers(self.tables[PRODUCERS], self)
         self.is_paged = False
         """It was read from pages, or is to be."""
-        self._awaited = (0, 0, 0)
+        self._awaited = (0, 0, 0, 0)
         """What its pages have to have, as the head says it."""
-        self._producer_ids = RangeSet()
+
+    def keep_in(self, cache: PageCache, queue_id: int) -> None:
+        """What is on the disk needs not be in memory any more."""
+        self.columns.keep_in(cache, queue_id)
+        self.producers.keep_in(cache, queue_id)
+
+    def release(self) -> None:
+        """All that was given to the disk is there, and no checkpoint is being made."""
+        self.columns.release()
+        self.producers.release()
 
     # --- Queries ------------------------------------------------------------------------
 
@@ -228,11 +236,6 @@ class QueueState:
     def producer_id(self, lsn: int) -> int:
         """The id that a producer op at `lsn` gives: lsns come again in another past."""
         return lsn + (self.generation << GENERATION_BITS)
-
-    def producers_from(self, least: int) -> Iterator[int]:
-        """Ids of producers that are no less than this one."""
-        for first, last in self._producer_ids.within(least, NUMBER_MAX):
-            yield from range(first, last + 1)
 
     def returned_often(self, ranges: RangeSet, limit: int) -> RangeSet:
         """Those of these messages that one more return would bring above a delivery limit."""
@@ -491,18 +494,10 @@ class QueueState:
 
     def _producer_of(self, number: int) -> Producer | None:
         """The producer of this id. Another queue's, or a spool's, needs no op to begin."""
-        known = self.producers.get(number)
+        known = self.producers.change(number)
         if known is None and needs_no_op(number):
-            known = self._add_producer(number, Producer())
-        elif known is not None:
-            self.touch(PRODUCERS, number, number)
+            known = self.producers.add(number, Producer())
         return known
-
-    def _add_producer(self, number: int, producer: Producer) -> Producer:
-        self.touch(PRODUCERS, number, number)
-        self._producer_ids.add(number, number)
-        self.producers[number] = producer
-        return producer
 
     def _take_step(self, entry: Entry, step: Step) -> tuple[Range, ...]:
         """The acks and the puts of one op; its first body was no message."""
@@ -657,8 +652,9 @@ class QueueState:
         sequences = self.needed_set(payload.lost)
         losers = [n for n, producer in self.producers.items() if producer.has_some_of(sequences)]
         for number in losers:
-            self.touch(PRODUCERS, number, number)
-            self.producers[number].lose(sequences, reason)
+            loser = self.producers.change(number)
+            assert loser is not None
+            loser.lose(sequences, reason)
         lost = self.staging.lose(payload.lost)
         dropped = self.staging.lost_runs(payload.lost)
         self.staging.renumber(self.outbox.begin_anew(lost))
@@ -666,11 +662,9 @@ class QueueState:
 
     def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
         for number in payload.expired:
-            self.touch(PRODUCERS, number, number)
-            self._producer_ids.remove(number, number)
-            self.producers.pop(number, None)
+            self.producers.remove(number)
         if not payload.expired:
-            self._add_producer(self.producer_id(lsn), Producer(used_us=timestamp_us))
+            self.producers.add(self.producer_id(lsn), Producer(used_us=timestamp_us))
 
     # --- Pages --------------------------------------------------------------------------
 
@@ -684,15 +678,16 @@ class QueueState:
     @property
     def is_small(self) -> bool:
         """Whether it is one value on the disk, without pages."""
-        kinds = (MESSAGES, PRODUCERS)
-        return all(
-            self.count_within(kind, 0, END) <= SMALL_MAX[kind] for kind in kinds
-        ) and self.columns.is_small(self.live, SMALL_MAX[COLUMNS])
+        return (
+            self.count_within(MESSAGES, 0, END) <= SMALL_MAX[MESSAGES]
+            and len(self.producers) <= SMALL_MAX[PRODUCERS]
+            and self.columns.is_small(self.live, SMALL_MAX[COLUMNS])
+        )
 
     def count_within(self, kind: int, first: int, last: int) -> int:
         """How many entries the page of this stretch has; 0: it holds nothing."""
         if kind == PRODUCERS:
-            return self._producer_ids.count_within(first, last)
+            return self.producers.count_within(first, last)
         if kind == COLUMNS:
             return self.columns.count_of(first)
         count, blocks = self.live.count_within(first, last), self.columns.blocks(first, last)
@@ -709,10 +704,8 @@ class QueueState:
             count += sum(lane.members.count_within(first, last) for lane in self.lanes.values())
         return count
 
-    def extent_within(self, kind: int, first: int, last: int) -> Range:
-        """The first and the last thing in this stretch, which holds something."""
-        if kind == PRODUCERS:
-            return self._producer_ids.extent_within(first, last)
+    def extent_within(self, first: int, last: int) -> Range:
+        """The first and the last thing of messages in this stretch, which holds something."""
         blocks = self.columns.directory.extent(first, last)
         if not self.live.count_within(first, last):
             return blocks
@@ -722,14 +715,7 @@ class QueueState:
     def page(self, kind: int, first: int, last: int) -> bytes:
         """The page of this stretch, which holds something."""
         if kind == PRODUCERS:
-            ids = (
-                n
-                for low, high in self._producer_ids.within(first, last)
-                for n in range(low, high + 1)
-            )
-            return msgspec.msgpack.encode(
-                {number: fields_of(self.producers[number]) for number in ids}
-            )
+            return self.producers.page(first, last)
         if kind == COLUMNS:
             return self.columns.page(first)
         return msgspec.msgpack.encode(
@@ -759,23 +745,16 @@ class QueueState:
         if page.kind == COLUMNS:
             self.columns.add_page(page)
             return
+        if page.kind == PRODUCERS:
+            self.producers.add_page(page)
+            return
         if page.data is None:
             raise ValueError(f"a page from {page.first} that was not read")
         try:
-            if page.kind == PRODUCERS:
-                self._add_producers(msgspec.msgpack.decode(page.data, type=ProducersPage))
-            else:
-                self._add_messages(msgspec.msgpack.decode(page.data, type=MessagesPage))
+            self._add_messages(msgspec.msgpack.decode(page.data, type=MessagesPage))
         except MALFORMED as error:
             raise ValueError(f"a page of {len(page.data)} bytes: {error}") from error
         self.tables[page.kind].load(page.first, page.lsn)
-
-    def _add_producers(self, page: ProducersPage) -> None:
-        for number, fields in page.items():
-            if number in self.producers:
-                raise ValueError(f"producer {number} comes twice")
-            self.producers[number] = Producer(*fields)
-            self._producer_ids.add(number, number)
 
     def _add_messages(self, page: MessagesPage) -> None:
         self.live.extend(page.live)
@@ -795,10 +774,10 @@ class QueueState:
 
         Raises ValueError when some are missing, or tell what cannot be.
         """
-        messages, producers, tail_end = self._awaited
-        held = (self.live.count, len(self.producers))
-        if held != (messages, producers):
-            raise ValueError(f"pages of {held} messages and producers, not {self._awaited[:2]}")
+        messages, producers, tail_end, seal = self._awaited
+        if self.live.count != messages:
+            raise ValueError(f"pages of {self.live.count} messages, not {messages}")
+        self.producers.end_pages(producers, seal)
         self.columns.end_pages(tail_end, self.next_sequence)
         self.places = Places.from_bytes(self.places.by_sequence.to_bytes(), self.next_sequence)
         self._check()
@@ -814,6 +793,7 @@ class QueueState:
             self.tables[kind] = Table()
             self.tables[kind].changed = {0: None}
         self.columns.collapse(self.tables[COLUMNS], self.live)
+        self.producers.collapse(self.tables[PRODUCERS])
 
     def changed_pages(self) -> list[tuple[int, Range]]:
         """(kind, stretch) of what is not on the disk as it is; from now on it counts as written."""
@@ -828,8 +808,11 @@ class QueueState:
                 elif kind == COLUMNS:
                     table.clear(first)  # It is the last one, which stays.
                 else:
+                    if kind == PRODUCERS:
+                        self.producers.drop(first)
                     table.drop(first)
             table.changed = {}
+        self.producers.give()
         return wanted
 
     def all_pages(self) -> list[tuple[int, Range]]:
@@ -843,7 +826,8 @@ class QueueState:
     @property
     def is_heavy(self) -> bool:
         """Whether much waits in memory for the next checkpoint."""
-        return self.columns.held_count >= HELD_BLOCKS
+        held = self.columns.held_count >= HELD_BLOCKS
+        return held or self.producers.held_count >= HELD_PAGES
 
     # --- Bytes --------------------------------------------------------------------------
 
@@ -890,6 +874,7 @@ class QueueState:
             staging=self.staging.image(),
             time_us=self.time_us,
             held=(self.live.count, len(self.producers), self.columns.tail_end),
+            producer_pages=self.producers.seal(),
         )
         return msgspec.msgpack.encode(image)
 
@@ -913,7 +898,7 @@ class QueueState:
             self.transient.to_bytes(),
             {n: (often, lsn) for a, b, (often, lsn) in returned for n in range(a, b + 1)},
             self.marks,
-            {number: fields_of(producer) for number, producer in sorted(self.producers.items())},
+            dict(self.producers),
             self.history,
             [
                 (priority, lane.horizon, lane.marks, lane.members.to_bytes())
@@ -945,7 +930,7 @@ class QueueState:
         image = image_of(data)
         state = cls()
         state.is_paged = image.version == PAGED_VERSION
-        state._awaited = image.held
+        state._awaited = (*image.held, image.producer_pages)
         for table in state.tables.values():
             table.changed = {}
         state.applied = image.applied
@@ -971,7 +956,7 @@ class QueueState:
         state.generation = image.generation
         state.fence = image.fence
         state.lost = image.lost
-        state._add_producers(image.producers)
+        state.producers.load(image.producers)
         state.time_us = image.time_us or state.latest_stamp_us()
         return state
 
@@ -984,7 +969,7 @@ class QueueState:
         """
         state = cls() if image.state is None else cls.decode(image.state)
         if cache is not None:
-            state.columns.keep_in(cache, image.queue_id)
+            state.keep_in(cache, image.queue_id)
         if state.is_paged:
             for page in image.pages:
                 state.add_page(page)

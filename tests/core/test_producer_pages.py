@@ -1,0 +1,253 @@
+"""Producers in pages, most of them on the disk alone: they answer as if all were at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from random import Random
+
+import pytest
+from msgspec.msgpack import decode
+
+from harness.tiny_pages import tiny_pages
+from mirrorq.protocol.effects import LATER, PRODUCERS, Page, QueueImage, QueueWrite
+from mirrorq.protocol.identities import OUTBOX_BIT
+from mirrorq.protocol.ops import ProducerOp
+from mirrorq.replication.checkpoints import Checkpoints
+from mirrorq.replication.donor import Given
+from mirrorq.replication.state.pages import END, PageCache
+from mirrorq.replication.state.producer import HELD_PAGES, OPEN_PAGES
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.testing.disk import SimulatedDisk
+from mirrorq.wire.frames import pack_publish
+
+from .random_ops import CODEC, PLACE
+
+QUEUE = 7
+COUNT = 60
+
+
+class Many:
+    """A queue of many producers on a disk, and what is known of each."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.chance = Random(seed)
+        self.disk = SimulatedDisk(1)
+        self.reads: list[int] = []
+        """Firsts of the pages that were read."""
+        self.state = QueueState()
+        self.state.keep_in(self.cache(), QUEUE)
+        self.checkpoints = Checkpoints()
+        self.known: dict[int, int] = {}
+        """Id -> its highest number."""
+
+    def cache(self) -> PageCache:
+        def read(queue_id: int, kind: int, first: int, lsn: int) -> bytes:
+            assert queue_id == QUEUE
+            assert kind in LATER
+            self.reads += [first] if kind == PRODUCERS else []
+            return self.disk.page(queue_id, kind, first, lsn)
+
+        return PageCache(read)
+
+    def open(self) -> int:
+        """A producer gets an id."""
+        lsn = self._op(ProducerOp("a/1"))
+        self.known[lsn] = 0
+        return lsn
+
+    def end(self, *numbers: int) -> None:
+        self._op(ProducerOp("", numbers))
+        for number in numbers:
+            del self.known[number]
+
+    def _op(self, payload: ProducerOp) -> int:
+        lsn = self.state.applied + 1
+        self.state.apply(CODEC.op(payload, **PLACE, lsn=lsn, timestamp_us=lsn))
+        return lsn
+
+    def publish(self, producer: int) -> None:
+        lsn, number = self.state.applied + 1, self.known.get(producer, 0) + 1
+        frame = pack_publish([b"x"], producer=producer, first_number=number, settled=number - 1)
+        where = {**PLACE, "lsn": lsn, "timestamp_us": lsn}
+        entry = CODEC.publish(frame, first_sequence=self.state.next_sequence, **where)
+        self.state.apply(entry)
+        self.known[producer] = number
+
+    def any_op(self) -> None:
+        chance, known = self.chance, self.known
+        kind = chance.random()
+        if kind < 0.45 or not known:
+            self.open()
+        elif kind < 0.55:
+            self.publish(OUTBOX_BIT + chance.randint(1, 9))
+        elif kind < 0.85 or len(known) < COUNT // 2:
+            self.publish(chance.choice([*known]))
+        else:
+            first = chance.randrange(len(known))
+            self.end(*[*known][first : first + chance.randint(1, 9)])
+
+    def checkpoint(self) -> None:
+        while not self.checkpoints.begin(self.state):
+            self.part()
+        while self.checkpoints.is_busy:
+            self.part()
+
+    def part(self) -> None:
+        pages, one = self.checkpoints.part(self.state)
+        head, lsn = (one.head, one.lsn) if one is not None else (None, 0)
+        write = QueueWrite(QUEUE, pages=tuple(pages), state=head, state_lsn=lsn, stable=1)
+        self.disk.commit([write], None)
+        if not self.checkpoints.is_open:
+            self.state.release()
+
+    def image(self) -> QueueImage:
+        (image,) = self.disk.images(whole=False)
+        return image
+
+    def restart(self) -> None:
+        image = self.image()
+        self.state = QueueState.of_image(image, self.cache())
+        self.checkpoints = Checkpoints(image.stale)
+
+    def check(self) -> None:
+        """Each is known, or unknown, as it is; so are those that are asked for together."""
+        producers, chance = self.state.producers, self.chance
+        assert len(producers) == len(self.known)
+        for number in [*self.known, *(chance.randint(1, self.state.applied) for _ in range(9))]:
+            one = producers.find(number)
+            assert (None if one is None else one.highest) == self.known.get(number)
+        first, last = sorted(chance.randint(0, self.state.applied) for _ in range(2))
+        within = [number for number in sorted(self.known) if first <= number <= last]
+        assert [*producers.ids(first, last)] == within
+        assert bool(producers.count_within(first, last)) == bool(within)
+        least, walked = 0, list[int]()
+        while least or not walked:
+            found, least = producers.walk(least)
+            walked += [number for number, _ in found]
+            if not least:
+                break
+        assert walked == sorted(self.known)
+
+
+@pytest.fixture
+def tiny() -> Iterator[None]:
+    with tiny_pages():
+        yield
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("seed", range(10))
+def test_producers_on_the_disk_alone_are_what_they_were(seed: int) -> None:
+    """Whatever is opened, used and ended while a checkpoint is written, and after restarts."""
+    many = Many(seed)
+    for _ in range(COUNT):
+        many.open()
+    for _ in range(12):
+        for _ in range(many.chance.randint(1, 30)):
+            many.any_op()
+        many.check()
+        while not many.checkpoints.begin(many.state):
+            many.part()
+        while many.checkpoints.is_open:
+            if many.chance.random() < 0.4:
+                many.any_op()
+            many.part()
+        many.check()
+        if many.chance.random() < 0.5:
+            many.checkpoint()
+            many.restart()
+            many.check()
+    assert len(many.reads) > COUNT  # they were on the disk alone, indeed
+
+
+def _deep(count: int) -> Many:
+    many = Many()
+    for _ in range(count):
+        many.open()
+    many.checkpoint()
+    many.restart()
+    many.reads.clear()
+    return many
+
+
+def test_who_is_unknown_costs_one_page() -> None:
+    """And so does who is known; none is read at a start."""
+    many = _deep(3000)
+    assert many.state.producers.find(3001) is None
+    assert len(many.reads) == 1
+    assert many.state.producers.find(1) is not None
+    assert many.state.producers.find(2) is not None
+    assert many.state.producers.find(END) is None
+    assert len(many.reads) == 2
+
+
+def test_a_checkpoint_writes_the_pages_that_have_changed() -> None:
+    many = _deep(3000)
+    many.publish(1)
+    many.publish(2000)
+    many.checkpoint()
+    lsn = many.state.applied
+    written = [page for page in many.disk.queues[QUEUE].pages.values() if page.lsn == lsn]
+    assert sorted(page.first for page in written if page.kind == PRODUCERS) == [0, 1920]
+    assert many.state.producers.held_count == 0
+
+
+def test_memory_has_so_many_pages_and_no_more() -> None:
+    """Those that have changed are bytes, but for a few; of too many a checkpoint is due."""
+    many = _deep(128 * (HELD_PAGES + 9))
+    for number in range(1, 128 * HELD_PAGES, 128):
+        assert not many.state.is_heavy
+        many.publish(number)
+    assert many.state.is_heavy
+    assert len(many.state.producers._open) == OPEN_PAGES
+    many.checkpoint()
+    assert many.state.producers.held_count == 0
+    many.check()
+
+
+@pytest.mark.parametrize("has_seal", [True, False])
+def test_a_page_that_is_missing_is_noticed_at_the_start(has_seal: bool) -> None:
+    """Nobody would know that its producers were ever there. The head of a version that did not say
+    which pages there are says how many producers."""
+    many = _deep(1000)
+    image = many.image()
+    _read(many, image.state or b"", image.pages, has_seal)
+    for lost, page in enumerate(image.pages):
+        if page.kind == PRODUCERS:
+            rest = image.pages[:lost] + image.pages[lost + 1 :]
+            with pytest.raises(ValueError, match="pages of other"):
+                _read(many, image.state or b"", rest, has_seal)
+
+
+def _read(many: Many, head: bytes, pages: Iterable[Page], has_seal: bool) -> QueueState:
+    state = QueueState.decode(head)
+    state.keep_in(many.cache(), QUEUE)
+    if not has_seal:
+        state._awaited = (*state._awaited[:3], 0)
+    for page in pages:
+        state.add_page(page)
+    state.end_pages()
+    return state
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_state_is_given_whole_though_producers_come_and_go_meanwhile() -> None:
+    """A joiner gets those of one moment."""
+    many = Many(3)
+    for _ in range(COUNT):
+        many.open()
+    many.checkpoint()
+    before, given = many.state.encode(), Given(1, many.state)
+    given._until = (1 << 31, 0)
+    parts: list[bytes] = []
+    is_last = False
+    while not is_last:
+        found = given.part(len(parts) + 1)
+        assert found is not None
+        data, is_last, _ = found
+        parts.append(data)
+        if len(parts) < 4:
+            many.publish(many.chance.choice([*many.known]))
+    got = [Page(kind, first, 0, data) for one in parts for kind, first, data in decode(one)]
+    assert _read(many, got[0].data or b"", got[1:], True).encode() == before
+    assert many.state.encode() != before

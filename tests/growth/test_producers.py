@@ -1,0 +1,85 @@
+"""A queue that a hundred thousand producers have published to costs what one of a thousand does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from core.entries import CODEC, QUEUE, A, view
+from core.test_producer_pages import Many
+from mirrorq.config import Config
+from mirrorq.protocol.effects import Persisted
+from mirrorq.protocol.ops import ProducerOp
+from mirrorq.replication.events import Tick, ViewInstalled
+from mirrorq.replication.master.term import Lease
+from mirrorq.replication.replica import Replica
+from mirrorq.replication.state.pages import PageCache
+
+from .instructions import Work, work_of
+
+FEW, MANY = 1_000, 100_000
+GROWTH_MAX = 2.0
+DAY_US = 24 * 3_600_000_000
+LOOKS = 3
+"""The first steps of a look for idle ids: all of it would be done in them."""
+
+
+@cache
+def _deep(count: int) -> Many:
+    """So many producers, all of them on the disk alone."""
+    many = Many()
+    for _ in range(count):
+        many.open()
+    many.checkpoint()
+    many.restart()
+    return many
+
+
+def _use(many: Many) -> None:
+    """Producers of long ago publish once more, and what has changed is written."""
+    many.publish(77)
+    many.publish(777)
+    many.checkpoint()
+
+
+def _open(many: Many) -> None:
+    many.open()
+    many.checkpoint()
+
+
+def _look_up(many: Many) -> None:
+    assert many.state.producers.find(1 << 40) is None
+    assert many.state.producers.find(78) is not None
+
+
+def _work(call: Callable[[Many], None], many: Many) -> Work:
+    return work_of(lambda: call(many))
+
+
+@pytest.mark.parametrize("call", [_use, _open, _look_up])
+def test_it_costs_the_same_however_many_producers_there_are(call: Callable[[Many], None]) -> None:
+    few, many = (_work(call, _deep(count)) for count in (FEW, MANY))
+    assert many.count < GROWTH_MAX * few.count, f"{few.count} bytecodes, {many.growth_text(few)}"
+
+
+def _tick(replica: Replica, now_ms: int) -> Work:
+    return work_of(lambda: replica.step(now_ms, 2 * DAY_US, Tick()))
+
+
+def test_idle_producers_end_by_portions() -> None:
+    """A day later all of them are too old, and each step ends those of a few pages."""
+    longest, ended = [], []
+    for count in (10 * FEW, MANY):
+        deep = _deep(count)
+        cache = PageCache(deep.disk.page)
+        replica = Replica(A, QUEUE, Config(), CODEC, deep.image(), Lease(1 << 60), cache=cache)
+        number = replica.step(1000, 0, ViewInstalled(view(2, "a", master_epoch=2))).write_number
+        replica.step(1000, 0, Persisted(number))
+        assert replica.is_serving
+        longest.append(max(_tick(replica, 2000 + n).count for n in range(LOOKS)))
+        found = [one.payload for one in replica.ring.log if isinstance(one.payload, ProducerOp)]
+        ended.append(sum(len(payload.expired) for payload in found))
+    assert ended[0] == ended[1] > FEW
+    assert longest[1] < GROWTH_MAX * longest[0]
