@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from mirrorq.containers.ranges import Range
@@ -370,10 +370,7 @@ class Snapshot:
 class Watched(Protocol):
     """A state, as its parts see it."""
 
-    @property
-    def snapshots(self) -> Sequence[Snapshot]:
-        """Whom to tell before something changes."""
-        ...
+    snapshots: list[Snapshot]
 
     def touch(self, kind: int, first: int, last: int) -> None:
         """What is known of this stretch is about to change."""
