@@ -89,7 +89,7 @@ def test_parts_of_an_ack_that_comes_again_are_judged_each(queue: Queue) -> None:
     queue.sync()
     ((settled),) = answered(queue, TWO)
     assert settled.refused == (parts[1],)
-    assert "went back" in settled.why
+    assert "gone back" in settled.why
     assert list(queue.replica.state.live) == [(2, 2)]
 
 

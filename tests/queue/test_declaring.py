@@ -85,6 +85,6 @@ def test_who_cannot_be_asked_deletes_nothing(tmp_path: Path) -> None:
                     queue.delete(if_empty=True)
             finally:
                 go_on.set()
-        with pytest.raises(PreconditionFailed, match="has 1 messages"):
+        with pytest.raises(PreconditionFailed, match=r"has 1 message\(s\)"):
             queue.delete(if_empty=True)
         assert queue.get(timeout=WAIT_S).body == b"x"

@@ -43,7 +43,7 @@ def test_a_message_that_somebody_holds_keeps_the_queue(declare: Declare) -> None
     for handle in (other, queue):
         held = handle.get(timeout=WAIT_S)
         assert "is in use, it has " in refusal(queue)
-        assert "messages that somebody holds: ack them or give them back" in refusal(queue)
+        assert "message(s) that somebody holds: ack them or give them back" in refusal(queue)
         held.ack().result(WAIT_S)
         if handle is other:
             other.close()
@@ -84,7 +84,7 @@ def test_a_consumer_keeps_the_queue(declare: Declare) -> None:
     """Until it is cancelled."""
     queue = declare()
     consumer = queue.consume(lambda message: message.ack())
-    assert "is in use, it has 1 consumers: cancel them first" in refusal(queue)
+    assert "is in use, it has 1 consumer(s): cancel them first" in refusal(queue)
     consumer.cancel()
     queue.delete(if_unused=True)
 
@@ -93,7 +93,7 @@ def test_who_has_drained_a_queue_may_delete_it(declare: Declare) -> None:
     """Its own calls of get() that have ended are no use of it; what was just put is in it."""
     queue = declare()
     queue.put(b"x").result(WAIT_S)
-    with pytest.raises(PreconditionFailed, match="1 messages: purge it first"):
+    with pytest.raises(PreconditionFailed, match=r"1 message\(s\): purge it first"):
         queue.delete(if_empty=True)
     queue.get(timeout=WAIT_S).ack().result(WAIT_S)
     with pytest.raises(MirrorQError, match="no message"):
@@ -106,8 +106,8 @@ def test_a_lease_and_a_claim_keep_the_queue(node: Node) -> None:
     queue, other = (node.queue("orders", timeout=WAIT_S) for _ in range(2))
     queue.put(b"x").result(WAIT_S)
     with other.lease() as lease:
-        assert "messages that somebody holds" in refusal(queue)
+        assert "message(s) that somebody holds" in refusal(queue)
         lease.ack(WAIT_S)
     with other.claim():
-        assert "1 consumers" in refusal(queue)
+        assert "1 consumer(s)" in refusal(queue)
     queue.delete(if_unused=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from threading import get_ident
 from typing import Any, Self
 
@@ -101,7 +101,7 @@ class Consumer(blocking.Consumer):
         if self._auto_ack:
             message.ack()
         try:
-            await self._work(message)
+            await _awaitable(self._work(message))
         except ProcessEnded:
             raise
         except BaseException as error:
@@ -114,3 +114,14 @@ class Consumer(blocking.Consumer):
         message = self._message
         if message is not None and not message._is_settled:
             message.nack()
+
+
+def _awaitable(given: object) -> Awaitable[object]:
+    """What a callback has returned.
+
+    Raises:
+        TypeError: it cannot be awaited.
+    """
+    if not isinstance(given, Awaitable):
+        raise TypeError(f"the callback returned {given!r}, no coroutine: make it an async def")
+    return given

@@ -14,7 +14,7 @@ import msgspec
 
 from mirrorq import errors
 from mirrorq.api.administration import Administration
-from mirrorq.api.arguments import check_command
+from mirrorq.api.arguments import check_command, check_timeout
 from mirrorq.api.exchange import Exchange, ExchangeHost
 from mirrorq.api.host import Declared
 from mirrorq.api.listeners import Listeners
@@ -154,6 +154,8 @@ class Access(Administration, ExchangeHost):
         )
         if wrong:
             raise ConfigError(wrong)
+        if timeout is not None:
+            check_timeout(timeout)
         said = arguments_said(arguments)
         if passive:
             self._wait_known(timeout)

@@ -122,7 +122,7 @@ def _take(runs: Sequence[Run]) -> bytes:
     return b"".join([run.chunk.take(run.start, run.stop) for run in runs])
 
 
-AGAIN = "it was settled before, or only browsed"
+AGAIN = "it was settled before, or only browsed: ack each message that get() returns once"
 ENDS = ("ack", "reject")
 """What is told to who listens for acks that are refused. A nack has nothing to undo."""
 
@@ -145,8 +145,7 @@ def _outcome_of(message: Message, done: SettleDone) -> MirrorQError:
 
 def _refusal(message: Message, why: str) -> AckRefused:
     return AckRefused(
-        f"the ack of 1 of 1 message(s), the first of them {message.sequence} of queue "
-        f"{message.queue!r}, was not taken: {why}"
+        f"the ack of message {message.sequence} of queue {message.queue!r} was not taken: {why}"
     )
 
 
@@ -252,11 +251,12 @@ def error_of(item: Settle, done: SettleDone) -> MirrorQError | None:
             f"whether the {item.kind} of {item.count} message(s), first {refused[0][0]} "
             f"of queue {refused[0][1]!r}, was taken is not known: {why}"
         )
-    return AckRefused(
-        f"the {item.kind} of {len(refused)} of {item.count + len(item.again)} "
-        f"message(s), the first of them {refused[0][0]} of queue {refused[0][1]!r}, "
-        f"was not taken: {why}"
-    )
+    (sequence, queue), count = refused[0], item.count + len(item.again)
+    if count == 1:
+        what = f"message {sequence} of queue {queue!r}"
+    else:
+        what = f"{len(refused)} of {count} messages, first {sequence} of queue {queue!r},"
+    return AckRefused(f"the {item.kind} of {what} was not taken: {why}")
 
 
 def _among(run: Run, done: SettleDone) -> list[int]:

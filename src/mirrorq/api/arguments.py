@@ -6,6 +6,7 @@ which everything else on it rests on: what raises there ends it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,12 @@ __all__ = [
     "COUNT_MAX",
     "SEQUENCE_MAX",
     "MessageTooLarge",
+    "check_block",
     "check_callable",
     "check_command",
     "check_config",
     "check_count",
+    "check_not_async",
     "check_sequence",
     "check_size",
     "check_text",
@@ -121,10 +124,27 @@ COUNT_MAX = 2**53
 """Of messages at once, in all places where a user says so: more than any queue has."""
 
 
+def check_block(value: object) -> None:
+    """Raise TypeError for a `block` that is a number of seconds, given by its place: `get(5)` would
+    wait for ever."""
+    if value not in (True, False):
+        raise TypeError(f"block is {value!r}: it is True or False. Seconds to wait are timeout=")
+
+
 def check_callable(what: str, value: object) -> None:
     """Raise TypeError for what is to be called later and cannot be; None is not looked at."""
     if value is not None and not callable(value):
         raise TypeError(f"{what} is {value!r}: give a function that can be called")
+
+
+def check_not_async(what: str, value: object) -> None:
+    """Raise TypeError for a coroutine function: called from a thread it would do nothing, and what
+    it was called with would count as done."""
+    if inspect.iscoroutinefunction(value):
+        raise TypeError(
+            f"{what} is a coroutine function (async def), which no thread can await: give a plain "
+            "function, or consume with mirrorq.aio"
+        )
 
 
 def check_config(value: object) -> None:

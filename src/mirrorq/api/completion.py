@@ -30,7 +30,8 @@ def call_user(callback: Callable[..., object], *arguments: Any) -> None:
     except ProcessEnded:
         raise
     except BaseException:
-        log.exception("a callback raised")
+        name = getattr(callback, "__qualname__", callback)
+        log.exception("a callback raised: %s; no outcome changes by that", name)
 
 
 class Callbacks:

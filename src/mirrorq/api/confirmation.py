@@ -16,8 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mirrorq import clock
-from mirrorq.api.arguments import left_until
+from mirrorq.api.arguments import deadline_of, left_until
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.waits import QUIET_S, Wait, Waits, in_thread, telling, wait_for_any
 from mirrorq.errors import MirrorQError
@@ -101,7 +100,7 @@ class _Outcome(msgspec.Struct, eq=False):
             )
 
     def _ending(self, timeout: float | None) -> Waits[bool]:
-        until = None if timeout is None else clock.monotonic() + timeout
+        until = deadline_of(timeout)
         wait = Wait(self._outcomes.signal, self.done, until)
         return (yield from telling(wait, self._waits_text))
 
@@ -256,7 +255,7 @@ def parted(items: Iterable[Confirmation | Settlement]) -> Waited:
 
 
 def _wait_for_all(items: Sequence[_Outcome], timeout: float | None) -> None:
-    deadline = None if timeout is None else clock.monotonic() + timeout
+    deadline = deadline_of(timeout)
     for item in items:
         try:
             item._wait(left_until(deadline))

@@ -94,10 +94,15 @@ def _is_over(handle: Flushed) -> Callable[[], bool]:
     return lambda: publisher.ended_count >= count
 
 
+_told: set[tuple[int, int]] = set()
+"""What has been said: handles, and of how many messages. A process may be stopped, and then end."""
+
+
 def _warn(handle: Flushed) -> None:
     """Say what may be lost."""
     count = handle.puts.count
-    if count > 0:
+    if count > 0 and (id(handle), count) not in _told:
+        _told.add((id(handle), count))
         text = (
             f"the process ends with {count} unconfirmed message(s) to queue {handle.name}: whether "
             "they are stored is not known. close() waits for them, and gives each its outcome"

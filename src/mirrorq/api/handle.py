@@ -63,6 +63,10 @@ __all__ = ["Handle"]
 
 log = logging.getLogger("mirrorq")
 
+HELD_TEXT = (
+    "the handle on queue %s is closed with %d message(s) that get() or a consumer gave out and "
+    "nobody acked: they go back, and come again"
+)
 BROWSE_PAGE = 1000
 """Messages asked for at once by browse()."""
 
@@ -666,6 +670,9 @@ class Handle(RingChannel):
 
         def detach() -> None:
             self.receiver.give_back(session, keep=0)
+            fetched = sum(len(one.buffer) for one in self.subscriptions.values())
+            if (held := session.held_count - fetched) > 0:
+                log.info(HELD_TEXT, self.name, held)
             session.detach()
             self._close_reason = "it was closed by its user"
             self.wake()

@@ -8,10 +8,11 @@ too. What they mean stands where they are used first: `MirroredQueue.put`, `Node
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from mirrorq.api.publish_options import PLAIN, Seconds, Terms, milliseconds, terms_of
@@ -141,12 +142,15 @@ def packed(
     delay: Seconds | None = None,
     key: Key = None,
     persistent: bool = True,
+    **unknown: object,
 ) -> tuple[Terms, bytes]:
     """Return the terms and the packed properties that a message's options say.
 
     Raises:
-        ConfigError, TypeError, ValueError: one is of the wrong type or out of its range.
+        ConfigError, TypeError, ValueError: one is wrong in type or range, or unknown.
     """
+    if unknown:
+        refuse_unknown(unknown, annotations_of(MessageOptions))
     terms = PLAIN
     if persistent is not True or priority != 0 or delay is not None or ttl is not None:
         terms = terms_of(persistent, priority, delay, ttl)
@@ -158,6 +162,15 @@ def packed(
 _TIMES = ("expires", "message_ttl", "consumer_timeout")
 
 
+def refuse_unknown(given: Collection[str], known: Collection[str]) -> None:
+    """Raise TypeError for a keyword that a call does not have, and name the nearest one."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
+            raise TypeError(f"unexpected keyword argument {name!r}: {hint}")
+
+
 def arguments_said(arguments: QueueArguments) -> str:
     """Return the arguments of a declaration as the catalog keeps them, "" when there are none.
 
@@ -166,9 +179,9 @@ def arguments_said(arguments: QueueArguments) -> str:
         TypeError: there is no such argument.
     """
     given: dict[str, object] = {}
+    if arguments:
+        refuse_unknown(arguments, annotations_of(DeclareOptions))
     for name, value in arguments.items():
-        if name not in QueueArguments.__annotations__:
-            raise TypeError(f"queue() got an unexpected keyword argument {name!r}")
         if value is not None:
             value = milliseconds(name, value) if name in _TIMES else value  # type: ignore[arg-type]
             given[name.replace("_", "-")] = value
@@ -185,6 +198,7 @@ def said_of_node(options: NodeOptions) -> dict[str, Any]:
 
 def split_options(options: EmbeddedOptions) -> tuple[DeclareOptions, NodeOptions]:
     """Take apart what is said of a queue and what of its node."""
+    refuse_unknown(options, annotations_of(EmbeddedOptions))
     declaration, node = DeclareOptions(), NodeOptions()
     for name, value in options.items():
         part: Any = declaration if name in DeclareOptions.__annotations__ else node

@@ -18,8 +18,10 @@ from attrs import evolve
 
 from mirrorq.api.arguments import (
     MessageTooLarge,
+    check_block,
     check_callable,
     check_count,
+    check_not_async,
     check_sequence,
     check_timeout,
     checked_bodies,
@@ -327,6 +329,8 @@ class MirroredQueue(Target):
         """
         if timeout is not None:
             check_timeout(timeout)
+        if block is not True:
+            check_block(block)
         handle = self._handle
         found: list[Message] = []
         try:
@@ -407,6 +411,7 @@ class MirroredQueue(Target):
         """
         from mirrorq.api.consumer import Consumer
 
+        check_not_async("callback", callback)
         return Consumer(
             self._handle,
             callback,
@@ -592,14 +597,15 @@ class MirroredQueue(Target):
             return
         messages = found.ready + found.unacknowledged + found.delayed
         if if_empty and messages:
-            raise PreconditionFailed(f"queue {self.name!r} has {messages} messages: purge it first")
+            text = f"queue {self.name!r} has {messages} message(s): purge it first"
+            raise PreconditionFailed(text)
         if not if_unused:
             return
         # What this handle has fetched ahead of calls is in nobody's hands.
         held = max(found.unacknowledged - receiver.buffered, 0)
         uses = [
-            f"{found.consumers} consumers: cancel them first" if found.consumers else "",
-            f"{held} messages that somebody holds: ack them or give them back" if held else "",
+            f"{found.consumers} consumer(s): cancel them first" if found.consumers else "",
+            f"{held} message(s) that somebody holds: ack them or give them back" if held else "",
             "a get() that waits" if found.waiting or receiver.has_waiting else "",
         ]
         why = "; ".join(filter(None, uses))

@@ -44,6 +44,10 @@ __all__ = ["Demand", "Receiver", "Receiving", "chunks_of", "unsee"]
 
 log = logging.getLogger("mirrorq")
 
+NONE_YET = (
+    ". This handle has had none yet: is it the right name? Opening a queue makes one that is not "
+    "there, unless with passive=True"
+)
 NOWAIT_S = 1.0
 """get_nowait() waits so long for the master's word on whether there is a message."""
 RECALL_ASKS = 3
@@ -93,6 +97,11 @@ class Receiving(ABC):
 
     @property
     @abstractmethod
+    def has_had_some(self) -> bool:
+        """Whether there was ever a message here to be taken."""
+
+    @property
+    @abstractmethod
     def buffered(self) -> int:
         """Messages here that no call has returned."""
 
@@ -138,7 +147,8 @@ class Receiving(ABC):
         yield from self._obtaining(found, 1, block, timeout)
         if not found:
             within = f" within {timeout} s" if block else ""
-            raise channel.why_not(Empty(f"queue {channel.name!r} had no message ready{within}"))
+            text = f"queue {channel.name!r} had no message ready{within}"
+            raise channel.why_not(Empty(text + ("" if self.has_had_some else NONE_YET)))
 
     def getting_many(self, found: list[Message], count: int, timeout: float | None) -> Waits[None]:
         """`get_many`, into such a list: none when there is none in time."""
@@ -275,6 +285,10 @@ class Receiver(Receiving):
         """When what is buffered goes back, if no call comes."""
 
     # --- Users' threads -------------------------------------------------------------------
+
+    @property
+    def has_had_some(self) -> bool:
+        return self._arrived > 0
 
     @property
     def buffered(self) -> int:

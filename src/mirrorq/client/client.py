@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
-from mirrorq.api.arguments import check_config
+from mirrorq.api.arguments import check_config, check_timeout
 from mirrorq.api.host import FORK_LOCK, SessionPort
 from mirrorq.api.listeners import Listeners
 from mirrorq.api.opening import local_opening
@@ -157,6 +157,8 @@ def connect(
     config = options.get("config", config)
     check_config(config)
     timeout = options.get("timeout", timeout)
+    if timeout is not None:
+        check_timeout(timeout)
     if address.folder:
         if spool is not None:
             raise ConfigError(f"the node in {address.folder} is on this machine: leave spool out")
@@ -377,14 +379,31 @@ class Client(Access):
     def _wait_connected(self, timeout: float | None) -> None:
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         silences = Inquiry(silence_of)
+        tell_ms: int | None = clock.now_ms() + SILENCE_MS
         while not self._driver.welcomed.wait(_pause_s(deadline)):
             self._check_open()
+            if tell_ms is not None and clock.now_ms() >= tell_ms:
+                tell_ms = self._tell_waiting(tell_ms, silences)
             is_late = self._is_late(deadline, silences)
             refused = self._refusals.error(self._driver.refusals, is_late=is_late)
             if refused is not None:
                 raise refused
             if is_late:
                 raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
+
+    def _tell_waiting(self, tell_ms: int, silences: Inquiry) -> int | None:
+        """Ask the endpoints why they serve nobody, and say so in the log as soon as they have
+        answered, or not in time. Returns when to come again; None: it is said."""
+        if self._driver.welcomed.is_set():
+            return None
+        for endpoint in self.endpoints:
+            silences.begin(endpoint)
+        is_known = all(silences.answer(endpoint) for endpoint in self.endpoints)
+        if not is_known and clock.now_ms() < tell_ms + ASK_S * 1000:
+            return tell_ms
+        tried = tried_text(self.endpoints, self._driver.refusals, silences)
+        log.info("connect() waits: no node answers yet, of %s", tried)
+        return None
 
     def _is_late(self, deadline: int | None, silences: Inquiry) -> bool:
         """Whether the wait is over. Shortly before, the endpoints are asked plainly why they serve
@@ -406,7 +425,9 @@ class Client(Access):
 
     def _no_answer_text(self, timeout: float | None, tried: str = "") -> str:
         where = f"node {self._driver.entry_node}" if self._driver.welcomed.is_set() else "no node"
-        trouble = f" ({self._driver.trouble})" if self._driver.trouble else ""
+        # What each endpoint was found to be says more than how the handshake went.
+        is_explained = all(f"{one} (" in tried for one in self.endpoints)
+        trouble = f" ({self._driver.trouble})" if self._driver.trouble and not is_explained else ""
         if self._driver.unfounded:
             return (
                 f"no cluster answered within {timeout} s: {self._driver.unfounded}. Start what it "

@@ -21,12 +21,17 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import dramatiq
-from dramatiq.common import xq_name
-from dramatiq.errors import ConnectionClosed, ConnectionFailed, QueueJoinTimeout, QueueNotFound
-
 import mirrorq
 from mirrorq.waiting import Waiters
+
+try:
+    import dramatiq
+    from dramatiq.common import xq_name
+    from dramatiq.errors import ConnectionClosed, ConnectionFailed, QueueJoinTimeout, QueueNotFound
+except ImportError as error:
+    raise ImportError(
+        "mirrorq.contrib.dramatiq needs dramatiq: pip install 'mirrorq[dramatiq]'"
+    ) from error
 
 __all__ = ["MirrorQBroker"]
 

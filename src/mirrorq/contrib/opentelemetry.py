@@ -21,12 +21,17 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any
 
-from opentelemetry import context, propagate, trace
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
-from opentelemetry.trace import Link, SpanKind
-
 import mirrorq
 from mirrorq import aio
+
+try:
+    from opentelemetry import context, propagate, trace
+    from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+    from opentelemetry.trace import Link, SpanKind
+except ImportError as error:
+    raise ImportError(
+        "mirrorq.contrib.opentelemetry needs OpenTelemetry: pip install 'mirrorq[opentelemetry]'"
+    ) from error
 
 __all__ = ["MirrorQInstrumentor", "context_of"]
 

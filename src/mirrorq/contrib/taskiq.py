@@ -25,13 +25,18 @@ from functools import partial
 from pickle import PickleError
 from typing import Any
 
-from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessage, TaskiqResult
-from taskiq.abc.serializer import TaskiqSerializer
-from taskiq.exceptions import ResultGetError
-from taskiq.serializers import JSONSerializer
-
 import mirrorq
 from mirrorq import aio
+
+try:
+    from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessage, TaskiqResult
+    from taskiq.abc.serializer import TaskiqSerializer
+    from taskiq.exceptions import ResultGetError
+    from taskiq.serializers import JSONSerializer
+except ImportError as error:
+    raise ImportError(
+        "mirrorq.contrib.taskiq needs taskiq: pip install 'mirrorq[taskiq]'"
+    ) from error
 
 __all__ = ["MirrorQBroker", "MirrorQResultBackend"]
 

@@ -185,9 +185,9 @@ class Overview:
             return ""
         status = self.status(queue_id)
         if if_empty and status.messages:
-            return f"queue {status.name!r} has {status.messages} messages: purge it first"
+            return f"queue {status.name!r} has {status.messages} message(s): purge it first"
         if if_unused and status.consumers:
-            return f"queue {status.name!r} has {status.consumers} consumers: cancel them first"
+            return f"queue {status.name!r} has {status.consumers} consumer(s): cancel them first"
         return ""
 
     def status(self, queue_id: int) -> QueueStatus:

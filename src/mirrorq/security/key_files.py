@@ -119,7 +119,9 @@ def _read(path: Path) -> tuple[str, int]:
             raise ConfigError(f"{path} has more than {FILE_BYTES_MAX} bytes: it is no file of keys")
         return data.decode(), mode
     except OSError as error:
-        raise ConfigError(f"cannot read the keys in {path}: {error.strerror}") from None
+        raise ConfigError(
+            f"cannot read the keys in {path}: {error.strerror}. `mirrorq keygen` makes keys"
+        ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is no text in UTF-8: mirrorq keygen writes such files") from None
 

@@ -661,6 +661,11 @@ class Session:
         for piece in deliveries:
             self._unhold(piece)
 
+    @property
+    def held_count(self) -> int:
+        """Messages that are delivered here and not settled."""
+        return sum(left.count for _, left in self._held.values())
+
     def _unhold(self, piece: Delivery) -> None:
         known = self._held.get((piece.epoch, piece.number))
         if known is not None:

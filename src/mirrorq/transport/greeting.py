@@ -17,6 +17,7 @@ NULL = "NULL"
 
 NO_HOST = "no such host"
 NOTHING = "nothing listens there"
+ENDS = "it ends the connection at once: another program, or a node that stops"
 ABSENT = (NO_HOST, NOTHING)
 """Answers of `silence_of` after which it need not be asked again soon."""
 
@@ -55,8 +56,10 @@ def silence_of(endpoint: Endpoint, timeout: float) -> str:
 
     *Threads*: blocks; not for the thread of a node.
     """
+    is_connected = False
     try:
         with _connected(endpoint, timeout) as connection:
+            is_connected = True
             connection.sendall(_HELLO)
             first = connection.recv(1)
     except socket.gaierror:
@@ -64,11 +67,15 @@ def silence_of(endpoint: Endpoint, timeout: float) -> str:
     except (ConnectionRefusedError, FileNotFoundError):
         return NOTHING
     except TimeoutError:
+        if is_connected:
+            return "what listens there says nothing: another program, or a node that hangs"
         return f"no answer within {timeout:g} s"
+    except ConnectionResetError:
+        return ENDS
     except (OSError, UnicodeError) as error:
         return getattr(error, "strerror", None) or str(error)
     if not first:
-        return "it ends the connection at once"
+        return ENDS
     return "" if first == _HELLO[:1] else "what listens there is no node"
 
 

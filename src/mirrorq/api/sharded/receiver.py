@@ -39,6 +39,10 @@ class ShardedReceiver(Receiving):
             part.receiver.signal.listeners.append(self.signal.notify)
 
     @property
+    def has_had_some(self) -> bool:
+        return any(part.receiver.has_had_some for part in self._parts)
+
+    @property
     def buffered(self) -> int:
         return sum(part.receiver.buffered for part in self._parts)
 

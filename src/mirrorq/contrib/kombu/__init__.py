@@ -27,7 +27,10 @@ Underneath, queues, exchanges and bindings are mirrorq's own, and
 
 from __future__ import annotations
 
-from kombu.transport import TRANSPORT_ALIASES
+try:
+    from kombu.transport import TRANSPORT_ALIASES
+except ImportError as error:
+    raise ImportError("mirrorq.contrib.kombu needs kombu: pip install 'mirrorq[celery]'") from error
 
 from mirrorq.contrib.kombu.channel import Channel
 from mirrorq.contrib.kombu.connection import Connection

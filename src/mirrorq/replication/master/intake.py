@@ -288,8 +288,8 @@ class Intake:
         for piece in body.deliveries:
             if not self._term.dispatch.may_take(session, piece):
                 return (
-                    f"{NOT_TAKEN}: message {piece.first} went back to the queue or was settled "
-                    "by somebody else"
+                    f"{NOT_TAKEN}: message {piece.first} had gone back to the queue, and comes "
+                    "again, or somebody else has it"
                 )
         if step.target and not self._departures.may_go_to(step.target):
             return f"queue {step.target}, or this one, is deleted"

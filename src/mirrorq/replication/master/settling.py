@@ -19,7 +19,10 @@ from mirrorq.replication.state.image import NUMBER_MAX
 __all__ = ["WENT_BACK", "Duties", "PendingSettle", "Settling", "pieces_without"]
 
 
-WENT_BACK = "the message went back to the queue or was settled by somebody else"
+WENT_BACK = (
+    "it had gone back to the queue, after a failover or because it was held for too long: it comes "
+    "again, or somebody else has it"
+)
 """Why a settlement is refused, as a rule."""
 
 

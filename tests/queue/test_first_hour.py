@@ -1,0 +1,462 @@
+"""A newcomer's mistakes, each made on the real thing: what he reads says what is wrong, and what to
+do about it. No logging is set up where that matters: most programs begin without."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_host import wait_until
+
+import mirrorq
+import mirrorq.aio
+from mirrorq.client import client as client_module
+from mirrorq.errors import (
+    AckRefused,
+    ConfigError,
+    Empty,
+    NoQuorum,
+    PolicyError,
+    PreconditionFailed,
+    QueueNotFound,
+    ShutDown,
+    StoreError,
+    StoreLocked,
+)
+from mirrorq.transport.endpoint import parse_endpoint
+from mirrorq.transport.greeting import silence_of
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mirrorq.Node]:
+    path = tmp_path_factory.mktemp("first") / "hour"
+    with mirrorq.Node("a", path=path, listen="tcp://127.0.0.1:*") as node:
+        node.wait_ready(DEADLINE_S)
+        yield node
+
+
+Case = tuple[type[BaseException], list[str], Callable[[Any], object]]
+
+
+def taken(queue: mirrorq.MirroredQueue) -> mirrorq.Message:
+    queue.put(b"x").result(DEADLINE_S)
+    return queue.get(timeout=DEADLINE_S)
+
+
+def ack_twice(queue: mirrorq.MirroredQueue) -> None:
+    message = taken(queue)
+    message.ack().result(DEADLINE_S)
+    message.ack().result(DEADLINE_S)
+
+
+def use_closed(queue: mirrorq.MirroredQueue) -> None:
+    queue.close()
+    queue.put(b"x")
+
+
+async def coroutine_function(message: mirrorq.Message) -> None:
+    """Which nobody awaits in a thread."""
+
+
+def policy(**definition: object) -> Callable[[mirrorq.Node], None]:
+    named = {name.replace("_", "-"): value for name, value in definition.items()}
+    return lambda node: node.set_policy("p", "^q$", named)
+
+
+ON_A_QUEUE: dict[str, Case] = {
+    "a text as body": (TypeError, ["not str", "encode it"], lambda q: q.put("text")),
+    "a dict as body": (TypeError, ["not dict", "encode it"], lambda q: q.put({"a": 1})),
+    "one body for many": (TypeError, ["a list of bodies, not one"], lambda q: q.put_many(b"abc")),
+    "a body that is too large": (
+        ValueError,
+        ["17825792 bytes", "message_bytes_max 16777216", "split it, or raise"],
+        lambda q: q.put(bytes(17 << 20)),
+    ),
+    "an object in headers": (
+        TypeError,
+        ["'at'", "datetime", "values str, bytes"],
+        lambda q: q.put(b"x", headers={"at": datetime.now(UTC)}),
+    ),
+    "no mapping as headers": (
+        TypeError,
+        ["of type str", "give a mapping"],
+        lambda q: q.put(b"x", headers="a=b"),
+    ),
+    "a misspelt option of put": (
+        TypeError,
+        ["'tll'", "did you mean 'ttl'?"],
+        lambda q: q.put(b"x", tll=5),
+    ),
+    "an option that nobody has": (
+        TypeError,
+        ["'routing_key'", "it takes headers, message_id"],
+        lambda q: q.put(b"x", routing_key="a"),
+    ),
+    "a time with its unit": (
+        ConfigError,
+        ["ttl is '5s'", "a number of seconds, or a timedelta"],
+        lambda q: q.put(b"x", ttl="5s"),
+    ),
+    "a priority of 100": (
+        ConfigError,
+        ["priority is 100", "from 0 to 31"],
+        lambda q: q.put(b"x", priority=100),
+    ),
+    "seconds in the place of block": (
+        TypeError,
+        ["block is 5", "Seconds to wait are timeout="],
+        lambda q: q.get(5),
+    ),
+    "a timeout as text": (
+        TypeError,
+        ["the timeout is '3'", "a number of seconds"],
+        lambda q: q.get(timeout="3"),
+    ),
+    "a confirm's timeout as text": (
+        TypeError,
+        ["the timeout is '3'", "a number of seconds"],
+        lambda q: q.put(b"x").result("3"),
+    ),
+    "an empty queue": (
+        Empty,
+        ["no message ready within 0.05 s", "is it the right name?", "passive=True"],
+        lambda q: q.get(timeout=0.05),
+    ),
+    "acked twice": (AckRefused, ["settled before", "once"], ack_twice),
+    "what was browsed is acked": (
+        AckRefused,
+        ["only browsed", "that get() returns"],
+        lambda q: (q.put(b"x").result(DEADLINE_S), q.browse()[0].ack().result(DEADLINE_S)),
+    ),
+    "deleted while in use": (
+        PreconditionFailed,
+        ["1 message(s) that somebody holds", "ack them"],
+        lambda q: (taken(q), q.delete(if_unused=True)),
+    ),
+    "deleted while full": (
+        PreconditionFailed,
+        ["has 1 message(s)", "purge it first"],
+        lambda q: (q.put(b"x").result(DEADLINE_S), q.delete(if_empty=True)),
+    ),
+    "a callback that was called": (
+        TypeError,
+        ["callback is None", "give a function"],
+        lambda q: q.consume(q.name.strip() and None),
+    ),
+    "a coroutine function in a thread": (
+        TypeError,
+        ["async def", "mirrorq.aio"],
+        lambda q: q.consume(coroutine_function),
+    ),
+    "a prefetch as text": (
+        ConfigError,
+        ["prefetch is '10'", "0 for no bound"],
+        lambda q: q.consume(print, prefetch="10"),
+    ),
+    "used after close": (ShutDown, ["'q' is closed", "by its user"], use_closed),
+    "objects without dumps": (
+        TypeError,
+        ["not dict", "encode it"],
+        lambda q: q.as_queue().put({"a": 1}),
+    ),
+    "what pickle cannot": (
+        Exception,
+        ["pickle"],
+        lambda q: q.as_queue(dumps=pickle.dumps, loads=pickle.loads).put(lambda: 1),
+    ),
+}
+
+ON_A_NODE: dict[str, Case] = {
+    "a misspelt argument of a declaration": (
+        TypeError,
+        ["'mesage_ttl'", "did you mean 'message_ttl'?"],
+        lambda node: node.queue("q", mesage_ttl=5),
+    ),
+    "other properties": (
+        PreconditionFailed,
+        ["durable=True, not False", "passive=True, or under another name"],
+        lambda node: node.queue("q", durable=False),
+    ),
+    "a misspelt queue": (
+        QueueNotFound,
+        ["no queue is named 'job'", "correct the name"],
+        lambda node: node.queue("job", passive=True),
+    ),
+    "no name": (ConfigError, ["1 to 255 characters"], lambda node: node.queue("")),
+    "a declaration's timeout as text": (
+        TypeError,
+        ["the timeout is '3'", "a number of seconds"],
+        lambda node: node.queue("q", timeout="3"),
+    ),
+    "an exchange that is not there": (
+        QueueNotFound,
+        ["no exchange is named 'news'", "declare it"],
+        lambda node: node.exchange("news", passive=True),
+    ),
+    "an exchange of no kind": (
+        ConfigError,
+        ["one of direct, fanout, topic, headers", "'fan-out'"],
+        lambda node: node.exchange("news", "fan-out"),
+    ),
+    "bound to a queue that is not there": (
+        QueueNotFound,
+        ["no queue is named 'nope'", "declare it first"],
+        lambda node: node.exchange("e", "direct").bind("nope", "k"),
+    ),
+    "an unknown key of a policy": (
+        PolicyError,
+        ["'ha-mod'", "the keys are", "ha-mode"],
+        policy(ha_mod="all"),
+    ),
+    "a number as text in a policy": (
+        PolicyError,
+        ["ha-params is a number", "'2'"],
+        policy(ha_mode="exactly", ha_params="2"),
+    ),
+    "a shell's pattern in a policy": (
+        PolicyError,
+        ["'*'", "no regular expression", ".* matches every name"],
+        lambda node: node.set_policy("p", "*", {"ha-mode": "all"}),
+    ),
+    "a wrong port": (
+        NoQuorum,
+        ["nothing listens there", "correct the endpoints"],
+        lambda _: mirrorq.connect("tcp://127.0.0.1:1", timeout=0.2),
+    ),
+    "a host that does not exist": (
+        NoQuorum,
+        ["no such host", "correct the endpoints"],
+        lambda _: mirrorq.connect("tcp://no-such.invalid:7400", timeout=3, insecure=True),
+    ),
+    "an endpoint without tcp": (
+        ConfigError,
+        ["'127.0.0.1:7400' is malformed", "write tcp://host:port"],
+        lambda _: mirrorq.connect("127.0.0.1:7400"),
+    ),
+    "no endpoint": (
+        ConfigError,
+        ["no endpoint", "name at least one"],
+        lambda _: mirrorq.connect([]),
+    ),
+    "a connection's timeout as text": (
+        TypeError,
+        ["the timeout is '3'", "a number of seconds"],
+        lambda node: mirrorq.connect(node.listening, timeout="3"),
+    ),
+    "another machine without keys": (
+        ConfigError,
+        ["without security", "Give it keys"],
+        lambda _: mirrorq.connect("tcp://10.9.8.7:7400"),
+    ),
+    "keys that are not there": (
+        ConfigError,
+        ["cannot read the keys", "mirrorq keygen"],
+        lambda _: mirrorq.Security.load("/no/such/keys"),
+    ),
+    "one path for two nodes": (
+        StoreLocked,
+        ["already open in this process", "use the node that has it"],
+        lambda node: mirrorq.Node("b", path=node.path),
+    ),
+    "a directory of somebody else": (
+        StoreError,
+        ["is not empty", "Nothing was written", "a directory of its own"],
+        lambda node: mirrorq.Node("b", path=node.path.parent),
+    ),
+    "a node that is not among its peers": (
+        ConfigError,
+        ["'x' is not among its peers a, b", "this one included"],
+        lambda node: mirrorq.Node(
+            "x",
+            path=node.path / "x",
+            peers={"a": "tcp://127.0.0.1:1", "b": "tcp://127.0.0.1:2"},
+        ),
+    ),
+    "peers as a list": (
+        ConfigError,
+        ["a mapping of each node's name", "such as"],
+        lambda node: mirrorq.Node("x", path=node.path / "x", peers=["tcp://127.0.0.1:1"]),
+    ),
+    "a lease longer than a failure": (
+        ConfigError,
+        ["lease_ms 5000 must be below failure_ms 1000"],
+        lambda _: mirrorq.Config(lease_ms=5000),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", ON_A_QUEUE)
+def test_on_a_queue(node: mirrorq.Node, mistake: str) -> None:
+    """What is wrong and what to do, and the queue goes on."""
+    kind, words, make = ON_A_QUEUE[mistake]
+    with node.queue("q") as queue, pytest.raises(kind) as raised:
+        make(queue)
+    missing = [word for word in words if word not in str(raised.value)]
+    assert not missing, str(raised.value)
+    with node.queue("q") as queue:
+        queue.purge()
+        with taken(queue) as message:
+            assert message.body == b"x"
+        queue.delete()
+
+
+@pytest.mark.parametrize("mistake", ON_A_NODE)
+def test_on_a_node(node: mirrorq.Node, mistake: str) -> None:
+    kind, words, make = ON_A_NODE[mistake]
+    with node.queue("q"), pytest.raises(kind) as raised:
+        make(node)
+    missing = [word for word in words if word not in str(raised.value)]
+    assert not missing, str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [(None, "says nothing"), (b"SSH-2.0-x\r\n", "is no node"), (b"", "ends the connection")],
+)
+def test_a_port_of_another_program(says: bytes | None, words: str) -> None:
+    """One that says nothing and waits, one that speaks first, one that hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept: list[socket.socket] = []
+
+        def serve() -> None:
+            kept.append(server.accept()[0])
+            if says is not None:
+                kept[0].sendall(says)
+                kept[0].shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        told = silence_of(parse_endpoint(f"tcp://127.0.0.1:{server.getsockname()[1]}"), 0.5)
+        thread.join()
+        kept[0].close()
+    assert words in told
+
+
+def test_connect_says_for_whom_it_waits(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and long before its time is over."""
+    monkeypatch.setattr(client_module, "SILENCE_MS", 10)
+    caplog.set_level(logging.INFO, "mirrorq")
+    over: list[BaseException] = []
+
+    def connect() -> None:
+        try:
+            mirrorq.connect("tcp://127.0.0.1:1", timeout=1.5)
+        except NoQuorum as error:
+            over.append(error)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    wait_until(lambda: bool(caplog.messages))
+    thread.join(DEADLINE_S)
+    assert over
+    told = [one for one in caplog.messages if one.startswith("connect() waits: ")]
+    assert told == [
+        "connect() waits: no node answers yet, of tcp://127.0.0.1:1 (nothing listens there)"
+    ]
+
+
+def test_an_ack_that_was_forgotten_is_told_at_the_end(
+    node: mirrorq.Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What `get` gave out and nobody acked; not what was fetched ahead, nor what was acked."""
+    caplog.set_level(logging.INFO, "mirrorq")
+    with node.queue("forgotten") as queue:
+        queue.put_many([b"x"] * 5).result(DEADLINE_S)
+        queue.get(timeout=DEADLINE_S).ack().result(DEADLINE_S)
+        queue.get(timeout=DEADLINE_S)
+        queue.get(timeout=DEADLINE_S)
+    assert "the handle on queue forgotten is closed with 2 message(s)" in caplog.text
+    caplog.clear()
+    with node.queue("forgotten") as queue:
+        for _ in range(4):
+            queue.get(timeout=DEADLINE_S).ack().result(DEADLINE_S)
+    assert "is closed with" not in caplog.text
+
+
+def test_a_plain_function_as_a_coroutine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is called all the same: whether it returns a coroutine nobody knows before."""
+
+    async def serve() -> None:
+        async with mirrorq.aio.MirroredQueue.open("q", path=tmp_path / "q") as queue:
+            await (await queue.put(b"x"))
+            called = asyncio.Event()
+            await queue.consume(lambda _: called.set())  # type: ignore[arg-type,return-value]
+            await called.wait()
+
+    asyncio.run(serve())
+    assert "the callback returned None, no coroutine: make it an async def" in caplog.text
+
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {packages!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import {module}
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "packages", "extra"),
+    [
+        ("mirrorq.metrics", ["prometheus_client"], "metrics"),
+        ("mirrorq.contrib.kombu", ["kombu", "celery"], "celery"),
+        ("mirrorq.contrib.dramatiq", ["dramatiq"], "dramatiq"),
+        ("mirrorq.contrib.taskiq", ["taskiq"], "taskiq"),
+        ("mirrorq.contrib.opentelemetry", ["opentelemetry"], "opentelemetry"),
+    ],
+)
+def test_an_extra_that_is_not_installed(module: str, packages: list[str], extra: str) -> None:
+    code = WITHOUT.format(packages=packages, module=module)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"{module} needs " in done.stderr
+    assert f"pip install 'mirrorq[{extra}]'" in done.stderr
+
+
+ENDS = """
+import sys, mirrorq
+from mirrorq.demo.ports import free_ports
+peers = {n: f"tcp://127.0.0.1:{port}" for n, port in zip("abc", free_ports(3))}
+nodes = {n: mirrorq.Node(n, path=f"{sys.argv[1]}/{n}", peers=peers,
+                         config=mirrorq.Config(exit_flush_ms=100)) for n in peers}
+queue = nodes["a"].queue("jobs")
+queue.put(b"x").result(60)
+nodes["b"].close()
+nodes["c"].close()
+paused = __import__("threading").Event()
+nodes["a"].add_listener(lambda event: paused.set())
+while not nodes["a"].is_paused():
+    paused.wait(0.02)
+queue.put_many([b"lost?"] * 3)
+"""
+
+
+def test_an_end_without_close_says_what_may_be_lost(tmp_path: Path) -> None:
+    """On standard error, in a program without logging, and once."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS, str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert [line for line in said if "3 unconfirmed message(s) to queue jobs" in line] == said
+    assert len(said) == 1
+    assert "close() waits for them" in said[0]
